@@ -1,0 +1,457 @@
+"""The one description of a ContentRepository: its group, kind and settings, with types, bounds and reasons.
+
+A file for the command line and an object in Kubernetes are the same document. Reading is strict, because a
+setting that is misspelt, or not obeyed yet, would otherwise be a promise that nobody keeps: unknown fields,
+duplicate keys and the sections of later versions are errors that name the field. Rules that join fields hold
+for a spec built in Python too.
+"""
+
+import enum
+import os
+import posixpath
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from ullage_agent.units import Duration as Duration  # part of the contract: whoever reads it has them
+from ullage_agent.units import Quantity as Quantity
+
+GROUP: Final = "ullage.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = "ullage.dev/v1alpha1"
+KIND: Final = "ContentRepository"
+
+Percentage = Annotated[int, Meta(ge=0, le=100)]
+DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+
+RESERVED_PATHS: Final = frozenset({"flowfile", "swap", "provenance", "lock", "ullage.json"})
+"""What the root keeps for itself: no container may lie there."""
+
+LATER: Final[dict[str, frozenset[str]]] = {
+    "spec": frozenset(
+        {
+            *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
+            *("maintenance", "provenance", "leases", "service", "tls", "auth", "planning"),
+            *("deletionPolicy", "updateStrategy"),
+        }
+    ),
+    "spec.storage": frozenset({"localPersistentVolume", "provenanceDirectories"}),
+    "spec.storage.containers": frozenset({"evacuate"}),
+    "spec.compaction": frozenset(
+        {
+            *("enabled", "policy", "triggers", "checkFrequency", "bytesPerSecond", "minUsedPercentage"),
+            *("minReclaim", "maxLiveFraction", "outputSize", "punch"),
+        }
+    ),
+}
+"""Fields of the contract that this version does not obey: refused by name rather than ignored."""
+
+
+class ContractError(ValueError):
+    """The document is not a ContentRepository that this version can obey. The message names the field."""
+
+
+class DurabilityMode(enum.StrEnum):
+    """When the write-ahead log is synced."""
+
+    COMMIT = "Commit"
+    INTERVAL = "Interval"
+
+
+class TruncationMode(enum.StrEnum):
+    """When a dead tail is cut off."""
+
+    PRESSURE = "Pressure"
+    EAGER = "Eager"
+
+
+class QueuePriority(enum.StrEnum):
+    """Which FlowFile of a queue comes first."""
+
+    FIRST_IN_FIRST_OUT = "FirstInFirstOut"
+    OLDEST_FIRST = "OldestFirst"
+    NEWEST_FIRST = "NewestFirst"
+    PRIORITY_ATTRIBUTE = "PriorityAttribute"
+    LARGEST_FIRST = "LargestFirst"
+
+
+CHOICES: Final[dict[str, type[enum.StrEnum]]] = {
+    "spec.durability.mode": DurabilityMode,
+    "spec.truncation.mode": TruncationMode,
+    "spec.flowFile.queueDefaults.priority": QueuePriority,
+}
+"""For the message of a wrong one."""
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Strict, immutable, camelCase outside; `frozen` and `kw_only` are repeated below because type checkers
+    do not inherit them.
+    """
+
+
+class HostPath(_Section, frozen=True, kw_only=True):
+    """A directory of the node."""
+
+    path: str = "/var/lib/ullage"
+    """The root of the repository, absolute. Immutable. The default is where Linux keeps the state of programs
+    (NiFi: none)."""
+
+
+class Container(_Section, frozen=True, kw_only=True):
+    """One directory of content, best on a volume of its own: the repository stripes over its containers."""
+
+    name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
+    """Stands in every claim, so it never changes and is never used twice (NiFi: the suffix of
+    nifi.content.repository.directory.*)."""
+
+    sub_path: Annotated[str, Meta(min_length=1, max_length=1024)]
+    """The directory, below the root; mount a volume there (NiFi: the value of
+    nifi.content.repository.directory.*)."""
+
+    capacity: Quantity | None = None
+    """A quota in bytes that percentages refer to; null: the size of the volume. On a volume shared with
+    others, set it: there a percentage of the volume says nothing about the repository (NiFi: none)."""
+
+
+class Storage(_Section, frozen=True, kw_only=True):
+    """Where the repository lies."""
+
+    host_path: HostPath = HostPath()
+    """The root: ledger, logs and swap files, and the containers below it."""
+
+    containers: Annotated[tuple[Container, ...], Meta(min_length=1, max_length=64)] = (
+        Container(name="c1", sub_path="c1"),
+    )
+    """The directories of content; may be appended, never removed or reordered (NiFi:
+    nifi.content.repository.directory.*)."""
+
+    sections: Annotated[int, Meta(ge=1, le=1024)] = 1024
+    """Sub-directories of each container. Immutable. 1024 is NiFi's constant, and keeps its layout; fewer are
+    for small repositories."""
+
+
+class Claims(_Section, frozen=True, kw_only=True):
+    """How content is packed into resource claims."""
+
+    max_appendable_size: Quantity = Quantity(50 * 1024)
+    """Bytes: a resource claim this long is sealed, not appended to. Small, so that a large claim shares its
+    file with little else (NiFi: nifi.content.claim.max.appendable.size, the same default)."""
+
+    max_flow_files: Annotated[int, Meta(ge=1)] = 100
+    """Content claims in one resource claim before it is sealed; limits how much one survivor keeps alive
+    (NiFi: nifi.content.claim.max.flow.files, the same default)."""
+
+    max_batch_file: Quantity = Quantity(64 * 1024**2)
+    """Bytes of one resource claim that a single batch may fill, whatever the two limits above say: a batch of
+    small claims costs one sync (NiFi: none)."""
+
+    large_claim: Quantity = Quantity(1024**2)
+    """Bytes: from here on a claim starts on a 4 KiB boundary, ends its file and may be truncated. Truncation
+    considers claims from the smaller of this and maxAppendableSize on (NiFi: the constant 1 MB in its
+    truncation)."""
+
+
+class Durability(_Section, frozen=True, kw_only=True):
+    """When an answer may be given. In both modes acknowledged means durable."""
+
+    mode: DurabilityMode = DurabilityMode.COMMIT
+    """Commit: each commit leads or joins a sync at once. Interval: answers wait for the next timed sync,
+    fewer syncs, never an early answer (NiFi: nifi.flowfile.repository.always.sync, default false; Ambry:
+    none)."""
+
+    interval: Duration = Duration(5)
+    """Time between two syncs in mode Interval. 5 ms is about one sync of a slow disk: longer only adds to
+    each answer."""
+
+
+class Archive(_Section, frozen=True, kw_only=True):
+    """Dead content, kept for replay."""
+
+    enabled: bool = True
+    """Move resource claims without claimants to the archive; false: delete them (NiFi:
+    nifi.content.repository.archive.enabled)."""
+
+    max_retention_period: Duration = Duration(12 * 3_600_000)
+    """How long the archive keeps content, unless the volume fills up before. Half a day lets the night's flow
+    be replayed in the morning (NiFi: nifi.content.repository.archive.max.retention.period)."""
+
+    max_usage_percentage: Percentage = 50
+    """Per cent of the volume, or of the container's capacity: above it the archive goes, oldest first (NiFi:
+    nifi.content.repository.archive.max.usage.percentage)."""
+
+    backpressure_percentage: Percentage = 90
+    """Per cent used from which writers wait, then fail; also with an empty archive, unlike NiFi. Above
+    maxUsagePercentage, so that the archive always goes first (NiFi:
+    nifi.content.repository.archive.backpressure.percentage)."""
+
+    cleanup_frequency: Duration = Duration(60_000)
+    """Time between two runs of the archive's cleaner (NiFi:
+    nifi.content.repository.archive.cleanup.frequency)."""
+
+    partial: bool = False
+    """Let the retention cover the dead parts of resource claims that are still in use too: nothing of them is
+    truncated before it ends. Off, because such tails are the largest part of the space to win (NiFi:
+    none)."""
+
+
+class QueueDefaults(_Section, frozen=True, kw_only=True):
+    """What a queue has that says nothing else."""
+
+    priority: QueuePriority = QueuePriority.FIRST_IN_FIRST_OUT
+    """Which FlowFile comes first; PriorityAttribute reads the attribute `priority` (NiFi: a connection's
+    prioritizers)."""
+
+    max_count: Annotated[int, Meta(ge=0)] = 10_000
+    """FlowFiles from which the queue is full; 0: no limit (NiFi: nifi.queue.backpressure.count)."""
+
+    max_size: Quantity = Quantity(1024**3)
+    """Bytes of content from which the queue is full; 0: no limit (NiFi: nifi.queue.backpressure.size)."""
+
+    expiration: Duration = Duration(0)
+    """Age, since entry into the flow, at which a FlowFile is dropped; 0s: never, since data should not vanish
+    unasked (NiFi: a connection's FlowFile expiration)."""
+
+
+class FlowFileSettings(_Section, frozen=True, kw_only=True):
+    """The write-ahead log, its checkpoints, and the queues."""
+
+    partitions: Annotated[int, Meta(ge=1, le=256)] = 1
+    """Log files written side by side. One is fastest where commits share a sync; more only help on several
+    disks (NiFi: nifi.flowfile.repository.partitions)."""
+
+    checkpoint_interval: Duration = Duration(120_000)
+    """Time between two checkpoints; bounds what a start must replay (NiFi:
+    nifi.flowfile.repository.checkpoint.interval)."""
+
+    checkpoint_log_size: Quantity = Quantity(512 * 1024**2)
+    """Bytes of log after which a checkpoint starts early (NiFi:
+    nifi.flowfile.repository.checkpoint.max.journal.size)."""
+
+    wal_max_bytes: Quantity = Quantity(4 * 1024**3)
+    """Bytes of log at which new content is refused; removing and reclaiming still pass. Room for eight early
+    checkpoints that failed (NiFi: none)."""
+
+    swap_threshold: Annotated[int, Meta(ge=1)] = 20_000
+    """FlowFiles of one queue held in memory; more are swapped out (NiFi: nifi.queue.swap.threshold)."""
+
+    swap_batch: Annotated[int, Meta(ge=1)] = 10_000
+    """FlowFiles in one swap file; at most swapThreshold (NiFi: a constant, the same)."""
+
+    queue_defaults: QueueDefaults = QueueDefaults()
+    """What a queue has that says nothing else (NiFi: the defaults of a connection)."""
+
+
+class Truncation(_Section, frozen=True, kw_only=True):
+    """Cutting off dead tails of resource claims that are still in use."""
+
+    enabled: bool = True
+    """Truncate at all (NiFi: nifi.content.claim.truncation.enabled)."""
+
+    mode: TruncationMode = TruncationMode.PRESSURE
+    """Pressure: only when the archive was cleared and usage is above the threshold, as NiFi does. Eager: at
+    once; skips the archive's retention, never that of deleted handles."""
+
+    usage_threshold_percentage: Percentage = 50
+    """Per cent used above which Pressure truncates. The archive's own limit, since the archive goes first
+    (NiFi: nifi.content.repository.archive.max.usage.percentage)."""
+
+    frequency: Duration = Duration(60_000)
+    """Time between two runs of the truncation (NiFi: a constant, the same)."""
+
+
+class Compaction(_Section, frozen=True, kw_only=True):
+    """What deletion promises. Compaction itself comes with a later version."""
+
+    deleted_retention: Duration = Duration(168 * 3_600_000)
+    """How long a deleted handle can be undeleted; its content stays on disk until then. A week, as in Ambry
+    (Ambry: store.deleted.message.retention.hours)."""
+
+
+class ContentRepositorySpec(_Section, frozen=True, kw_only=True):
+    """The wish: everything the engine obeys."""
+
+    storage: Storage = Storage()
+    claims: Claims = Claims()
+    durability: Durability = Durability()
+    archive: Archive = Archive()
+    flow_file: FlowFileSettings = FlowFileSettings()
+    truncation: Truncation = Truncation()
+    compaction: Compaction = Compaction()
+
+    def __post_init__(self) -> None:
+        """Hold the rules that join several fields, or that a bare type cannot say."""
+        if problems := [*_storage_problems(self.storage), *_minimum_problems(self), *_order_problems(self)]:
+            raise ContractError("; ".join(problems))
+
+    @classmethod
+    def embedded(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the defaults on a local folder, with one container `c1` in it."""
+        return cls(storage=Storage(host_path=HostPath(path=os.path.abspath(path))))
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The name. What else Kubernetes writes here is its own affair and passes unread."""
+
+    name: Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
+    namespace: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)] = "default"
+
+
+class ContentRepository(_Section, frozen=True, kw_only=True):
+    """One object: `apiVersion`, `kind`, `metadata`, `spec`."""
+
+    api_version: Literal["ullage.dev/v1alpha1"] = API_VERSION
+    kind: Literal["ContentRepository"] = KIND
+    metadata: Metadata
+    spec: ContentRepositorySpec = msgspec.field(default_factory=ContentRepositorySpec)
+
+
+def load_yaml(text: str) -> ContentRepository:
+    """Read one YAML document. Keys given twice are an error: one of the two would be lost in silence."""
+    try:
+        document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - it is a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # dates that are none, nesting without end
+        raise ContractError(f"not a YAML document: {error}") from error
+    return parse(document)
+
+
+def parse(document: Mapping[str, Any]) -> ContentRepository:
+    """Turn a decoded document into a ContentRepository, or say which field is wrong and why."""
+    if not isinstance(document, Mapping):
+        raise ContractError(f"expected a {KIND} document, got {type(document).__name__}")
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(field) != expected:
+            raise ContractError(f"{field}: expected {expected}, got {document.get(field)!r}")
+    if later := list(_later_fields(document)):
+        raise ContractError("; ".join(f"{path} is not supported by this version: remove it" for path in later))
+    wish = {key: value for key, value in document.items() if key != "status"}  # status is the cluster's report, no wish
+    try:
+        return msgspec.convert(wish, ContentRepository, dec_hook=_from_notation)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ContractError):
+            raise error.__cause__ from None
+        raise ContractError(_name_field(str(error))) from error
+
+
+def dump(repository: ContentRepository) -> dict[str, Any]:
+    """Turn a ContentRepository into plain mappings, lists and scalars in Kubernetes notation: `parse(dump(x))
+    == x`.
+    """
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(repository, enc_hook=str))
+    return document
+
+
+def _from_notation(kind: type, value: object) -> object:
+    if kind is Quantity and type(value) is int:
+        return Quantity(value)
+    if isinstance(value, kind):
+        return value
+    if issubclass(kind, Quantity | Duration) and isinstance(value, str):
+        return kind.parse(value)
+    example = "50Ki" if kind is Quantity else "5ms"
+    raise ValueError(f"{value!r} is not a {kind.__name__.lower()}: write it like {example}")
+
+
+def _later_fields(document: Mapping[str, Any]) -> Iterator[str]:
+    for parent, names in LATER.items():
+        for path, node in _nodes(document, parent):
+            yield from (f"{path}.{name}" for name in node if name in names)
+
+
+def _nodes(document: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    node: object = document
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    if isinstance(node, Mapping):
+        yield path, node
+    if isinstance(node, list):
+        yield from ((f"{path}[{index}]", item) for index, item in enumerate(node) if isinstance(item, Mapping))
+
+
+def _name_field(message: str) -> str:
+    reason, _, path = message.partition(" - at `$")
+    path = path.removesuffix("`").lstrip(".")
+    if match := re.fullmatch(r"Object (contains unknown|missing required) field `(.+)`", reason):
+        path = f"{path}.{match[2]}".lstrip(".")
+        reason = "unknown field" if match[1] == "contains unknown" else "required field is missing"
+    if path in CHOICES:
+        reason += f", expected one of {', '.join(CHOICES[path])}"
+    return f"{path}: {reason[:1].lower()}{reason[1:]}" if path else reason
+
+
+def _storage_problems(storage: Storage) -> Iterator[str]:
+    root = storage.host_path.path
+    if not posixpath.isabs(root) or ".." in root.split("/") or "\0" in root:
+        yield f"spec.storage.hostPath.path: {root!r} is not an absolute path without '..'"
+    names: set[str] = set()
+    paths: list[str] = []
+    for index, container in enumerate(storage.containers):
+        field = f"spec.storage.containers[{index}]"
+        path = posixpath.normpath(container.sub_path)
+        if container.name in names:
+            yield f"{field}.name: {container.name!r} is used twice"
+        if posixpath.isabs(path) or path == "." or ".." in container.sub_path.split("/") or "\0" in path:
+            yield f"{field}.subPath: {container.sub_path!r} is not a directory below the root"
+        if path.split("/")[0] in RESERVED_PATHS:
+            yield f"{field}.subPath: {container.sub_path!r} is where the repository keeps its own files"
+        if any(path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/") for other in paths):
+            yield f"{field}.subPath: {container.sub_path!r} overlaps another container"
+        if container.capacity is not None and container.capacity < 1:
+            yield f"{field}.capacity: must be above 0, or null for the volume"
+        names.add(container.name)
+        paths.append(path)
+
+
+def _minimum_problems(spec: ContentRepositorySpec) -> Iterator[str]:
+    positive: dict[str, int] = {
+        "claims.maxAppendableSize": spec.claims.max_appendable_size,
+        "claims.maxBatchFile": spec.claims.max_batch_file,
+        "claims.largeClaim": spec.claims.large_claim,
+        "durability.interval": spec.durability.interval,
+        "archive.cleanupFrequency": spec.archive.cleanup_frequency,
+        "flowFile.checkpointInterval": spec.flow_file.checkpoint_interval,
+        "flowFile.checkpointLogSize": spec.flow_file.checkpoint_log_size,
+        "flowFile.walMaxBytes": spec.flow_file.wal_max_bytes,
+        "truncation.frequency": spec.truncation.frequency,
+    }
+    yield from (f"spec.{path}: must be above 0" for path, value in positive.items() if value < 1)
+
+
+def _order_problems(spec: ContentRepositorySpec) -> Iterator[str]:
+    claims, archive, flow_file = spec.claims, spec.archive, spec.flow_file
+    if archive.backpressure_percentage <= archive.max_usage_percentage:
+        yield (
+            f"spec.archive.backpressurePercentage: {archive.backpressure_percentage} must be above "
+            f"spec.archive.maxUsagePercentage ({archive.max_usage_percentage})"
+        )
+    if claims.max_appendable_size > claims.max_batch_file:
+        yield (
+            f"spec.claims.maxAppendableSize: {claims.max_appendable_size} must be at most "
+            f"spec.claims.maxBatchFile ({claims.max_batch_file})"
+        )
+    if flow_file.swap_batch > flow_file.swap_threshold:
+        yield (
+            f"spec.flowFile.swapBatch: {flow_file.swap_batch} must be at most "
+            f"spec.flowFile.swapThreshold ({flow_file.swap_threshold})"
+        )
+    if flow_file.checkpoint_log_size > flow_file.wal_max_bytes:
+        yield (
+            f"spec.flowFile.checkpointLogSize: {flow_file.checkpoint_log_size} must be at most "
+            f"spec.flowFile.walMaxBytes ({flow_file.wal_max_bytes})"
+        )
+
+
+class _StrictLoader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                if key_node.value in seen:
+                    problem = f"key {key_node.value!r} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,155 @@
+"""Containers: directories on volumes over which content files are striped, each in up to 1,024 sections.
+
+A container says in `ullage.json` which repository it belongs to, so that a volume that is not mounted is never taken
+for an empty one, nor another repository's files for orphans.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ullage_agent.engine.errors import ForeignContainer
+from ullage_agent.engine.files import Files, make_directories, read_file, replace_file
+from ullage_agent.engine.model import ResourceClaim
+
+IDENTITY = "ullage.json"
+ARCHIVE = "archive"
+
+
+class ContainerIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a container's `ullage.json`."""
+
+    format: int
+    repository: str
+    container: str
+
+
+class Usage(NamedTuple):
+    """How full a container is: of its capacity quota where it has one, else of its volume."""
+
+    total_bytes: int
+    used_bytes: int
+
+    @property
+    def percentage(self) -> float:
+        return 100.0 * self.used_bytes / self.total_bytes if self.total_bytes else 100.0
+
+
+class Container:
+    """One directory. `bytes_used` is what the repository's content files take here, archived ones included."""
+
+    def __init__(self, files: Files, name: str, path: str, capacity: int | None, sections: int) -> None:
+        self.name = name
+        self.path = path
+        self.capacity = capacity
+        self.failure: BaseException | None = None
+        self._files = files
+        self._sections = sections
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+        self._bytes_used = 0
+
+    def create(self, repository: str, format: int) -> None:
+        """Make the directory and its identity; ForeignContainer if it is another one's."""
+        make_directories(self._files, self.path)
+        if self._files.exists(self._identity_path):
+            self.require_identity(repository)
+            return
+        identity = ContainerIdentity(format=format, repository=repository, container=self.name)
+        replace_file(self._files, self._identity_path, msgspec.json.encode(identity))
+
+    def require_identity(self, repository: str) -> None:
+        """ForeignContainer unless this is the very directory that the repository was made with."""
+        if not self._files.exists(self._identity_path):
+            raise ForeignContainer(
+                f"container {self.name} at {self.path} has no {IDENTITY}: is its volume mounted? Mount it, or if the "
+                "content is lost for good, restore it from a backup"
+            )
+        try:
+            identity = msgspec.json.decode(read_file(self._files, self._identity_path), type=ContainerIdentity)
+        except msgspec.MsgspecError as error:
+            raise ForeignContainer(f"{self._identity_path} cannot be read: {error}") from error
+        if identity.repository != repository or identity.container != self.name:
+            raise ForeignContainer(
+                f"{self.path} is container {identity.container} of repository {identity.repository}, not container "
+                f"{self.name} of repository {repository}: check the paths and mounts"
+            )
+
+    def section_directory(self, claim: ResourceClaim) -> str:
+        return os.path.join(self.path, str(claim.index % self._sections))
+
+    def live_path(self, claim: ResourceClaim) -> str:
+        return os.path.join(self.section_directory(claim), claim.name)
+
+    def archive_path(self, claim: ResourceClaim) -> str:
+        return os.path.join(self.section_directory(claim), ARCHIVE, claim.name)
+
+    def current_path(self, claim: ResourceClaim) -> str:
+        """Where the file lies by what the ledger knows; an archive move under way may be at either place."""
+        archived = self.archive_path(claim)
+        if claim.archived_millis or (claim.intent and self._files.exists(archived)):
+            return archived
+        return self.live_path(claim)
+
+    def ensure_directory(self, path: str) -> None:
+        """Create a section or archive directory on first use, durable in its parent."""
+        if path in self._known:
+            return
+        if not self._files.exists(path):
+            self.ensure_directory_of(path)
+            self._files.make_directory(path)
+            self._files.sync_directory(os.path.dirname(path))
+        self._known.add(path)
+
+    def ensure_directory_of(self, path: str) -> None:
+        parent = os.path.dirname(path)
+        if parent != self.path:
+            self.ensure_directory(parent)
+
+    def add_bytes(self, count: int) -> None:
+        """Account for content written (or, negative, given back)."""
+        with self._lock:
+            self._bytes_used += count
+
+    @property
+    def bytes_used(self) -> int:
+        return self._bytes_used
+
+    def usage(self) -> Usage:
+        """The figures of this moment, never cached ones."""
+        if self.capacity is not None:
+            return Usage(self.capacity, self._bytes_used)
+        disk = self._files.usage(self.path)
+        return Usage(disk.total_bytes, disk.total_bytes - disk.free_bytes)
+
+    def has_room_for(self, count: int) -> bool:
+        """Whether the quota allows `count` more bytes; the volume itself says so when they are written."""
+        return self.capacity is None or self._bytes_used + count <= self.capacity
+
+    def content_files(self) -> list[str]:
+        """Paths of all content files on disk, archived ones included: a walk over every section."""
+        found: list[str] = []
+        for section in self._files.list_directory(self.path):
+            if not section.isdigit():
+                continue
+            directory = os.path.join(self.path, section)
+            for name in self._files.list_directory(directory):
+                path = os.path.join(directory, name)
+                if name == ARCHIVE:
+                    found.extend(os.path.join(path, archived) for archived in self._files.list_directory(path))
+                else:
+                    found.append(path)
+        return found
+
+    @property
+    def _identity_path(self) -> str:
+        return os.path.join(self.path, IDENTITY)
+
+
+def choose(containers: Sequence[Container], turn: int) -> Sequence[Container]:
+    """Round robin: the container whose turn it is first, then the others, without those that stopped writing."""
+    start = turn % len(containers)
+    return [container for container in (*containers[start:], *containers[:start]) if container.failure is None]

@@ -1,0 +1,152 @@
+"""Reading content: ranges and streams of any size in bounded memory, every byte verified before it is handed out."""
+
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from crc32c import crc32c
+
+from ullage_agent.engine.content.checksum import BLOCK_BYTES, block_crc
+from ullage_agent.engine.content.store import ContentRepository
+from ullage_agent.engine.errors import ContentCorrupt, ContentMissing
+from ullage_agent.engine.files import File
+from ullage_agent.engine.flowfile.ledger import Ledger
+from ullage_agent.engine.model import ContentClaim, ResourceClaim
+
+WINDOW_BLOCKS = 4
+"""Blocks read at a time: 1 MiB of memory a stream."""
+
+
+class ContentReader:
+    """Reads claims by the address they were born with."""
+
+    def __init__(self, store: ContentRepository, ledger: Ledger) -> None:
+        self._store = store
+        self._ledger = ledger
+
+    def read(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None) -> bytes:
+        """Bytes [start, start + size) of a base claim. `crcs` are its block CRCs, where the ledger lost them.
+
+        ContentMissing if the file is absent or short, ContentCorrupt if a checksum does not match: never zeros,
+        never fewer bytes than asked for.
+        """
+        if not 0 <= start <= start + size <= claim.length:
+            raise ValueError(f"range {start}+{size} lies outside a claim of {claim.length} bytes")
+        if size == 0:
+            return b""
+        resource = self._resource(claim)
+        with self._store.reading(resource) as file:
+            if claim.length <= BLOCK_BYTES:
+                data = self._read_exactly(file, resource, claim.offset, claim.length)
+                self._verify(data, claim.crc, resource, claim.offset)
+                return data if size == claim.length else data[start : start + size]
+            if crcs is None:
+                crcs = self._blocks_of(claim, resource)
+            return self._read_blocks(file, resource, claim, start, size, crcs)
+
+    def stream(self, claim: ContentClaim, start: int, size: int) -> Iterator[bytes]:
+        """The same range in pieces of up to 1 MiB."""
+        crcs = self._ledger.claim_blocks(claim)
+        end = start + size
+        while start < end:
+            window_end = (start // BLOCK_BYTES + WINDOW_BLOCKS) * BLOCK_BYTES
+            count = min(window_end, end) - start
+            yield self.read(claim, start, count, crcs)
+            start += count
+
+    def verify(self, claim: ContentClaim) -> None:
+        """Read all of a claim for the sake of its checksums."""
+        for _ in self.stream(claim, 0, claim.length):
+            continue
+
+    def _resource(self, claim: ContentClaim) -> ResourceClaim:
+        entry = self._ledger.entry(claim.resource)
+        if entry is None:
+            raise ContentMissing(
+                f"content claim at offset {claim.offset} names resource claim {claim.resource}, which is gone"
+            )
+        return entry.claim
+
+    def _blocks_of(self, claim: ContentClaim, resource: ResourceClaim) -> bytes:
+        crcs = self._ledger.claim_blocks(claim)
+        if crcs is None:
+            raise ContentCorrupt(
+                f"the block checksums of the claim at offset {claim.offset} of resource claim {resource.index} are lost"
+            )
+        return crcs
+
+    def _read_blocks(
+        self, file: File, resource: ResourceClaim, claim: ContentClaim, start: int, size: int, crcs: bytes
+    ) -> bytes:
+        first = start // BLOCK_BYTES
+        last = (start + size - 1) // BLOCK_BYTES
+        begin = first * BLOCK_BYTES
+        end = min((last + 1) * BLOCK_BYTES, claim.length)
+        data = self._read_exactly(file, resource, claim.offset + begin, end - begin)
+        view = memoryview(data)
+        for number in range(first, last + 1):
+            at = number * BLOCK_BYTES - begin
+            self._verify(view[at : at + BLOCK_BYTES], block_crc(crcs, number), resource, claim.offset + begin + at)
+        return data if size == len(data) else data[start - begin : start - begin + size]
+
+    def _read_exactly(self, file: File, resource: ResourceClaim, offset: int, count: int) -> bytes:
+        data = file.read(count, offset)
+        if len(data) != count:
+            raise ContentMissing(
+                f"resource claim {resource.index} ({self._path(resource)}) ends inside the claim at offset {offset}: "
+                f"{len(data)} of {count} bytes are there"
+            )
+        return data
+
+    def _verify(self, data: bytes | memoryview, crc: int, resource: ResourceClaim, offset: int) -> None:
+        if crc32c(data) != crc:
+            raise ContentCorrupt(
+                f"resource claim {resource.index} ({self._path(resource)}): {len(data)} bytes at offset {offset} do "
+                "not match their checksum"
+            )
+
+    def _path(self, resource: ResourceClaim) -> str:
+        return self._store.container_of(resource).current_path(resource)
+
+
+class ContentStream:
+    """A file-like view of one content; holds a pin until it is closed."""
+
+    def __init__(self, pieces: Iterator[bytes], size: int, release: Callable[[], None]) -> None:
+        self.size = size
+        self._pieces = pieces
+        self._release = release
+        self._rest = b""
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            yield rest
+        yield from self._pieces
+
+    def read(self, count: int = -1) -> bytes:
+        """Up to `count` bytes, all of them for -1; empty at the end."""
+        if count < 0:
+            return b"".join(self)
+        parts: list[bytes] = []
+        while count > 0:
+            if not self._rest:
+                self._rest = next(self._pieces, b"")
+                if not self._rest:
+                    break
+            part, self._rest = self._rest[:count], self._rest[count:]
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Give the pin back."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._release()

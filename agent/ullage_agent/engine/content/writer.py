@@ -1,0 +1,305 @@
+"""Writing content for one session: small claims are gathered, large ones stream straight to their place.
+
+    [1 KB][1 KB][1 KB] ... | padding | [large claim, from a 4 KiB boundary]   <- a large claim ends its file
+    `---- one batch -----'
+
+Nothing here is acknowledged: a claim counts from the transaction that names it on, and that is appended only after
+`sync` has made the bytes, and the names of new files, durable.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Self
+
+from crc32c import crc32c
+
+from ullage_agent.engine.content.checksum import BLOCK_BYTES, Hasher
+from ullage_agent.engine.content.store import ContentRepository, WritableClaim, registration
+from ullage_agent.engine.errors import ContentMissing, ContentWriteFailed, DiskFull, SessionMisuse
+from ullage_agent.engine.files import Files, is_disk_full
+from ullage_agent.engine.model import ClaimBlocks, ContentClaim, Lifetime, Operation
+
+GATHER_BYTES = 1 << 20
+"""Small claims are written together from this size on."""
+
+ALIGNMENT = 4_096
+"""Large claims start on a block of the filesystem, so that punching one later frees all of it."""
+
+WRITEBACK_BYTES = 8 << 20
+"""The kernel is asked to start writing this often, so that the sync at the end finds little left to do."""
+
+
+class ContentWriter:
+    """The content side of one session's transaction. Used by one thread at a time."""
+
+    def __init__(self, store: ContentRepository, files: Files) -> None:
+        self.store = store
+        self._files = files
+        self._current: dict[Lifetime, WritableClaim] = {}
+        self._used: list[WritableClaim] = []
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._gathering: WritableClaim | None = None
+        self.blocks: list[ClaimBlocks] = []
+        self.streaming: ClaimStream | None = None
+
+    @property
+    def has_content(self) -> bool:
+        return bool(self._used)
+
+    def put(self, data: bytes, lifetime: Lifetime = Lifetime.DEFAULT) -> ContentClaim:
+        """Store one content whose size is known."""
+        length = len(data)
+        if length > BLOCK_BYTES or length >= self.store.limits.large_claim:
+            with self.stream(lifetime) as stream:
+                stream.write(data)
+            return stream.claim
+        writable = self.room_for(length, lifetime)
+        claim = ContentClaim(writable.claim.index, writable.offset, length, crc32c(data))
+        self.gather(writable, [data], length)
+        writable.claims += 1
+        return claim
+
+    def put_many(self, contents: list[bytes], lifetime: Lifetime = Lifetime.DEFAULT) -> list[ContentClaim]:
+        """Store a batch, in order, in as few resource claims as `maxBatchFile` allows."""
+        lengths = list(map(len, contents))
+        if not contents or max(lengths) > BLOCK_BYTES or max(lengths) >= self.store.limits.large_claim:
+            return [self.put(data, lifetime) for data in contents]
+        if sum(lengths) > self.store.limits.max_batch_file:
+            middle = len(contents) // 2
+            if middle == 0:
+                return [self.put(contents[0], lifetime)]
+            return self.put_many(contents[:middle], lifetime) + self.put_many(contents[middle:], lifetime)
+        writable = self.room_for(sum(lengths), lifetime)
+        index = writable.claim.index
+        offsets = accumulate(lengths, initial=writable.offset)
+        claims = [
+            ContentClaim(index, offset, length, crc)
+            for offset, length, crc in zip(offsets, lengths, map(crc32c, contents), strict=False)
+        ]
+        self.gather(writable, contents, sum(lengths))
+        writable.claims += len(contents)
+        return claims
+
+    def stream(self, lifetime: Lifetime = Lifetime.DEFAULT) -> "ClaimStream":
+        """Store one content of any size in bounded memory: a context manager with `write`, then `.claim`."""
+        if self.streaming is not None:
+            raise SessionMisuse("a content stream of this session is still open: close it first")
+        self.streaming = ClaimStream(self, lifetime)
+        return self.streaming
+
+    def flush(self) -> None:
+        """Write what was gathered, so that it can be read back (not durable)."""
+        writable = self._gathering
+        if writable is None:
+            return
+        buffers, count = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes, self._gathering = [], 0, None
+        self._write(writable, buffers, writable.offset - count)
+
+    def read_back(self, claim: ContentClaim, start: int, size: int) -> Iterator[bytes]:
+        """Content that this session wrote and did not commit yet, in pieces."""
+        self.flush()
+        writable = next(used for used in self._used if used.claim.index == claim.resource)
+        end = claim.offset + start + size
+        offset = claim.offset + start
+        while offset < end:
+            data = writable.file.read(min(GATHER_BYTES, end - offset), offset)
+            if not data:
+                raise ContentMissing(f"{writable.path} ends at offset {offset}, inside a claim that reaches to {end}")
+            yield data
+            offset += len(data)
+
+    def sync(self) -> list[Operation]:
+        """Make everything durable; the operations that must precede the FlowFiles in the transaction.
+
+        ContentWriteFailed or DiskFull: nothing may be committed, and the files in question are sealed.
+        """
+        if self.streaming is not None:
+            raise SessionMisuse("a content stream is still open: close it before the commit")
+        self.flush()
+        operations: list[Operation] = []
+        for writable in self._used:
+            self._sync(writable)
+            is_sealed = self.store.must_end(writable)
+            if writable.is_new or is_sealed:
+                operations.append(registration(writable, is_sealed=is_sealed))
+        operations.extend(self.blocks)
+        return operations
+
+    def release(self, *, committed: bool) -> None:
+        """The outcome is known (or the session is over): give the resource claims back."""
+        used, self._used, self._current = self._used, [], {}
+        self._gathered, self._gathered_bytes, self._gathering = [], 0, None
+        self.blocks = []
+        self.streaming = None
+        for writable in used:
+            if committed:
+                writable.is_new = False
+            self.store.give_back(writable, committed=committed)
+
+    def room_for(self, length: int, lifetime: Lifetime) -> WritableClaim:
+        """The session's resource claim of this class, or the next one if the batch limit is reached."""
+        writable = self._current.get(lifetime)
+        if writable is not None and (
+            writable.is_ended or (writable.offset and writable.offset + length > self.store.limits.max_batch_file)
+        ):
+            writable.is_ended = True
+            writable = None
+        if writable is None:
+            writable = self.store.take(lifetime)
+            self._current[lifetime] = writable
+            self._used.append(writable)
+        if not writable.container.has_room_for(length):
+            raise DiskFull(
+                f"container {writable.container.name} has used {writable.container.bytes_used} of its capacity of "
+                f"{writable.container.capacity} bytes: no room for {length} more"
+            )
+        return writable
+
+    def gather(self, writable: WritableClaim, buffers: list[bytes], count: int) -> None:
+        if self._gathering is not writable:
+            self.flush()
+            self._gathering = writable
+        self._gathered.extend(buffers)
+        self._gathered_bytes += count
+        writable.offset += count
+        writable.container.add_bytes(count)
+        if self._gathered_bytes >= GATHER_BYTES:
+            self.flush()
+
+    def _write(self, writable: WritableClaim, buffers: list[bytes], offset: int) -> None:
+        try:
+            if len(buffers) == 1:
+                writable.file.write(buffers[0], offset)
+            else:
+                writable.file.write_vector(buffers, offset)
+        except OSError as error:
+            writable.failed = True
+            raise _write_error(writable, offset, error) from error
+
+    def _sync(self, writable: WritableClaim) -> None:
+        try:
+            writable.file.sync()
+            if not writable.name_synced:
+                self._files.sync_directory(os.path.dirname(writable.path))
+                writable.name_synced = True
+        except OSError as error:
+            # The kernel may have dropped the pages and call them clean: this container's word is worth nothing
+            # until a restart reads what the disk holds.
+            writable.failed = True
+            writable.container.failure = error
+            raise ContentWriteFailed(
+                f"{writable.path} could not be synced ({error}): container {writable.container.name} stops writing "
+                "until the repository is reopened"
+            ) from error
+
+
+class ClaimStream:
+    """One content being written. Closing it fixes `claim`; leaving it by an exception abandons the bytes."""
+
+    def __init__(self, writer: ContentWriter, lifetime: Lifetime) -> None:
+        self._writer = writer
+        self._lifetime = lifetime
+        self._hasher = Hasher()
+        self._head: list[bytes] = []
+        self._writable: WritableClaim | None = None
+        self._start = 0
+        self._hinted = 0
+        self._claim: ContentClaim | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    @property
+    def claim(self) -> ContentClaim:
+        """The base claim; SessionMisuse before `close`."""
+        if self._claim is None:
+            raise SessionMisuse("the content stream is not closed")
+        return self._claim
+
+    @property
+    def length(self) -> int:
+        return self._hasher.length
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append to the content; nothing of `data` is kept by reference."""
+        self._hasher.update(memoryview(data))
+        if self._writable is not None:
+            self._append(self._writable, data)
+        else:
+            self._head.append(bytes(data))
+            if self._hasher.length >= self._writer.store.limits.large_claim:
+                self._begin_large()
+        return len(data)
+
+    def close(self) -> ContentClaim:
+        """End the content."""
+        writer = self._writer
+        if self._claim is not None:
+            return self._claim
+        writer.streaming = None
+        if self._writable is None:
+            # Small after all: it joins the batch like any other claim.
+            length = self._hasher.length
+            writable = writer.room_for(length, self._lifetime)
+            self._start = writable.offset
+            writer.gather(writable, self._head, length)
+        else:
+            writable = self._writable
+            writable.is_ended = True
+        writable.claims += 1
+        self._claim = ContentClaim(writable.claim.index, self._start, self._hasher.length, self._hasher.crc)
+        crcs = self._hasher.block_crcs()
+        if crcs is not None:
+            writer.blocks.append(ClaimBlocks(writable.claim.index, self._start, crcs))
+        return self._claim
+
+    def abandon(self) -> None:
+        """Give up: bytes already written are dead, and end their file."""
+        self._writer.streaming = None
+        if self._writable is not None:
+            self._writable.is_ended = True
+
+    def _begin_large(self) -> None:
+        """The content has proved large: it gets an aligned place at the end of a file and streams from here on."""
+        writer = self._writer
+        writable = writer.room_for(0, self._lifetime)
+        writer.flush()
+        padding = -writable.offset % ALIGNMENT
+        writable.offset += padding
+        writable.container.add_bytes(padding)
+        self._start = self._hinted = writable.offset
+        self._writable = writable
+        head, self._head = self._head, []
+        for data in head:
+            self._append(writable, data)
+
+    def _append(self, writable: WritableClaim, data: bytes | bytearray | memoryview) -> None:
+        count = len(data)
+        if not writable.container.has_room_for(count):
+            writable.failed = True
+            raise DiskFull(f"container {writable.container.name} has reached its capacity at {writable.path}")
+        try:
+            writable.file.write(data, writable.offset)
+        except OSError as error:
+            writable.failed = True
+            raise _write_error(writable, writable.offset, error) from error
+        writable.offset += count
+        writable.container.add_bytes(count)
+        if writable.offset - self._hinted >= WRITEBACK_BYTES:
+            writable.file.start_writeback(self._hinted, writable.offset - self._hinted)
+            self._hinted = writable.offset
+
+
+def _write_error(writable: WritableClaim, offset: int, error: OSError) -> Exception:
+    if is_disk_full(error):
+        return DiskFull(f"no room at offset {offset} of {writable.path}: nothing was committed; free space and retry")
+    return ContentWriteFailed(f"writing {writable.path} at offset {offset} failed: {error}")

@@ -1,0 +1,304 @@
+"""Every open, write, sync, rename, unlink, truncate and directory sync of the engine.
+
+This is the only module that makes things durable; everything above it speaks of `Files` and `File`, so that a test
+can hand in files that forget, tear and fail (engine/testing.py in time). The interface is positional: a shared file
+position once overwrote another engine's data.
+
+What callers may rely on, and no more:
+- `File.sync` returned: the file's bytes and size survive a crash; its *name* only after `sync_directory`.
+- `rename`, `unlink`, `make_directory`, `create` are atomic, and durable only after `sync_directory` of the parent.
+- After a failed sync the page cache lies (ext4, XFS and btrfs mark the pages clean), so nobody may retry a sync.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+IOV_MAX = 1024
+"""Buffers one vectored write may carry on Linux."""
+
+COPY_BYTES = 1 << 20
+"""Bytes moved at a time where a whole file passes through memory."""
+
+_SYNC_FILE_RANGE_WRITE = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class DiskUsage(NamedTuple):
+    """A filesystem's size and what an unprivileged writer can still take, in bytes; `device` tells them apart."""
+
+    total_bytes: int
+    free_bytes: int
+    device: int
+
+
+class FileSize(NamedTuple):
+    """A file's length and the bytes of disk it occupies (allocated blocks)."""
+
+    length: int
+    allocated_bytes: int
+
+
+class File(Protocol):
+    """One open file."""
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of it at `offset`; on error any part of it may be there."""
+        ...
+
+    def write_vector(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write the buffers back to back at `offset`; on error any part may be there."""
+        ...
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes; fewer only at the end of the file."""
+        ...
+
+    def sync(self) -> None:
+        """Make bytes and size durable. After an error the file must never be trusted or synced again."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Set the file's length; not durable before `sync`."""
+        ...
+
+    def allocate(self, offset: int, count: int) -> None:
+        """Reserve blocks, so that later writes there need no new ones; the file grows with zeros.
+
+        A filesystem that cannot reserve is no error: later writes find out by themselves whether there is room.
+        """
+        ...
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        """Ask the kernel to begin writing these bytes: a hint with no promise, errors are left to `sync`."""
+        ...
+
+    def size(self) -> FileSize:
+        """Length and allocated bytes now."""
+        ...
+
+    def close(self) -> None:
+        """Release the descriptor. Not a sync."""
+        ...
+
+
+class Files(Protocol):
+    """A filesystem, by absolute path."""
+
+    def create(self, path: str) -> File:
+        """A new, empty file for reading and writing; FileExistsError if there is one."""
+        ...
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """An existing file."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> FileSize: ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in the directory, sorted; FileNotFoundError if it is missing."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Create one directory; an existing one is fine."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable: creations, renames and unlinks that came before."""
+        ...
+
+    def usage(self, path: str) -> DiskUsage:
+        """The filesystem's figures at this moment."""
+        ...
+
+    def lock(self, path: str) -> File:
+        """An exclusive lock that lives as long as the returned file; BlockingIOError if somebody holds it."""
+        ...
+
+
+class OsFile:
+    """A descriptor of the operating system."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self.path = path
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        written = os.pwrite(self._descriptor, data, offset)
+        if written == len(data):
+            return
+        rest = memoryview(data)[written:]
+        while rest:
+            offset += written
+            written = os.pwrite(self._descriptor, rest, offset)
+            if written == 0:
+                raise OSError(errno.EIO, "write made no progress", self.path)
+            rest = rest[written:]
+
+    def write_vector(self, buffers: Sequence[bytes], offset: int) -> None:
+        for first in range(0, len(buffers), IOV_MAX):
+            part = buffers[first : first + IOV_MAX]
+            expected = sum(map(len, part))
+            written = os.pwritev(self._descriptor, part, offset)
+            if written != expected:
+                self.write(memoryview(b"".join(part))[written:], offset + written)
+            offset += expected
+
+    def read(self, count: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, count, offset)
+        if len(data) == count or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < count:
+            data = os.pread(self._descriptor, count - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._descriptor, length)
+
+    def allocate(self, offset: int, count: int) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, offset, count)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        _libc.sync_file_range(self._descriptor, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
+
+    def size(self) -> FileSize:
+        status = os.fstat(self._descriptor)
+        return FileSize(status.st_size, status.st_blocks * 512)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class OsFiles:
+    """The operating system's filesystem."""
+
+    def create(self, path: str) -> File:
+        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), path)
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        return OsFile(os.open(path, flags | os.O_CLOEXEC), path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def size(self, path: str) -> FileSize:
+        status = os.stat(path)
+        return FileSize(status.st_size, status.st_blocks * 512)
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        try:
+            os.mkdir(path, 0o750)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            # Some filesystems cannot sync a directory and say EINVAL; they order names by themselves. EIO is real.
+            if error.errno != errno.EINVAL:
+                raise
+        finally:
+            os.close(descriptor)
+
+    def usage(self, path: str) -> DiskUsage:
+        figures = os.statvfs(path)
+        block = figures.f_frsize
+        return DiskUsage(figures.f_blocks * block, figures.f_bavail * block, os.stat(path).st_dev)
+
+    def lock(self, path: str) -> File:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return OsFile(descriptor, path)
+
+
+def make_directories(files: Files, path: str) -> None:
+    """Create a directory and its missing parents, each durable in its parent before the next is made."""
+    missing: list[str] = []
+    current = os.path.abspath(path)
+    while not files.exists(current):
+        missing.append(current)
+        current = os.path.dirname(current)
+    for directory in reversed(missing):
+        files.make_directory(directory)
+        files.sync_directory(os.path.dirname(directory))
+
+
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Put `data` at `path` atomically and durably: after a crash the old content or the new, never a part.
+
+    write <path>.partial | sync | rename over <path> | sync directory
+                                  ^ commit point of the content, durable after the last step
+    """
+    partial = path + ".partial"
+    if files.exists(partial):
+        files.unlink(partial)
+    file = files.create(partial)
+    try:
+        file.write(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(partial, path)
+    files.sync_directory(os.path.dirname(path))
+
+
+def read_file(files: Files, path: str) -> bytes:
+    """A whole small file."""
+    file = files.open(path)
+    try:
+        return file.read(file.size().length, 0)
+    finally:
+        file.close()
+
+
+def read_windows(file: File, offset: int, window_bytes: int = COPY_BYTES) -> Iterator[bytes]:
+    """The file's bytes from `offset` on, in windows, until its end."""
+    while window := file.read(window_bytes, offset):
+        yield window
+        offset += len(window)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the error means that there is no room, rather than that the disk failed."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,377 @@
+"""The ledger: which FlowFiles exist, and what they keep alive.
+
+One function, `apply`, gives every operation its meaning: in a running repository, at recovery, and for the blocks of
+a snapshot. Claimant counts change nowhere else, which is what NIFI-15732, 15913 and 16098 lacked: there, several
+places counted, and clones, arrivals and in-session removals each went through one that did it differently.
+
+Records live in 256 shards, so that a checkpoint copies them a shard at a time (`LedgerView`): a writer that is about
+to change a shard which the view has not copied yet copies it first. No pause grows with the repository.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ullage_agent.engine.errors import ClaimGone, RepositoryDamaged
+from ullage_agent.engine.flowfile.resources import ResourceEntry
+from ullage_agent.engine.model import (
+    ClaimBlocks,
+    ContentClaim,
+    Delete,
+    FlowFile,
+    IndexCeiling,
+    Operation,
+    QueueDefinition,
+    ResourceClaim,
+    ResourceClaimGone,
+    SwapDrop,
+    SwapIn,
+    SwapOut,
+    SwapShare,
+    Update,
+    format_uuid,
+    split_uuids,
+    updated,
+)
+
+SHARDS = 256
+BLOCK_RECORDS = 1_000
+"""Operations a snapshot block; also how long a checkpoint holds the interpreter at a time."""
+
+
+class SwapContent(NamedTuple):
+    """What a swap file holds: the records, and the block CRCs of their large claims."""
+
+    records: list[FlowFile]
+    blocks: list[ClaimBlocks]
+
+
+class Ledger:
+    """All committed state in memory. Reads and changes are made under `lock`, which is never held in a system call
+    (the one exception: restoring a `SwapIn` reads its file, before anything is served).
+    """
+
+    def __init__(self, read_swap: Callable[[str], SwapContent]) -> None:
+        self.lock = threading.Lock()
+        self.shards: list[dict[bytes, FlowFile]] = [{} for _ in range(SHARDS)]
+        self.resources: list[dict[int, ResourceEntry]] = [{} for _ in range(SHARDS)]
+        self.blocks: list[dict[tuple[int, int], ClaimBlocks]] = [{} for _ in range(SHARDS)]
+        self.queues: dict[int, QueueDefinition] = {}
+        self.swaps: dict[str, SwapOut] = {}
+        self.retired_swaps: dict[str, int] = {}
+        self.index_ceiling = 0
+        self.released: dict[int, int] = {}
+        self.swap_contents: dict[str, SwapContent] = {}
+        self._read_swap = read_swap
+        self._view: LedgerView | None = None
+        self._apply: dict[type, Callable[..., None]] = {
+            Delete: self._delete,
+            QueueDefinition: self._define_queue,
+            ResourceClaim: self._set_resource,
+            ResourceClaimGone: self._forget_resource,
+            ClaimBlocks: self._set_blocks,
+            IndexCeiling: self._raise_ceiling,
+            SwapOut: self._swap_out,
+            SwapIn: self._swap_in,
+            SwapDrop: self._swap_drop,
+        }
+
+    def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
+        """Take a transaction in. RepositoryDamaged: it refers to something that does not exist."""
+        with self.lock:
+            for operation in operations:
+                kind = type(operation)
+                if kind is FlowFile:
+                    self._create(operation)  # type: ignore[arg-type]
+                elif kind is Update:
+                    self._update(operation, transaction, millis)  # type: ignore[arg-type]
+                else:
+                    self._apply[kind](operation, transaction, millis)
+
+    def load(self, operations: list[Operation]) -> None:
+        """Take in one block of a snapshot: the same operations, as of transaction 0."""
+        self.apply(0, 0, operations)
+
+    def freeze(self) -> "LedgerView":
+        """A stable view of this moment, to be released; costs the same however many records there are."""
+        with self.lock:
+            assert self._view is None, "two checkpoints at a time"
+            self._view = LedgerView(self)
+            return self._view
+
+    def release(self) -> None:
+        """Drop the view."""
+        with self.lock:
+            self._view = None
+
+    def find(self, uuid: bytes) -> FlowFile | None:
+        """A resident FlowFile or handle."""
+        return self.shards[uuid[0]].get(uuid)
+
+    def entry(self, index: int) -> ResourceEntry | None:
+        return self.resources[index % SHARDS].get(index)
+
+    def entries(self) -> Iterator[ResourceEntry]:
+        """All resource claims; shard by shard, so that each shard is a moment's truth."""
+        for shard in self.resources:
+            with self.lock:
+                entries = list(shard.values())
+            yield from entries
+
+    def flow_files(self) -> Iterator[FlowFile]:
+        """All resident FlowFiles and handles; shard by shard."""
+        for shard in self.shards:
+            with self.lock:
+                records = list(shard.values())
+            yield from records
+
+    def claim_blocks(self, claim: ContentClaim) -> bytes | None:
+        """The block CRCs of a large base claim."""
+        found = self.blocks[claim.resource % SHARDS].get((claim.resource, claim.offset))
+        return None if found is None else found.crcs
+
+    def pin(self, claims: Iterable[ContentClaim]) -> None:
+        """Keep base claims readable until `unpin`. ClaimGone, nothing pinned, if one is neither live nor pinned."""
+        claims = list(claims)
+        with self.lock:
+            self._require_usable(claims)
+            for claim in claims:
+                self._entry_of(claim).pin(claim)
+
+    def unpin(self, claims: Iterable[ContentClaim]) -> None:
+        """Give pins back."""
+        with self.lock:
+            for claim in claims:
+                entry = self.entry(claim.resource)
+                if entry is not None:
+                    entry.unpin(claim)
+                    if claim.offset not in entry.live:
+                        self.released.setdefault(claim.resource, 0)
+
+    def require_usable(self, claims: Iterable[ContentClaim]) -> None:
+        """ClaimGone unless every base claim is live or pinned: checked again right before a commit takes its id."""
+        with self.lock:
+            self._require_usable(claims)
+
+    def _require_usable(self, claims: Iterable[ContentClaim]) -> None:
+        for claim in claims:
+            entry = self.entry(claim.resource)
+            if entry is None or not entry.uses(claim):
+                raise ClaimGone(
+                    f"content claim at offset {claim.offset} of resource claim {claim.resource} has no claimant left "
+                    "and may be reclaimed at any time"
+                )
+
+    def _entry_of(self, claim: ContentClaim) -> ResourceEntry:
+        entry = self.resources[claim.resource % SHARDS].get(claim.resource)
+        if entry is None:
+            raise RepositoryDamaged(
+                f"a FlowFile names resource claim {claim.resource} (offset {claim.offset}), unknown to the ledger"
+            )
+        return entry
+
+    def _create(self, record: FlowFile) -> None:
+        uuid = record.uuid
+        if self._view is not None:
+            self._view.keep_flow_files(uuid[0])
+        shard = self.shards[uuid[0]]
+        if uuid in shard:
+            raise RepositoryDamaged(f"FlowFile {record.id} is created twice")
+        claim = record.claim
+        if claim is not None:
+            self._entry_of(claim).add(claim)
+        shard[uuid] = record
+
+    def _update(self, update: Update, transaction: int, millis: int) -> None:
+        uuid = update.uuid
+        if self._view is not None:
+            self._view.keep_flow_files(uuid[0])
+        shard = self.shards[uuid[0]]
+        record = shard.get(uuid)
+        if record is None:
+            raise _unknown(uuid, transaction)
+        shard[uuid] = updated(record, update)
+        if update.content is not None:
+            if update.content.claim is not None:
+                self._entry_of(update.content.claim).add(update.content.claim)
+            if record.claim is not None:
+                self._release_claim(record.claim, transaction, millis)
+
+    def _delete(self, operation: Delete, transaction: int, millis: int) -> None:
+        for uuid in split_uuids(operation.uuids):
+            if self._view is not None:
+                self._view.keep_flow_files(uuid[0])
+            record = self.shards[uuid[0]].pop(uuid, None)
+            if record is None:
+                raise _unknown(uuid, transaction)
+            if record.claim is not None:
+                self._release_claim(record.claim, transaction, millis)
+
+    def _release_claim(self, claim: ContentClaim, transaction: int, millis: int) -> None:
+        """One claimant less; the last one's end is a death, and the resource claim a candidate for reclamation."""
+        entry = self._entry_of(claim)
+        if entry.remove(claim):
+            entry.last_death_millis = max(entry.last_death_millis, millis)
+            self._drop_blocks(claim)
+            self.released[claim.resource] = transaction
+
+    def _drop_blocks(self, claim: ContentClaim) -> None:
+        shard = claim.resource % SHARDS
+        if (claim.resource, claim.offset) in self.blocks[shard]:
+            if self._view is not None:
+                self._view.keep_resources(shard)
+            del self.blocks[shard][claim.resource, claim.offset]
+
+    def _define_queue(self, operation: QueueDefinition, transaction: int, millis: int) -> None:
+        self.queues[operation.number] = operation
+
+    def _set_resource(self, operation: ResourceClaim, transaction: int, millis: int) -> None:
+        shard = operation.index % SHARDS
+        if self._view is not None:
+            self._view.keep_resources(shard)
+        entry = self.resources[shard].get(operation.index)
+        if entry is None:
+            self.resources[shard][operation.index] = ResourceEntry(operation)
+            self.index_ceiling = max(self.index_ceiling, operation.index)
+        else:
+            entry.claim = operation
+            entry.last_death_millis = max(entry.last_death_millis, operation.last_death_millis)
+
+    def _forget_resource(self, operation: ResourceClaimGone, transaction: int, millis: int) -> None:
+        shard = operation.index % SHARDS
+        if self._view is not None:
+            self._view.keep_resources(shard)
+        entry = self.resources[shard].pop(operation.index, None)
+        if entry is not None and (entry.live or entry.swapped):
+            raise RepositoryDamaged(
+                f"transaction {transaction} forgets resource claim {operation.index} with {entry.claimants} claimants"
+            )
+        self.released.pop(operation.index, None)
+
+    def _set_blocks(self, operation: ClaimBlocks, transaction: int, millis: int) -> None:
+        shard = operation.resource % SHARDS
+        if self._view is not None:
+            self._view.keep_resources(shard)
+        self.blocks[shard][operation.resource, operation.offset] = operation
+
+    def _raise_ceiling(self, operation: IndexCeiling, transaction: int, millis: int) -> None:
+        self.index_ceiling = max(self.index_ceiling, operation.ceiling)
+
+    def _swap_out(self, operation: SwapOut, transaction: int, millis: int) -> None:
+        """FlowFiles move from memory to a file: claimants change place, nothing dies."""
+        for uuid in split_uuids(operation.uuids):
+            if self._view is not None:
+                self._view.keep_flow_files(uuid[0])
+            record = self.shards[uuid[0]].pop(uuid, None)
+            if record is None:
+                raise _unknown(uuid, transaction)
+            if record.claim is not None and self._entry_of(record.claim).remove(record.claim):
+                self._drop_blocks(record.claim)
+        for share in operation.shares:
+            entry = self.entry(share.resource)
+            if entry is None:
+                raise RepositoryDamaged(
+                    f"swap file {operation.name} names resource claim {share.resource}, which the ledger does not know"
+                )
+            if entry.swapped is None:
+                entry.swapped = {}
+            entry.swapped[operation.name] = share
+        self.swaps[operation.name] = msgspec.structs.replace(operation, uuids=b"")
+
+    def _swap_in(self, operation: SwapIn, transaction: int, millis: int) -> None:
+        content = self.swap_contents.pop(operation.name, None)
+        if content is None:
+            content = self._read_swap(operation.name)
+        for blocks in content.blocks:
+            self._set_blocks(blocks, transaction, millis)
+        for record in content.records:
+            self._create(record)
+        self._retire_swap(operation.name, transaction)
+
+    def _swap_drop(self, operation: SwapDrop, transaction: int, millis: int) -> None:
+        for share in self._retire_swap(operation.name, transaction):
+            entry = self.entry(share.resource)
+            if entry is not None:
+                entry.last_death_millis = max(entry.last_death_millis, millis)
+                self.released[share.resource] = transaction
+
+    def _retire_swap(self, name: str, transaction: int) -> tuple[SwapShare, ...]:
+        """The file stands in no queue any more; it is kept until a published snapshot covers this transaction."""
+        swap = self.swaps.pop(name, None)
+        if swap is None:
+            raise RepositoryDamaged(f"transaction {transaction} takes swap file {name}, which the ledger does not know")
+        for share in swap.shares:
+            entry = self.entry(share.resource)
+            if entry is not None and entry.swapped is not None:
+                del entry.swapped[name]
+                if not entry.swapped:
+                    entry.swapped = None
+        self.retired_swaps[name] = transaction
+        return swap.shares
+
+
+class LedgerView:
+    """The ledger as of the moment of `freeze`, read in blocks while commits go on."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._flow_files: list[list[FlowFile] | None] = [None] * SHARDS
+        self._resources: list[list[Operation] | None] = [None] * SHARDS
+        self._small: list[Operation] = [
+            IndexCeiling(ledger.index_ceiling),
+            *ledger.queues.values(),
+        ]
+        self._swaps: list[Operation] = list(ledger.swaps.values())
+
+    def keep_flow_files(self, shard: int) -> None:
+        """Copy a shard of records before it changes; called under the ledger's lock."""
+        if self._flow_files[shard] is None:
+            self._flow_files[shard] = list(self._ledger.shards[shard].values())
+
+    def keep_resources(self, shard: int) -> None:
+        """Copy a shard of resource claims and block CRCs before it changes; called under the ledger's lock."""
+        if self._resources[shard] is None:
+            entries = self._ledger.resources[shard].values()
+            kept: list[Operation] = [
+                entry.claim
+                if entry.last_death_millis == entry.claim.last_death_millis
+                else msgspec.structs.replace(entry.claim, last_death_millis=entry.last_death_millis)
+                for entry in entries
+            ]
+            kept.extend(self._ledger.blocks[shard].values())
+            self._resources[shard] = kept
+
+    def __iter__(self) -> Iterator[list[Operation]]:
+        """All operations, in an order that can be applied: what is referred to comes first."""
+        yield from _blocked(self._operations())
+
+    def _operations(self) -> Iterator[list[Operation]]:
+        yield self._small
+        for shard in range(SHARDS):
+            with self._ledger.lock:
+                self.keep_resources(shard)
+            yield self._resources[shard] or []
+            self._resources[shard] = []
+        yield self._swaps
+        for shard in range(SHARDS):
+            with self._ledger.lock:
+                self.keep_flow_files(shard)
+            yield self._flow_files[shard] or []  # type: ignore[misc]
+            self._flow_files[shard] = []
+
+
+def _blocked(runs: Iterable[list[Operation]]) -> Iterator[list[Operation]]:
+    pending: list[Operation] = []
+    for run in runs:
+        pending.extend(run)
+        while len(pending) >= BLOCK_RECORDS:
+            yield pending[:BLOCK_RECORDS]
+            del pending[:BLOCK_RECORDS]
+    if pending:
+        yield pending
+
+
+def _unknown(uuid: bytes, transaction: int) -> RepositoryDamaged:
+    return RepositoryDamaged(f"transaction {transaction} changes FlowFile {format_uuid(uuid)}, which does not exist")

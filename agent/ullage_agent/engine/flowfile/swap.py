@@ -1,0 +1,145 @@
+"""Swap files: FlowFiles of one queue that left memory.
+
+A record file (wal/records.py) whose header is a `SwapHeader`: its summary is what recovery needs, so that a start reads
+no swap file that stays swapped. The blocks hold the FlowFiles, then the block CRCs of their large claims.
+
+    <root>/swap/<millis>-<queue number>-<uuid>.swap
+"""
+
+import os
+from collections.abc import Iterable
+
+from ullage_agent.engine.errors import RepositoryDamaged
+from ullage_agent.engine.files import Files
+from ullage_agent.engine.flowfile.ledger import Ledger, SwapContent
+from ullage_agent.engine.model import (
+    ClaimBlocks,
+    ContentClaim,
+    FlowFile,
+    Operation,
+    SwapOut,
+    SwapShare,
+    format_uuid,
+    new_uuids,
+)
+from ullage_agent.engine.wal.format import FORMAT_VERSION
+from ullage_agent.engine.wal.records import BLOCK_RECORDS, RecordHeader, RecordReader, write_records
+from ullage_agent.engine.wal.serde import SerDe
+
+SWAP_MAGIC = b"ULLAGESF"
+SUFFIX = ".swap"
+
+
+class SwapHeader(RecordHeader, frozen=True, kw_only=True):
+    """`summary` is the `SwapOut` that brought the file into the log, without the uuids."""
+
+    summary: SwapOut
+
+
+class SwapFiles:
+    """The swap directory of one repository."""
+
+    def __init__(self, files: Files, directory: str, repository: str, serde: SerDe) -> None:
+        self.directory = directory
+        self._files = files
+        self._repository = repository
+        self._serde = serde
+
+    def write(self, summary: SwapOut, records: list[FlowFile], blocks: list[ClaimBlocks]) -> None:
+        """Write a swap file and make it and its name durable: only then may a transaction name it."""
+        header = SwapHeader(
+            format=FORMAT_VERSION,
+            serde=self._serde.name,
+            serde_version=self._serde.version,
+            repository=self._repository,
+            summary=summary,
+        )
+        operations: list[Operation] = [*records, *blocks]
+        runs = (operations[at : at + BLOCK_RECORDS] for at in range(0, len(operations), BLOCK_RECORDS))
+        write_records(self._files, self.path(summary.name), SWAP_MAGIC, header, runs, self._serde)
+        self._files.sync_directory(self.directory)
+
+    def read(self, name: str) -> SwapContent:
+        """All of a swap file, verified. RepositoryDamaged names the file and offset."""
+        path = self.path(name)
+        if not self._files.exists(path):
+            raise RepositoryDamaged(
+                f"swap file {path} is missing: its FlowFiles cannot be read; restore it from a backup"
+            )
+        reader = RecordReader(self._files, path, SWAP_MAGIC, SwapHeader, self._serde)
+        try:
+            if reader.header.repository != self._repository or reader.header.summary.name != name:
+                raise RepositoryDamaged(f"{path} is swap file {reader.header.summary.name} of another place")
+            records: list[FlowFile] = []
+            blocks: list[ClaimBlocks] = []
+            for run in reader.blocks():
+                for operation in run:
+                    if isinstance(operation, FlowFile):
+                        records.append(operation)
+                    elif isinstance(operation, ClaimBlocks):
+                        blocks.append(operation)
+            if len(records) != reader.header.summary.count:
+                raise RepositoryDamaged(
+                    f"{path} holds {len(records)} FlowFiles, its summary says {reader.header.summary.count}"
+                )
+            return SwapContent(records, blocks)
+        finally:
+            reader.close()
+
+    def names(self) -> list[str]:
+        """All swap files on disk."""
+        return [name for name in self._files.list_directory(self.directory) if name.endswith(SUFFIX)]
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Unlink files that nothing refers to."""
+        removed = False
+        for name in names:
+            self._files.unlink(self.path(name))
+            removed = True
+        if removed:
+            self._files.sync_directory(self.directory)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+
+def summarize(records: list[FlowFile], queue: int, millis: int) -> SwapOut:
+    """The summary of a swap file to be: counts, and for each resource claim what these records hold of it."""
+    claimants: dict[int, int] = {}
+    claims: dict[int, dict[int, ContentClaim]] = {}
+    for record in records:
+        if record.claim is not None:
+            resource = record.claim.resource
+            claimants[resource] = claimants.get(resource, 0) + 1
+            claims.setdefault(resource, {})[record.claim.offset] = record.claim
+    shares = tuple(
+        SwapShare(
+            resource,
+            claimants[resource],
+            sum(claim.length for claim in held.values()),
+            max(claim.end for claim in held.values()),
+        )
+        for resource, held in claims.items()
+    )
+    return SwapOut(
+        name=f"{millis}-{queue}-{format_uuid(new_uuids(1)[0])}{SUFFIX}",
+        queue=queue,
+        count=len(records),
+        size_bytes=sum(record.size for record in records),
+        entry_millis_min=min(record.entry_millis for record in records),
+        queued_min=min(record.queued for record in records),
+        queued_max=max(record.queued for record in records),
+        shares=shares,
+    )
+
+
+def blocks_of(ledger: Ledger, records: list[FlowFile]) -> list[ClaimBlocks]:
+    """The block CRCs that must travel with these records."""
+    found: dict[tuple[int, int], ClaimBlocks] = {}
+    for record in records:
+        claim = record.claim
+        if claim is not None:
+            crcs = ledger.claim_blocks(claim)
+            if crcs is not None:
+                found[claim.resource, claim.offset] = ClaimBlocks(claim.resource, claim.offset, crcs)
+    return list(found.values())

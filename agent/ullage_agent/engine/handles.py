@@ -1,0 +1,251 @@
+"""Handles: FlowFiles that stand in no queue, stored and fetched by id, as in Ambry.
+
+    put -> live -> delete -> tombstone (undelete brings it back) -> purge after `deletedRetention` -> unknown
+              `--> expired (ttl) -------------------------------^
+
+A tombstone keeps its record and counts as a claimant, so its bytes stay. Purging is a transaction of its own; only
+then may reclamation take them. An expired handle is not undeleted: its end was decided when it was stored.
+"""
+
+import heapq
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, NamedTuple, Protocol
+
+from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.content.reader import ContentReader, ContentStream
+from ullage_agent.engine.content.writer import ContentWriter
+from ullage_agent.engine.errors import (
+    CommitOutcomeUnknown,
+    HandleDeleted,
+    HandleNotFound,
+    RepositoryStopped,
+    SessionMisuse,
+)
+from ullage_agent.engine.files import COPY_BYTES
+from ullage_agent.engine.flowfile.ledger import Ledger
+from ullage_agent.engine.model import (
+    HANDLE_QUEUE,
+    ContentClaim,
+    Delete,
+    FlowFile,
+    Lifetime,
+    Operation,
+    Update,
+    format_uuid,
+    new_uuids,
+    pack_attributes,
+    parse_uuid,
+)
+
+PURGE_SLICE = 1_000
+"""Handles one purging transaction removes."""
+
+
+class HandleHead(NamedTuple):
+    """What is known of a handle without reading its content."""
+
+    id: str
+    size: int
+    attributes: dict[str, str]
+    entry_millis: int
+    expires_millis: int
+    deleted_millis: int
+
+
+class HandleHost(Protocol):
+    """What handles need of their repository."""
+
+    ledger: Ledger
+    reader: ContentReader
+    clock: Clock
+
+    def new_writer(self) -> ContentWriter: ...
+
+    def commit(
+        self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None
+    ) -> int: ...
+
+
+class HandleStore:
+    """All handles of a repository. Thread-safe."""
+
+    def __init__(self, host: HandleHost, deleted_retention_millis: int) -> None:
+        self._host = host
+        self._retention = deleted_retention_millis
+        self._lock = threading.Lock()
+        self._due: list[tuple[int, bytes]] = []
+
+    def restore(self, records: Iterable[FlowFile]) -> None:
+        """Know again when each handle is to be purged."""
+        for record in records:
+            self._schedule(record)
+
+    def put(
+        self,
+        content: bytes | IO[bytes],
+        attributes: dict[str, str] | None = None,
+        ttl_millis: int = 0,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+    ) -> str:
+        """Store one content durably; returns its id. `ttl_millis` 0: it never expires."""
+        if isinstance(content, bytes):
+            return self.put_many([content], attributes, ttl_millis, lifetime)[0]
+        return self._put(lambda writer: [_stream_in(writer, content, lifetime)], attributes, ttl_millis)[0]
+
+    def put_many(
+        self,
+        contents: list[bytes],
+        attributes: dict[str, str] | None = None,
+        ttl_millis: int = 0,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+    ) -> list[str]:
+        """Store a batch: one content append, one transaction, one sync."""
+        return self._put(lambda writer: writer.put_many(contents, lifetime), attributes, ttl_millis)
+
+    def get(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
+        """The content or a range of it; the claim is pinned until the stream is closed."""
+        record = self.record(parse_handle(id))
+        size = record.size - start if size is None else size
+        if not 0 <= start <= start + size <= record.size:
+            raise SessionMisuse(f"range {start}+{size} lies outside handle {id} of {record.size} bytes")
+        claim = record.claim
+        if claim is None or size == 0:
+            return ContentStream(iter(()), 0, lambda: None)
+        self._host.ledger.pin([claim])
+        pieces = self._host.reader.stream(claim, record.start + start, size)
+        return ContentStream(pieces, size, lambda: self._host.ledger.unpin([claim]))
+
+    def head(self, id: str) -> HandleHead:
+        """Size, attributes and dates; also of a deleted handle while its tombstone stands."""
+        record = self._find(parse_handle(id))
+        return HandleHead(
+            record.id,
+            record.size,
+            record.attribute_map(),
+            record.entry_millis,
+            record.expires_millis,
+            record.deleted_millis,
+        )
+
+    def delete(self, id: str) -> None:
+        """Leave a tombstone. HandleDeleted if there is one already."""
+        uuid = parse_handle(id)
+        millis = self._host.clock.now_millis()
+        self._host.commit(
+            [Update(uuid, deleted_millis=millis)],
+            creates=False,
+            validate=lambda: self._require_readable(uuid),
+        )
+        self._schedule(self._find(uuid))
+
+    def undelete(self, id: str) -> None:
+        """Bring a deleted handle back; HandleNotFound once it was purged, decided right before the commit."""
+        uuid = parse_handle(id)
+        self._host.commit([Update(uuid, deleted_millis=0)], creates=False, validate=lambda: self._require_deleted(uuid))
+        self._schedule(self._find(uuid))
+
+    def purge(self) -> int:
+        """Forget handles whose time is over; returns how many. Their bytes may be reclaimed from then on."""
+        purged = 0
+        while uuids := self._take_due():
+            self._host.commit([Delete(b"".join(uuids))], creates=False)
+            purged += len(uuids)
+        return purged
+
+    def record(self, uuid: bytes) -> FlowFile:
+        """A readable handle's record; HandleNotFound or HandleDeleted."""
+        record = self._find(uuid)
+        if record.deleted_millis:
+            raise HandleDeleted(f"handle {record.id} was deleted; until its retention ends it can be undeleted")
+        if self._is_expired(record):
+            raise HandleDeleted(f"handle {record.id} has expired")
+        return record
+
+    def _put(
+        self,
+        write: Callable[[ContentWriter], list[ContentClaim]],
+        attributes: dict[str, str] | None,
+        ttl_millis: int,
+    ) -> list[str]:
+        writer = self._host.new_writer()
+        try:
+            claims = write(writer)
+            operations = writer.sync()
+            now = self._host.clock.now_millis()
+            expires = now + ttl_millis if ttl_millis else 0
+            packed = pack_attributes(attributes or {})
+            records = [
+                FlowFile(uuid, HANDLE_QUEUE, claim, 0, claim.length, now, now, 0, packed, b"", expires)
+                for uuid, claim in zip(new_uuids(len(claims)), claims, strict=True)
+            ]
+            self._host.commit([*operations, *records], creates=True)
+        except (CommitOutcomeUnknown, RepositoryStopped):
+            raise
+        except BaseException:
+            writer.release(committed=False)
+            raise
+        writer.release(committed=True)
+        if expires:
+            for record in records:
+                self._schedule(record)
+        return [record.id for record in records]
+
+    def _find(self, uuid: bytes) -> FlowFile:
+        record = self._host.ledger.find(uuid)
+        if record is None or record.queue != HANDLE_QUEUE:
+            raise HandleNotFound(f"there is no handle {format_uuid(uuid)}: it was purged, or never stored here")
+        return record
+
+    def _require_readable(self, uuid: bytes) -> None:
+        self.record(uuid)
+
+    def _require_deleted(self, uuid: bytes) -> None:
+        record = self._find(uuid)
+        if not record.deleted_millis:
+            raise SessionMisuse(f"handle {record.id} is not deleted")
+        if self._is_expired(record) or self._due_millis(record) <= self._host.clock.now_millis():
+            raise HandleNotFound(f"handle {record.id} is gone: its retention is over")
+
+    def _is_expired(self, record: FlowFile) -> bool:
+        return 0 < record.expires_millis <= self._host.clock.now_millis()
+
+    def _due_millis(self, record: FlowFile) -> int:
+        """When the handle is to be purged; 0: never."""
+        ends = [record.expires_millis] if record.expires_millis else []
+        if record.deleted_millis:
+            ends.append(record.deleted_millis + self._retention)
+        return min(ends, default=0)
+
+    def _schedule(self, record: FlowFile) -> None:
+        due = self._due_millis(record)
+        if due:
+            with self._lock:
+                heapq.heappush(self._due, (due, record.uuid))
+
+    def _take_due(self) -> list[bytes]:
+        """Handles that are due now; entries that an undelete has overtaken are dropped."""
+        now = self._host.clock.now_millis()
+        uuids: dict[bytes, None] = {}
+        with self._lock:
+            while self._due and self._due[0][0] <= now and len(uuids) < PURGE_SLICE:
+                _, uuid = heapq.heappop(self._due)
+                record = self._host.ledger.find(uuid)
+                if record is not None and 0 < self._due_millis(record) <= now:
+                    uuids[uuid] = None
+        return list(uuids)
+
+
+def parse_handle(id: str) -> bytes:
+    """A handle's bytes; HandleNotFound for text that can be none."""
+    try:
+        return parse_uuid(id)
+    except ValueError as error:
+        raise HandleNotFound(f"{id!r} is not a handle: {error}") from error
+
+
+def _stream_in(writer: ContentWriter, source: IO[bytes], lifetime: Lifetime) -> ContentClaim:
+    with writer.stream(lifetime) as stream:
+        while piece := source.read(COPY_BYTES):
+            stream.write(piece)
+    return stream.claim

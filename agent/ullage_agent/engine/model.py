@@ -1,0 +1,312 @@
+"""The words of the engine as frozen records, and the operations that a transaction is made of.
+
+Every record here is also a wire format: msgpack arrays whose first element is the operation's tag. A snapshot is
+the same operations as the log, so that one decoder reads both and one function (`Ledger.apply`) gives them meaning.
+Fields may only be appended, each with a default; anything else needs a new SerDe version (wal/serde.py).
+
+All records are immutable and acyclic, hence `gc=False`: a million of them cost the collector nothing.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+
+import msgspec
+
+UUID_BYTES = 16
+HANDLE_QUEUE = 0
+"""The queue number of FlowFiles that stand in no queue: handles."""
+
+_VERSION_4 = bytes(0x40 | (byte & 0x0F) for byte in range(256))
+_VARIANT_1 = bytes(0x80 | (byte & 0x3F) for byte in range(256))
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
+NO_ATTRIBUTES = _pack({})
+
+
+class Lifetime(IntEnum):
+    """How long a writer expects content to live; classes never share a resource claim, so that files die whole."""
+
+    SHORT = 1
+    DEFAULT = 2
+    LONG = 3
+
+
+class Action(IntEnum):
+    """A physical change that is promised (durable intent) but not yet known to be done."""
+
+    NONE = 0
+    TRUNCATE = 1
+    DELETE = 2
+    ARCHIVE = 3
+
+
+class ContentClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A base claim: an immutable run of bytes in a resource claim, as it was written.
+
+    `resource` is the resource claim's index, `crc` the CRC-32C of all `length` bytes.
+    """
+
+    resource: int
+    offset: int
+    length: int
+    crc: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
+class FlowFile(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+    """A record: uuid, queue, a pointer to content, dates and attributes. As an operation: create, in full.
+
+    `start` and `size` are the slice of `claim` this FlowFile's content is (a split copies nothing).
+    `queued` is its place in the queue: microseconds, strictly increasing within a repository.
+    `attributes` is a packed msgpack map: most records are never asked for it, and packed it costs a fifth.
+    `parents` is 16 bytes a parent. A handle has queue 0; `deleted_millis` > 0 makes it a tombstone.
+    """
+
+    uuid: bytes
+    queue: int
+    claim: ContentClaim | None
+    start: int
+    size: int
+    entry_millis: int
+    lineage_millis: int
+    queued: int
+    attributes: bytes
+    parents: bytes = b""
+    expires_millis: int = 0
+    deleted_millis: int = 0
+
+    @property
+    def id(self) -> str:
+        """The uuid in its usual notation."""
+        return format_uuid(self.uuid)
+
+    @property
+    def parent_ids(self) -> list[str]:
+        """The FlowFiles this one was made from."""
+        return [format_uuid(uuid) for uuid in split_uuids(self.parents)]
+
+    def attribute_map(self) -> dict[str, str]:
+        """All attributes, the three core ones included: `uuid`, and `filename` and `path` unless they were set."""
+        core = {"uuid": self.id, "filename": self.id, "path": "./"}
+        return core | _unpack_attributes(self.attributes)
+
+
+class Content(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The content pointer an update sets: a slice of a base claim, or nothing (`claim` None, size 0)."""
+
+    claim: ContentClaim | None
+    start: int
+    size: int
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+    """What changed on one FlowFile; None leaves a field alone. Only changed attributes are carried."""
+
+    uuid: bytes
+    queue: int | None = None
+    queued: int | None = None
+    content: Content | None = None
+    set_attributes: bytes | None = None
+    remove_attributes: tuple[str, ...] = ()
+    expires_millis: int | None = None
+    deleted_millis: int | None = None
+
+
+class Delete(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+    """FlowFiles that cease to exist: their uuids, 16 bytes each."""
+
+    uuids: bytes
+
+
+class QueueDefinition(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
+    """A queue's number, name and settings; a later definition of the same number replaces it."""
+
+    number: int
+    name: str
+    priority: str
+    priority_attribute: str
+    count_max: int
+    bytes_max: int
+    expiration_millis: int
+
+
+class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
+    """One append-only content file and its physical state; each physical change raises `generation`.
+
+    `length` is the committed length (exact once sealed). `archived_millis` > 0: it lies in `archive/`.
+    `intent` with `intent_length` is the change that was promised durably and may or may not have happened yet.
+    `last_death_millis` is when one of its claims last died: the conservative start of any retention.
+    """
+
+    index: int
+    container: str
+    created_millis: int
+    lifetime: int = Lifetime.DEFAULT
+    length: int = 0
+    sealed: bool = False
+    generation: int = 0
+    archived_millis: int = 0
+    intent: int = Action.NONE
+    intent_length: int = 0
+    last_death_millis: int = 0
+
+    @property
+    def name(self) -> str:
+        """The file's name, in NiFi's notation."""
+        return f"{self.created_millis}-{self.index}"
+
+
+class ResourceClaimGone(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
+    """The file was unlinked and its directory synced; the index is never used again."""
+
+    index: int
+
+
+class ClaimBlocks(msgspec.Struct, frozen=True, array_like=True, tag=7, gc=False):
+    """CRC-32C of each 256 KiB block of one base claim, 4 bytes little-endian each; stored once a claim."""
+
+    resource: int
+    offset: int
+    crcs: bytes
+
+
+class IndexCeiling(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
+    """No resource claim index above this was ever handed out; a start continues after it."""
+
+    ceiling: int
+
+
+class SwapShare(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one swap file holds of one resource claim: claimants, distinct base claim bytes, and their end."""
+
+    resource: int
+    claimants: int
+    live_bytes: int
+    end: int
+
+
+class SwapOut(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """FlowFiles that moved from memory to a synced swap file, with the file's summary.
+
+    `uuids` (16 bytes each) is empty in a snapshot, whose records no longer hold them.
+    """
+
+    name: str
+    queue: int
+    count: int
+    size_bytes: int
+    entry_millis_min: int
+    queued_min: int
+    queued_max: int
+    shares: tuple[SwapShare, ...]
+    uuids: bytes = b""
+
+
+class SwapIn(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
+    """All FlowFiles of a swap file came back to memory; the file is retired until a snapshot covers this."""
+
+    name: str
+
+
+class SwapDrop(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
+    """All FlowFiles of a swap file ceased to exist without coming back to memory."""
+
+    name: str
+
+
+Operation = (
+    FlowFile
+    | Update
+    | Delete
+    | QueueDefinition
+    | ResourceClaim
+    | ResourceClaimGone
+    | ClaimBlocks
+    | IndexCeiling
+    | SwapOut
+    | SwapIn
+    | SwapDrop
+)
+
+
+def new_uuids(count: int) -> list[bytes]:
+    """`count` random UUIDs (version 4) as 16 bytes each, from one read of the system's randomness."""
+    raw = bytearray(os.urandom(UUID_BYTES * count))
+    raw[6::UUID_BYTES] = raw[6::UUID_BYTES].translate(_VERSION_4)
+    raw[8::UUID_BYTES] = raw[8::UUID_BYTES].translate(_VARIANT_1)
+    frozen = bytes(raw)
+    return [frozen[at : at + UUID_BYTES] for at in range(0, len(frozen), UUID_BYTES)]
+
+
+def format_uuid(uuid: bytes) -> str:
+    """16 bytes as 8-4-4-4-12 hexadecimal digits."""
+    digits = uuid.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def parse_uuid(text: str) -> bytes:
+    """The inverse of `format_uuid`; ValueError for anything else."""
+    digits = text.replace("-", "")
+    if len(digits) != 2 * UUID_BYTES:
+        raise ValueError(f"{text!r} is not a uuid: expected 32 hexadecimal digits")
+    return bytes.fromhex(digits)
+
+
+def split_uuids(joined: bytes) -> Iterator[bytes]:
+    """The uuids of a joined run, in order."""
+    return (joined[at : at + UUID_BYTES] for at in range(0, len(joined), UUID_BYTES))
+
+
+def pack_attributes(attributes: dict[str, str]) -> bytes:
+    """A FlowFile's attributes as stored; `uuid` is the record's own and never stored."""
+    if not attributes:
+        return NO_ATTRIBUTES
+    return _pack({name: value for name, value in attributes.items() if name != "uuid"})
+
+
+def unpack_attributes(packed: bytes) -> dict[str, str]:
+    """The stored attributes, without the derived core ones."""
+    return _unpack_attributes(packed)
+
+
+def updated(record: FlowFile, update: Update) -> FlowFile:
+    """The record after the update: the one rule for what an `Update` means, live and at recovery."""
+    packed = record.attributes
+    if update.set_attributes is not None or update.remove_attributes:
+        attributes = _unpack_attributes(packed)
+        for name in update.remove_attributes:
+            attributes.pop(name, None)
+        if update.set_attributes is not None:
+            attributes.update(_unpack_attributes(update.set_attributes))
+        packed = _pack(attributes)
+    content = update.content
+    return FlowFile(
+        record.uuid,
+        record.queue if update.queue is None else update.queue,
+        record.claim if content is None else content.claim,
+        record.start if content is None else content.start,
+        record.size if content is None else content.size,
+        record.entry_millis,
+        record.lineage_millis,
+        record.queued if update.queued is None else update.queued,
+        packed,
+        record.parents,
+        record.expires_millis if update.expires_millis is None else update.expires_millis,
+        record.deleted_millis if update.deleted_millis is None else update.deleted_millis,
+    )
+
+
+def operation_count(operations: Iterable[Operation]) -> int:
+    """How many records a transaction touches: a `Delete` or `SwapOut` counts for each uuid it names."""
+    count = 0
+    for operation in operations:
+        if type(operation) is Delete or type(operation) is SwapOut:
+            count += len(operation.uuids) // UUID_BYTES
+        else:
+            count += 1
+    return count

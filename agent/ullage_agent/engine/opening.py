@@ -1,0 +1,195 @@
+"""Making a repository's directories, and telling them from anything else.
+
+init    ullage.json.partial (uuid) | containers with their identity | empty snapshot | rename to ullage.json
+                                                                                       ^ commit point
+a crash before it: no repository yet; the next init finds the partial and goes on with the same uuid
+"""
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from ullage_agent.contract import ContentRepositorySpec
+from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.content.containers import Container
+from ullage_agent.engine.errors import (
+    ForeignContainer,
+    NotARepository,
+    RepositoryDamaged,
+    RepositoryLocked,
+    SessionMisuse,
+)
+from ullage_agent.engine.files import File, Files, make_directories, read_file, replace_file
+from ullage_agent.engine.model import format_uuid, new_uuids
+from ullage_agent.engine.wal.format import FORMAT_VERSION, require_format
+from ullage_agent.engine.wal.records import write_records
+from ullage_agent.engine.wal.serde import SerDe
+from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader, publish
+
+IDENTITY = "ullage.json"
+LOCK = "lock"
+FLOWFILE = "flowfile"
+SWAP = "swap"
+
+
+class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the root's `ullage.json`. `containers` maps names to paths below the root."""
+
+    format: int
+    repository: str
+    created_millis: int
+    sections: int
+    containers: dict[str, str]
+
+
+def lock_repository(files: Files, root: str) -> File:
+    """The lock that makes this process the repository's only one; RepositoryLocked if another has it."""
+    try:
+        return files.lock(os.path.join(root, LOCK))
+    except FileNotFoundError as error:
+        raise NotARepository(f"{root} does not exist: run `ullage init` first") from error
+    except BlockingIOError as error:
+        raise RepositoryLocked(f"{root} is open in another process: close that one, or work through it") from error
+
+
+def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec, serde: SerDe) -> RepositoryIdentity:
+    """Make an empty repository; SessionMisuse if there is one. An interrupted init is resumed."""
+    root = spec.storage.host_path.path
+    make_directories(files, root)
+    lock = lock_repository(files, root)
+    try:
+        identity_path = os.path.join(root, IDENTITY)
+        if files.exists(identity_path):
+            raise SessionMisuse(f"{root} already holds a repository")
+        identity = _begin(files, clock, spec, root)
+        for container in containers_of(files, spec, identity):
+            container.create(identity.repository, FORMAT_VERSION)
+        for name in (FLOWFILE, SWAP):
+            make_directories(files, os.path.join(root, name))
+        _write_empty_snapshot(files, clock, identity, os.path.join(root, FLOWFILE), serde)
+        files.rename(identity_path + ".partial", identity_path)
+        files.sync_directory(root)
+        return identity
+    finally:
+        lock.close()
+
+
+def _begin(files: Files, clock: Clock, spec: ContentRepositorySpec, root: str) -> RepositoryIdentity:
+    """Write down the identity before anything carries it, or take up one that an interrupted init wrote."""
+    partial = os.path.join(root, IDENTITY + ".partial")
+    identity = RepositoryIdentity(
+        format=FORMAT_VERSION,
+        repository=format_uuid(new_uuids(1)[0]),
+        created_millis=clock.now_millis(),
+        sections=spec.storage.sections,
+        containers={container.name: container.sub_path for container in spec.storage.containers},
+    )
+    if files.exists(partial):
+        try:
+            begun = msgspec.json.decode(read_file(files, partial), type=RepositoryIdentity)
+            identity = msgspec.structs.replace(identity, repository=begun.repository)
+        except msgspec.MsgspecError:
+            # Torn before it was synced, so nothing else was made yet: begin anew.
+            files.unlink(partial)
+    flowfile = os.path.join(root, FLOWFILE)
+    if not files.exists(partial) and files.exists(flowfile) and files.list_directory(flowfile):
+        raise RepositoryDamaged(
+            f"{root} holds a FlowFile repository but no {IDENTITY}: restore that file from a backup, or choose an "
+            "empty directory"
+        )
+    replace_file(files, partial, msgspec.json.encode(identity))
+    return identity
+
+
+def _write_empty_snapshot(
+    files: Files, clock: Clock, identity: RepositoryIdentity, directory: str, serde: SerDe
+) -> None:
+    header = SnapshotHeader(
+        format=FORMAT_VERSION,
+        serde=serde.name,
+        serde_version=serde.version,
+        repository=identity.repository,
+        last_id=0,
+        created_millis=clock.now_millis(),
+        next_sequences={},
+    )
+    write_records(files, os.path.join(directory, PARTIAL), SNAPSHOT_MAGIC, header, (), serde)
+    publish(files, directory)
+
+
+def read_identity(files: Files, root: str) -> RepositoryIdentity:
+    """The root's identity; NotARepository, RepositoryDamaged or FormatTooNew."""
+    path = os.path.join(root, IDENTITY)
+    if not files.exists(path):
+        if files.exists(path + ".partial"):
+            raise NotARepository(f"the init of {root} was interrupted: run `ullage init` again to finish it")
+        if files.exists(os.path.join(root, FLOWFILE)):
+            raise RepositoryDamaged(f"{path} is missing beside a FlowFile repository: restore it from a backup")
+        raise NotARepository(f"{root} holds no repository: run `ullage init` first")
+    try:
+        identity = msgspec.json.decode(read_file(files, path), type=RepositoryIdentity)
+    except msgspec.MsgspecError as error:
+        raise RepositoryDamaged(f"{path} cannot be read: {error}; restore it from a backup") from error
+    require_format(identity.format, path)
+    return identity
+
+
+def open_containers(
+    files: Files, spec: ContentRepositorySpec, identity: RepositoryIdentity
+) -> tuple[list[Container], RepositoryIdentity]:
+    """The containers, each proved to be the right one; new ones in the spec are appended to the repository."""
+    root = spec.storage.host_path.path
+    if spec.storage.sections != identity.sections:
+        raise SessionMisuse(
+            f"spec.storage.sections is {spec.storage.sections}, but {root} was made with {identity.sections}: it "
+            "cannot change"
+        )
+    wanted = {container.name: container.sub_path for container in spec.storage.containers}
+    for name, path in identity.containers.items():
+        if name not in wanted:
+            raise ForeignContainer(f"container {name} ({path}) of {root} is missing from spec.storage.containers")
+        if wanted[name] != path:
+            raise ForeignContainer(
+                f"container {name} of {root} lies at {path}; the spec says {wanted[name]}: it cannot move"
+            )
+    containers = containers_of(files, spec, identity)
+    for container in containers:
+        if container.name in identity.containers:
+            container.require_identity(identity.repository)
+        else:
+            container.create(identity.repository, FORMAT_VERSION)
+    if set(wanted) != set(identity.containers):
+        identity = msgspec.structs.replace(identity, containers=wanted)
+        replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
+    return containers, identity
+
+
+def containers_of(files: Files, spec: ContentRepositorySpec, identity: RepositoryIdentity) -> list[Container]:
+    """The spec's containers as objects; nothing on disk is looked at."""
+    root = spec.storage.host_path.path
+    return [
+        Container(
+            files,
+            container.name,
+            os.path.join(root, container.sub_path),
+            None if container.capacity is None else int(container.capacity),
+            identity.sections,
+        )
+        for container in spec.storage.containers
+    ]
+
+
+def require_snapshot(files: Files, root: str, containers: Iterable[Container]) -> None:
+    """A repository without its snapshot must not start: NiFi would now delete all content as unknown."""
+    directory = os.path.join(root, FLOWFILE)
+    if not files.exists(directory):
+        files_left = sum(len(container.content_files()) for container in containers)
+        raise RepositoryDamaged(
+            f"{directory} is missing while {files_left} content files exist: mount its volume or restore it from a "
+            "backup; nothing was removed"
+        )
+    if not any(files.exists(os.path.join(directory, name)) for name in (SNAPSHOT, PARTIAL)):
+        raise RepositoryDamaged(
+            f"{directory} has no snapshot: restore the directory from a backup; nothing was removed"
+        )

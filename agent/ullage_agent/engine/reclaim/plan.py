@@ -1,0 +1,143 @@
+"""Decide what to give back. Pure: a survey and the settings in, a frozen plan out; a dry run is the plan, printed.
+
+A plan chooses, it never authorises: the executor derives every step again under the ledger's lock.
+
+Truncation is NiFi's (NIFI-15570, seed 000) with what it lacked: the cut goes to the end of the last base claim in use
+rather than to the dead claim's offset, and eligibility is derived from the ledger, so that clones, swapped FlowFiles
+and restarts cannot be forgotten.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ullage_agent.contract import Archive, Claims, ContentRepositorySpec, TruncationMode
+from ullage_agent.engine.model import Action, ContentClaim
+from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures, Survey
+
+
+class Step(NamedTuple):
+    """One action on one resource claim, valid only for its `generation`. `length` is what truncation leaves."""
+
+    action: Action
+    resource: int
+    container: str
+    generation: int
+    length: int
+    frees_bytes: int
+
+
+class Plan(NamedTuple):
+    """Steps in the order in which they are to be taken, and why nothing is done where nothing is."""
+
+    steps: tuple[Step, ...]
+    deferred: tuple[Step, ...] = ()
+    reason: str = ""
+
+    @property
+    def frees_bytes(self) -> int:
+        return sum(step.frees_bytes for step in self.steps)
+
+
+def candidate_bytes_min(claims: Claims) -> int:
+    """Dead tails up to this size are left alone (NiFi: min(1 MB, maxAppendableSize))."""
+    return min(claims.large_claim, claims.max_appendable_size)
+
+
+def is_truncation_candidate(claim: ContentClaim, claims: Claims) -> bool:
+    """The mark a claim has from its write on: large, and not the first in its file (seed 000)."""
+    return claim.offset > 0 and claim.length > candidate_bytes_min(claims)
+
+
+def plan_release(survey: Survey, archive: Archive) -> Plan:
+    """Resource claims that nothing needs: into the archive, or away."""
+    action = Action.ARCHIVE if archive.enabled else Action.DELETE
+    return Plan(
+        tuple(
+            Step(action, figures.resource, figures.container, figures.generation, 0, _freed(action, figures))
+            for figures in survey.resources
+            if figures.is_free and figures.is_sealed and not figures.has_intent and not figures.archived_millis
+        )
+    )
+
+
+def _freed(action: Action, figures: ResourceFigures) -> int:
+    return figures.length if action == Action.DELETE else 0
+
+
+def oldest_archived(survey: Survey, limit: int) -> list[ResourceFigures]:
+    """The archived resource claims that are to go first, at most `limit` of them, oldest first."""
+    archived = (figures for figures in survey.resources if figures.archived_millis and not figures.has_intent)
+    return heapq.nsmallest(limit, archived, key=lambda figures: (figures.archived_millis, figures.resource))
+
+
+def plan_archive_cleaning(
+    oldest: Iterable[ResourceFigures], containers: Iterable[ContainerFigures], archive: Archive, millis: int
+) -> Plan:
+    """Archived content whose retention has passed, and beyond that the oldest while a container is too full."""
+    excess = {
+        container.name: container.usage.used_bytes - container.usage.total_bytes * archive.max_usage_percentage // 100
+        for container in containers
+    }
+    steps = []
+    for figures in oldest:
+        is_over = figures.archived_millis + archive.max_retention_period <= millis
+        if (is_over or excess.get(figures.container, 0) > 0) and figures.is_free:
+            steps.append(
+                Step(Action.DELETE, figures.resource, figures.container, figures.generation, 0, figures.length)
+            )
+            excess[figures.container] = excess.get(figures.container, 0) - figures.length
+    return Plan(tuple(steps))
+
+
+def plan_truncation(
+    survey: Survey, spec: ContentRepositorySpec, *, eager: bool = False, candidates: set[int] | None = None
+) -> Plan:
+    """Dead tails to cut off. `eager` acts at once, as mode `Eager` does; else the volume must be under pressure and
+    the archive out of the way. What is not done now is `deferred`: it is found again by the next survey.
+    """
+    if not spec.truncation.enabled and not eager:
+        return Plan((), reason="truncation is disabled")
+    is_eager = eager or spec.truncation.mode == TruncationMode.EAGER
+    pressed = {
+        container.name
+        for container in survey.containers
+        if not container.archived_claims and container.usage.percentage >= spec.truncation.usage_threshold_percentage
+    }
+    now: list[Step] = []
+    deferred: list[Step] = []
+    for figures in survey.resources:
+        if candidates is not None and figures.resource not in candidates:
+            continue
+        if not _has_dead_tail(figures, candidate_bytes_min(spec.claims)):
+            continue
+        step = Step(
+            Action.TRUNCATE,
+            figures.resource,
+            figures.container,
+            figures.generation,
+            figures.end_in_use,
+            figures.dead_tail_bytes,
+        )
+        is_active = is_eager or (figures.container in pressed and _retention_is_over(figures, spec, survey.millis))
+        (now if is_active else deferred).append(step)
+    now.sort(key=lambda step: -step.frees_bytes)
+    reason = "the archive holds content or usage is below the threshold" if deferred else ""
+    return Plan(tuple(now), tuple(deferred), reason)
+
+
+def _has_dead_tail(figures: ResourceFigures, bytes_min: int) -> bool:
+    return (
+        figures.is_sealed
+        and not figures.is_free
+        and not figures.has_intent
+        and not figures.archived_millis
+        and figures.dead_tail_bytes > bytes_min
+    )
+
+
+def _retention_is_over(figures: ResourceFigures, spec: ContentRepositorySpec, millis: int) -> bool:
+    """With `archive.partial`, dead bytes of a partly live file are kept as long as the archive keeps whole ones."""
+    if not (spec.archive.enabled and spec.archive.partial):
+        return True
+    return figures.last_death_millis + spec.archive.max_retention_period <= millis

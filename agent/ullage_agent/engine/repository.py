@@ -1,0 +1,286 @@
+"""A repository: opens, recovers and closes its parts, and holds them together.
+
+with Repository.open(spec) as repository:
+    with repository.session() as session:
+        flow_file = session.create(attributes={"filename": "a.txt"})
+        session.write(flow_file, b"content")
+        session.transfer(flow_file, "inbox")
+        session.commit()
+"""
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from ullage_agent.contract import ContentRepositorySpec, DurabilityMode
+from ullage_agent.engine.clock import Clock, SystemClock
+from ullage_agent.engine.content.reader import ContentReader
+from ullage_agent.engine.content.reserve import Reserve
+from ullage_agent.engine.content.store import ContentRepository
+from ullage_agent.engine.content.writer import ContentWriter
+from ullage_agent.engine.errors import BackPressure, DiskFull
+from ullage_agent.engine.files import File, Files, OsFiles
+from ullage_agent.engine.flowfile.ledger import Ledger
+from ullage_agent.engine.flowfile.manager import QueueManager
+from ullage_agent.engine.flowfile.queues import FlowFileQueue
+from ullage_agent.engine.flowfile.swap import SwapFiles
+from ullage_agent.engine.handles import HandleStore
+from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, IndexCeiling, Operation
+from ullage_agent.engine.opening import (
+    FLOWFILE,
+    SWAP,
+    RepositoryIdentity,
+    initialize,
+    lock_repository,
+    open_containers,
+    read_identity,
+    require_snapshot,
+)
+from ullage_agent.engine.reclaim.reclamation import Reclamation
+from ullage_agent.engine.recovery import Recovery
+from ullage_agent.engine.session import ProcessSession
+from ullage_agent.engine.wal.loading import RestoreReport
+from ullage_agent.engine.wal.log import LogSettings, WriteAheadLog
+from ullage_agent.engine.wal.serde import MsgpackSerDe, SerDe
+
+LOG_RESERVE_BYTES = 64 << 20
+"""Log that must still fit on a full disk until removals and a checkpoint have freed some: a partition's share."""
+
+CONTENT_RESERVE_BYTES = 64 << 20
+"""Content that reclamation must still be able to write on a full volume: one output."""
+
+
+class Repository:
+    """An open repository. Thread-safe; sessions are not."""
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        spec: ContentRepositorySpec,
+        serde: SerDe,
+        lock: File,
+    ) -> None:
+        """Use `Repository.open`."""
+        root = spec.storage.host_path.path
+        self.spec = spec
+        self.root = root
+        self.clock = clock
+        self.files = files
+        identity = read_identity(files, root)
+        containers, self.identity = open_containers(files, spec, identity)
+        require_snapshot(files, root, containers)
+        self._lock: File | None = lock
+        self._counters: dict[str, int] = {}
+        self._counter_lock = threading.Lock()
+        self.swap_files = SwapFiles(files, os.path.join(root, SWAP), self.identity.repository, serde)
+        self.ledger = Ledger(self.swap_files.read)
+        self.content = ContentRepository(files, containers, spec, clock, self._reserve_indexes)
+        self.reader = ContentReader(self.content, self.ledger)
+        self.log = WriteAheadLog(
+            files,
+            os.path.join(root, FLOWFILE),
+            self.identity.repository,
+            self.ledger,
+            serde,
+            clock,
+            LogSettings(spec.flow_file.partitions, _interval_seconds(spec)),
+        )
+        self.queues = QueueManager(
+            self.ledger, self.swap_files, self._commit_removing, self._commit_new, clock, spec.flow_file
+        )
+        self.handles = HandleStore(self, int(spec.compaction.deleted_retention))
+        self.reclamation = Reclamation(files, self.ledger, self.content, self._commit_removing, clock, spec, self.log)
+        self.content.on_pressure = self.reclamation.relieve
+        self._reserve = Reserve(files, os.path.join(root, FLOWFILE))
+        self._reserves = [Reserve(files, container.path) for container in containers]
+        self.restored: RestoreReport
+
+    @classmethod
+    def initialize(
+        cls,
+        spec: ContentRepositorySpec,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        serde: SerDe | None = None,
+    ) -> RepositoryIdentity:
+        """Make an empty repository where the spec says; an interrupted one is finished."""
+        return initialize(files or OsFiles(), clock or SystemClock(), spec, serde or MsgpackSerDe())
+
+    @classmethod
+    def open(
+        cls,
+        spec: ContentRepositorySpec,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        serde: SerDe | None = None,
+    ) -> "Repository":
+        """Open and recover. Whatever it raises, every lock and file is released, and another open may be tried."""
+        files = files or OsFiles()
+        lock = lock_repository(files, spec.storage.host_path.path)
+        try:
+            repository = cls(files, clock or SystemClock(), spec, serde or MsgpackSerDe(), lock)
+            repository._restore()
+        except BaseException:
+            lock.close()
+            raise
+        return repository
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def session(self) -> ProcessSession:
+        """A new session; use it in one thread, as a context manager."""
+        return ProcessSession(self)
+
+    def queue(self, name: str) -> FlowFileQueue:
+        """The queue of this name, made with the defaults on first use."""
+        return self.queues.queue(name)
+
+    def checkpoint(self, on_progress: Callable[[int], None] | None = None) -> None:
+        """Publish a snapshot and drop what it makes unnecessary: old logs, retired swap files.
+
+        A full disk spends the reserve on it: a snapshot is what lets logs go.
+        """
+        try:
+            covered = self.log.checkpoint(on_progress)
+        except DiskFull:
+            if not self._reserve.spend():
+                raise
+            covered = self.log.checkpoint(on_progress)
+        self._remove_retired_swaps(covered)
+        self._grow_reserves()
+
+    def commit(
+        self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None
+    ) -> int:
+        """One transaction, durable when this returns its id. Only removing work may spend the reserve."""
+        if creates:
+            self._admit_new()
+        try:
+            id = self.log.append(operations, self.clock.now_millis(), validate)
+        except DiskFull:
+            if creates or not self._reserve.spend():
+                raise
+            id = self.log.append(operations, self.clock.now_millis(), validate)
+        self.log.wait_durable(id)
+        return id
+
+    def new_writer(self) -> ContentWriter:
+        return ContentWriter(self.content, self.files)
+
+    def handle_record(self, uuid: bytes) -> FlowFile:
+        return self.handles.record(uuid)
+
+    def add_counters(self, counters: dict[str, int]) -> None:
+        with self._counter_lock:
+            for name, delta in counters.items():
+                self._counters[name] = self._counters.get(name, 0) + delta
+
+    def counters(self) -> dict[str, int]:
+        """The counters that sessions adjusted since the open."""
+        with self._counter_lock:
+            return dict(self._counters)
+
+    def close(self) -> None:
+        """Seal what is open, close the log and release everything; safe to call twice."""
+        try:
+            if self.log.is_running:
+                self.content.retire_idle()
+                self._commit_seals()
+        finally:
+            try:
+                self.log.close()
+            finally:
+                self.content.close()
+                if self._lock is not None:
+                    self._lock.close()
+                    self._lock = None
+
+    def _restore(self) -> None:
+        """Recover, then take up where the last process ended."""
+        recovery = Recovery(self.files, self.ledger, self.content)
+
+        def before_serving(report: RestoreReport) -> None:
+            if not report.clean:
+                recovery.prove(self.reader)
+                recovery.seal_all()
+
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            self.restored = self.log.restore(before_serving, recovery.collect)
+            self.content.start_after(self.ledger.index_ceiling)
+            self._count_bytes()
+            self.queues.restore()
+            self.handles.restore(record for record in self.ledger.flow_files() if record.queue == HANDLE_QUEUE)
+        except BaseException:
+            self.log.close()
+            raise
+        finally:
+            if was_enabled:
+                gc.enable()
+        gc.freeze()
+        self._remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
+        self._remove_unknown_swaps()
+        self.reclamation.resume(recovery.intents())
+        self._grow_reserves()
+
+    def _count_bytes(self) -> None:
+        for entry in self.ledger.entries():
+            self.content.container_of(entry.claim).add_bytes(entry.claim.length)
+
+    def _remove_retired_swaps(self, covered: int) -> None:
+        """A retired swap file goes once a published snapshot covers its swap-in: until then restore may need it."""
+        with self.ledger.lock:
+            names = [name for name, id in self.ledger.retired_swaps.items() if id <= covered]
+            for name in names:
+                del self.ledger.retired_swaps[name]
+        self.swap_files.remove(name for name in names if self.files.exists(self.swap_files.path(name)))
+
+    def _remove_unknown_swaps(self) -> None:
+        """Files that no transaction ever named, or whose removal was cut short: their FlowFiles are elsewhere."""
+        known = set(self.ledger.swaps) | set(self.ledger.retired_swaps)
+        self.swap_files.remove([name for name in self.swap_files.names() if name not in known])
+
+    def _grow_reserves(self) -> None:
+        wanted = self.log.snapshot_bytes * 3 // 2 + LOG_RESERVE_BYTES * self.spec.flow_file.partitions
+        self._reserve.grow(wanted)
+        for reserve in self._reserves:
+            reserve.grow(CONTENT_RESERVE_BYTES)
+
+    def _admit_new(self) -> None:
+        """Keep the log within `walMaxBytes`: a writer that meets the limit pays for a checkpoint, then is refused."""
+        limit = self.spec.flow_file.wal_max_bytes
+        if self.log.log_bytes >= limit:
+            self.checkpoint()
+            if self.log.log_bytes >= limit:
+                raise BackPressure(
+                    f"the write-ahead log has {self.log.log_bytes} bytes (spec.flowFile.walMaxBytes {limit}): new "
+                    "content is refused until a checkpoint succeeds"
+                )
+
+    def _commit_removing(self, operations: Sequence[Operation]) -> None:
+        self.commit(operations, creates=False)
+
+    def _commit_new(self, operations: Sequence[Operation]) -> None:
+        self.commit(operations, creates=True)
+
+    def _commit_seals(self) -> None:
+        seals = self.content.take_seals()
+        if seals:
+            self._commit_removing(seals)
+
+    def _reserve_indexes(self, ceiling: int) -> None:
+        self.commit([IndexCeiling(ceiling)], creates=True)
+
+
+def _interval_seconds(spec: ContentRepositorySpec) -> float:
+    if spec.durability.mode == DurabilityMode.INTERVAL:
+        return spec.durability.interval.seconds
+    return 0.0

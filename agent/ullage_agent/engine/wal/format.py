@@ -1,0 +1,120 @@
+"""The bytes of a log file: one header, then frames. Integers are little-endian, checksums CRC-32C (Castagnoli).
+
+    file header   magic "ULLAGEWL" | body length u32 | body CRC u32 | body: msgpack map (LogHeader)
+    frame         magic 4s | payload length u32 | id u64 | durable u64 | synced u64 | payload CRC u32 | header CRC u32
+                  | payload
+
+The magic tells the kind: "ULLt" a transaction, "ULLv" a void that fills an id whose append failed, "ULLc" a close.
+`durable` and `synced` are what was known when the frame was written: every transaction up to `durable` was synced,
+and this file was synced up to offset `synced`. They are the proof that tells corruption from a torn tail: no writer
+was ever told that unsynced bytes are safe, so a bad region is loss only where some valid frame says it was synced.
+
+Files are preallocated: zeros after the last frame are unused space, not damage.
+"""
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from ullage_agent.engine.errors import FormatTooNew, RepositoryDamaged
+
+FORMAT_VERSION = 1
+"""Version of the files of a repository as a whole; raised when an older reader would go wrong."""
+
+FILE_MAGIC = b"ULLAGEWL"
+TRANSACTION = b"ULLt"
+VOID = b"ULLv"
+CLOSE = b"ULLc"
+KINDS = frozenset((TRANSACTION, VOID, CLOSE))
+MAGIC_PREFIX = b"ULL"
+
+PAYLOAD_BYTES_MAX = 8 << 20
+"""A transaction's limit; it also bounds what a reader allocates for a damaged length field."""
+
+OPERATIONS_MAX = 10_000
+"""A transaction's limit in records: what one lock hold and one sync may cost everybody else."""
+
+HEADER_BYTES_MAX = 64 << 10
+"""A file header's body is a few hundred bytes; more is damage."""
+
+_FRAME = struct.Struct("<4sIQQQI")
+_CRC = struct.Struct("<I")
+_FILE = struct.Struct("<8sII")
+FRAME_HEADER_BYTES = _FRAME.size + _CRC.size
+
+
+class FrameHeader(NamedTuple):
+    """A frame's header, checksum verified."""
+
+    kind: bytes
+    length: int
+    id: int
+    durable: int
+    synced: int
+    payload_crc: int
+
+
+class LogHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log file says of itself. `previous_last_id` is the last id of this partition's predecessor file."""
+
+    format: int
+    serde: str
+    serde_version: int
+    repository: str
+    partition: int
+    sequence: int
+    previous_last_id: int
+
+
+class CloseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of a close frame: the last id of the whole log, and each log file's length in bytes."""
+
+    last_id: int
+    lengths: dict[str, int]
+
+
+def pack_frame(kind: bytes, id: int, durable: int, synced: int, payload: bytes) -> bytes:
+    """A whole frame."""
+    header = _FRAME.pack(kind, len(payload), id, durable, synced, crc32c(payload))
+    return b"".join((header, _CRC.pack(crc32c(header)), payload))
+
+
+def unpack_frame_header(data: bytes, at: int = 0) -> FrameHeader | None:
+    """The header at `at`, or None where there is no valid one."""
+    end = at + FRAME_HEADER_BYTES
+    if end > len(data) or data[at : at + 4] not in KINDS:
+        return None
+    if crc32c(data[at : end - _CRC.size]) != _CRC.unpack_from(data, end - _CRC.size)[0]:
+        return None
+    header = FrameHeader(*_FRAME.unpack_from(data, at))
+    return header if header.length <= PAYLOAD_BYTES_MAX else None
+
+
+def pack_file_header(magic: bytes, body: bytes) -> bytes:
+    """The first bytes of a log or snapshot file."""
+    return _FILE.pack(magic, len(body), crc32c(body)) + body
+
+
+def unpack_file_header(magic: bytes, data: bytes) -> tuple[bytes, int] | None:
+    """The header's body and the offset after it; None where the bytes are no such header."""
+    if len(data) < _FILE.size:
+        return None
+    found, length, crc = _FILE.unpack_from(data)
+    end = _FILE.size + length
+    if found != magic or length > HEADER_BYTES_MAX or end > len(data):
+        return None
+    body = data[_FILE.size : end]
+    return (body, end) if crc32c(body) == crc else None
+
+
+def require_format(format: int, path: str) -> None:
+    """Refuse files of a newer format, naming both versions."""
+    if format > FORMAT_VERSION:
+        raise FormatTooNew(
+            f"{path} has format version {format}; this version of Ullage reads up to {FORMAT_VERSION}: "
+            "open it with the newer Ullage that wrote it"
+        )
+    if format < 1:
+        raise RepositoryDamaged(f"{path} names format version {format}, which never existed")

@@ -1,0 +1,340 @@
+"""What a log's files hold, and how much of it was acknowledged: the reading half of seed 003's restore.
+
+Nothing here changes a file. `scan_partition` finds the frames of one chain; `resolve` decides, from all chains
+together, which transactions are to be applied, and stops where something acknowledged is missing.
+
+    D          the largest `durable` in the snapshot and in all valid frames: everything up to D was acknowledged
+    missing    an id in (snapshot's last id, D] that no chain holds: loss, the start stops
+    g          the first missing id above D: frames above it are discarded, none of them was acknowledged
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+from crc32c import crc32c
+
+from ullage_agent.engine.errors import RepositoryDamaged
+from ullage_agent.engine.files import File, Files
+from ullage_agent.engine.wal.format import (
+    CLOSE,
+    FILE_MAGIC,
+    FRAME_HEADER_BYTES,
+    HEADER_BYTES_MAX,
+    MAGIC_PREFIX,
+    PAYLOAD_BYTES_MAX,
+    TRANSACTION,
+    VOID,
+    CloseRecord,
+    FrameHeader,
+    LogHeader,
+    require_format,
+    unpack_file_header,
+    unpack_frame_header,
+)
+from ullage_agent.engine.wal.serde import SerDe, require_serde
+
+WINDOW_BYTES = PAYLOAD_BYTES_MAX + FRAME_HEADER_BYTES
+"""A window this large always holds the frame at its start whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """Bytes at the end of a file that no acknowledged transaction needs."""
+
+    path: str
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class LogFile:
+    """One scanned file: where its transactions lie, and what its end looks like."""
+
+    path: str
+    header: LogHeader
+    ids: array[int] = field(default_factory=lambda: array("Q"))
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
+    voids: list[int] = field(default_factory=list)
+    end: int = 0
+    body_end: int = 0
+    close: CloseRecord | None = None
+    last_id: int = 0
+
+    @property
+    def has_frames(self) -> bool:
+        return self.last_id > 0
+
+
+@dataclass(slots=True)
+class Chain:
+    """A partition's files from the first one needed, in order."""
+
+    number: int
+    files: list[LogFile] = field(default_factory=list)
+    torn: list[TornTail] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    close: CloseRecord | None = None
+    durable: int = 0
+    last_sequence: int = 0
+    last_id: int = 0
+
+
+@dataclass(slots=True)
+class Resolution:
+    """What is to be applied: ids in (`after`, `last_id`]; everything above was never acknowledged."""
+
+    after: int
+    last_id: int
+    discarded: list[int]
+    torn: list[TornTail]
+    clean: bool
+
+
+class _Windows:
+    """Reads a file front to back so that the frame at `at` is always whole in memory."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._base = 0
+        self._data = b""
+
+    def at(self, offset: int, count: int) -> tuple[bytes, int]:
+        """The window's bytes and the position of `offset` in them, `count` bytes following unless the file ends."""
+        if not (self._base <= offset and offset + count <= self._base + len(self._data)):
+            self._base = offset
+            self._data = self._file.read(max(WINDOW_BYTES, count), offset)
+        return self._data, offset - self._base
+
+
+def read_frames(file: File, start: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
+    """Offset, header and payload of each whole frame from `start` on; ends at the first that is not."""
+    windows = _Windows(file)
+    offset = start
+    while True:
+        data, at = windows.at(offset, FRAME_HEADER_BYTES)
+        header = unpack_frame_header(data, at)
+        if header is None:
+            return
+        data, at = windows.at(offset, FRAME_HEADER_BYTES + header.length)
+        first = at + FRAME_HEADER_BYTES
+        payload = data[first : first + header.length]
+        if len(payload) != header.length or crc32c(payload) != header.payload_crc:
+            return
+        yield offset, header, payload
+        offset += FRAME_HEADER_BYTES + header.length
+
+
+def scan_partition(
+    files: Files, directory: str, number: int, first_sequence: int | None, repository: str, serde: SerDe
+) -> Chain:
+    """All frames of one partition from `first_sequence` on (None: the snapshot knows no file of it, so from 1).
+
+    A file without a frame is no link of the chain: it was created, and its first frame never became durable.
+    """
+    needed = 1 if first_sequence is None else first_sequence
+    chain = Chain(number, last_sequence=needed - 1)
+    scanned: list[LogFile] = []
+    for name in files.list_directory(directory):
+        path = os.path.join(directory, name)
+        if name.endswith(".wal"):
+            log = _scan_file(files, path, number, repository, serde, chain)
+            if log is None:
+                chain.unused.append(path)
+            else:
+                scanned.append(log)
+    for log in sorted(scanned, key=lambda log: (log.header.sequence, log.path)):
+        chain.close = log.close
+        if not log.has_frames:
+            chain.unused.append(log.path)
+        elif log.header.sequence >= needed:  # else a snapshot covers it; its deletion was cut short by a crash
+            _link(chain, log, directory)
+    if not chain.files and first_sequence is not None and not chain.unused:
+        raise RepositoryDamaged(
+            f"{directory}: log file number {first_sequence}, which the snapshot needs, is missing; "
+            "restore it from a backup of this volume"
+        )
+    return chain
+
+
+def _link(chain: Chain, log: LogFile, directory: str) -> None:
+    """Append a file to its chain. Frames of the predecessor above the id named here were cut back and do not count."""
+    if log.header.sequence != chain.last_sequence + 1:
+        raise RepositoryDamaged(
+            f"{directory}: log file number {chain.last_sequence + 1} is missing (found {log.header.sequence} in "
+            f"{log.path}); restore it from a backup of this volume"
+        )
+    if chain.files:
+        before = chain.files[-1]
+        limit = log.header.previous_last_id
+        while before.ids and before.ids[-1] > limit:
+            before.ids.pop()
+            before.offsets.pop()
+        before.voids = [id for id in before.voids if id <= limit]
+    chain.files.append(log)
+    chain.last_sequence = log.header.sequence
+    chain.last_id = max(log.header.previous_last_id, log.last_id)
+
+
+def _scan_file(files: Files, path: str, number: int, repository: str, serde: SerDe, chain: Chain) -> LogFile | None:
+    """One file's frames. None: it has no valid header, and no frame that proves that it ever had one."""
+    file = files.open(path)
+    try:
+        found = unpack_file_header(FILE_MAGIC, file.read(HEADER_BYTES_MAX, 0))
+        if found is None:
+            if _find_proof(file, 0) is not None:
+                raise RepositoryDamaged(f"{path}: the file header at offset 0 is damaged, and frames follow it")
+            return None
+        body, start = found
+        header = msgspec.msgpack.decode(body, type=LogHeader)
+        require_format(header.format, path)
+        require_serde(serde, header.serde, header.serde_version, path)
+        if header.repository != repository or header.partition != number:
+            raise RepositoryDamaged(
+                f"{path} belongs to partition {header.partition} of repository {header.repository}, "
+                f"not to partition {number} of {repository}"
+            )
+        log = LogFile(path, header, end=start, body_end=start)
+        _collect(file, start, log, chain)
+        _judge_end(file, log, chain)
+        return log
+    finally:
+        file.close()
+
+
+def _collect(file: File, start: int, log: LogFile, chain: Chain) -> None:
+    for offset, header, payload in read_frames(file, start):
+        log.end = offset + FRAME_HEADER_BYTES + header.length
+        chain.durable = max(chain.durable, header.durable)
+        if header.kind == CLOSE:
+            log.close = msgspec.msgpack.decode(payload, type=CloseRecord)
+            log.body_end = offset
+            continue
+        log.close = None
+        log.body_end = log.end
+        log.last_id = header.id
+        if header.kind == VOID:
+            log.voids.append(header.id)
+        else:
+            log.ids.append(header.id)
+            log.offsets.append(offset)
+
+
+def _judge_end(file: File, log: LogFile, chain: Chain) -> None:
+    """Tell corruption from a torn tail: only a valid frame can prove that the bytes after `end` were synced."""
+    torn_end = _last_used_byte(file, log.end)
+    if torn_end <= log.end:
+        return
+    proof = _find_proof(file, log.end + 1)
+    if proof is not None:
+        chain.durable = max(chain.durable, proof.durable)
+        if proof.synced > log.end:
+            raise RepositoryDamaged(
+                f"{log.path}: the frame at offset {log.end} is damaged, and transaction {proof.id} behind it proves "
+                f"that the file was synced up to offset {proof.synced}: acknowledged data is lost here; restore "
+                "this file from a backup"
+            )
+    chain.torn.append(TornTail(log.path, log.end, torn_end - log.end))
+
+
+def _last_used_byte(file: File, offset: int) -> int:
+    """The end of the last non-zero byte at or after `offset`; `offset` itself where all is preallocated zeros."""
+    end = offset
+    while window := file.read(1 << 20, offset):
+        used = len(window.rstrip(b"\0"))
+        if used:
+            end = offset + used
+        offset += len(window)
+    return end
+
+
+def _find_proof(file: File, offset: int) -> FrameHeader | None:
+    """The valid frame behind a bad region that proves the most, if there is any."""
+    best: FrameHeader | None = None
+    overlap = FRAME_HEADER_BYTES - 1
+    while len(window := file.read((1 << 20) + overlap, offset)) > 0:
+        at = window.find(MAGIC_PREFIX)
+        while 0 <= at < (1 << 20):
+            header = unpack_frame_header(window, at)
+            if header is not None and (best is None or header.synced > best.synced):
+                best = header
+            at = window.find(MAGIC_PREFIX, at + 1)
+        offset += 1 << 20
+    return best
+
+
+def resolve(chains: list[Chain], snapshot_last_id: int) -> Resolution:
+    """Decide what counts (see the module's text). RepositoryDamaged names the first acknowledged id that is missing."""
+    ids: array[int] = array("Q")
+    for chain in chains:
+        for log in chain.files:
+            ids.extend(log.ids)
+            ids.extend(log.voids)
+    held = sorted(id for id in ids if id > snapshot_last_id)
+    durable = max((chain.durable for chain in chains), default=0)
+    last = snapshot_last_id
+    for id in held:
+        if id == last:
+            raise RepositoryDamaged(f"transaction {id} is in the log twice")
+        if id != last + 1:
+            break
+        last = id
+    if last < durable:
+        raise RepositoryDamaged(
+            f"transaction {last + 1} is missing, but transaction {durable} proves that it was acknowledged: part of "
+            "a log file is damaged or gone; restore the flowfile directory from a backup"
+        )
+    discarded = [id for id in held if id > last]
+    torn = [tail for chain in chains for tail in chain.torn]
+    return Resolution(snapshot_last_id, last, discarded, torn, not torn and _is_clean(chains, last))
+
+
+def _is_clean(chains: list[Chain], last_id: int) -> bool:
+    """Whether the log was closed at exactly this end; RepositoryDamaged if a file that its close lists has changed."""
+    used = [chain for chain in chains if chain.files or chain.unused]
+    records = [chain.close for chain in used if chain.close is not None and chain.close.last_id == last_id]
+    if not records or len(records) != len(used):
+        return False
+    found = {log_name(log.path): log.body_end for chain in chains for log in chain.files}
+    for name, length in records[0].lengths.items():
+        if found.get(name, 0) != length:
+            raise RepositoryDamaged(
+                f"log file {name} had {length} bytes when the repository was closed, {found.get(name, 0)} are left; "
+                "restore it from a backup of this volume"
+            )
+    return True
+
+
+def log_name(path: str) -> str:
+    """`partition-<n>/<first id>.wal`: how a close frame names a file, so that a repository can be moved."""
+    return "/".join(path.rsplit("/", 2)[-2:])
+
+
+def replay(files: Files, chains: list[Chain], resolution: Resolution) -> Iterator[tuple[int, bytes, int, str]]:
+    """Id, payload, SerDe version and file of each transaction to apply, by smallest id over all partitions."""
+    return heapq.merge(*(_chain_payloads(files, chain, resolution) for chain in chains))
+
+
+def _chain_payloads(files: Files, chain: Chain, resolution: Resolution) -> Iterator[tuple[int, bytes, int, str]]:
+    for log in chain.files:
+        wanted = [
+            offset
+            for id, offset in zip(log.ids, log.offsets, strict=True)
+            if resolution.after < id <= resolution.last_id
+        ]
+        if not wanted:
+            continue
+        file = files.open(log.path)
+        try:
+            for offset, header, payload in read_frames(file, wanted[0]):
+                if offset > wanted[-1]:
+                    break
+                if header.kind == TRANSACTION and resolution.after < header.id <= resolution.last_id:
+                    yield header.id, payload, log.header.serde_version, log.path
+        finally:
+            file.close()

@@ -1,0 +1,78 @@
+"""How operations become bytes. Every log, snapshot and swap file names the SerDe and version that wrote it.
+
+The seed of the log (003) asks for this so that a record's form can change while old files stay readable: `decode`
+is told the version that wrote the bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from ullage_agent.engine.errors import FormatTooNew, RepositoryDamaged
+from ullage_agent.engine.model import Operation
+
+
+class Transaction(msgspec.Struct, array_like=True):
+    """The payload of a transaction frame: when it was committed, and its operations in order."""
+
+    millis: int
+    operations: list[Operation]
+
+
+class SerDe(Protocol):
+    """Encodes the newest version, decodes every version up to it."""
+
+    name: str
+    version: int
+
+    def encode(self, millis: int, operations: Sequence[Operation]) -> bytes:
+        """A transaction's payload."""
+        ...
+
+    def decode(self, payload: bytes, version: int) -> Transaction:
+        """The inverse, for a payload that `version` wrote."""
+        ...
+
+    def encode_block(self, operations: Sequence[Operation]) -> bytes:
+        """A run of records in a snapshot or swap file."""
+        ...
+
+    def decode_block(self, payload: bytes, version: int) -> list[Operation]:
+        """The inverse, for a block that `version` wrote."""
+        ...
+
+
+class MsgpackSerDe:
+    """Version 1: msgpack arrays, each operation headed by its tag (model.py)."""
+
+    name = "ullage-msgpack"
+    version = 1
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self._transactions = msgspec.msgpack.Decoder(Transaction)
+        self._blocks = msgspec.msgpack.Decoder(list[Operation])
+
+    def encode(self, millis: int, operations: Sequence[Operation]) -> bytes:
+        return self._encoder.encode((millis, operations))
+
+    def decode(self, payload: bytes, version: int) -> Transaction:
+        return self._transactions.decode(payload)
+
+    def encode_block(self, operations: Sequence[Operation]) -> bytes:
+        return self._encoder.encode(operations)
+
+    def decode_block(self, payload: bytes, version: int) -> list[Operation]:
+        return self._blocks.decode(payload)
+
+
+def require_serde(serde: SerDe, name: str, version: int, path: str) -> None:
+    """Refuse a file of another SerDe, or of a newer version of this one, naming both."""
+    if name != serde.name:
+        raise RepositoryDamaged(f"{path} was written with SerDe {name!r}; this repository uses {serde.name!r}")
+    if version > serde.version:
+        raise FormatTooNew(
+            f"{path} was written with version {version} of SerDe {name!r}; this version of Ullage reads up to "
+            f"{serde.version}: open it with the newer Ullage that wrote it"
+        )

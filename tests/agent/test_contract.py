@@ -1,0 +1,368 @@
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ullage_agent import contract
+from ullage_agent.contract import (
+    Archive,
+    Claims,
+    ContentRepository,
+    ContentRepositorySpec,
+    ContractError,
+    DurabilityMode,
+    Duration,
+    Metadata,
+    Quantity,
+    QueuePriority,
+    TruncationMode,
+)
+
+DEFAULTS = Path(__file__).with_name("contract_defaults.yaml")
+DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
+HEAD = "apiVersion: ullage.dev/v1alpha1\nkind: ContentRepository\nmetadata: {name: flows}\n"
+
+sizes = st.integers(0, Quantity.MAX).map(Quantity)
+times = st.integers(0, Duration.MAX).map(Duration)
+
+
+def refusal(spec: str) -> str:
+    with pytest.raises(ContractError) as caught:
+        contract.load_yaml(f"{HEAD}spec: {spec}")
+    return str(caught.value)
+
+
+def flat(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from flat(value, f"{path}.{key}")
+    elif isinstance(node, list):
+        for value in node:
+            yield from flat(value, f"{path}[]")
+    else:
+        yield path, node
+
+
+def test_every_default_is_the_one_of_the_contract() -> None:
+    """A repository that sets nothing has every field of the contract, with the contract's default."""
+    expected = yaml.safe_load(DEFAULTS.read_text())
+
+    actual = contract.dump(ContentRepository(metadata=Metadata(name="flows", namespace="data")))
+
+    assert expected == actual
+
+
+def test_the_contract_s_own_yaml_is_read() -> None:
+    """The document that spells out every default is the same as one that sets nothing."""
+    assert ContentRepositorySpec() == contract.load_yaml(DEFAULTS.read_text()).spec
+    assert ContentRepositorySpec() == contract.load_yaml(HEAD).spec
+
+
+def test_settings_are_read_into_typed_fields() -> None:
+    """Sizes become bytes, times milliseconds, and modes enums."""
+    spec = contract.load_yaml(
+        HEAD + "spec: {claims: {maxAppendableSize: 1Ki, maxBatchFile: 4096}, archive: {maxRetentionPeriod: 1h30m},"
+        " durability: {mode: Interval}, truncation: {mode: Eager},"
+        " flowFile: {queueDefaults: {priority: OldestFirst}},"
+        " storage: {containers: [{name: fast, subPath: disks/a, capacity: 10G}]}}"
+    ).spec
+
+    assert Quantity(1024) == spec.claims.max_appendable_size
+    assert Quantity(4096) == spec.claims.max_batch_file
+    assert spec.archive.max_retention_period.seconds == 5400
+    assert spec.durability.mode is DurabilityMode.INTERVAL
+    assert spec.truncation.mode is TruncationMode.EAGER
+    assert spec.flow_file.queue_defaults.priority is QueuePriority.OLDEST_FIRST
+    assert spec.storage.containers[0].capacity == 10**10
+    assert isinstance(spec.claims.max_appendable_size, Quantity)
+
+
+def test_an_embedded_repository_lies_in_the_folder_it_is_given(tmp_path: Path) -> None:
+    """The embedded spec is the defaults, with the root made absolute."""
+    spec = ContentRepositorySpec.embedded(tmp_path / "a" / ".." / "b")
+
+    assert str(tmp_path / "b") == spec.storage.host_path.path
+    assert ContentRepositorySpec().storage.containers == spec.storage.containers
+
+
+@given(
+    appendable=st.integers(1, 2**40).map(Quantity),
+    large=st.integers(1, 2**62).map(Quantity),
+    retention=times,
+    usage=st.integers(0, 99),
+    capacity=st.none() | st.integers(1, 2**62).map(Quantity),
+)
+def test_a_dumped_repository_reads_back_equal(
+    appendable: Quantity, large: Quantity, retention: Duration, usage: int, capacity: Quantity | None
+) -> None:
+    """Writing a repository as YAML and reading it again changes nothing."""
+    container = contract.Container(name="c1", sub_path="c1", capacity=capacity)
+    spec = ContentRepositorySpec(
+        storage=contract.Storage(containers=(container,)),
+        claims=Claims(max_appendable_size=appendable, max_batch_file=Quantity(2**40), large_claim=large),
+        archive=Archive(max_retention_period=retention, max_usage_percentage=usage, backpressure_percentage=100),
+    )
+    repository = ContentRepository(metadata=Metadata(name="flows"), spec=spec)
+
+    assert repository == contract.load_yaml(yaml.safe_dump(contract.dump(repository)))
+
+
+@given(sizes)
+def test_a_written_quantity_reads_back_equal(size: Quantity) -> None:
+    """The canonical text of a size is exact."""
+    assert size == Quantity.parse(str(size))
+
+
+@given(times)
+def test_a_written_duration_reads_back_equal(time: Duration) -> None:
+    """The canonical text of a time is exact."""
+    assert time == Duration.parse(str(time))
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "canonical"),
+    [
+        ("50Ki", 51_200, "50Ki"),
+        ("64M", 64_000_000, "64M"),
+        ("1Gi", 2**30, "1Gi"),
+        ("1.5Gi", 1_610_612_736, "1536Mi"),
+        ("1024Mi", 2**30, "1Gi"),
+        ("1e3", 1000, "1k"),
+        ("2E", 2 * 10**18, "2E"),
+        ("4000m", 4, "4"),
+        ("+7", 7, "7"),
+        ("0", 0, "0"),
+        ("1025", 1025, "1025"),
+    ],
+)
+def test_quantities_are_those_of_kubernetes(text: str, size: int, canonical: str) -> None:
+    """Every notation of Kubernetes is read, and written back in its shortest form."""
+    quantity = Quantity.parse(text)
+
+    assert size == quantity
+    assert canonical == str(quantity)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Ki",
+        "-1",
+        "-1Ki",
+        "0.5",
+        "1.1Ki",
+        "100m",
+        "1n",
+        "8Ei",
+        "1 Ki",
+        "50KB",
+        "50ki",
+        "1e99",
+        "1_000",
+        "٣",
+        "9" * 41,
+    ],
+)
+def test_what_is_no_number_of_bytes_is_refused(text: str) -> None:
+    """Negative, fractional, too large and unreadable sizes are errors that quote the text."""
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
+        Quantity.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds", "canonical"),
+    [
+        ("5ms", 5, "5ms"),
+        ("2m", 120_000, "2m"),
+        ("1h30m", 5_400_000, "1h30m"),
+        ("90m", 5_400_000, "1h30m"),
+        ("168h", 604_800_000, "168h"),
+        ("1.5s", 1500, "1s500ms"),
+        ("2000us", 2, "2ms"),
+        ("2000µs", 2, "2ms"),
+        ("500us500000ns", 1, "1ms"),
+        ("0s", 0, "0s"),
+        ("0", 0, "0s"),
+    ],
+)
+def test_durations_are_those_of_kubernetes(text: str, milliseconds: int, canonical: str) -> None:
+    """Every notation of Go is read, and written back in whole units."""
+    duration = Duration.parse(text)
+
+    assert milliseconds == duration
+    assert canonical == str(duration)
+
+
+@pytest.mark.parametrize("text", ["", "5", "-5ms", "1us", "0.5ms", "1d", "m", "1h 30m", "5MS", "9999999h", "٣s"])
+def test_what_is_no_number_of_milliseconds_is_refused(text: str) -> None:
+    """Negative, finer, too long and unreadable times are errors that quote the text."""
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
+        Duration.parse(text)
+
+
+@pytest.mark.parametrize("unit", [Quantity, Duration])
+def test_a_negative_unit_cannot_be_built(unit: type[Quantity | Duration]) -> None:
+    """A size or a time below zero, or above what Kubernetes holds, does not exist in Python either."""
+    with pytest.raises(ValueError, match="is not a"):
+        unit(-1)
+    with pytest.raises(ValueError, match="is not a"):
+        unit(unit.MAX + 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        *((f"{{{name}: {{}}}}", f"spec.{name}") for name in sorted(contract.LATER["spec"])),
+        *(
+            (f"{{compaction: {{{name}: 1}}}}", f"spec.compaction.{name}")
+            for name in sorted(contract.LATER["spec.compaction"])
+        ),
+        ("{storage: {localPersistentVolume: {}}}", "spec.storage.localPersistentVolume"),
+        ("{storage: {provenanceDirectories: []}}", "spec.storage.provenanceDirectories"),
+        (
+            "{storage: {containers: [{name: a, subPath: a, evacuate: true}]}}",
+            "spec.storage.containers[0].evacuate",
+        ),
+    ],
+)
+def test_a_field_of_a_later_version_is_refused_by_name(spec: str, path: str) -> None:
+    """What this version does not obey it does not ignore."""
+    assert f"{path} is not supported by this version: remove it" == refusal(spec)
+
+
+def test_all_fields_of_later_versions_are_named_at_once() -> None:
+    """Nobody has to run the command once for each field."""
+    message = refusal("{provenance: {enabled: true}, maintenance: {paused: true}}")
+
+    assert "spec.provenance is not supported" in message
+    assert "spec.maintenance is not supported" in message
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("{claims: {maxAppendable: 1Ki}}", "spec.claims.maxAppendable: unknown field"),
+        ("{clams: {}}", "spec.clams: unknown field"),
+        (
+            "{storage: {containers: [{name: a}]}}",
+            "spec.storage.containers[0].subPath: required field is missing",
+        ),
+        ("{storage: {containers: []}}", "spec.storage.containers: expected `array` of length >= 1"),
+        ("{storage: {sections: 0}}", "spec.storage.sections: expected `int` >= 1"),
+        ("{storage: {sections: 1025}}", "spec.storage.sections: expected `int` <= 1024"),
+        ("{archive: {maxUsagePercentage: 101}}", "spec.archive.maxUsagePercentage: expected `int` <= 100"),
+        ("{archive: {enabled: 'yes'}}", "spec.archive.enabled: expected `bool`, got `str`"),
+        ("{truncation: {mode: eager}}", "expected one of Pressure, Eager"),
+        ("{durability: {mode: Never}}", "expected one of Commit, Interval"),
+        ("{durability: {interval: 5}}", "spec.durability.interval: 5 is not a duration"),
+        ("{claims: {maxAppendableSize: 1.5}}", "spec.claims.maxAppendableSize: 1.5 is not a quantity"),
+        ("{claims: {maxAppendableSize: true}}", "spec.claims.maxAppendableSize: true is not a quantity"),
+        ("{claims: {maxAppendableSize: lots}}", "spec.claims.maxAppendableSize: 'lots' is not a quantity"),
+        ("{claims: {maxAppendableSize: -1}}", "spec.claims.maxAppendableSize: -1 is not a size"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_full_path(spec: str, message: str) -> None:
+    """Unknown fields, wrong types and values out of bounds are found by the path in the message."""
+    assert message in refusal(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ("{archive: {maxUsagePercentage: 90}}", "spec.archive.backpressurePercentage"),
+        ("{claims: {maxAppendableSize: 65Mi}}", "spec.claims.maxAppendableSize"),
+        ("{claims: {largeClaim: 0}}", "spec.claims.largeClaim"),
+        ("{durability: {interval: 0s}}", "spec.durability.interval"),
+        ("{archive: {cleanupFrequency: 0s}}", "spec.archive.cleanupFrequency"),
+        ("{truncation: {frequency: 0s}}", "spec.truncation.frequency"),
+        ("{flowFile: {checkpointInterval: 0s}}", "spec.flowFile.checkpointInterval"),
+        ("{flowFile: {swapBatch: 20001}}", "spec.flowFile.swapBatch"),
+        ("{flowFile: {checkpointLogSize: 5Gi}}", "spec.flowFile.checkpointLogSize"),
+        ("{storage: {hostPath: {path: data}}}", "spec.storage.hostPath.path"),
+        ("{storage: {hostPath: {path: /data/../etc}}}", "spec.storage.hostPath.path"),
+        (
+            "{storage: {containers: [{name: a, subPath: a}, {name: a, subPath: b}]}}",
+            "spec.storage.containers[1].name",
+        ),
+        (
+            "{storage: {containers: [{name: a, subPath: a}, {name: b, subPath: ./a}]}}",
+            "spec.storage.containers[1].subPath",
+        ),
+        (
+            "{storage: {containers: [{name: a, subPath: a}, {name: b, subPath: a/b}]}}",
+            "spec.storage.containers[1].subPath",
+        ),
+        ("{storage: {containers: [{name: a, subPath: ../a}]}}", "spec.storage.containers[0].subPath"),
+        ("{storage: {containers: [{name: a, subPath: /a}]}}", "spec.storage.containers[0].subPath"),
+        ("{storage: {containers: [{name: a, subPath: .}]}}", "spec.storage.containers[0].subPath"),
+        ("{storage: {containers: [{name: a, subPath: swap/a}]}}", "spec.storage.containers[0].subPath"),
+        (
+            "{storage: {containers: [{name: a, subPath: a, capacity: 0}]}}",
+            "spec.storage.containers[0].capacity",
+        ),
+    ],
+)
+def test_rules_that_join_fields_name_the_field_to_change(spec: str, path: str) -> None:
+    """A value that is fine alone and wrong beside another is refused with its path first."""
+    assert refusal(spec).startswith(f"{path}: ")
+
+
+def test_rules_that_join_fields_hold_in_python_too() -> None:
+    """A spec that contradicts itself cannot be built, nor made from one that does not."""
+    with pytest.raises(ContractError, match=r"spec\.archive\.backpressurePercentage"):
+        ContentRepositorySpec(archive=Archive(max_usage_percentage=95))
+    with pytest.raises(ContractError, match=r"spec\.claims\.maxBatchFile"):
+        msgspec.structs.replace(ContentRepositorySpec(), claims=Claims(max_batch_file=Quantity(0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a ContentRepository document"),
+        ("[1, 2]", "expected a ContentRepository document"),
+        ("{", "not a YAML document"),
+        ("? [a]\n: 1", "not a YAML document"),
+        ("when: 2024-13-45", "not a YAML document"),
+        (HEAD + "---\na: 1", "not a YAML document"),
+        (HEAD + "spec: {archive: {partial: true, partial: false}}", "key 'partial' is given twice"),
+        (HEAD.replace("v1alpha1", "v2"), "apiVersion: expected ullage.dev/v1alpha1, got 'ullage.dev/v2'"),
+        (HEAD.replace("kind: ", "kind: X"), "kind: expected ContentRepository, got 'XContentRepository'"),
+        (HEAD.replace("{name: flows}", "{}"), "metadata.name: required field is missing"),
+        (HEAD.replace("flows", "Flows_1"), "metadata.name: expected `str` matching"),
+        (HEAD + "spek: {}", "spek: unknown field"),
+    ],
+)
+def test_a_document_of_another_kind_is_refused(text: str, message: str) -> None:
+    """Bad YAML, other kinds and other versions give one clear message."""
+    with pytest.raises(ContractError) as caught:
+        contract.load_yaml(text)
+
+    assert message in str(caught.value)
+
+
+def test_what_a_cluster_adds_to_an_object_is_accepted() -> None:
+    """An object as the API server returns it is read, without its status and the rest of its metadata."""
+    metadata = "{name: flows, uid: x, generation: 3, labels: {a: b}}"
+    text = f"{HEAD.replace('{name: flows}', metadata)}status: {{ready: true}}"
+
+    assert Metadata(name="flows") == contract.load_yaml(text).metadata
+
+
+def test_the_documentation_names_every_field_and_default() -> None:
+    """The table in docs/configuration.md and the contract list the same fields with the same defaults."""
+    text = DOCS.read_text(encoding="utf-8")
+    document = contract.dump(ContentRepository(metadata=Metadata(name="flows")))
+
+    rows = re.findall(r"^\| `(spec\.[^`]+)` \| [^|]+ \| `([^`]+)` \|", text, flags=re.MULTILINE)
+    expected = {path: json.dumps(value).strip('"') for path, value in flat(document["spec"], "spec")}
+
+    assert dict(rows) == expected
+    assert len(rows) == len(expected)
