@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from ullage_agent.contract import ContentRepositorySpec, DurabilityMode
+from ullage_agent.engine.check import CheckReport, check_repository
 from ullage_agent.engine.clock import Clock, SystemClock
 from ullage_agent.engine.content.reader import ContentReader
 from ullage_agent.engine.content.reserve import Reserve
@@ -141,6 +142,10 @@ class Repository:
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""
         return self.queues.queue(name)
+
+    def check(self, *, deep: bool = False, on_progress: Callable[[int, int], None] | None = None) -> CheckReport:
+        """Verify everything against everything; nothing may be committed meanwhile."""
+        return check_repository(self, deep=deep, on_progress=on_progress)
 
     def checkpoint(self, on_progress: Callable[[int], None] | None = None) -> None:
         """Publish a snapshot and drop what it makes unnecessary: old logs, retired swap files.

@@ -145,6 +145,11 @@ class ContentRepository:
         with self._lock:
             return {writable.claim.index: writable.offset for pool in self._pool.values() for writable in pool}
 
+    def open_paths(self) -> list[str]:
+        """The files in the pool: not all of them are known to the ledger yet."""
+        with self._lock:
+            return [writable.path for pool in self._pool.values() for writable in pool]
+
     def idle_claims(self) -> list[WritableClaim]:
         """Take everything out of the pool, to be sealed at close."""
         with self._lock:

@@ -263,6 +263,6 @@ def _with_uuids(summary: SwapOut, uuids: bytes) -> SwapOut:
     )
 
 
-def _nothing(record: FlowFile) -> bool:
+def _nothing(_: FlowFile) -> bool:
     """The filter of a poll that only looks for what has expired."""
     return False

@@ -105,22 +105,6 @@ class SwapFiles:
 
 def summarize(records: list[FlowFile], queue: int, millis: int) -> SwapOut:
     """The summary of a swap file to be: counts, and for each resource claim what these records hold of it."""
-    claimants: dict[int, int] = {}
-    claims: dict[int, dict[int, ContentClaim]] = {}
-    for record in records:
-        if record.claim is not None:
-            resource = record.claim.resource
-            claimants[resource] = claimants.get(resource, 0) + 1
-            claims.setdefault(resource, {})[record.claim.offset] = record.claim
-    shares = tuple(
-        SwapShare(
-            resource,
-            claimants[resource],
-            sum(claim.length for claim in held.values()),
-            max(claim.end for claim in held.values()),
-        )
-        for resource, held in claims.items()
-    )
     return SwapOut(
         name=f"{millis}-{queue}-{format_uuid(new_uuids(1)[0])}{SUFFIX}",
         queue=queue,
@@ -129,7 +113,27 @@ def summarize(records: list[FlowFile], queue: int, millis: int) -> SwapOut:
         entry_millis_min=min(record.entry_millis for record in records),
         queued_min=min(record.queued for record in records),
         queued_max=max(record.queued for record in records),
-        shares=shares,
+        shares=shares_of(records),
+    )
+
+
+def shares_of(records: list[FlowFile]) -> tuple[SwapShare, ...]:
+    """What these records hold of each resource claim."""
+    claimants: dict[int, int] = {}
+    claims: dict[int, dict[int, ContentClaim]] = {}
+    for record in records:
+        if record.claim is not None:
+            resource = record.claim.resource
+            claimants[resource] = claimants.get(resource, 0) + 1
+            claims.setdefault(resource, {})[record.claim.offset] = record.claim
+    return tuple(
+        SwapShare(
+            resource,
+            claimants[resource],
+            sum(claim.length for claim in held.values()),
+            max(claim.end for claim in held.values()),
+        )
+        for resource, held in claims.items()
     )
 
 

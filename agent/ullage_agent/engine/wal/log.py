@@ -90,6 +90,7 @@ class WriteAheadLog:
         self._failure: BaseException | None = None
         self._restored = False
         self.snapshot_bytes = 0
+        self.snapshot_id = 0
         self.sync_count = 0
 
     @property
@@ -187,6 +188,7 @@ class WriteAheadLog:
             finally:
                 self._state.release()
             publish(self._files, self._directory)
+            self.snapshot_id = last_id
             self._delete_old_logs()
         return last_id
 
@@ -215,6 +217,7 @@ class WriteAheadLog:
                 )
                 report, chains = loader.load(on_replayed)
                 self.snapshot_bytes = loader.snapshot_bytes
+                self.snapshot_id = report.snapshot_last_id
                 self._open_partitions(chains, report.last_id)
             except BaseException:
                 self._close_partitions()
@@ -240,6 +243,12 @@ class WriteAheadLog:
             finally:
                 self._restored = False
                 self._close_partitions()
+
+    def abandon(self) -> None:
+        """Release the files as they are, as the end of the process would: no sync, no close frame."""
+        with self._checkpoint_lock:
+            self._restored = False
+            self._close_partitions()
 
     def _encode(self, operations: Sequence[Operation], millis: int) -> bytes:
         touched = operation_count(operations)
@@ -392,7 +401,8 @@ class WriteAheadLog:
             if number in known:
                 self._remove_unused(directory, known[number])
                 partition.sequence = known[number].last_sequence
-                partition.last_id = min(max(known[number].last_id, 0), last_id)
+                partition.last_id = min(known[number].last_id, last_id)
+                partition.inherit(sum(log.end for log in known[number].files))
             partition.rotate(*partition.prepare(last_id + 1))
             self._partitions.append(partition)
 

@@ -189,6 +189,10 @@ class Partition:
                 if mark.file is self._file:
                     self.synced = mark.offset
 
+    def inherit(self, count: int) -> None:
+        """Account for log files of earlier processes that the next checkpoint will delete."""
+        self._retired_bytes += count
+
     def forget_retired(self) -> None:
         """Old files were deleted by a checkpoint."""
         self._retired_bytes = 0

@@ -1,0 +1,146 @@
+"""What engine tests share: a clock they own, small settings, and repositories that are checked when the test ends."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ullage_agent.contract import ContentRepositorySpec
+from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.files import Files
+from ullage_agent.engine.model import FlowFile
+from ullage_agent.engine.repository import Repository
+from ullage_agent.engine.wal.serde import SerDe
+
+
+class ManualClock:
+    """Time that moves only when told to, or when somebody sleeps."""
+
+    def __init__(self, millis: int = 1_700_000_000_000) -> None:
+        self.millis = millis
+
+    def now_millis(self) -> int:
+        return self.millis
+
+    def monotonic(self) -> float:
+        return self.millis / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self.millis += max(1, round(seconds * 1000))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.millis += round(seconds * 1000)
+
+
+def spec_at(path: Path | str, **sections: Any) -> ContentRepositorySpec:
+    """The embedded defaults at `path`, with fields of sections replaced: `spec_at(p, claims={"max_flow_files": 2})`."""
+    spec = ContentRepositorySpec.embedded(str(path))
+    changed = {
+        section: msgspec.structs.replace(getattr(spec, section), **fields) for section, fields in sections.items()
+    }
+    return msgspec.structs.replace(spec, **changed)
+
+
+class Workshop:
+    """Makes, reopens and finally checks one repository."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = ManualClock()
+        self.spec = spec_at(path)
+        self.repository: Repository | None = None
+        self.expects_problems = False
+
+    def make(
+        self,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        serde: SerDe | None = None,
+        **sections: Any,
+    ) -> Repository:
+        """Initialize and open."""
+        self.spec = spec_at(self.path, **sections)
+        Repository.initialize(self.spec, files, clock or self.clock, serde)
+        return self.open(files, clock, serde)
+
+    def open(
+        self,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        serde: SerDe | None = None,
+        **sections: Any,
+    ) -> Repository:
+        """Open what is there; with sections, under other settings."""
+        if sections:
+            self.spec = spec_at(self.path, **sections)
+        self.repository = Repository.open(self.spec, files, clock or self.clock, serde)
+        return self.repository
+
+    def close(self) -> None:
+        """Check deeply, then close cleanly."""
+        if self.repository is not None:
+            repository, self.repository = self.repository, None
+            try:
+                if repository.log.is_running and not self.expects_problems:
+                    assert repository.check(deep=True).problems == ()
+            finally:
+                repository.close()
+
+    def reopen(self, **sections: Any) -> Repository:
+        """Check, close cleanly and open again."""
+        self.close()
+        return self.open(**sections)
+
+    def crash(self, **sections: Any) -> Repository:
+        """Stop as a killed process does (nothing closed, sealed or flushed by us), then open again."""
+        if self.repository is not None:
+            abandon(self.repository)
+            self.repository = None
+        return self.open(**sections)
+
+
+def abandon(repository: Repository) -> None:
+    """Drop a repository's descriptors and lock without any of what `close` does to the files."""
+    repository.log.abandon()
+    repository.close()
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    """A workshop in a fresh directory; what it made is checked deeply when the test ends."""
+    made = Workshop(tmp_path / "repository")
+    try:
+        yield made
+    except BaseException:
+        made.expects_problems = True
+        raise
+    finally:
+        made.close()
+
+
+def put_all(repository: Repository, queue: str, contents: list[bytes], **attributes: str) -> list[FlowFile]:
+    """Ingest contents into a queue in one commit."""
+    with repository.session() as session:
+        records = session.ingest(queue, contents, attributes or None)
+        session.commit()
+    return records
+
+
+def drain(repository: Repository, queue: str, count: int = 10_000) -> list[bytes]:
+    """Read and remove up to `count` FlowFiles' contents in one commit."""
+    with repository.session() as session:
+        records = session.get_many(queue, count)
+        contents = [session.read(record).read() for record in records]
+        session.remove_many(records)
+        session.commit()
+    return contents
+
+
+def content_sizes(path: Path) -> dict[str, int]:
+    """Name and size of each content file (archived ones included) below a repository."""
+    return {
+        str(file.relative_to(path)): file.stat().st_size for file in sorted(path.glob("c*/**/*-*")) if file.is_file()
+    }
