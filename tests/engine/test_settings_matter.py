@@ -1,0 +1,289 @@
+"""Every field of the contract changes something that can be seen: a setting without effect would be a lie."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from tests.support import Workshop, content_sizes, put_all
+from ullage_agent.contract import (
+    Container,
+    ContentRepositorySpec,
+    Duration,
+    DurabilityMode,
+    HostPath,
+    Quantity,
+    QueueDefaults,
+    QueuePriority,
+    TruncationMode,
+)
+from ullage_agent.engine.errors import BackPressure, DiskFull
+from ullage_agent.engine.maintenance import Maintenance
+
+KB = 1024
+HOUR = 3_600_000
+Observe = Callable[[Workshop], object]
+
+
+class Case(NamedTuple):
+    """Two settings, and what is to differ between repositories made with them."""
+
+    one: dict[str, Any]
+    other: dict[str, Any]
+    observe: Observe
+
+
+def _files(contents: list[int]) -> Observe:
+    """How many content files commits of these sizes make."""
+
+    def observe(workshop: Workshop) -> object:
+        assert workshop.repository is not None
+        for size in contents:
+            put_all(workshop.repository, "q", [b"x" * size])
+        return len(content_sizes(workshop.path))
+
+    return observe
+
+
+def _batch_files(workshop: Workshop) -> object:
+    assert workshop.repository is not None
+    put_all(workshop.repository, "q", [b"x" * 40 * KB] * 4)
+    return len(content_sizes(workshop.path))
+
+
+def _directories(workshop: Workshop) -> object:
+    put_all(_opened(workshop), "q", [b"x" * 60 * KB])
+    put_all(_opened(workshop), "q", [b"x" * 60 * KB])
+    return sorted(str(path.relative_to(workshop.path)) for path in workshop.path.glob("*/*") if path.is_dir())
+
+
+def _large_offset(workshop: Workshop) -> object:
+    return put_all(_opened(workshop), "q", [b"x" * KB, b"y" * 300 * KB])[1].claim.offset  # type: ignore[union-attr]
+
+
+def _time_of_commits(workshop: Workshop) -> object:
+    start = workshop.clock.millis
+    for _ in range(3):
+        put_all(_opened(workshop), "q", [b"x"])
+    return workshop.clock.millis - start
+
+
+def _put_error(workshop: Workshop) -> object:
+    try:
+        for _ in range(4):
+            put_all(_opened(workshop), "q", [b"x" * 60 * KB])
+    except (BackPressure, DiskFull) as error:
+        return type(error)
+    return None
+
+
+def _after_drop(advance_seconds: float) -> Observe:
+    """Where content lies after its FlowFile was dropped, cleaned, and cleaned again later."""
+
+    def observe(workshop: Workshop) -> object:
+        repository = _opened(workshop)
+        put_all(repository, "q", [b"x" * 60 * KB])
+        repository.queues.drop(repository.queue("q"))
+        repository.reclamation.clean()
+        workshop.clock.advance(advance_seconds)
+        repository.reclamation.clean()
+        return [path.split("/")[-2] for path in content_sizes(workshop.path)]
+
+    return observe
+
+
+def _due_after(seconds: float) -> Observe:
+    """Which periodic tasks are due after so long."""
+
+    def observe(workshop: Workshop) -> object:
+        maintenance = Maintenance(_opened(workshop))
+        put_all(_opened(workshop), "q", [b"x" * KB] * 100)
+        workshop.clock.advance(seconds)
+        return maintenance.run_due()
+
+    return observe
+
+
+def _snapshot_id(workshop: Workshop) -> object:
+    for _ in range(3):
+        put_all(_opened(workshop), "q", [b"x"] * 200)
+    return _opened(workshop).log.snapshot_id > 1
+
+
+def _after_truncation(workshop: Workshop) -> object:
+    repository = _opened(workshop)
+    with repository.session() as session:
+        session.transfer(session.write(session.create(), b"s" * KB), "small")
+        session.transfer(session.write(session.create(), b"l" * 300 * KB), "large")
+        session.commit()
+    repository.queues.drop(repository.queue("large"))
+    repository.reclamation.truncate()
+    return list(content_sizes(workshop.path).values())
+
+
+def _partitions(workshop: Workshop) -> object:
+    return len(list((workshop.path / "flowfile").glob("partition-*")))
+
+
+def _swapped(workshop: Workshop) -> object:
+    repository = _opened(workshop)
+    put_all(repository, "q", [b""] * 100)
+    figures = repository.queue("q").figures()
+    return figures.swapped, figures.swap_files
+
+
+def _order(workshop: Workshop) -> object:
+    repository = _opened(workshop)
+    put_all(repository, "q", [b"1", b"333", b"22"])
+    return [record.size for record in repository.queue("q").records()]
+
+
+def _is_full(workshop: Workshop) -> object:
+    put_all(_opened(workshop), "q", [b"x" * KB] * 3)
+    return _opened(workshop).queue("q").is_full
+
+
+def _expired(workshop: Workshop) -> object:
+    put_all(_opened(workshop), "q", [b"x"])
+    workshop.clock.advance(60)
+    return _opened(workshop).queues.expire()
+
+
+def _purged(workshop: Workshop) -> object:
+    repository = _opened(workshop)
+    repository.handles.delete(repository.handles.put(b"x"))
+    workshop.clock.advance(3600)
+    return repository.handles.purge()
+
+
+def _opened(workshop: Workshop) -> Any:
+    assert workshop.repository is not None
+    return workshop.repository
+
+
+def _quota(capacity: int) -> tuple[Container, ...]:
+    return (Container(name="c1", sub_path="c1", capacity=Quantity(capacity)),)
+
+
+def _defaults(**fields: Any) -> dict[str, Any]:
+    return {"flow_file": {"queue_defaults": QueueDefaults(**fields)}}
+
+
+ROOMY = {"storage": {"containers": _quota(10_000 * KB)}}
+"""A quota far from full, whatever the disk the tests run on looks like."""
+
+SMALL = {"storage": {"containers": _quota(100 * KB)}}
+EAGER = {"mode": TruncationMode.EAGER}
+PRESSED = {"archive": {"enabled": False}, "storage": {"containers": _quota(500 * KB)}}
+
+CASES: dict[str, Case] = {
+    "storage.containers.name": Case(
+        {}, {"storage": {"containers": (Container(name="c2", sub_path="c2"),)}}, _directories
+    ),
+    "storage.containers.subPath": Case(
+        {}, {"storage": {"containers": (Container(name="c1", sub_path="elsewhere"),)}}, _directories
+    ),
+    "storage.containers.capacity": Case({}, SMALL, _put_error),
+    "storage.sections": Case({}, {"storage": {"sections": 1}}, _directories),
+    "claims.maxAppendableSize": Case(
+        {}, {"claims": {"max_appendable_size": Quantity(10 * KB)}}, _files([20 * KB, 20 * KB])
+    ),
+    "claims.maxFlowFiles": Case({}, {"claims": {"max_flow_files": 1}}, _files([1, 1])),
+    "claims.maxBatchFile": Case({}, {"claims": {"max_batch_file": Quantity(100 * KB)}}, _batch_files),
+    "claims.largeClaim": Case({}, {"claims": {"large_claim": Quantity(200 * KB)}}, _large_offset),
+    "durability.mode": Case({}, {"durability": {"mode": DurabilityMode.INTERVAL}}, _time_of_commits),
+    "durability.interval": Case(
+        {"durability": {"mode": DurabilityMode.INTERVAL}},
+        {"durability": {"mode": DurabilityMode.INTERVAL, "interval": Duration(500)}},
+        _time_of_commits,
+    ),
+    "archive.enabled": Case(ROOMY, ROOMY | {"archive": {"enabled": False}}, _after_drop(0)),
+    "archive.maxRetentionPeriod": Case(
+        ROOMY, ROOMY | {"archive": {"max_retention_period": Duration(HOUR)}}, _after_drop(2 * HOUR / 1000)
+    ),
+    "archive.maxUsagePercentage": Case(SMALL, SMALL | {"archive": {"max_usage_percentage": 80}}, _after_drop(0)),
+    "archive.backpressurePercentage": Case(
+        {"storage": {"containers": _quota(1000 * KB)}, "archive": {"max_usage_percentage": 1}},
+        {
+            "storage": {"containers": _quota(1000 * KB)},
+            "archive": {"max_usage_percentage": 1, "backpressure_percentage": 10},
+        },
+        _put_error,
+    ),
+    "archive.cleanupFrequency": Case({}, {"archive": {"cleanup_frequency": Duration(10_000)}}, _due_after(20)),
+    "archive.partial": Case(
+        {"storage": {"containers": _quota(500 * KB)}},
+        {"storage": {"containers": _quota(500 * KB)}, "archive": {"partial": True}},
+        _after_truncation,
+    ),
+    "flowFile.partitions": Case({}, {"flow_file": {"partitions": 3}}, _partitions),
+    "flowFile.checkpointInterval": Case({}, {"flow_file": {"checkpoint_interval": Duration(10_000)}}, _due_after(20)),
+    "flowFile.checkpointLogSize": Case({}, {"flow_file": {"checkpoint_log_size": Quantity(KB)}}, _due_after(0)),
+    "flowFile.walMaxBytes": Case(
+        {},
+        {"flow_file": {"wal_max_bytes": Quantity(10 * KB), "checkpoint_log_size": Quantity(10 * KB)}},
+        _snapshot_id,
+    ),
+    "flowFile.swapThreshold": Case(
+        {"flow_file": {"swap_batch": 10}}, {"flow_file": {"swap_batch": 10, "swap_threshold": 30}}, _swapped
+    ),
+    "flowFile.swapBatch": Case(
+        {"flow_file": {"swap_batch": 10, "swap_threshold": 30}},
+        {"flow_file": {"swap_batch": 20, "swap_threshold": 30}},
+        _swapped,
+    ),
+    "flowFile.queueDefaults.priority": Case({}, _defaults(priority=QueuePriority.LARGEST_FIRST), _order),
+    "flowFile.queueDefaults.maxCount": Case({}, _defaults(max_count=3), _is_full),
+    "flowFile.queueDefaults.maxSize": Case({}, _defaults(max_size=Quantity(KB)), _is_full),
+    "flowFile.queueDefaults.expiration": Case({}, _defaults(expiration=Duration(30_000)), _expired),
+    "truncation.enabled": Case({"truncation": EAGER}, {"truncation": EAGER | {"enabled": False}}, _after_truncation),
+    "truncation.mode": Case(ROOMY, ROOMY | {"truncation": EAGER}, _after_truncation),
+    "truncation.usageThresholdPercentage": Case(
+        PRESSED, PRESSED | {"truncation": {"usage_threshold_percentage": 80}}, _after_truncation
+    ),
+    "truncation.frequency": Case({}, {"truncation": {"frequency": Duration(10_000)}}, _due_after(20)),
+    "compaction.deletedRetention": Case({}, {"compaction": {"deleted_retention": Duration(60_000)}}, _purged),
+}
+
+
+@pytest.mark.parametrize("field", CASES)
+def test_a_change_of_this_field_changes_what_happens(field: str, tmp_path: Path) -> None:
+    """Two repositories that differ in this field alone behave differently."""
+    case = CASES[field]
+    observed = []
+    for name, sections in (("one", case.one), ("other", case.other)):
+        workshop = Workshop(tmp_path / name)
+        workshop.make(**sections)
+        try:
+            observed.append(case.observe(workshop))
+        finally:
+            workshop.close()
+
+    assert observed[0] != observed[1]
+
+
+def test_the_path_is_where_the_repository_lies(workshop: Workshop) -> None:
+    """spec.storage.hostPath.path is the root of everything on disk."""
+    workshop.make()
+
+    assert (workshop.path / "ullage.json").exists()
+
+
+def _leaves(kind: type, path: str = "") -> list[str]:
+    """The path of each field below a Struct, in the contract's notation."""
+    found: list[str] = []
+    for field in msgspec.structs.fields(kind):
+        name = f"{path}{field.encode_name}"
+        nested = field.type if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct) else None
+        if field.encode_name == "containers":
+            nested = Container
+        found.extend(_leaves(nested, f"{name}.") if nested is not None else [name])
+    return found
+
+
+def test_no_field_of_the_contract_is_left_out() -> None:
+    """The cases above name every field there is, so that a new one must come with its effect."""
+    assert HostPath().path
+    assert {*CASES, "storage.hostPath.path"} == set(_leaves(ContentRepositorySpec))
