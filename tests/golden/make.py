@@ -1,0 +1,168 @@
+"""Make the golden repository of the present format: `python -m tests.golden.make [directory]`.
+
+Two archives of the same repository and what must be found in either: `closed.tar.gz` after a clean close, and
+`killed.tar.gz` as a killed process leaves it, with the log open. The clock and the randomness are fixed, so that two
+runs give the same bytes. A folder of a released format is never made again: it stands for the files that are out there.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import random
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.support import ManualClock, spec_at
+from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
+from ullage_agent.engine.model import FlowFile, Lifetime
+from ullage_agent.engine.repository import Repository
+from ullage_agent.engine.wal.format import FORMAT_VERSION
+
+HERE = Path(__file__).parent
+MADE_AT_OPEN = ("ballast", "lock")
+"""Files that every open makes anew: left out, for they hold nothing."""
+
+
+def golden_spec(root: Path, partitions: int = 2) -> ContentRepositorySpec:
+    """Two containers, few sections, and swapping at a handful of FlowFiles."""
+    quota = Quantity(1 << 30)
+    containers = (
+        Container(name="c1", sub_path="c1", capacity=quota),
+        Container(name="c2", sub_path="volumes/c2", capacity=quota),
+    )
+    return spec_at(
+        root,
+        storage={"containers": containers, "sections": 4},
+        flow_file={"partitions": partitions, "swap_threshold": 4, "swap_batch": 3},
+    )
+
+
+def describe(repository: Repository) -> dict[str, Any]:
+    """Everything a repository holds: what must be the same in the eyes of any later version."""
+    flow_files = list(repository.ledger.flow_files())
+    queues = {definition.number: definition.name for definition in repository.ledger.queues.values()}
+    found = {record.id: _flow_file(repository, record, queues) for record in flow_files}
+    resources = (entry.claim for entry in repository.ledger.entries())
+    return {
+        "flow_files": dict(sorted(found.items())),
+        "queues": {
+            queue.name: [queue.figures().flow_files, queue.figures().size_bytes, queue.figures().swap_files]
+            for queue in repository.queues.all()
+        },
+        "priorities": {queue.name: queue.definition.priority for queue in repository.queues.all()},
+        "resource_claims": {
+            claim.name: [claim.container, claim.lifetime, claim.length, claim.sealed, claim.archived_millis]
+            for claim in sorted(resources, key=lambda claim: claim.index)
+        },
+        "index_ceiling": repository.ledger.index_ceiling,
+    }
+
+
+def drain(repository: Repository) -> dict[str, list[list[str]]]:
+    """Poll every queue empty, swap files included: uuid and SHA-256 of each FlowFile in its order. Nothing is kept."""
+    found: dict[str, list[list[str]]] = {}
+    with repository.session() as session:
+        for queue in repository.queues.all():
+            polled = []
+            while record := session.get(queue.name):
+                with session.read(record) as content:
+                    polled.append([record.id, hashlib.sha256(content.read()).hexdigest()])
+            found[queue.name] = polled
+    return found
+
+
+def fill(repository: Repository, clock: ManualClock) -> None:
+    """A little of everything: sizes, slices, attributes, handles, swapping, dead tails and an archive."""
+    text = random.Random(1).randbytes(4_093) * 300  # packs well, and still differs wherever one starts to read
+    with repository.session() as session:
+        for size in (0, 1, 3_000, 70_000, 300_000, len(text)):
+            record = session.create(attributes={"filename": f"{size}.txt", "ä": "ü☃"})
+            session.write(record, text[:size], Lifetime.LONG if size == 1 else Lifetime.DEFAULT)
+            session.transfer(record, "files")
+        session.commit()
+    clock.advance(1)
+    with repository.session() as session:
+        first, second, *others = session.get_many("files", 6)
+        session.remove(second)
+        session.put_attribute(first, "route", "kept")
+        fragments = session.split(others[1], [10_000, 60_000])
+        session.transfer_many([first, *others, *fragments, session.clone(others[-1], 5, 1_100_000)], "work")
+        session.commit()
+    for queue in ("long", "returned", "dropped"):
+        clock.advance(1)
+        with repository.session() as session:
+            session.ingest(queue, [text[:size] for size in (270_000, *range(100, 111))], {"batch": queue})
+            session.commit()
+    with repository.session() as session:
+        session.remove_many(session.get_many("returned", 5))
+        session.commit()
+    repository.queues.drop(repository.queue("dropped"))
+    repository.handles.put(text[:5_000], {"kind": "kept"})
+    repository.handles.put(text[:500], {"kind": "expires"}, ttl_millis=1 << 40)
+    repository.handles.delete(repository.handles.put(text[:50], {"kind": "deleted"}))
+
+
+def make(target: Path) -> None:
+    """Write `closed.tar.gz`, `killed.tar.gz` and `expected.json` into `target`."""
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, mock.patch("os.urandom", random.Random(20_261_121).randbytes):
+        root = Path(scratch) / "repository"
+        spec, clock = golden_spec(root), ManualClock()
+        Repository.initialize(spec, clock=clock)
+        with Repository.open(spec, clock=clock) as repository:
+            fill(repository, clock)
+            repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
+            repository.reclamation.clean()
+            repository.checkpoint()
+            clock.advance(60)
+            fill(repository, clock)
+            (target / "killed.tar.gz").write_bytes(_packed(root))
+        (target / "closed.tar.gz").write_bytes(_packed(root))
+        with Repository.open(spec, clock=clock) as repository:
+            expected = describe(repository)
+            expected["drained"] = drain(repository)
+    text = json.dumps(expected, indent=1, ensure_ascii=False, sort_keys=True)
+    (target / "expected.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _flow_file(repository: Repository, record: FlowFile, queues: dict[int, str]) -> dict[str, Any]:
+    hasher = hashlib.sha256()
+    if record.claim is not None:
+        for piece in repository.reader.stream(record.claim, record.start, record.size):
+            hasher.update(piece)
+    return {
+        "queue": queues.get(record.queue),
+        "size": record.size,
+        "sha256": hasher.hexdigest(),
+        "attributes": record.attribute_map(),
+        "parents": record.parent_ids,
+        "millis": [record.entry_millis, record.lineage_millis, record.expires_millis, record.deleted_millis],
+        "queued": record.queued,
+    }
+
+
+def _packed(root: Path) -> bytes:
+    """The directory as a tar.gz without a trace of when and by whom it was made."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(root.rglob("*")):
+            if path.name in MADE_AT_OPEN:
+                continue
+            member = tarfile.TarInfo(str(path.relative_to(root)))
+            if path.is_dir():
+                member.type, member.mode = tarfile.DIRTYPE, 0o750
+                tar.addfile(member)
+            else:
+                data = path.read_bytes()
+                member.size, member.mode = len(data), 0o640
+                tar.addfile(member, io.BytesIO(data))
+    return gzip.compress(packed.getvalue(), mtime=0)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / f"format-{FORMAT_VERSION}")

@@ -1,0 +1,292 @@
+"""A reader of a closed repository, written from docs/storage.md alone: it shares no code with the engine.
+
+It exists to prove that the document suffices. It reads the way the document says, refuses what the document calls
+damage, and knows nothing of performance, torn tails or recovery: it is for repositories that were closed.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+FORMAT = 1
+SERDE = ("ullage-msgpack", 1)
+BLOCK = 256 << 10
+FRAME_HEADER = 40
+
+
+class Damaged(Exception):
+    """The files are not what docs/storage.md describes."""
+
+
+class ReadFlowFile(NamedTuple):
+    """One FlowFile, handle (queue None) or tombstone as the files hold it."""
+
+    uuid: str
+    queue: str | None
+    attributes: dict[str, str]
+    content: bytes
+    entry_millis: int
+    lineage_millis: int
+    queued: int
+    parents: list[str]
+    expires_millis: int
+    deleted_millis: int
+
+
+class _Frame(NamedTuple):
+    id: int
+    payload: bytes
+
+
+class _LogFile(NamedTuple):
+    sequence: int
+    previous_last_id: int
+    frames: list[_Frame]
+    """Transactions and voids (a void has an empty payload), in order."""
+
+
+class StorageReader:
+    """Everything in one repository, read at construction; contents are read by `flow_files`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.identity = _json(root / "ullage.json")
+        self.repository: str = self.identity["repository"]
+        for name, path in self.identity["containers"].items():
+            found = _json(root / path / "ullage.json")
+            _require((found["repository"], found["container"]) == (self.repository, name), f"container {name}")
+        self.queues: dict[int, list[Any]] = {}
+        self.resources: dict[int, list[Any]] = {}
+        self.swaps: dict[str, list[Any]] = {}
+        self._records: dict[bytes, list[Any]] = {}
+        self._blocks: dict[tuple[int, int], bytes] = {}
+        self.last_id = self._read_flowfile_directory()
+
+    def flow_files(self) -> Iterator[ReadFlowFile]:
+        """All FlowFiles with their contents verified, those in swap files included."""
+        for record in self._records.values():
+            yield self._flow_file(record, self._blocks)
+        for name in self.swaps:
+            records, blocks = self._read_swap(name)
+            for record in records:
+                yield self._flow_file(record, blocks)
+
+    def path_of(self, resource: list[Any]) -> Path:
+        """Where a resource claim's file lies."""
+        index, container, created_millis, archived_millis = resource[0], resource[1], resource[2], resource[7]
+        section: Path = self.root / self.identity["containers"][container] / str(index % self.identity["sections"])
+        return (section / "archive" if archived_millis else section) / f"{created_millis}-{index}"
+
+    # ------------------------------------------------------------------------------------------------ snapshot and log
+
+    def _read_flowfile_directory(self) -> int:
+        directory = self.root / "flowfile"
+        header, blocks = _record_file(directory / "snapshot", b"ULLAGESN", self.repository)
+        for operations in blocks:
+            self._apply(operations)
+        last_id: int = header["last_id"]
+        frames: list[_Frame] = []
+        for partition, first in header["next_sequences"].items():
+            frames.extend(self._chain(directory / f"partition-{partition}", partition, first))
+        for frame in sorted(frames):
+            if frame.id <= last_id:
+                continue
+            _require(frame.id == last_id + 1, f"transaction {last_id + 1} is missing")
+            last_id = frame.id
+            if frame.payload:
+                _millis, operations = msgspec.msgpack.decode(frame.payload)
+                self._apply(operations)
+        return last_id
+
+    def _chain(self, directory: Path, partition: int, first: int) -> list[_Frame]:
+        files = [self._log_file(path, partition) for path in sorted(directory.glob("*.wal"))]
+        chain = sorted(file for file in files if file.frames and file.sequence >= first)
+        frames: list[_Frame] = []
+        for expected, file in enumerate(chain, start=first):
+            _require(file.sequence == expected, f"{directory}: file number {expected} is missing")
+            if expected > first:
+                frames = [frame for frame in frames if frame.id <= file.previous_last_id]
+            frames.extend(file.frames)
+        return frames
+
+    def _log_file(self, path: Path, partition: int) -> _LogFile:
+        data = path.read_bytes()
+        header, offset = _file_header(data, b"ULLAGEWL", self.repository, path)
+        _require(header["partition"] == partition, f"{path} is of partition {header['partition']}")
+        frames = []
+        while frame := _frame_at(data, offset):
+            kind, id, payload = frame
+            if kind in (b"ULLt", b"ULLv"):
+                frames.append(_Frame(id, payload))
+            offset += FRAME_HEADER + len(payload)
+        _require(not any(data[offset:]), f"{path}: bytes behind the last frame at {offset} of a closed log")
+        return _LogFile(header["sequence"], header["previous_last_id"], frames)
+
+    # ------------------------------------------------------------------------------------------------------ operations
+
+    def _apply(self, operations: list[Any]) -> None:
+        for operation in operations:
+            tag, fields = operation[0], operation[1:]
+            if tag in (1, 2, 3):
+                self._change(tag, fields)
+            elif tag in (4, 5):
+                (self.queues if tag == 4 else self.resources)[fields[0]] = fields
+            elif tag == 6:
+                self.resources.pop(fields[0], None)
+            elif tag == 7:
+                self._blocks[fields[0], fields[1]] = fields[2]
+            elif tag in (9, 10, 11):
+                self._swap(tag, fields)
+            else:
+                _require(tag == 8, f"operation {tag} is unknown")
+
+    def _change(self, tag: int, fields: list[Any]) -> None:
+        if tag == 1:
+            self._records[fields[0]] = fields
+        elif tag == 2:
+            self._update(fields)
+        else:
+            for uuid in _uuids(fields[0]):
+                del self._records[uuid]
+
+    def _update(self, update: list[Any]) -> None:
+        uuid, queue, queued, content, set_attributes, remove_attributes, expires_millis, deleted_millis = update[:8]
+        record = self._records[uuid] = list(self._records[uuid])
+        for position, value in ((1, queue), (7, queued), (10, expires_millis), (11, deleted_millis)):
+            if value is not None:
+                record[position] = value
+        if content is not None:
+            record[2:5] = content
+        attributes = msgspec.msgpack.decode(record[8], type=dict[str, str])
+        for name in remove_attributes:
+            attributes.pop(name, None)
+        if set_attributes is not None:
+            attributes.update(msgspec.msgpack.decode(set_attributes, type=dict[str, str]))
+        record[8] = msgspec.msgpack.encode(attributes)
+
+    def _swap(self, tag: int, fields: list[Any]) -> None:
+        name = fields[0]
+        if tag == 9:
+            self.swaps[name] = fields
+            for uuid in _uuids(fields[8]):
+                del self._records[uuid]
+            return
+        del self.swaps[name]
+        if tag == 10:
+            records, blocks = self._read_swap(name)
+            self._blocks.update(blocks)
+            self._records.update((record[0], record) for record in records)
+
+    def _read_swap(self, name: str) -> tuple[list[list[Any]], dict[tuple[int, int], bytes]]:
+        _, blocks = _record_file(self.root / "swap" / name, b"ULLAGESF", self.repository)
+        operations = [operation for block in blocks for operation in block]
+        records = [operation[1:] for operation in operations if operation[0] == 1]
+        crcs = {(operation[1], operation[2]): operation[3] for operation in operations if operation[0] == 7}
+        return records, crcs
+
+    # --------------------------------------------------------------------------------------------------------- content
+
+    def _flow_file(self, record: list[Any], blocks: dict[tuple[int, int], bytes]) -> ReadFlowFile:
+        uuid = _format(record[0])
+        stored = msgspec.msgpack.decode(record[8], type=dict[str, str])
+        return ReadFlowFile(
+            uuid=uuid,
+            queue=self.queues[record[1]][1] if record[1] else None,
+            attributes={"uuid": uuid, "filename": uuid, "path": "./"} | stored,
+            content=self._content(record, blocks),
+            entry_millis=record[5],
+            lineage_millis=record[6],
+            queued=record[7],
+            parents=[_format(parent) for parent in _uuids(record[9])],
+            expires_millis=record[10],
+            deleted_millis=record[11],
+        )
+
+    def _content(self, record: list[Any], blocks: dict[tuple[int, int], bytes]) -> bytes:
+        claim, start, size = record[2:5]
+        if claim is None or size == 0:
+            return b""
+        resource, offset, length, crc = claim
+        with self.path_of(self.resources[resource]).open("rb") as file:
+            file.seek(offset)
+            data = file.read(length)
+        _require(len(data) == length and crc32c(data) == crc, f"claim at {offset} of resource claim {resource}")
+        if length > BLOCK:
+            crcs = struct.iter_unpack("<I", blocks[resource, offset])
+            for number, (block_crc,) in enumerate(crcs):
+                block = data[number * BLOCK : (number + 1) * BLOCK]
+                _require(bool(block) and crc32c(block) == block_crc, f"block {number} of the claim at {offset}")
+        return data[start : start + size]
+
+
+def _frame_at(data: bytes, at: int) -> tuple[bytes, int, bytes] | None:
+    """Kind, id and payload of the frame at `at`; None where no whole, valid frame begins."""
+    head = data[at : at + FRAME_HEADER]
+    if len(head) < FRAME_HEADER or head[:4] not in (b"ULLt", b"ULLv", b"ULLc"):
+        return None
+    kind, length, id, _durable, _synced, payload_crc, header_crc = struct.unpack("<4sIQQQII", head)
+    payload = data[at + FRAME_HEADER : at + FRAME_HEADER + length]
+    if crc32c(head[:-4]) != header_crc or len(payload) != length or crc32c(payload) != payload_crc:
+        return None
+    return kind, id, payload
+
+
+def _file_header(data: bytes, magic: bytes, repository: str, path: Path) -> tuple[dict[str, Any], int]:
+    found, length, crc = struct.unpack_from("<8sII", data)
+    body = data[16 : 16 + length]
+    _require(found == magic and len(body) == length and crc32c(body) == crc, f"{path}: file header")
+    header: dict[str, Any] = msgspec.msgpack.decode(body, strict=False)
+    _require(header["format"] == FORMAT, f"{path}: format {header['format']}")
+    _require((header["serde"], header["serde_version"]) == SERDE, f"{path}: SerDe {header['serde']}")
+    _require(header["repository"] == repository, f"{path}: of repository {header['repository']}")
+    return header, 16 + length
+
+
+def _record_file(path: Path, magic: bytes, repository: str) -> tuple[dict[str, Any], list[list[Any]]]:
+    """A snapshot's or swap file's header and its blocks of operations."""
+    data = path.read_bytes()
+    header, offset = _file_header(data, magic, repository, path)
+    blocks = []
+    records = heads_crc = 0
+    while True:
+        head = data[offset : offset + 12]
+        _require(len(head) == 12, f"{path}: ends at {offset}")
+        length, count, crc = struct.unpack("<III", head)
+        if length == 0:
+            break
+        payload = data[offset + 12 : offset + 12 + length]
+        _require(len(payload) == length and crc32c(payload) == crc, f"{path}: block at {offset}")
+        blocks.append(msgspec.msgpack.decode(payload))
+        _require(len(blocks[-1]) == count, f"{path}: block at {offset} holds {len(blocks[-1])} records")
+        heads_crc = crc32c(head, heads_crc)
+        records += count
+        offset += 12 + length
+    footer = data[offset:]
+    _require(len(footer) == 20, f"{path}: footer of {len(footer)} bytes")
+    _require(struct.unpack("<IQII", footer) == (0, records, heads_crc, crc32c(footer[:16])), f"{path}: footer")
+    return header, blocks
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    _require(found["format"] == FORMAT, f"{path}: format {found['format']}")
+    return found
+
+
+def _uuids(joined: bytes) -> list[bytes]:
+    return [joined[at : at + 16] for at in range(0, len(joined), 16)]
+
+
+def _format(uuid: bytes) -> str:
+    digits = uuid.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _require(is_so: bool, what: str) -> None:
+    if not is_so:
+        raise Damaged(what)

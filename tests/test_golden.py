@@ -1,0 +1,183 @@
+"""Repositories of every version so far: newer code opens them, and code that is older than a file says so."""
+
+import json
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from crc32c import crc32c
+
+from tests.golden.make import describe, drain, golden_spec
+from tests.storage_reader import StorageReader
+from tests.support import ManualClock
+from ullage_agent.engine.errors import FormatTooNew
+from ullage_agent.engine.repository import Repository
+from ullage_agent.engine.wal.format import FORMAT_VERSION
+from ullage_agent.engine.wal.serde import MsgpackSerDe
+
+GOLDEN = Path(__file__).parent / "golden"
+VERSIONS = sorted(path.name for path in GOLDEN.glob("format-*"))
+PRESENT = f"format-{FORMAT_VERSION}"
+
+
+def unpack(version: str, archive: str, root: Path) -> None:
+    """A golden repository at a place where it was not made."""
+    with tarfile.open(GOLDEN / version / f"{archive}.tar.gz") as tar:
+        tar.extractall(root, filter="data")
+
+
+def open_at(root: Path, partitions: int = 2) -> Repository:
+    return Repository.open(golden_spec(root, partitions), clock=ManualClock())
+
+
+def test_there_is_a_golden_repository_of_this_version() -> None:
+    """Whoever raises the format version leaves the old golden repository and adds one."""
+    assert PRESENT in VERSIONS
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("archive", ["closed", "killed"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_golden_repository_opens_with_all_it_held(
+    tmp_path: Path, version: str, archive: str, partitions: int
+) -> None:
+    """FlowFiles, attributes, contents, queues in order, handles and files are found exactly as they were left."""
+    root = tmp_path / "elsewhere"
+    unpack(version, archive, root)
+    expected = json.loads((GOLDEN / version / "expected.json").read_text(encoding="utf-8"))
+
+    with open_at(root, partitions) as repository:
+        assert repository.restored.clean is (archive == "closed" and partitions == 2)
+        found = describe(repository)
+        assert repository.check(deep=True).problems == ()
+        found["drained"] = drain(repository)
+
+    assert found == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_golden_repository_stays_whole_over_a_checkpoint(tmp_path: Path, version: str) -> None:
+    """What newer code writes over old files holds the same."""
+    unpack(version, "closed", tmp_path / "elsewhere")
+    expected = json.loads((GOLDEN / version / "expected.json").read_text(encoding="utf-8"))
+
+    with open_at(tmp_path / "elsewhere") as repository:
+        repository.checkpoint()
+    with open_at(tmp_path / "elsewhere") as repository:
+        found = describe(repository) | {"drained": drain(repository)}
+
+    assert found == expected
+
+
+def test_the_page_reader_reads_the_golden_repository(tmp_path: Path) -> None:
+    """docs/storage.md describes the golden files too, not only what the present code writes."""
+    unpack(PRESENT, "closed", tmp_path / "elsewhere")
+    expected = json.loads((GOLDEN / PRESENT / "expected.json").read_text(encoding="utf-8"))
+
+    found = list(StorageReader(tmp_path / "elsewhere").flow_files())
+
+    resident = {flow_file.uuid: flow_file.attributes for flow_file in found if flow_file.uuid in expected["flow_files"]}
+    assert resident == {uuid: record["attributes"] for uuid, record in expected["flow_files"].items()}
+    polled = {uuid for queue in expected["drained"].values() for uuid, _ in queue}
+    assert {flow_file.uuid for flow_file in found if flow_file.queue is not None} == polled
+
+
+def raise_in_json(path: Path) -> None:
+    """Make an identity file say that it is of the next format."""
+    identity = json.loads(path.read_bytes())
+    path.write_bytes(json.dumps(identity | {"format": FORMAT_VERSION + 1}).encode())
+
+
+def change_header(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Give a log, snapshot or swap file another header, checksum and all."""
+    data = path.read_bytes()
+    magic, length, _ = struct.unpack_from("<8sII", data)
+    body = msgspec.msgpack.encode(change(msgspec.msgpack.decode(data[16 : 16 + length], strict=False)))
+    path.write_bytes(struct.pack("<8sII", magic, len(body), crc32c(body)) + body + data[16 + length :])
+
+
+def raise_in_header(field: str) -> Callable[[Path], None]:
+    """What makes a file's header name the next version."""
+    return lambda path: change_header(path, lambda header: header | {field: header[field] + 1})
+
+
+NEXT_FORMAT = raise_in_header("format")
+NEXT_SERDE = raise_in_header("serde_version")
+
+
+@pytest.mark.parametrize(
+    ("files", "change", "version"),
+    [
+        ("ullage.json", raise_in_json, FORMAT_VERSION),
+        ("flowfile/partition-1/*.wal", NEXT_FORMAT, FORMAT_VERSION),
+        ("flowfile/partition-1/*.wal", NEXT_SERDE, MsgpackSerDe.version),
+        ("flowfile/snapshot", NEXT_FORMAT, FORMAT_VERSION),
+        ("flowfile/snapshot", NEXT_SERDE, MsgpackSerDe.version),
+    ],
+    ids=["root", "log", "log-serde", "snapshot", "snapshot-serde"],
+)
+def test_a_newer_repository_is_refused_by_naming_both_versions(
+    tmp_path: Path, files: str, change: Callable[[Path], None], version: int
+) -> None:
+    """Older code neither guesses nor calls it damage: it says what it found and what it can read."""
+    unpack(PRESENT, "closed", tmp_path / "elsewhere")
+    for path in (tmp_path / "elsewhere").glob(files):
+        change(path)
+    before = {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()}
+
+    with pytest.raises(FormatTooNew, match=rf"version {version + 1}\b.* up to {version}\b"):
+        open_at(tmp_path / "elsewhere")
+
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("change", [NEXT_FORMAT, NEXT_SERDE], ids=["format", "serde"])
+def test_a_newer_swap_file_is_refused_by_naming_both_versions(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    """A swap file is opened when a poll, or the replay of a swap-in, wants its FlowFiles, and refused then."""
+    unpack(PRESENT, "closed", tmp_path / "elsewhere")
+    for path in (tmp_path / "elsewhere" / "swap").iterdir():
+        change(path)
+
+    with pytest.raises(FormatTooNew, match=r"version 2\b.* up to 1\b"), open_at(tmp_path / "elsewhere") as repository:
+        drain(repository)
+
+
+def test_a_newer_container_is_refused_by_naming_both_versions(tmp_path: Path) -> None:
+    """A container that a newer version has written to is not touched."""
+    unpack(PRESENT, "closed", tmp_path / "elsewhere")
+    raise_in_json(tmp_path / "elsewhere" / "c1" / "ullage.json")
+
+    with pytest.raises(FormatTooNew, match=rf"version {FORMAT_VERSION + 1}\b.* up to {FORMAT_VERSION}\b"):
+        open_at(tmp_path / "elsewhere")
+
+
+def test_a_newer_identity_with_other_fields_is_refused_by_naming_both_versions(tmp_path: Path) -> None:
+    """A newer identity may have other fields: it is refused for its version, not called unreadable."""
+    unpack(PRESENT, "closed", tmp_path / "elsewhere")
+    path = tmp_path / "elsewhere" / "ullage.json"
+    path.write_bytes(json.dumps({"format": FORMAT_VERSION + 1, "volumes": ["c1"]}).encode())
+
+    with pytest.raises(FormatTooNew, match=rf"version {FORMAT_VERSION + 1}\b.* up to {FORMAT_VERSION}\b"):
+        open_at(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("files", ["flowfile/partition-1/*.wal", "flowfile/snapshot"], ids=["log", "snapshot"])
+def test_a_newer_header_with_other_fields_is_refused_by_naming_both_versions(tmp_path: Path, files: str) -> None:
+    """The same of the headers of logs and snapshots."""
+    unpack(PRESENT, "closed", tmp_path / "elsewhere")
+    for path in (tmp_path / "elsewhere").glob(files):
+        change_header(path, lambda header: {"format": FORMAT_VERSION + 1, "records": header["serde"]})
+
+    with pytest.raises(FormatTooNew, match=rf"version {FORMAT_VERSION + 1}\b.* up to {FORMAT_VERSION}\b"):
+        open_at(tmp_path / "elsewhere")
+
+
+def test_the_golden_repositories_are_small() -> None:
+    """They are kept for ever, so each is a fraction of a megabyte."""
+    sizes = {path: path.stat().st_size for path in GOLDEN.rglob("*.tar.gz")}
+
+    assert all(size < 200_000 for size in sizes.values()), sizes
