@@ -1,0 +1,128 @@
+"""What the bench reports: one row a comparison, with its spread, its target, and whether that is met."""
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+BEGIN = "<!-- bench: begin -->"
+END = "<!-- bench: end -->"
+
+HEADINGS = ("Case", "What", "Against", "Ratio or figure (min - median - max)", "Target", "Met", "Medians")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`value` is a lower bound, or an upper one with `is_ceiling`."""
+
+    value: float
+    is_ceiling: bool = False
+
+    def is_met(self, median: float) -> bool:
+        return median <= self.value if self.is_ceiling else median >= self.value
+
+    def __str__(self) -> str:
+        return f"{'<=' if self.is_ceiling else '>='} {number(self.value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of one case: its values over the rounds, in `unit` ("x": a ratio)."""
+
+    case: str
+    what: str
+    against: str
+    values: tuple[float, ...]
+    unit: str = "x"
+    target: Target | None = None
+    medians: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, in the order of `HEADINGS`."""
+        low, middle, high = number(min(self.values)), number(self.median), number(max(self.values))
+        return (
+            self.case,
+            self.what,
+            self.against,
+            f"{low} - {middle} - {high} {self.unit}",
+            str(self.target) if self.target else "",
+            "" if self.target is None else "yes" if self.target.is_met(self.median) else "NO",
+            self.medians,
+        )
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = 2 if abs(value) < 10 else 1
+    return f"{value:.{digits}f}" if abs(value) >= 0.1 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that reads best."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return f"{number(seconds * factor)} {unit}"
+    return f"{number(seconds * 1e6)} us"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """All rows as one Markdown table, with columns aligned for people."""
+    lines = [HEADINGS, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    texts = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
+    texts.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(texts)
+
+
+def as_json(rows: Sequence[Row], machine: str) -> dict[str, object]:
+    """The same for machines."""
+    return {
+        "machine": machine,
+        "rows": [
+            asdict(row) | {"median": row.median, "met": row.target.is_met(row.median) if row.target else None}
+            for row in rows
+        ],
+    }
+
+
+def describe_machine(directory: Path) -> str:
+    """What a reader must know to compare, and nothing that names the machine."""
+    kernel = ".".join(platform.release().split("-")[0].split(".")[:2])
+    return (
+        f"{os.cpu_count()} cores, {platform.system()} {kernel}, {filesystem_of(directory)}, "
+        f"{platform.python_implementation()} {platform.python_version()}"
+    )
+
+
+def filesystem_of(directory: Path) -> str:
+    """The type of the filesystem that holds a directory."""
+    best, found = "", "unknown filesystem"
+    resolved = str(directory.resolve())
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        _, mount, kind, *_ = line.split()
+        inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, found = mount, kind
+    return found
+
+
+def write_docs(document: Path, rows: Sequence[Row], machine: str) -> None:
+    """Replace what stands between the markers of a document by this run's machine and table."""
+    text = document.read_text(encoding="utf-8")
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{document} has no lines {BEGIN} and {END} to write between")
+    document.write_text(f"{head}{BEGIN}\n\n{machine}.\n\n{markdown(rows)}\n\n{END}{tail}", encoding="utf-8")

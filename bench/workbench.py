@@ -1,0 +1,182 @@
+"""What the cases share: sizes, a place to work, repositories, and bare peers."""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ullage_agent.contract import ContentRepositorySpec
+from ullage_agent.engine.files import File, Files, OsFiles
+from ullage_agent.engine.repository import Repository
+
+BATCH = 5_000
+"""FlowFiles one commit of a filling takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much work each case does."""
+
+    rounds: int
+    batches: int
+    warm_files: int
+    stream_bytes: int
+    stream_rounds: int
+    reads: int
+    commits: int
+    slow_commits: int
+    recovery: tuple[int, int]
+    resident: int
+    dropped: int
+    pause_rounds: int
+    pause_baseline: int
+    memory: int
+
+
+FULL = Sizes(9, 20, 1_024, 1 << 30, 5, 2_000, 2_000, 64, (100_000, 1_000_000), 1_000_000, 300_000, 3, 2_000, 1_000_000)
+QUICK = Sizes(5, 20, 1_024, 128 << 20, 5, 500, 640, 32, (10_000, 100_000), 100_000, 30_000, 3, 500, 100_000)
+TINY = Sizes(3, 2, 4, 4 << 20, 3, 20, 32, 2, (200, 2_000), 2_000, 500, 1, 20, 2_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """Where a case works, how much, and whom it tells how far it has come."""
+
+    directory: Path
+    sizes: Sizes
+    say: Callable[[str], None]
+
+    def path(self, name: str) -> Path:
+        """A fresh directory."""
+        path = self.directory / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        return path
+
+    @contextmanager
+    def repository(self, name: str, files: Files | None = None, **sections: Any) -> Iterator[Repository]:
+        """A new repository, removed afterwards; `sections` replace fields: `claims={"max_flow_files": 2}`."""
+        path = self.path(name)
+        spec = spec_at(path, **sections)
+        Repository.initialize(spec)
+        try:
+            with Repository.open(spec, files) as repository:
+                yield repository
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    @contextmanager
+    def peer_file(self, name: str) -> Iterator[int]:
+        """A bare descriptor, removed afterwards."""
+        path = self.directory / name
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+            path.unlink()
+
+
+def spec_at(path: Path, **sections: Any) -> ContentRepositorySpec:
+    """The defaults at `path`, with fields of sections replaced."""
+    spec = ContentRepositorySpec.embedded(path)
+    changed = {
+        section: msgspec.structs.replace(getattr(spec, section), **fields) for section, fields in sections.items()
+    }
+    return msgspec.structs.replace(spec, **changed)
+
+
+def attributes_of(number: int) -> dict[str, str]:
+    """Five attributes such as a flow gives its FlowFiles."""
+    return {
+        "filename": f"reading-{number:09d}.json",
+        "path": f"/sensors/{number % 1_000:03d}/",
+        "mime.type": "application/json",
+        "source.host": f"gateway-{number % 97:02d}.example",
+        "record.count": str(number % 5_000),
+    }
+
+
+def fill(
+    repository: Repository,
+    queue: str,
+    count: int,
+    *,
+    content: bytes = b"x",
+    with_attributes: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Put `count` FlowFiles into a queue, in the largest commits there are; `content` is each one's own claim."""
+    for first in range(0, count, BATCH):
+        numbers = range(first, min(first + BATCH, count))
+        attributes: Sequence[dict[str, str]] | None = None
+        if with_attributes:
+            attributes = [attributes_of(number) for number in numbers]
+        with repository.session() as session:
+            session.ingest(queue, [content] * len(numbers), attributes)
+            session.commit()
+        say(f"{numbers.stop:,} of {count:,} FlowFiles")
+
+
+class SlowDisk(OsFiles):
+    """The operating system's files on a disk whose sync takes `seconds` longer."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def create(self, path: str) -> File:
+        return SlowFile(super().create(path), self.seconds)
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        return SlowFile(super().open(path, writable=writable), self.seconds)
+
+
+class SlowFile:
+    """One file of a `SlowDisk`."""
+
+    def __init__(self, file: File, seconds: float) -> None:
+        self._file = file
+        self._seconds = seconds
+        self.write = file.write
+        self.write_vector = file.write_vector
+        self.read = file.read
+        self.truncate = file.truncate
+        self.allocate = file.allocate
+        self.start_writeback = file.start_writeback
+        self.size = file.size
+        self.close = file.close
+
+    def sync(self) -> None:
+        self._file.sync()
+        time.sleep(self._seconds)
+
+
+class SharedLog:
+    """The least that group commit can be: append under a lock, and whoever gets to sync does it for all."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._append_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._written = 0
+        self._synced = 0
+
+    def commit(self, data: bytes) -> None:
+        """Append, and return when it is durable."""
+        with self._append_lock:
+            os.write(self._descriptor, data)
+            self._written += 1
+            mine = self._written
+        with self._sync_lock:
+            if self._synced >= mine:
+                return
+            covered = self._written
+            os.fdatasync(self._descriptor)
+            self._synced = covered

@@ -1,0 +1,77 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, list[dict[str, object]]], Path]:
+    """The printed table, the JSON and the place of a run of two cases."""
+    place = tmp_path_factory.mktemp("bench")
+    document = place / "table.json"
+    work = place / "work"
+    work.mkdir()
+    arguments = ("--quick", "--size", "tiny", "--dir", str(work), "--json", str(document))
+    result = bench("content-batches", "updates-slow-disk", *arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout, json.loads(document.read_text(encoding="utf-8")), work
+
+
+def test_the_table_has_ratios_with_spread_target_and_verdict(
+    measured: tuple[str, dict[str, list[dict[str, object]]], Path],
+) -> None:
+    """Each row says what was compared, the least, median and largest ratio, the target, and whether it was met."""
+    table, _, _ = measured
+
+    line = next(line for line in table.splitlines() if "1,000 claims of 1 KB a commit" in line)
+
+    _, case, what, against, spread, target, met, medians, _ = [cell.strip() for cell in line.split("|")]
+    assert (case, what, against) == ("content", "1,000 claims of 1 KB a commit", "writev + fdatasync")
+    least, median, largest = [float(part) for part in spread.removesuffix(" x").split(" - ")]
+    assert 0 < least <= median <= largest
+    assert target == ">= 0.70"
+    assert met in ("yes", "NO")
+    assert "peer" in medians
+
+
+def test_the_json_holds_every_round(measured: tuple[str, dict[str, list[dict[str, object]]], Path]) -> None:
+    """The JSON has the same rows as the table, with the ratio of each round."""
+    _, document, _ = measured
+
+    rows = document["rows"]
+
+    assert [row["case"] for row in rows] == ["content", "content", "updates", "updates"]
+    assert all(isinstance(row["values"], list) and len(row["values"]) == 3 for row in rows)
+
+
+def test_a_run_leaves_nothing_behind(measured: tuple[str, dict[str, list[dict[str, object]]], Path]) -> None:
+    """The directory that a run worked in is as empty as before."""
+    _, _, work = measured
+
+    assert list(work.iterdir()) == []
+
+
+def test_an_unknown_case_is_named_with_those_there_are() -> None:
+    """A misspelt case ends with status 2 and the list of cases, before anything is measured."""
+    result = bench("recoverey")
+
+    assert result.returncode == 2
+    assert "recoverey" in result.stderr
+    assert "recovery" in result.stderr
+
+
+def test_the_document_has_the_place_for_the_table() -> None:
+    """docs/performance.md carries the markers between which `--write-docs` writes."""
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+
+    assert text.index("<!-- bench: begin -->") < text.index("<!-- bench: end -->")
