@@ -1,14 +1,14 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check lint format types imports unit bench dist lock clean
+.PHONY: help run test check crash-full lint format types imports unit bench dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
 help: ## Say what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: $(STAMP) ## Run the main job on real files: ingest, drop, truncate, crash, recover, verify
 	@$(BIN)/ullage demo
@@ -33,6 +33,10 @@ imports: $(STAMP) ## Import contracts: who may import whom
 
 unit: $(STAMP) ## Tests only; PYTEST_ARGS='-k name' chooses
 	@tools/stage tests $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+crash-full: $(STAMP) ## Every crash state of every workload, and crashes during recovery: some minutes
+	@ULLAGE_CRASH_SAMPLE=1 ULLAGE_CRASH_NESTED=0.2 tools/stage crashes \
+		$(BIN)/python -m pytest -n 2 -s --timeout 3600 tests/crash
 
 bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 	@$(BIN)/python -m bench
