@@ -239,7 +239,7 @@ class FlowFileSettings(_Section, frozen=True, kw_only=True):
     swap_threshold: Annotated[int, Meta(ge=1)] = 20_000
     """FlowFiles of one queue held in memory; more are swapped out (NiFi: nifi.queue.swap.threshold)."""
 
-    swap_batch: Annotated[int, Meta(ge=1)] = 10_000
+    swap_batch: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
     """FlowFiles in one swap file; at most swapThreshold (NiFi: a constant, the same)."""
 
     queue_defaults: QueueDefaults = QueueDefaults()

@@ -16,6 +16,7 @@ from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.flowfile.swap import SwapFiles, shares_of
 from ullage_agent.engine.model import HANDLE_QUEUE, ContentClaim, FlowFile
+from ullage_agent.engine.reclaim.orphans import find_orphans
 
 Progress = Callable[[int, int], None]
 
@@ -64,8 +65,10 @@ def check_repository(
         _check_file(repository, entry, findings)
     _check_queues(repository, findings)
     verified = _check_content(repository, findings, on_progress) if deep else 0
+    _check_accounts(repository, entries, findings)
+    orphans = find_orphans(repository.files, repository.ledger, repository.content)
     return CheckReport(
-        tuple(findings.problems), tuple(_orphans(repository, entries)), flow_files, len(entries), verified
+        tuple(findings.problems), tuple(orphan.path for orphan in orphans), flow_files, len(entries), verified
     )
 
 
@@ -157,6 +160,20 @@ def _check_file(repository: CheckedRepository, entry: ResourceEntry, findings: _
         )
 
 
+def _check_accounts(repository: CheckedRepository, entries: list[ResourceEntry], findings: _Findings) -> None:
+    """The bytes that each container is charged for are those of its resource claims, written ones included."""
+    lengths = {entry.claim.index: entry.claim.length for entry in entries}
+    containers = {entry.claim.index: entry.claim.container for entry in entries}
+    lengths.update(repository.content.open_lengths())
+    containers.update((claim.index, claim.container) for claim in repository.content.open_claims())
+    for name, container in repository.content.containers.items():
+        charged = sum(length for index, length in lengths.items() if containers.get(index) == name)
+        if container.bytes_used != charged:
+            findings.problems.append(
+                f"container {name} is charged for {container.bytes_used} bytes, its resource claims have {charged}"
+            )
+
+
 def _check_queues(repository: CheckedRepository, findings: _Findings) -> None:
     """Each queue shows the committed FlowFiles of its number, but for those that sessions hold."""
     by_queue: dict[int, set[bytes]] = {}
@@ -204,13 +221,3 @@ def _check_content(repository: CheckedRepository, findings: _Findings, on_progre
 
 def _claim_of(record: FlowFile) -> ContentClaim | None:
     return record.claim
-
-
-def _orphans(repository: CheckedRepository, entries: list[ResourceEntry]) -> list[str]:
-    """Content files that no record names: left by a crash before their first commit. Never removed at start."""
-    content = repository.content
-    known = {content.container_of(entry.claim).current_path(entry.claim) for entry in entries}
-    known.update(content.open_paths())
-    return [
-        path for container in content.containers.values() for path in container.content_files() if path not in known
-    ]

@@ -9,13 +9,15 @@ then may reclamation take them. An expired handle is not undeleted: its end was 
 
 import heapq
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, NamedTuple, Protocol
 
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.reader import ContentReader, ContentStream
 from ullage_agent.engine.content.writer import ContentWriter
 from ullage_agent.engine.errors import (
+    ClaimGone,
     CommitOutcomeUnknown,
     HandleDeleted,
     HandleNotFound,
@@ -73,7 +75,8 @@ class HandleStore:
     def __init__(self, host: HandleHost, deleted_retention_millis: int) -> None:
         self._host = host
         self._retention = deleted_retention_millis
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._busy: set[bytes] = set()
         self._due: list[tuple[int, bytes]] = []
 
     def restore(self, records: Iterable[FlowFile]) -> None:
@@ -101,6 +104,8 @@ class HandleStore:
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> list[str]:
         """Store a batch: one content append, one transaction, one sync."""
+        if not contents:
+            return []
         return self._put(lambda writer: writer.put_many(contents, lifetime), attributes, ttl_millis)
 
     def get(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
@@ -112,7 +117,10 @@ class HandleStore:
         claim = record.claim
         if claim is None or size == 0:
             return ContentStream(iter(()), 0, lambda: None)
-        self._host.ledger.pin([claim])
+        try:
+            self._host.ledger.pin([claim])
+        except ClaimGone as error:
+            raise HandleNotFound(f"handle {id} was purged just now") from error
         pieces = self._host.reader.stream(claim, record.start + start, size)
         return ContentStream(pieces, size, lambda: self._host.ledger.unpin([claim]))
 
@@ -131,25 +139,37 @@ class HandleStore:
     def delete(self, id: str) -> None:
         """Leave a tombstone. HandleDeleted if there is one already."""
         uuid = parse_handle(id)
-        millis = self._host.clock.now_millis()
-        self._host.commit(
-            [Update(uuid, deleted_millis=millis)],
-            creates=False,
-            validate=lambda: self._require_readable(uuid),
-        )
-        self._schedule(self._find(uuid))
+        with self._changing([uuid]):
+            millis = self._host.clock.now_millis()
+            self._host.commit(
+                [Update(uuid, deleted_millis=millis)],
+                creates=False,
+                validate=lambda: self._require_readable(uuid),
+            )
+            self._schedule(self._find(uuid))
 
     def undelete(self, id: str) -> None:
         """Bring a deleted handle back; HandleNotFound once it was purged, decided right before the commit."""
         uuid = parse_handle(id)
-        self._host.commit([Update(uuid, deleted_millis=0)], creates=False, validate=lambda: self._require_deleted(uuid))
-        self._schedule(self._find(uuid))
+        with self._changing([uuid]):
+            self._host.commit(
+                [Update(uuid, deleted_millis=0)], creates=False, validate=lambda: self._require_deleted(uuid)
+            )
+            self._schedule(self._find(uuid))
 
     def purge(self) -> int:
         """Forget handles whose time is over; returns how many. Their bytes may be reclaimed from then on."""
         purged = 0
         while uuids := self._take_due():
-            self._host.commit([Delete(b"".join(uuids))], creates=False)
+            with self._changing(uuids):
+                # Again, because another purge, or an undelete, may have come first.
+                uuids = [uuid for uuid in uuids if self._is_due(uuid)]
+                try:
+                    if uuids:
+                        self._host.commit([Delete(b"".join(uuids))], creates=False)
+                except BaseException:
+                    self.restore(record for uuid in uuids if (record := self._host.ledger.find(uuid)) is not None)
+                    raise
             purged += len(uuids)
         return purged
 
@@ -164,7 +184,7 @@ class HandleStore:
 
     def _put(
         self,
-        write: Callable[[ContentWriter], list[ContentClaim]],
+        write: Callable[[ContentWriter], Sequence[ContentClaim | None]],
         attributes: dict[str, str] | None,
         ttl_millis: int,
     ) -> list[str]:
@@ -176,14 +196,18 @@ class HandleStore:
             expires = now + ttl_millis if ttl_millis else 0
             packed = pack_attributes(attributes or {})
             records = [
-                FlowFile(uuid, HANDLE_QUEUE, claim, 0, claim.length, now, now, 0, packed, b"", expires)
+                FlowFile(uuid, HANDLE_QUEUE, claim, 0, claim.length if claim else 0, now, now, 0, packed, b"", expires)
                 for uuid, claim in zip(new_uuids(len(claims)), claims, strict=True)
             ]
             self._host.commit([*operations, *records], creates=True)
         except (CommitOutcomeUnknown, RepositoryStopped):
+            writer.abandon()
+            raise
+        except Exception:
+            writer.release(committed=False)
             raise
         except BaseException:
-            writer.release(committed=False)
+            writer.abandon()  # interrupted: nobody can say where
             raise
         writer.release(committed=True)
         if expires:
@@ -230,10 +254,26 @@ class HandleStore:
         with self._lock:
             while self._due and self._due[0][0] <= now and len(uuids) < PURGE_SLICE:
                 _, uuid = heapq.heappop(self._due)
-                record = self._host.ledger.find(uuid)
-                if record is not None and 0 < self._due_millis(record) <= now:
+                if self._is_due(uuid):
                     uuids[uuid] = None
         return list(uuids)
+
+    def _is_due(self, uuid: bytes) -> bool:
+        record = self._host.ledger.find(uuid)
+        return record is not None and 0 < self._due_millis(record) <= self._host.clock.now_millis()
+
+    @contextmanager
+    def _changing(self, uuids: Collection[bytes]) -> Iterator[None]:
+        """One change of a handle at a time: two that each looked right would contradict each other in the log."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._busy.isdisjoint(uuids))
+            self._busy.update(uuids)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy.difference_update(uuids)
+                self._lock.notify_all()
 
 
 def parse_handle(id: str) -> bytes:
@@ -244,8 +284,8 @@ def parse_handle(id: str) -> bytes:
         raise HandleNotFound(f"{id!r} is not a handle: {error}") from error
 
 
-def _stream_in(writer: ContentWriter, source: IO[bytes], lifetime: Lifetime) -> ContentClaim:
+def _stream_in(writer: ContentWriter, source: IO[bytes], lifetime: Lifetime) -> ContentClaim | None:
     with writer.stream(lifetime) as stream:
         while piece := source.read(COPY_BYTES):
             stream.write(piece)
-    return stream.claim
+    return stream.content.claim

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.repository import Repository
 
 EXPIRATION_FREQUENCY_SECONDS = 60.0
 """How often expired FlowFiles and handles are looked for; polls find expired ones by themselves."""
+
+SWAP_FREQUENCY_SECONDS = 60.0
+"""How often swapping out is tried again where it failed; each arrival in such a queue tries it too."""
 
 TICK_SECONDS = 1.0
 """How often the thread looks whether something is due."""
@@ -29,6 +31,7 @@ class Task:
     frequency_seconds: float
     run: Callable[[], object]
     due: float
+    failed: bool = False
 
 
 class Maintenance:
@@ -46,24 +49,31 @@ class Maintenance:
             ("checkpoint", spec.flow_file.checkpoint_interval.seconds, self._checkpoint),
             ("clean", spec.archive.cleanup_frequency.seconds, repository.reclamation.clean),
             ("truncate", spec.truncation.frequency.seconds, repository.reclamation.truncate),
+            ("swap", SWAP_FREQUENCY_SECONDS, repository.queues.swap_out_all),
             ("expire", EXPIRATION_FREQUENCY_SECONDS, repository.queues.expire),
             ("purge", EXPIRATION_FREQUENCY_SECONDS, repository.handles.purge),
         ]
         self._tasks = [Task(name, frequency, run, now + frequency) for name, frequency, run in plan]
 
     def run_due(self) -> list[str]:
-        """Run what is due and return the names; a checkpoint is also due when the log has grown past its size."""
+        """Run what is due and return the names; a checkpoint is also due when the log has grown past its size.
+
+        Not so after one that failed: writing a whole snapshot every second would not help a full disk.
+        """
         now = self._repository.clock.monotonic()
         ran: list[str] = []
         for task in self._tasks:
-            if now >= task.due or (task.name == "checkpoint" and self._is_log_large()):
+            if now >= task.due or (task.name == "checkpoint" and not task.failed and self._is_log_large()):
                 task.due = now + task.frequency_seconds
                 ran.append(task.name)
                 self._run(task)
         return ran
 
     def start(self) -> None:
-        """Run what is due from a thread of its own, until `stop`."""
+        """Run what is due from a thread of its own, until `stop`; may be started again after it."""
+        if self._thread is not None:
+            return
+        self._stop.clear()
         self._thread = threading.Thread(target=self._loop, name="ullage-maintenance", daemon=True)
         self._thread.start()
 
@@ -79,13 +89,16 @@ class Maintenance:
             self.run_due()
 
     def _run(self, task: Task) -> None:
+        task.failed = True
         try:
             task.run()
-        except (UllageError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a task that fails in an unforeseen way must not end the others
             self.failures.append((task.name, error))
             del self.failures[:-FAILURES_KEPT]
             if self._on_failure is not None:
                 self._on_failure(task.name, error)
+        else:
+            task.failed = False
 
     def _checkpoint(self) -> None:
         """Nothing new since the last one: no checkpoint."""

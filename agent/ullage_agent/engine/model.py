@@ -104,6 +104,10 @@ class Content(msgspec.Struct, frozen=True, array_like=True, gc=False):
     size: int
 
 
+NO_CONTENT = Content(None, 0, 0)
+"""Empty content has no claim: a claim of no bytes would share its offset with the next one."""
+
+
 class Update(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
     """What changed on one FlowFile; None leaves a field alone. Only changed attributes are carried."""
 
@@ -252,9 +256,10 @@ def format_uuid(uuid: bytes) -> str:
 def parse_uuid(text: str) -> bytes:
     """The inverse of `format_uuid`; ValueError for anything else."""
     digits = text.replace("-", "")
-    if len(digits) != 2 * UUID_BYTES:
+    uuid = bytes.fromhex(digits) if len(digits) == 2 * UUID_BYTES else b""
+    if len(uuid) != UUID_BYTES:  # `fromhex` skips spaces
         raise ValueError(f"{text!r} is not a uuid: expected 32 hexadecimal digits")
-    return bytes.fromhex(digits)
+    return uuid
 
 
 def split_uuids(joined: bytes) -> Iterator[bytes]:
@@ -302,11 +307,14 @@ def updated(record: FlowFile, update: Update) -> FlowFile:
 
 
 def operation_count(operations: Iterable[Operation]) -> int:
-    """How many records a transaction touches: a `Delete` or `SwapOut` counts for each uuid it names."""
+    """How many records a transaction touches: a `Delete` or `SwapOut` counts for each uuid it names.
+
+    What accompanies content is not counted: a session that fills its limit with FlowFiles may still say where.
+    """
     count = 0
     for operation in operations:
         if type(operation) is Delete or type(operation) is SwapOut:
             count += len(operation.uuids) // UUID_BYTES
-        else:
+        elif type(operation) is not ResourceClaim and type(operation) is not ClaimBlocks:
             count += 1
     return count

@@ -44,11 +44,18 @@ class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lock_repository(files: Files, root: str) -> File:
-    """The lock that makes this process the repository's only one; RepositoryLocked if another has it."""
+    """The lock that makes this process the repository's only one; RepositoryLocked if another has it.
+
+    Where there is no repository it says so, and leaves no lock file behind.
+    """
+    if not files.exists(os.path.join(root, IDENTITY)):
+        read_identity(files, root)
+    return _lock(files, root)
+
+
+def _lock(files: Files, root: str) -> File:
     try:
         return files.lock(os.path.join(root, LOCK))
-    except FileNotFoundError as error:
-        raise NotARepository(f"{root} does not exist: run `ullage init` first") from error
     except BlockingIOError as error:
         raise RepositoryLocked(f"{root} is open in another process: close that one, or work through it") from error
 
@@ -57,7 +64,7 @@ def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec, serde: S
     """Make an empty repository; SessionMisuse if there is one. An interrupted init is resumed."""
     root = spec.storage.host_path.path
     make_directories(files, root)
-    lock = lock_repository(files, root)
+    lock = _lock(files, root)
     try:
         identity_path = os.path.join(root, IDENTITY)
         if files.exists(identity_path):

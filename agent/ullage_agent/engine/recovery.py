@@ -7,10 +7,8 @@ directory too, and those claims are read against their checksums; then the log p
 import os
 from collections.abc import Sequence
 
-import msgspec
-
 from ullage_agent.engine.content.reader import ContentReader
-from ullage_agent.engine.content.store import ContentRepository
+from ullage_agent.engine.content.store import ContentRepository, sealed_as_is
 from ullage_agent.engine.errors import ContentCorrupt, ContentMissing, RepositoryDamaged
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.ledger import Ledger
@@ -44,8 +42,14 @@ class Recovery:
         for index in sorted({claim.resource for claim in live}):
             entry = self._ledger.entry(index)
             assert entry is not None
-            path = self._store.container_of(entry.claim).current_path(entry.claim)
-            directories.add(os.path.dirname(path))
+            container = self._store.container_of(entry.claim)
+            path = container.current_path(entry.claim)
+            # The file's directory, and the directories that hold that one: each may be as new as the file.
+            directory = os.path.dirname(path)
+            while directory != container.path:
+                directories.add(directory)
+                directory = os.path.dirname(directory)
+            directories.add(directory)
             self._sync(path, index)
         for directory in sorted(directories):
             self._files.sync_directory(directory)
@@ -62,23 +66,27 @@ class Recovery:
 
         In memory only: the snapshot that follows makes it durable.
         """
-        seals: list[Operation] = []
-        for entry in self._ledger.entries():
-            claim = entry.claim
-            if claim.sealed:
-                continue
-            path = self._store.container_of(claim).current_path(claim)
-            length = self._files.size(path).length if self._files.exists(path) else claim.length
-            seals.append(msgspec.structs.replace(claim, sealed=True, length=length, generation=claim.generation + 1))
-        self._ledger.apply(0, 0, seals)
+        self._ledger.apply(0, 0, self.seals())
+
+    def seals(self) -> list[Operation]:
+        """The open resource claims as they will be once sealed: also after a clean end, if a session was still open."""
+        return [
+            sealed_as_is(self._files, self._store, entry.claim)
+            for entry in self._ledger.entries()
+            if not entry.claim.sealed
+        ]
 
     def intents(self) -> list[ResourceClaim]:
         """Promised changes that a crash may have cut short."""
         return [entry.claim for entry in self._ledger.entries() if entry.claim.intent != Action.NONE]
 
     def _is_live(self, claim: ContentClaim) -> bool:
+        """Whether it has a claimant, or may have one in a swap file: a summary says only how far its claims reach."""
         entry = self._ledger.entry(claim.resource)
-        return entry is not None and claim.offset in entry.live
+        if entry is None:
+            return False
+        reach = max((share.end for share in (entry.swapped or {}).values()), default=0)
+        return claim.offset in entry.live or claim.end <= reach
 
     def _sync(self, path: str, index: int) -> None:
         try:

@@ -11,7 +11,8 @@ with Repository.open(spec) as repository:
 import gc
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 from ullage_agent.contract import ContentRepositorySpec, DurabilityMode
@@ -216,25 +217,25 @@ class Repository:
                 recovery.prove(self.reader)
                 recovery.seal_all()
 
-        was_enabled = gc.isenabled()
-        gc.disable()
         try:
-            self.restored = self.log.restore(before_serving, recovery.collect)
-            self.content.start_after(self.ledger.index_ceiling)
-            self._count_bytes()
-            self.queues.restore()
-            self.handles.restore(record for record in self.ledger.flow_files() if record.queue == HANDLE_QUEUE)
+            with _collector_paused():
+                self.restored = self.log.restore(before_serving, recovery.collect)
+                self.content.start_after(self.ledger.index_ceiling)
+                self._count_bytes()
+                self.queues.restore()
+                self.handles.restore(r for r in self.ledger.flow_files() if r.queue == HANDLE_QUEUE)
+            # What was loaded stays: the collector need not look at a million records again.
+            gc.freeze()
+            self._remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
+            self._remove_unknown_swaps()
+            self.reclamation.resume(recovery.intents())
+            if seals := recovery.seals():
+                self._commit_removing(seals)
+            self._grow_reserves()
         except BaseException:
             self.log.close()
+            self.content.close()
             raise
-        finally:
-            if was_enabled:
-                gc.enable()
-        gc.freeze()
-        self._remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
-        self._remove_unknown_swaps()
-        self.reclamation.resume(recovery.intents())
-        self._grow_reserves()
 
     def _count_bytes(self) -> None:
         for entry in self.ledger.entries():
@@ -283,6 +284,18 @@ class Repository:
 
     def _reserve_indexes(self, ceiling: int) -> None:
         self.commit([IndexCeiling(ceiling)], creates=True)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Loading makes only records that live on: collecting meanwhile would cost more than the loading."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _interval_seconds(spec: ContentRepositorySpec) -> float:

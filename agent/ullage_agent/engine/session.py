@@ -29,6 +29,7 @@ from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.model import (
     HANDLE_QUEUE,
+    ClaimBlocks,
     Content,
     ContentClaim,
     Delete,
@@ -42,7 +43,7 @@ from ullage_agent.engine.model import (
     updated,
 )
 from ullage_agent.engine.wal.format import OPERATIONS_MAX
-from ullage_agent.engine.working import Working, common_attributes, update_of
+from ullage_agent.engine.working import Settled, Working, common_attributes, settle, with_blocks_of
 
 PENALTY_MILLIS = 30_000
 """How long a penalized FlowFile stays out of polls, as in NiFi."""
@@ -136,15 +137,17 @@ class ProcessSession:
 
         `attributes` are for all, or one mapping each. What is ingested can be changed in a later session.
         """
-        target = self._host.queues.queue(queue)
-        claims = self._writer.put_many(contents, lifetime)
         count = len(contents)
-        now = self._host.clock.now_millis()
         packed: Iterable[bytes]
         if attributes is None or isinstance(attributes, dict):
             packed = repeat(pack_attributes(attributes or {}))
-        else:
+        elif len(attributes) == count:
             packed = map(pack_attributes, attributes)
+        else:
+            raise SessionMisuse(f"{count} contents came with attributes for {len(attributes)}")
+        target = self._host.queues.queue(queue)
+        claims = self._writer.put_many(contents, lifetime)
+        now = self._host.clock.now_millis()
         first = self._host.queues.take_positions(count)
         records = list(
             map(
@@ -181,12 +184,11 @@ class ProcessSession:
         """Replace the content (copy on write: the old bytes stay until the commit, and for whoever shares them)."""
         working = self._find(flow_file)
         if isinstance(data, bytes):
-            claim = self._writer.put(data, lifetime)
-            return self._set_content(working, Content(claim, 0, claim.length))
+            return self._set_content(working, self._writer.put(data, lifetime))
         with self._writer.stream(lifetime) as stream:
             for piece in _pieces(data):
                 stream.write(piece)
-        return self._set_content(working, Content(stream.claim, 0, stream.claim.length))
+        return self._set_content(working, stream.content)
 
     @contextmanager
     def writing(self, flow_file: FlowFile, lifetime: Lifetime = Lifetime.DEFAULT) -> Iterator[ClaimStream]:
@@ -194,7 +196,7 @@ class ProcessSession:
         working = self._find(flow_file)
         with self._writer.stream(lifetime) as stream:
             yield stream
-        self._set_content(working, Content(stream.claim, 0, stream.claim.length))
+        self._set_content(working, stream.content)
 
     def append(self, flow_file: FlowFile, data: bytes) -> FlowFile:
         """Content with `data` behind it: a new claim, because claims are immutable."""
@@ -202,7 +204,7 @@ class ProcessSession:
             for piece in old:
                 stream.write(piece)
             stream.write(data)
-        return self._set_content(self._find(flow_file), Content(stream.claim, 0, stream.claim.length))
+        return self._set_content(self._find(flow_file), stream.content)
 
     def import_from(self, flow_file: FlowFile, source: IO[bytes], lifetime: Lifetime = Lifetime.DEFAULT) -> FlowFile:
         """Replace the content by everything that `source` holds."""
@@ -270,7 +272,7 @@ class ProcessSession:
                     for piece in content:
                         stream.write(piece)
             stream.write(footer)
-        return self._set_content(self._find(merged), Content(stream.claim, 0, stream.claim.length))
+        return self._set_content(self._find(merged), stream.content)
 
     def put_attributes(self, flow_file: FlowFile, attributes: dict[str, str]) -> FlowFile:
         """Set attributes; only these are logged. `uuid` is the record's own and cannot be set."""
@@ -346,33 +348,44 @@ class ProcessSession:
             )
         self._require_size()
         try:
-            creates = bool(self._ingested) or self._writer.has_content or self._creates()
-            operations, created = self._operations()
+            has_content = self._writer.has_content
+            content = self._writer.sync()
+            settled = settle(self._working.values(), self._host.queues.take_positions(len(self._working)))
+            operations = self._operations(content, settled)
+            creates = has_content or bool(self._ingested) or bool(settled.created)
             if operations:
-                claims = self._foreign_claims(created)
+                claims = [claim for claim in self._pinned if claim in settled.claims()]
                 validate = (lambda: self._host.ledger.require_usable(claims)) if claims else None
                 self._host.commit(operations, creates=creates, validate=validate)
         except (CommitOutcomeUnknown, RepositoryStopped):
-            raise  # what was written may stand: giving it back to the queues could show it twice
-        except BaseException:
+            self._abandon()
+            raise
+        except Exception:
             self.rollback()
             raise
-        self._publish(created)
-        self._end(committed=True)
+        except BaseException:
+            self._abandon()  # interrupted: nobody can say where
+            raise
+        try:
+            self._writer.release(committed=True)
+        finally:
+            self._publish(settled)
+            self._end(committed=True)
 
     def rollback(self, *, penalize: bool = False) -> None:
         """Leave nothing behind: polled FlowFiles go back to their queues as they were."""
         until = self._host.clock.now_millis() + PENALTY_MILLIS
-        returned: dict[int, list[FlowFile]] = {}
-        for working in self._working.values():
-            if working.original is not None and working.source is not None:
+        returned: dict[FlowFileQueue, list[FlowFile]] = {}
+        working, self._working = self._working, {}
+        for held in working.values():
+            if held.original is not None and held.source is not None:
                 if penalize:
-                    working.source.acknowledge([working.original])
-                    working.source.penalize(working.original, until)
+                    held.source.acknowledge([held.original])
+                    held.source.penalize(held.original, until)
                 else:
-                    returned.setdefault(working.source.number, []).append(working.original)
-        for number, records in returned.items():
-            self._host.queues.by_number(number).requeue(records)
+                    returned.setdefault(held.source, []).append(held.original)
+        for queue, records in returned.items():
+            queue.requeue(records)
         self._end(committed=False)
 
     def _hold(self, queue: str, count: int, wanted: Callable[[FlowFile], bool] | None) -> list[FlowFile]:
@@ -407,9 +420,6 @@ class ProcessSession:
         entry = self._host.ledger.entry(claim.resource)
         return entry is None or not entry.uses(claim)
 
-    def _creates(self) -> bool:
-        return any(w.original is None and not w.is_removed for w in self._working.values())
-
     def _require_size(self) -> None:
         count = sum(w.original is not None or not w.is_removed for w in self._working.values())
         count += sum(len(records) for _, records in self._ingested)
@@ -418,72 +428,64 @@ class ProcessSession:
                 f"this session changes {count} FlowFiles, one transaction at most {OPERATIONS_MAX}: commit in parts"
             )
 
-    def _operations(self) -> tuple[list[Operation], dict[bytes, FlowFile]]:
-        """The transaction, and the final records of FlowFiles created in it."""
-        operations = self._writer.sync()
-        settled = [w for w in self._working.values() if not w.is_removed]
-        position = self._host.queues.take_positions(len(settled))
-        created: dict[bytes, FlowFile] = {}
-        updates: list[Operation] = []
-        for number, working in enumerate(settled, start=position):
-            assert working.target is not None
-            if working.original is None:
-                placed = Update(working.current.uuid, queue=working.target.number, queued=number)
-                created[working.current.uuid] = updated(working.current, placed)
-            else:
-                updates.append(update_of(working, working.target.number, number))
-        for _, records in self._ingested:
-            operations.extend(records)
-        operations.extend(created.values())
-        operations.extend(updates)
-        removed = [w.current.uuid for w in self._working.values() if w.is_removed and w.original is not None]
-        if removed:
-            operations.append(Delete(b"".join(removed)))
-        return operations, created
-
-    def _foreign_claims(self, created: dict[bytes, FlowFile]) -> list[ContentClaim]:
-        """Claims this transaction newly points at that this session did not write: they must still be in use."""
-        pinned = {(claim.resource, claim.offset) for claim in self._pinned}
+    def _operations(self, content: list[Operation], settled: Settled) -> list[Operation]:
+        """The transaction."""
+        ingested = [record for _, records in self._ingested for record in records]
+        if self._pinned or any(type(operation) is ClaimBlocks for operation in content):
+            claims = settled.claims() | {record.claim for record in ingested}
+            content = with_blocks_of(claims, content, self._pinned, self._host.ledger)
         return [
-            record.claim
-            for record in created.values()
-            if record.claim is not None and (record.claim.resource, record.claim.offset) in pinned
+            *content,
+            *ingested,
+            *settled.created.values(),
+            *settled.updates,
+            *([Delete(b"".join(settled.removed))] if settled.removed else []),
         ]
 
-    def _publish(self, created: dict[bytes, FlowFile]) -> None:
+    def _publish(self, settled: Settled) -> None:
         """Show in the queues what is now durable."""
-        queues = self._host.queues
-        arrivals: dict[int, list[FlowFile]] = {}
-        departures: dict[int, list[FlowFile]] = {}
+        arrivals: dict[FlowFileQueue, list[FlowFile]] = {}
+        departures: dict[FlowFileQueue, list[FlowFile]] = {}
         now = self._host.clock.now_millis()
         for working in self._working.values():
             if working.source is not None and working.original is not None:
-                departures.setdefault(working.source.number, []).append(working.original)
+                departures.setdefault(working.source, []).append(working.original)
             if working.is_removed:
                 continue
             assert working.target is not None
-            record = created.get(working.current.uuid) or self._host.ledger.find(working.current.uuid)
+            record = settled.created.get(working.current.uuid) or self._host.ledger.find(working.current.uuid)
             assert record is not None, f"FlowFile {working.current.id} vanished while this session held it"
             if working.penalty_millis:
                 working.target.penalize(record, now + working.penalty_millis)
             else:
-                arrivals.setdefault(working.target.number, []).append(record)
-        for number, records in departures.items():
-            queues.by_number(number).acknowledge(records)
-        for number, records in arrivals.items():
-            queues.offer(queues.by_number(number), records)
-        for queue, records in self._ingested:
-            queues.offer(queue, records)
+                arrivals.setdefault(working.target, []).append(record)
+        for queue, records in departures.items():
+            queue.acknowledge(records)
+        for queue, records in [*self._ingested, *arrivals.items()]:
+            self._host.queues.offer(queue, records)
         self._host.add_counters(self._counters)
 
-    def _end(self, *, committed: bool) -> None:
-        self._writer.release(committed=committed)
-        if self._pinned:
-            self._host.ledger.unpin(self._pinned)
+    def _abandon(self) -> None:
+        """The outcome is not known: the transaction may stand, so neither its files nor its FlowFiles are touched.
+
+        What it held stays out of the queues until the repository is reopened and the log tells.
+        """
+        self._writer.abandon()
         self._pinned = []
         self._working = {}
         self._ingested = []
         self._counters = {}
+
+    def _end(self, *, committed: bool) -> None:
+        """Be empty again, also if giving back what the session used fails: nothing may be given back twice."""
+        pinned, self._pinned = self._pinned, []
+        self._working = {}
+        self._ingested = []
+        self._counters = {}
+        try:
+            self._writer.release(committed=committed)
+        finally:
+            self._host.ledger.unpin(pinned)
 
 
 def _pieces(data: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:

@@ -1,9 +1,22 @@
 """A FlowFile in the hands of a session: what it was, what it is, and the least that has to be logged of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
-from ullage_agent.engine.model import NO_ATTRIBUTES, Content, FlowFile, Update, pack_attributes, unpack_attributes
+from ullage_agent.engine.model import (
+    NO_ATTRIBUTES,
+    ClaimBlocks,
+    Content,
+    ContentClaim,
+    FlowFile,
+    Operation,
+    Update,
+    pack_attributes,
+    unpack_attributes,
+    updated,
+)
 
 NOT_INHERITED = ("alternate.identifier", "discard.reason")
 """Attributes that say something of one FlowFile only."""
@@ -36,6 +49,55 @@ class Working:
         self.penalty_millis = 0
 
 
+class Settled(NamedTuple):
+    """What a session's FlowFiles come to: records to create, changes to log, uuids to delete."""
+
+    created: dict[bytes, FlowFile]
+    updates: list[Update]
+    removed: list[bytes]
+
+    def claims(self) -> set[ContentClaim | None]:
+        """The claims that FlowFiles point at anew."""
+        claims = {record.claim for record in self.created.values()}
+        return claims | {update.content.claim for update in self.updates if update.content is not None}
+
+
+def settle(workings: Iterable[Working], position: int) -> Settled:
+    """Work out the transaction's part for these FlowFiles, which take places in their queues from `position` on.
+
+    One that was created and removed in the session leaves no trace: its clones count for themselves.
+    """
+    settled = Settled({}, [], [])
+    for place, working in enumerate(workings, start=position):
+        uuid = working.current.uuid
+        if working.is_removed:
+            if working.original is not None:
+                settled.removed.append(uuid)
+            continue
+        assert working.target is not None
+        if working.original is None:
+            settled.created[uuid] = updated(working.current, Update(uuid, queue=working.target.number, queued=place))
+        else:
+            settled.updates.append(update_of(working, working.target.number, place))
+    return settled
+
+
+def with_blocks_of(
+    claims: set[ContentClaim | None], content: list[Operation], pinned: Iterable[ContentClaim], ledger: Ledger
+) -> list[Operation]:
+    """Block CRCs of the claims that a transaction names, no others: nobody would ever drop those.
+
+    Those of imported (pinned) claims are among them: if the handle was purged meanwhile, they went with it.
+    """
+    named = {(claim.resource, claim.offset) for claim in claims if claim is not None}
+    kept = [op for op in content if type(op) is not ClaimBlocks or (op.resource, op.offset) in named]
+    for claim in dict.fromkeys(pinned):
+        crcs = ledger.claim_blocks(claim)
+        if crcs is not None and claim in claims:
+            kept.append(ClaimBlocks(claim.resource, claim.offset, crcs))
+    return kept
+
+
 def update_of(working: Working, queue: int, position: int) -> Update:
     """Only what changed: one attribute of a hundred costs one attribute."""
     assert working.original is not None
@@ -47,13 +109,19 @@ def update_of(working: Working, queue: int, position: int) -> Update:
         original.size,
     ):
         content = None
+    changed: dict[str, str] = {}
+    removed: tuple[str, ...] = ()
+    if working.set or working.removed:
+        known = unpack_attributes(original.attributes)
+        changed = {name: value for name, value in working.set.items() if known.get(name) != value}
+        removed = tuple(name for name in sorted(working.removed) if name in known)
     return Update(
         original.uuid,
         None if queue == original.queue else queue,
         position,
         content,
-        pack_attributes(working.set) if working.set else None,
-        tuple(working.removed),
+        pack_attributes(changed) if changed else None,
+        removed,
     )
 
 

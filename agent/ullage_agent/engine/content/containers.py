@@ -50,6 +50,7 @@ class Container:
         self._sections = sections
         self._known: set[str] = set()
         self._lock = threading.Lock()
+        self._directory_lock = threading.Lock()
         self._bytes_used = 0
 
     def create(self, repository: str, format: int) -> None:
@@ -58,6 +59,11 @@ class Container:
         if self._files.exists(self._identity_path):
             self.require_identity(repository)
             return
+        if self.content_files():
+            raise ForeignContainer(
+                f"{self.path} holds content files but no {IDENTITY}: restore that file from a backup, or choose an "
+                "empty directory"
+            )
         identity = ContainerIdentity(format=format, repository=repository, container=self.name)
         replace_file(self._files, self._identity_path, msgspec.json.encode(identity))
 
@@ -81,6 +87,15 @@ class Container:
     def section_directory(self, claim: ResourceClaim) -> str:
         return os.path.join(self.path, str(claim.index % self._sections))
 
+    def claim_at(self, path: str) -> ResourceClaim | None:
+        """The resource claim that a content file of this container would be, by its name; None for anything else."""
+        name = os.path.basename(path)
+        millis, _, index = name.partition("-")
+        if not (millis.isdecimal() and index.isdecimal()):
+            return None
+        claim = ResourceClaim(int(index), self.name, int(millis))
+        return claim if claim.name == name and path in (self.live_path(claim), self.archive_path(claim)) else None
+
     def live_path(self, claim: ResourceClaim) -> str:
         return os.path.join(self.section_directory(claim), claim.name)
 
@@ -95,19 +110,19 @@ class Container:
         return self.live_path(claim)
 
     def ensure_directory(self, path: str) -> None:
-        """Create a section or archive directory on first use, durable in its parent."""
+        """Create a section or archive directory on first use, durable in its parent.
+
+        One that is there already may have been made by a process, or a thread, that did not come to sync it: so the
+        parent is synced at the first use in any case, and nobody passes before that is done.
+        """
         if path in self._known:
             return
-        if not self._files.exists(path):
-            self.ensure_directory_of(path)
-            self._files.make_directory(path)
-            self._files.sync_directory(os.path.dirname(path))
-        self._known.add(path)
-
-    def ensure_directory_of(self, path: str) -> None:
-        parent = os.path.dirname(path)
-        if parent != self.path:
-            self.ensure_directory(parent)
+        with self._directory_lock:
+            for directory in (os.path.dirname(path), path):
+                if directory != self.path and directory not in self._known:
+                    self._files.make_directory(directory)
+                    self._files.sync_directory(os.path.dirname(directory))
+                    self._known.add(directory)
 
     def add_bytes(self, count: int) -> None:
         """Account for content written (or, negative, given back)."""

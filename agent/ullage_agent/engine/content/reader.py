@@ -5,12 +5,12 @@ from typing import Self
 
 from crc32c import crc32c
 
-from ullage_agent.engine.content.checksum import BLOCK_BYTES, block_crc
+from ullage_agent.engine.content.checksum import BLOCK_BYTES, Hasher, block_crc
 from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.errors import ContentCorrupt, ContentMissing
 from ullage_agent.engine.files import File
 from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.model import ContentClaim, ResourceClaim
+from ullage_agent.engine.model import Action, ContentClaim, ResourceClaim
 
 WINDOW_BLOCKS = 4
 """Blocks read at a time: 1 MiB of memory a stream."""
@@ -40,12 +40,18 @@ class ContentReader:
                 self._verify(data, claim.crc, resource, claim.offset)
                 return data if size == claim.length else data[start : start + size]
             if crcs is None:
-                crcs = self._blocks_of(claim, resource)
+                crcs = self._blocks_of(file, resource, claim)
             return self._read_blocks(file, resource, claim, start, size, crcs)
 
     def stream(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None) -> Iterator[bytes]:
-        """The same range in pieces of up to 1 MiB."""
-        crcs = crcs or self._ledger.claim_blocks(claim)
+        """The same range in pieces of up to 1 MiB. The checksums are taken now: later a claim may only be pinned."""
+        return self._pieces(claim, start, size, crcs or self._ledger.claim_blocks(claim))
+
+    def _pieces(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None) -> Iterator[bytes]:
+        if crcs is None and claim.length > BLOCK_BYTES:
+            resource = self._resource(claim)
+            with self._store.reading(resource) as file:
+                crcs = self._blocks_of(file, resource, claim)
         end = start + size
         while start < end:
             window_end = (start // BLOCK_BYTES + WINDOW_BLOCKS) * BLOCK_BYTES
@@ -64,15 +70,30 @@ class ContentReader:
             raise ContentMissing(
                 f"content claim at offset {claim.offset} names resource claim {claim.resource}, which is gone"
             )
-        return entry.claim
-
-    def _blocks_of(self, claim: ContentClaim, resource: ResourceClaim) -> bytes:
-        crcs = self._ledger.claim_blocks(claim)
-        if crcs is None:
-            raise ContentCorrupt(
-                f"the block checksums of the claim at offset {claim.offset} of resource claim {resource.index} are lost"
+        resource = entry.claim
+        is_cut = resource.intent == Action.TRUNCATE and claim.end > resource.intent_length
+        if is_cut or resource.intent == Action.DELETE:
+            # Promised durably, so gone for readers, whether or not it has happened yet.
+            raise ContentMissing(
+                f"content claim at offset {claim.offset} of resource claim {resource.index} was reclaimed"
             )
-        return crcs
+        return resource
+
+    def _blocks_of(self, file: File, resource: ResourceClaim, claim: ContentClaim) -> bytes:
+        """The block CRCs. The ledger drops them with the last claimant: for what is only pinned or archived since
+        then they are worked out again, by one pass over the whole claim that its own CRC proves right.
+        """
+        crcs = self._ledger.claim_blocks(claim)
+        if crcs is not None:
+            return crcs
+        hasher = Hasher()
+        while hasher.length < claim.length:
+            count = min(WINDOW_BLOCKS * BLOCK_BYTES, claim.length - hasher.length)
+            hasher.update(self._read_exactly(file, resource, claim.offset + hasher.length, count))
+        found = hasher.block_crcs()
+        if hasher.crc != claim.crc or found is None:
+            raise self._corrupt(resource, claim.offset, claim.length)
+        return found
 
     def _read_blocks(
         self, file: File, resource: ResourceClaim, claim: ContentClaim, start: int, size: int, crcs: bytes
@@ -99,10 +120,13 @@ class ContentReader:
 
     def _verify(self, data: bytes | memoryview, crc: int, resource: ResourceClaim, offset: int) -> None:
         if crc32c(data) != crc:
-            raise ContentCorrupt(
-                f"resource claim {resource.index} ({self._path(resource)}): {len(data)} bytes at offset {offset} do "
-                "not match their checksum"
-            )
+            raise self._corrupt(resource, offset, len(data))
+
+    def _corrupt(self, resource: ResourceClaim, offset: int, count: int) -> ContentCorrupt:
+        return ContentCorrupt(
+            f"resource claim {resource.index} ({self._path(resource)}): {count} bytes at offset {offset} do not match "
+            "their checksum"
+        )
 
     def _path(self, resource: ResourceClaim) -> str:
         return self._store.container_of(resource).current_path(resource)
@@ -125,13 +149,17 @@ class ContentStream:
         self.close()
 
     def __iter__(self) -> Iterator[bytes]:
+        if self._is_closed:
+            raise ValueError("read of a closed content stream")
         if self._rest:
             rest, self._rest = self._rest, b""
             yield rest
         yield from self._pieces
 
     def read(self, count: int = -1) -> bytes:
-        """Up to `count` bytes, all of them for -1; empty at the end."""
+        """Up to `count` bytes, all of them for -1; empty at the end. ValueError once closed: the pin is gone."""
+        if self._is_closed:
+            raise ValueError("read of a closed content stream")
         if count < 0:
             return b"".join(self)
         parts: list[bytes] = []

@@ -6,7 +6,7 @@ and one snapshot. Creating paths fail on ENOSPC while the ballast still stands; 
 
 import os
 
-from ullage_agent.engine.files import Files, is_disk_full
+from ullage_agent.engine.files import File, Files, is_disk_full
 
 NAME = "ballast"
 
@@ -38,18 +38,17 @@ class Reserve:
         have = self.size_bytes
         if have >= wanted:
             return True
-        is_new = not self._files.exists(self._path)
-        file = self._files.create(self._path) if is_new else self._files.open(self._path, writable=True)
         try:
-            file.allocate(have, wanted - have)
+            is_new = not self._files.exists(self._path)
+            file = self._files.create(self._path) if is_new else self._files.open(self._path, writable=True)
+            try:
+                _allocate(file, have, wanted)
+            finally:
+                file.close()
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            file.truncate(have)
-            return False
-        finally:
-            file.close()
-        return True
+        return self.size_bytes >= wanted
 
     def spend(self) -> bool:
         """Give the ballast's blocks back to the volume; whether there were any."""
@@ -61,3 +60,12 @@ class Reserve:
         finally:
             file.close()
         return True
+
+
+def _allocate(file: File, have: int, wanted: int) -> None:
+    """All of it or nothing: a ballast says by its length how many blocks it holds."""
+    try:
+        file.allocate(have, wanted - have)
+    except OSError:
+        file.truncate(have)
+        raise

@@ -10,12 +10,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
+
+import msgspec
 
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.containers import Container, choose
-from ullage_agent.engine.errors import BackPressure, ContentMissing, ContentWriteFailed
-from ullage_agent.engine.files import File, Files
+from ullage_agent.engine.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull
+from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.model import Lifetime, ResourceClaim
 
 INDEX_BLOCK = 4_096
@@ -29,6 +32,9 @@ BACK_PRESSURE_WAIT_SECONDS = 10.0
 
 BACK_PRESSURE_POLL_SECONDS = 0.05
 
+RELIEF_SECONDS = 1.0
+"""A waiting writer asks for cleaning this often: each time costs a survey."""
+
 
 class WritableClaim:
     """A resource claim in the hands of one writer."""
@@ -36,6 +42,7 @@ class WritableClaim:
     __slots__ = (
         "claim",
         "claims",
+        "committed",
         "container",
         "failed",
         "file",
@@ -52,11 +59,22 @@ class WritableClaim:
         self.file = file
         self.path = path
         self.offset = 0
+        self.committed = 0
         self.claims = 0
         self.is_new = True
         self.name_synced = False
         self.is_ended = False
         self.failed = False
+
+    def commit(self) -> None:
+        """All that was written belongs to a transaction that stands."""
+        self.is_new = False
+        self.committed = self.offset
+
+    def end_at(self, length: int) -> None:
+        """The file has exactly this length: after a failed write that is what counts, not what was meant."""
+        self.container.add_bytes(length - self.offset)
+        self.offset = length
 
 
 class ContentRepository:
@@ -81,27 +99,35 @@ class ContentRepository:
         self._index_lock = threading.Lock()
         self._next_index = 1
         self._index_ceiling = 0
+        self._turn = count(1)
         self._pool: dict[int, list[WritableClaim]] = {lifetime: [] for lifetime in Lifetime}
+        self._active: dict[int, WritableClaim] = {}
         self._unsealed: list[ResourceClaim] = []
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
+        self._forgotten = 0
         self._open_lock = threading.Lock()
+        self._is_closed = False
+        self.inherited_ceiling = 0
         self.on_pressure: Callable[[], None] = lambda: None
 
     def start_after(self, ceiling: int) -> None:
         """Indexes up to `ceiling` may have been used before."""
+        self.inherited_ceiling = ceiling
         self._next_index = ceiling + 1
         self._index_ceiling = ceiling
 
-    def take(self, lifetime: Lifetime) -> WritableClaim:
-        """A resource claim to append to. BackPressure if no container has room within a bounded wait."""
-        with self._lock:
-            pool = self._pool[lifetime]
-            while pool:
-                writable = pool.pop()
-                if writable.container.failure is None and self._admits(writable.container):
-                    return writable
-                self._retire(writable)
-        return self._create(lifetime)
+    def take(self, lifetime: Lifetime, length: int = 0) -> WritableClaim:
+        """A resource claim to append to, in a container whose quota has `length` bytes left.
+
+        BackPressure if no container has room within a bounded wait, DiskFull if no quota allows `length`.
+        """
+        while True:
+            writable = self._from_pool(lifetime, length)
+            if writable is None:
+                return self._create(lifetime, length)
+            if writable.container.failure is None and self._admits(writable.container):
+                return writable
+            self._end(writable)
 
     def must_end(self, writable: WritableClaim) -> bool:
         """Whether the limits end this resource claim, tested when it is about to return to the pool."""
@@ -115,24 +141,14 @@ class ContentRepository:
     def give_back(self, writable: WritableClaim, *, committed: bool) -> None:
         """The writer's outcome is known: back to the pool, or closed.
 
-        Without a commit and never registered, no record can name the file: it is removed at once. Registered ones keep
-        their dead bytes until reclamation, sealed by the next transaction that passes by.
+        Without a commit and never registered, no record can name the file: it is removed at once. Registered ones are
+        cut back to what was committed, and sealed by the next transaction that passes by.
         """
-        if not self.must_end(writable):
-            with self._lock:
-                self._pool[writable.claim.lifetime].append(writable)
-            return
-        if writable.failed:
-            writable.offset = max(writable.offset, writable.file.size().length)
-        writable.file.close()
-        if committed:
-            return
-        if writable.is_new:
-            writable.container.add_bytes(-writable.offset)
-            self._files.unlink(writable.path)
+        if self.must_end(writable) or self._is_closed:
+            self._end(writable, is_recorded=committed)
         else:
             with self._lock:
-                self._unsealed.append(_sealed(writable))
+                self._pool[writable.claim.lifetime].append(writable)
 
     def take_seals(self) -> list[ResourceClaim]:
         """Seals that no transaction has carried yet, to be committed by the caller."""
@@ -140,28 +156,27 @@ class ContentRepository:
             seals, self._unsealed = self._unsealed, []
             return seals
 
+    def return_seals(self, seals: list[ResourceClaim]) -> None:
+        """Their transaction failed: the next one is to carry them."""
+        with self._lock:
+            self._unsealed.extend(seals)
+
     def open_lengths(self) -> dict[int, int]:
-        """The present length of each pooled resource claim."""
+        """The present length of each resource claim whose end no transaction has recorded yet."""
         with self._lock:
-            return {writable.claim.index: writable.offset for pool in self._pool.values() for writable in pool}
+            lengths = {seal.index: seal.length for seal in self._unsealed}
+            lengths.update((index, writable.offset) for index, writable in self._active.items())
+            return lengths
 
-    def open_paths(self) -> list[str]:
-        """The files in the pool: not all of them are known to the ledger yet."""
+    def open_claims(self) -> list[ResourceClaim]:
+        """The resource claims being written, in the pool or by a session: not all are known to the ledger yet."""
         with self._lock:
-            return [writable.path for pool in self._pool.values() for writable in pool]
-
-    def idle_claims(self) -> list[WritableClaim]:
-        """Take everything out of the pool, to be sealed at close."""
-        with self._lock:
-            idle = [writable for pool in self._pool.values() for writable in pool]
-            for pool in self._pool.values():
-                pool.clear()
-            return idle
+            return [writable.claim for writable in self._active.values()]
 
     def retire_idle(self) -> None:
         """Close the pool's files; registered ones are sealed by `take_seals`, unused ones vanish."""
-        for writable in self.idle_claims():
-            self._retire(writable, locked=False)
+        for writable in self._empty_pool():
+            self._end(writable)
 
     @contextmanager
     def reading(self, claim: ResourceClaim) -> Iterator[File]:
@@ -176,15 +191,17 @@ class ContentRepository:
                     opened.file.close()
 
     def forget(self, index: int) -> None:
-        """The file moves or goes: readers open it anew."""
+        """The file is gone: no descriptor is kept that would hold its blocks."""
         with self._open_lock:
+            self._forgotten += 1
             opened = self._open.pop(index, None)
             if opened is not None:
                 opened.doom()
 
     def close(self) -> None:
-        """Release all descriptors."""
-        for writable in self.idle_claims():
+        """Release all descriptors but those in sessions' and readers' hands, which are released when given back."""
+        self._is_closed = True
+        for writable in self._empty_pool():
             writable.file.close()
         with self._open_lock:
             for opened in self._open.values():
@@ -197,13 +214,18 @@ class ContentRepository:
     def await_room(self) -> None:
         """Wait, within bounds, until some container is below its back-pressure threshold; else BackPressure."""
         deadline = self._clock.monotonic() + BACK_PRESSURE_WAIT_SECONDS
+        relief = float("-inf")
         while not any(self._admits(container) for container in choose(self._order, 0)):
             if not choose(self._order, 0):
                 raise ContentWriteFailed(
                     "every container stopped writing after a failed sync: reopen the repository"
                 ) from self._order[0].failure
-            self.on_pressure()
-            if self._clock.monotonic() >= deadline:
+            now = self._clock.monotonic()
+            if now >= relief:
+                relief = now + RELIEF_SECONDS
+                self.on_pressure()
+                continue
+            if now >= deadline:
                 figures = ", ".join(
                     f"{container.name} {container.usage().percentage:.1f}%" for container in self._order
                 )
@@ -216,17 +238,41 @@ class ContentRepository:
     def _admits(self, container: Container) -> bool:
         return container.usage().percentage < self._back_pressure
 
-    def _create(self, lifetime: Lifetime) -> WritableClaim:
-        self.await_room()
-        index = self._take_index()
-        container = next(c for c in choose(self._order, index) if self._admits(c))
-        claim = ResourceClaim(index, container.name, self._clock.now_millis(), lifetime)
+    def _from_pool(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
+        with self._lock:
+            pool = self._pool[lifetime]
+            for at in reversed(range(len(pool))):
+                if pool[at].container.has_room_for(length):
+                    return pool.pop(at)
+        return None
+
+    def _create(self, lifetime: Lifetime, length: int) -> WritableClaim:
+        container = self._next_container(length)
+        claim = ResourceClaim(self._take_index(), container.name, self._clock.now_millis(), lifetime)
         path = container.live_path(claim)
         try:
             container.ensure_directory(os.path.dirname(path))
-            return WritableClaim(claim, container, self._files.create(path), path)
+            writable = WritableClaim(claim, container, self._files.create(path), path)
         except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(f"no room to create {path}: nothing was committed; free space and retry") from error
             raise ContentWriteFailed(f"content file {path} could not be created: {error}") from error
+        with self._lock:
+            self._active[claim.index] = writable
+        return writable
+
+    def _next_container(self, length: int) -> Container:
+        """The container whose turn it is, or the next one that admits writers and has room for `length` bytes."""
+        turn = next(self._turn)
+        while True:
+            self.await_room()
+            admitted = [container for container in choose(self._order, turn) if self._admits(container)]
+            for container in admitted:
+                if container.has_room_for(length):
+                    return container
+            if admitted:
+                figures = ", ".join(f"{c.name} {c.bytes_used} of {c.capacity}" for c in admitted)
+                raise DiskFull(f"no container's capacity has room for {length} bytes more (used: {figures})")
 
     def _take_index(self) -> int:
         """An index that was never used, whatever the clock and the crashes did: ceilings go through the log first."""
@@ -239,17 +285,52 @@ class ContentRepository:
             self._next_index += 1
             return index
 
-    def _retire(self, writable: WritableClaim, *, locked: bool = True) -> None:
-        """Close a pooled file for good."""
-        writable.file.close()
-        if writable.is_new:
-            writable.container.add_bytes(-writable.offset)
-            self._files.unlink(writable.path)
-        elif locked:
-            self._unsealed.append(_sealed(writable))
-        else:
+    def _end(self, writable: WritableClaim, *, is_recorded: bool = False) -> None:
+        """Close a file that is never appended to again. `is_recorded`: a transaction holds its seal."""
+        try:
+            if self._is_closed:
+                return
+            if writable.is_new and not is_recorded:
+                writable.end_at(0)
+                self._unlink(writable.path)
+            elif not is_recorded and not self._cut_back(writable):
+                return
             with self._lock:
-                self._unsealed.append(_sealed(writable))
+                del self._active[writable.claim.index]
+                if not is_recorded and not writable.is_new:
+                    self._unsealed.append(_sealed(writable))
+        finally:
+            writable.file.close()
+
+    def _cut_back(self, writable: WritableClaim) -> bool:
+        """Remove what no transaction named, so that the file ends, durably, where its seal will say; whether it does.
+
+        These bytes were never synced, so a crash could make the file shorter than a seal that counts them.
+        """
+        try:
+            if writable.file.size().length > writable.committed:
+                writable.file.truncate(writable.committed)
+                writable.file.sync()
+        except OSError as error:
+            # Left unsealed: the next start seals it where it then ends.
+            writable.container.failure = error
+            return False
+        writable.end_at(writable.committed)
+        return True
+
+    def _unlink(self, path: str) -> None:
+        try:
+            self._files.unlink(path)
+        except OSError:
+            # No record names the file, so it is an orphan now: surveyed, and adopted after the next start.
+            return
+
+    def _empty_pool(self) -> list[WritableClaim]:
+        with self._lock:
+            idle = [writable for pool in self._pool.values() for writable in pool]
+            for pool in self._pool.values():
+                pool.clear()
+            return idle
 
     def _acquire(self, claim: ResourceClaim) -> "_OpenFile":
         with self._open_lock:
@@ -258,6 +339,7 @@ class ContentRepository:
                 self._open.move_to_end(claim.index)
                 opened.users += 1
                 return opened
+            forgotten = self._forgotten
         container = self.container_of(claim)
         try:
             file = self._open_anywhere(container, claim)
@@ -269,6 +351,10 @@ class ContentRepository:
             opened = self._open.get(claim.index)
             if opened is not None:
                 file.close()
+            elif forgotten != self._forgotten:
+                # A file went while this one was opened, perhaps this very one: it is not kept open after the read.
+                opened = _OpenFile(file)
+                opened.is_doomed = True
             else:
                 opened = self._open[claim.index] = _OpenFile(file)
                 if len(self._open) > OPEN_FILES_MAX:
@@ -320,3 +406,17 @@ def registration(writable: WritableClaim, *, is_sealed: bool) -> ResourceClaim:
         return _sealed(writable)
     claim = writable.claim
     return ResourceClaim(claim.index, claim.container, claim.created_millis, claim.lifetime, writable.offset)
+
+
+def sealed_as_is(files: Files, store: ContentRepository, claim: ResourceClaim) -> ResourceClaim:
+    """The seal of a file that an earlier process left open: it ends where it ends."""
+    path = store.container_of(claim).current_path(claim)
+    length = claim.length
+    if files.exists(path):
+        file = files.open(path, writable=True)
+        try:
+            length = file.size().length
+            file.sync()  # or a crash could make it shorter than its seal
+        finally:
+            file.close()
+    return msgspec.structs.replace(claim, sealed=True, length=length, generation=claim.generation + 1)

@@ -8,7 +8,7 @@ Nothing here is acknowledged: a claim counts from the transaction that names it 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Self
 
@@ -18,7 +18,7 @@ from ullage_agent.engine.content.checksum import BLOCK_BYTES, Hasher
 from ullage_agent.engine.content.store import ContentRepository, WritableClaim, registration
 from ullage_agent.engine.errors import ContentMissing, ContentWriteFailed, DiskFull, SessionMisuse
 from ullage_agent.engine.files import Files, is_disk_full
-from ullage_agent.engine.model import ClaimBlocks, ContentClaim, Lifetime, Operation
+from ullage_agent.engine.model import NO_CONTENT, ClaimBlocks, Content, ContentClaim, Lifetime, Operation
 
 GATHER_BYTES = 1 << 20
 """Small claims are written together from this size on."""
@@ -41,6 +41,7 @@ class ContentWriter:
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._gathering: WritableClaim | None = None
+        self._failure: Exception | None = None
         self.blocks: list[ClaimBlocks] = []
         self.streaming: ClaimStream | None = None
 
@@ -48,39 +49,41 @@ class ContentWriter:
     def has_content(self) -> bool:
         return bool(self._used)
 
-    def put(self, data: bytes, lifetime: Lifetime = Lifetime.DEFAULT) -> ContentClaim:
-        """Store one content whose size is known."""
+    def put(self, data: bytes, lifetime: Lifetime = Lifetime.DEFAULT) -> Content:
+        """Store one content whose size is known. Empty content needs no claim."""
         length = len(data)
+        if length == 0:
+            return NO_CONTENT
         if length > BLOCK_BYTES or length >= self.store.limits.large_claim:
             with self.stream(lifetime) as stream:
                 stream.write(data)
-            return stream.claim
+            return stream.content
         writable = self.room_for(length, lifetime)
-        claim = ContentClaim(writable.claim.index, writable.offset, length, crc32c(data))
-        self.gather(writable, [data], length)
-        writable.claims += 1
-        return claim
+        claim = ContentClaim(writable.claim.index, self.gather(writable, [data]), length, crc32c(data))
+        return Content(claim, 0, length)
 
-    def put_many(self, contents: list[bytes], lifetime: Lifetime = Lifetime.DEFAULT) -> list[ContentClaim]:
-        """Store a batch, in order, in as few resource claims as `maxBatchFile` allows."""
+    def put_many(self, contents: list[bytes], lifetime: Lifetime = Lifetime.DEFAULT) -> Sequence[ContentClaim | None]:
+        """Store a batch, in order, in as few resource claims as `maxBatchFile` allows; no claim for empty content."""
         lengths = list(map(len, contents))
-        if not contents or max(lengths) > BLOCK_BYTES or max(lengths) >= self.store.limits.large_claim:
-            return [self.put(data, lifetime) for data in contents]
+        if (
+            not contents
+            or not min(lengths)
+            or max(lengths) > BLOCK_BYTES
+            or max(lengths) >= self.store.limits.large_claim
+        ):
+            return [self.put(data, lifetime).claim for data in contents]
         if sum(lengths) > self.store.limits.max_batch_file:
             middle = len(contents) // 2
             if middle == 0:
-                return [self.put(contents[0], lifetime)]
-            return self.put_many(contents[:middle], lifetime) + self.put_many(contents[middle:], lifetime)
+                return [self.put(contents[0], lifetime).claim]
+            return [*self.put_many(contents[:middle], lifetime), *self.put_many(contents[middle:], lifetime)]
         writable = self.room_for(sum(lengths), lifetime)
         index = writable.claim.index
-        offsets = accumulate(lengths, initial=writable.offset)
-        claims = [
+        offsets = accumulate(lengths, initial=self.gather(writable, contents))
+        return [
             ContentClaim(index, offset, length, crc)
             for offset, length, crc in zip(offsets, lengths, map(crc32c, contents), strict=False)
         ]
-        self.gather(writable, contents, sum(lengths))
-        writable.claims += len(contents)
-        return claims
 
     def stream(self, lifetime: Lifetime = Lifetime.DEFAULT) -> "ClaimStream":
         """Store one content of any size in bounded memory: a context manager with `write`, then `.claim`."""
@@ -119,8 +122,14 @@ class ContentWriter:
         if self.streaming is not None:
             raise SessionMisuse("a content stream is still open: close it before the commit")
         self.flush()
+        if self._failure is not None:
+            raise ContentWriteFailed(
+                f"content of this session was lost before its commit ({self._failure}): roll it back and retry"
+            ) from self._failure
         operations: list[Operation] = []
         for writable in self._used:
+            if writable.failed:  # by a stream that was given up: no claim names what it left
+                writable.end_at(writable.file.size().length)
             self._sync(writable)
             is_sealed = self.store.must_end(writable)
             if writable.is_new or is_sealed:
@@ -128,15 +137,30 @@ class ContentWriter:
         operations.extend(self.blocks)
         return operations
 
-    def release(self, *, committed: bool) -> None:
-        """The outcome is known (or the session is over): give the resource claims back."""
+    def abandon(self) -> None:
+        """The outcome is not known: leave the files as they are, for a restart to judge."""
         used, self._used, self._current = self._used, [], {}
         self._gathered, self._gathered_bytes, self._gathering = [], 0, None
         self.blocks = []
-        self.streaming = None
+        if self.streaming is not None:
+            self.streaming.abandon()
+        for writable in used:
+            writable.file.close()
+
+    def release(self, *, committed: bool) -> None:
+        """The outcome is known (or the session is over): give the resource claims back."""
+        if self._gathering is not None:
+            self._gathering.end_at(self._gathering.offset - self._gathered_bytes)
+        used, self._used, self._current = self._used, [], {}
+        self._failure = None
+        self._gathered, self._gathered_bytes, self._gathering = [], 0, None
+        self._failure = None
+        self.blocks = []
+        if self.streaming is not None:
+            self.streaming.abandon()
         for writable in used:
             if committed:
-                writable.is_new = False
+                writable.commit()
             self.store.give_back(writable, committed=committed)
 
     def room_for(self, length: int, lifetime: Lifetime) -> WritableClaim:
@@ -148,7 +172,7 @@ class ContentWriter:
             writable.is_ended = True
             writable = None
         if writable is None:
-            writable = self.store.take(lifetime)
+            writable = self.store.take(lifetime, length)
             self._current[lifetime] = writable
             self._used.append(writable)
         if not writable.container.has_room_for(length):
@@ -158,16 +182,21 @@ class ContentWriter:
             )
         return writable
 
-    def gather(self, writable: WritableClaim, buffers: list[bytes], count: int) -> None:
+    def gather(self, writable: WritableClaim, contents: list[bytes]) -> int:
+        """Put contents at the end of a resource claim, in memory until there is enough to write; their offset."""
         if self._gathering is not writable:
             self.flush()
             self._gathering = writable
-        self._gathered.extend(buffers)
+        offset = writable.offset
+        count = sum(map(len, contents))
+        self._gathered.extend(contents)
         self._gathered_bytes += count
         writable.offset += count
+        writable.claims += len(contents)
         writable.container.add_bytes(count)
         if self._gathered_bytes >= GATHER_BYTES:
             self.flush()
+        return offset
 
     def _write(self, writable: WritableClaim, buffers: list[bytes], offset: int) -> None:
         try:
@@ -177,7 +206,9 @@ class ContentWriter:
                 writable.file.write_vector(buffers, offset)
         except OSError as error:
             writable.failed = True
-            raise _write_error(writable, offset, error) from error
+            # Claims in these bytes were handed out already: nothing that names them may be committed.
+            self._failure = _write_error(writable, offset, error)
+            raise self._failure from error
 
     def _sync(self, writable: WritableClaim) -> None:
         try:
@@ -207,7 +238,8 @@ class ClaimStream:
         self._writable: WritableClaim | None = None
         self._start = 0
         self._hinted = 0
-        self._claim: ContentClaim | None = None
+        self._is_over = False
+        self._content: Content | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -219,60 +251,70 @@ class ClaimStream:
             self.abandon()
 
     @property
-    def claim(self) -> ContentClaim:
-        """The base claim; SessionMisuse before `close`."""
-        if self._claim is None:
+    def content(self) -> Content:
+        """What was written; SessionMisuse before `close`."""
+        if self._content is None:
             raise SessionMisuse("the content stream is not closed")
-        return self._claim
+        return self._content
 
     @property
     def length(self) -> int:
         return self._hasher.length
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append to the content; nothing of `data` is kept by reference."""
+        """Append to the content; nothing of `data` is kept by reference. SessionMisuse once the stream is over."""
+        if self._is_over:
+            raise SessionMisuse("the content stream is over: it was closed or abandoned, or its session ended")
         self._hasher.update(memoryview(data))
-        if self._writable is not None:
-            self._append(self._writable, data)
-        else:
-            self._head.append(bytes(data))
-            if self._hasher.length >= self._writer.store.limits.large_claim:
-                self._begin_large()
+        try:
+            if self._writable is not None:
+                self._append(self._writable, data)
+            else:
+                self._head.append(bytes(data))
+                if self._hasher.length >= self._writer.store.limits.large_claim:
+                    self._begin_large()
+        except BaseException:
+            # Whoever catches this and writes on must not get a claim with a hole in it.
+            self.abandon()
+            raise
         return len(data)
 
-    def close(self) -> ContentClaim:
+    def close(self) -> Content:
         """End the content."""
         writer = self._writer
-        if self._claim is not None:
-            return self._claim
+        if self._is_over:
+            return self.content
         writer.streaming = None
-        if self._writable is None:
+        self._is_over = True
+        if self._hasher.length == 0:
+            self._content = NO_CONTENT
+            return self._content
+        writable = self._writable
+        if writable is None:
             # Small after all: it joins the batch like any other claim.
-            length = self._hasher.length
-            writable = writer.room_for(length, self._lifetime)
-            self._start = writable.offset
-            writer.gather(writable, self._head, length)
-        else:
-            writable = self._writable
-            writable.is_ended = True
-        writable.claims += 1
-        self._claim = ContentClaim(writable.claim.index, self._start, self._hasher.length, self._hasher.crc)
+            writable = writer.room_for(self._hasher.length, self._lifetime)
+            self._start = writer.gather(writable, [b"".join(self._head)])
+        length = self._hasher.length
+        claim = ContentClaim(writable.claim.index, self._start, length, self._hasher.crc)
+        self._content = Content(claim, 0, length)
         crcs = self._hasher.block_crcs()
         if crcs is not None:
             writer.blocks.append(ClaimBlocks(writable.claim.index, self._start, crcs))
-        return self._claim
+        return self._content
 
     def abandon(self) -> None:
-        """Give up: bytes already written are dead, and end their file."""
+        """Give up: bytes already written are dead, and end their file. Nothing more is written through it."""
         self._writer.streaming = None
-        if self._writable is not None:
-            self._writable.is_ended = True
+        self._is_over = True
 
     def _begin_large(self) -> None:
         """The content has proved large: it gets an aligned place at the end of a file and streams from here on."""
         writer = self._writer
         writable = writer.room_for(0, self._lifetime)
         writer.flush()
+        # Ended from here on: other content of this session must not land amid this one.
+        writable.is_ended = True
+        writable.claims += 1
         padding = -writable.offset % ALIGNMENT
         writable.offset += padding
         writable.container.add_bytes(padding)
@@ -285,7 +327,6 @@ class ClaimStream:
     def _append(self, writable: WritableClaim, data: bytes | bytearray | memoryview) -> None:
         count = len(data)
         if not writable.container.has_room_for(count):
-            writable.failed = True
             raise DiskFull(f"container {writable.container.name} has reached its capacity at {writable.path}")
         try:
             writable.file.write(data, writable.offset)

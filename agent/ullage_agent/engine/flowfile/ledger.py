@@ -148,6 +148,7 @@ class Ledger:
                 if entry is not None:
                     entry.unpin(claim)
                     if claim.offset not in entry.live:
+                        self._drop_blocks(entry, claim)
                         self.released.setdefault(claim.resource, 0)
 
     def require_usable(self, claims: Iterable[ContentClaim]) -> None:
@@ -212,17 +213,20 @@ class Ledger:
     def _release_claim(self, claim: ContentClaim, transaction: int, millis: int) -> None:
         """One claimant less; the last one's end is a death, and the resource claim a candidate for reclamation."""
         entry = self._entry_of(claim)
+        if self._view is not None:
+            self._view.keep_resources(claim.resource % SHARDS)
         if entry.remove(claim):
             entry.last_death_millis = max(entry.last_death_millis, millis)
-            self._drop_blocks(claim)
+            self._drop_blocks(entry, claim)
             self.released[claim.resource] = transaction
 
-    def _drop_blocks(self, claim: ContentClaim) -> None:
-        shard = claim.resource % SHARDS
-        if (claim.resource, claim.offset) in self.blocks[shard]:
-            if self._view is not None:
-                self._view.keep_resources(shard)
-            del self.blocks[shard][claim.resource, claim.offset]
+    def _drop_blocks(self, entry: ResourceEntry, claim: ContentClaim) -> None:
+        """Forget a claim's block CRCs, which went with its last claimant, unless a pin still reads by them.
+
+        A view has copied the shard by now if it must have them: it leaves out those of claims that are not live.
+        """
+        if not entry.uses(claim):
+            self.blocks[claim.resource % SHARDS].pop((claim.resource, claim.offset), None)
 
     def _define_queue(self, operation: QueueDefinition, transaction: int, millis: int) -> None:
         self.queues[operation.number] = operation
@@ -267,8 +271,8 @@ class Ledger:
             record = self.shards[uuid[0]].pop(uuid, None)
             if record is None:
                 raise _unknown(uuid, transaction)
-            if record.claim is not None and self._entry_of(record.claim).remove(record.claim):
-                self._drop_blocks(record.claim)
+            if record.claim is not None:
+                self._move_out(record.claim)
         for share in operation.shares:
             entry = self.entry(share.resource)
             if entry is None:
@@ -279,6 +283,14 @@ class Ledger:
                 entry.swapped = {}
             entry.swapped[operation.name] = share
         self.swaps[operation.name] = msgspec.structs.replace(operation, uuids=b"")
+
+    def _move_out(self, claim: ContentClaim) -> None:
+        """One resident claimant less, which a swap file's share counts from now on."""
+        entry = self._entry_of(claim)
+        if self._view is not None:
+            self._view.keep_resources(claim.resource % SHARDS)
+        if entry.remove(claim):
+            self._drop_blocks(entry, claim)
 
     def _swap_in(self, operation: SwapIn, transaction: int, millis: int) -> None:
         content = self.swap_contents.pop(operation.name, None)
@@ -294,6 +306,8 @@ class Ledger:
         for share in self._retire_swap(operation.name, transaction):
             entry = self.entry(share.resource)
             if entry is not None:
+                if self._view is not None:
+                    self._view.keep_resources(share.resource % SHARDS)
                 entry.last_death_millis = max(entry.last_death_millis, millis)
                 self.released[share.resource] = transaction
 
@@ -333,14 +347,19 @@ class LedgerView:
     def keep_resources(self, shard: int) -> None:
         """Copy a shard of resource claims and block CRCs before it changes; called under the ledger's lock."""
         if self._resources[shard] is None:
-            entries = self._ledger.resources[shard].values()
+            resources = self._ledger.resources[shard]
             kept: list[Operation] = [
                 entry.claim
                 if entry.last_death_millis == entry.claim.last_death_millis
                 else msgspec.structs.replace(entry.claim, last_death_millis=entry.last_death_millis)
-                for entry in entries
+                for entry in resources.values()
             ]
-            kept.extend(self._ledger.blocks[shard].values())
+            # Not those that only a pin keeps: its session logs them again, and without it nobody would drop them.
+            kept.extend(
+                blocks
+                for (index, offset), blocks in self._ledger.blocks[shard].items()
+                if index in resources and offset in resources[index].live
+            )
             self._resources[shard] = kept
 
     def __iter__(self) -> Iterator[list[Operation]]:

@@ -7,14 +7,23 @@ no other commit waits long, and what a crash interrupts is resumed by asking aga
 import threading
 from collections.abc import Callable, Sequence
 
-from ullage_agent.contract import FlowFileSettings
+import msgspec
+
+from ullage_agent.contract import FlowFileSettings, QueuePriority
 from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.errors import FlowFileNotFound, SessionMisuse
+from ullage_agent.engine.errors import (
+    CommitOutcomeUnknown,
+    FlowFileNotFound,
+    RepositoryStopped,
+    SessionMisuse,
+    UllageError,
+)
 from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.flowfile.queues import FlowFileQueue, Polled
+from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.flowfile.swap import SwapFiles, blocks_of, summarize
 from ullage_agent.engine.model import (
     HANDLE_QUEUE,
+    ClaimBlocks,
     Delete,
     FlowFile,
     Operation,
@@ -23,6 +32,7 @@ from ullage_agent.engine.model import (
     SwapIn,
     SwapOut,
 )
+from ullage_agent.engine.wal.format import OPERATIONS_MAX
 
 DROP_SLICE = 1_000
 """FlowFiles one dropping transaction removes: about two milliseconds of everybody's time."""
@@ -53,6 +63,7 @@ class QueueManager:
         self._by_number: dict[int, FlowFileQueue] = {}
         self._position_lock = threading.Lock()
         self._position = 0
+        self.swap_failure: Exception | None = None
 
     def restore(self) -> None:
         """Fill the queues from the ledger, each in its order."""
@@ -76,12 +87,17 @@ class QueueManager:
         if queue is not None:
             return queue
         defaults = self._settings.queue_defaults
-        return self.define(
-            name,
-            priority=defaults.priority,
-            count_max=defaults.max_count,
-            bytes_max=int(defaults.max_size),
-            expiration_millis=int(defaults.expiration),
+        return self._define(
+            QueueDefinition(
+                HANDLE_QUEUE,
+                name,
+                str(defaults.priority),
+                "priority",
+                defaults.max_count,
+                int(defaults.max_size),
+                int(defaults.expiration),
+            ),
+            keep_existing=True,
         )
 
     def find(self, name: str) -> FlowFileQueue:
@@ -102,16 +118,22 @@ class QueueManager:
         bytes_max: int,
         expiration_millis: int,
     ) -> FlowFileQueue:
-        """Create a queue, or give an existing one new settings."""
-        if not name or len(name) > 255:
-            raise SessionMisuse(f"a queue's name has 1 to 255 characters, not {len(name)}")
+        """Create a queue, or give an existing one new settings. SessionMisuse, nothing changed, for impossible ones."""
+        definition = QueueDefinition(
+            HANDLE_QUEUE, name, str(priority), priority_attribute, count_max, bytes_max, expiration_millis
+        )
+        return self._define(definition, keep_existing=False)
+
+    def _define(self, wanted: QueueDefinition, *, keep_existing: bool) -> FlowFileQueue:
+        """Commit the definition under the queue's number; the lock is what makes numbers unique."""
+        _require_possible(wanted)
         with self._lock:
-            existing = self._by_name.get(name)
+            existing = self._by_name.get(wanted.name)
+            if existing is not None and keep_existing:
+                return existing
             number = existing.number if existing else max(self._by_number, default=HANDLE_QUEUE) + 1
-            definition = QueueDefinition(
-                number, name, str(priority), priority_attribute, count_max, bytes_max, expiration_millis
-            )
-            self._commit([definition])
+            definition = msgspec.structs.replace(wanted, number=number)
+            self._commit_new([definition])
             if existing is not None:
                 existing.redefine(definition)
                 return existing
@@ -136,26 +158,44 @@ class QueueManager:
     def poll(
         self, queue: FlowFileQueue, count: int, wanted: Callable[[FlowFile], bool] | None = None
     ) -> list[FlowFile]:
-        """Up to `count` FlowFiles for a session to hold; expired ones are removed for good on the way."""
+        """Up to `count` FlowFiles for a session to hold; expired ones are removed for good on the way.
+
+        Once something was found an error is left to the next poll, which will meet it again with nothing to lose.
+        """
         records: list[FlowFile] = []
-        while True:
-            if queue.needs_swap_in():
-                self._swap_in(queue)
-            polled = queue.poll(count - len(records), self._clock.now_millis(), wanted)
-            self._expire(queue, polled)
-            records.extend(polled.records)
-            if len(records) == count or not (polled.records or polled.expired):
-                if len(records) == count or wanted is not None or not queue.needs_swap_in():
-                    return records
+        try:
+            while len(records) < count:
+                if queue.needs_swap_in():
+                    self._swap_in(queue)
+                now = self._clock.now_millis()
+                rest = count - len(records)
+                polled = queue.poll(rest, now) if wanted is None else queue.poll_by(rest, now, wanted)
+                records.extend(polled.records)
+                self._remove(queue, polled.expired)
+                if wanted is not None or (queue.is_drained and not polled.expired):
+                    break
+        except BaseException as error:
+            if records and isinstance(error, UllageError | OSError):
+                return records
+            queue.requeue(records)
+            raise
+        return records
 
     def offer(self, queue: FlowFileQueue, records: list[FlowFile]) -> None:
-        """Show durable FlowFiles in a queue, and swap out what makes it too long."""
+        """Show durable FlowFiles in a queue, and swap out what makes it too long.
+
+        Never fails: their commit is over. What could not be swapped out stays in memory until the next offer or
+        `swap_out_all`.
+        """
         queue.offer(records)
-        self.swap_out(queue)
+        try:
+            self.swap_out(queue)
+        except (UllageError, OSError) as error:
+            self.swap_failure = error
 
     def swap_out(self, queue: FlowFileQueue) -> None:
         """Move whole batches of the overflow to swap files: the file is synced, then the log names it."""
-        while True:
+        while queue.has_swap_batch():
             with queue.swap_lock:
                 batch = queue.take_swap_batch()
                 if not batch:
@@ -163,106 +203,166 @@ class QueueManager:
                 try:
                     summary = self._write_swap(queue, batch)
                 except BaseException:
-                    queue.return_swap_batch(batch)
+                    queue.return_swap_batch()
                     raise
                 queue.swapped_out(summary)
 
+    def swap_out_all(self) -> None:
+        """Swap out whatever an earlier failure, or a smaller threshold, left in memory; raises what still fails."""
+        self._for_each(self.swap_out)
+        self.swap_failure = None
+
     def drop(self, queue: FlowFileQueue, on_progress: Callable[[int], None] | None = None) -> int:
-        """Remove everything that is in a queue and not held by a session; returns how many FlowFiles."""
+        """Remove as many FlowFiles as are in a queue now and not held by a session; returns how many.
+
+        Swap files go first, each whole and unread.
+        """
+        figures = queue.figures()
+        present = figures.flow_files - figures.held
         dropped = 0
-        while True:
-            with queue.swap_lock:
-                summary = queue.first_swapped()
-                if summary is not None:
-                    self._commit([SwapDrop(summary.name)])
-                    queue.swap_dropped(summary)
-                    count = summary.count
-                else:
-                    count = self._drop_slice(queue)
+        while dropped < present:
+            count = self._drop_swapped(queue) or self._drop_slice(queue, min(DROP_SLICE, present - dropped))
+            if count == 0:
+                break
             dropped += count
             if on_progress is not None:
                 on_progress(dropped)
-            if count == 0:
-                return dropped
+        return dropped
 
     def expire(self) -> int:
-        """Remove expired FlowFiles from all queues, opening a swap file only if something in it has expired."""
+        """Remove expired FlowFiles from all queues, opening a swap file only if something in it has expired.
+
+        A queue that cannot be dealt with does not keep the others from it; its error is raised at the end.
+        """
         removed = 0
-        for queue in self.all():
-            expiration = queue.definition.expiration_millis
-            if expiration == 0:
-                continue
-            due = self._clock.now_millis() - expiration
-            summary = queue.first_swapped()
-            if summary is not None and summary.entry_millis_min <= due:
-                self._swap_in(queue, even_if_active=True)
-            polled = queue.poll(0, self._clock.now_millis(), _nothing)
-            self._expire(queue, polled)
-            removed += len(polled.expired)
+
+        def expire(queue: FlowFileQueue) -> None:
+            nonlocal removed
+            if queue.definition.expiration_millis:
+                removed += self._expire_resident(queue) + self._expire_swapped(queue)
+
+        self._for_each(expire)
         return removed
 
-    def _drop_slice(self, queue: FlowFileQueue) -> int:
-        records = queue.poll(DROP_SLICE, 1 << 62).records
-        expired = queue.poll(DROP_SLICE, 1 << 62).expired if not records else []
-        records = records or expired
-        if records:
-            self._remove(queue, records)
-        return len(records)
+    def _for_each(self, work: Callable[[FlowFileQueue], None]) -> None:
+        failures: list[UllageError | OSError] = []
+        for queue in self.all():
+            try:
+                work(queue)
+            except (UllageError, OSError) as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
-    def _expire(self, queue: FlowFileQueue, polled: Polled) -> None:
-        for first in range(0, len(polled.expired), DROP_SLICE):
-            self._remove(queue, polled.expired[first : first + DROP_SLICE])
-
-    def _remove(self, queue: FlowFileQueue, records: list[FlowFile]) -> None:
-        try:
-            self._commit([Delete(b"".join(record.uuid for record in records))])
-        except BaseException:
-            queue.requeue(records)
-            raise
-        queue.acknowledge(records)
-
-    def _write_swap(self, queue: FlowFileQueue, batch: list[FlowFile]) -> SwapOut:
-        with self._ledger.lock:
-            blocks = blocks_of(self._ledger, batch)
-        summary = summarize(batch, queue.number, self._clock.now_millis())
-        self._swap_files.write(summary, batch, blocks)
-        uuids = b"".join(record.uuid for record in batch)
-        self._commit_new([_with_uuids(summary, uuids)])
-        return summary
-
-    def _swap_in(self, queue: FlowFileQueue, *, even_if_active: bool = False) -> None:
+    def _drop_swapped(self, queue: FlowFileQueue) -> int:
         with queue.swap_lock:
             summary = queue.first_swapped()
-            if summary is None or not (even_if_active or queue.needs_swap_in()):
+            if summary is None:
+                return 0
+            self._commit([SwapDrop(summary.name)])
+            queue.swap_replaced(summary, None)
+            return summary.count
+
+    def _drop_slice(self, queue: FlowFileQueue, count: int) -> int:
+        records = queue.take(count)
+        self._remove(queue, records)
+        return len(records)
+
+    def _expire_resident(self, queue: FlowFileQueue) -> int:
+        expired = queue.take_expired(self._clock.now_millis())
+        self._remove(queue, expired)
+        return len(expired)
+
+    def _expire_swapped(self, queue: FlowFileQueue) -> int:
+        """Write each swap file that holds expired FlowFiles anew without them: the others never come to memory."""
+        removed = 0
+        for summary in queue.swap_summaries():
+            due = self._clock.now_millis() - queue.definition.expiration_millis
+            if summary.entry_millis_min > due:
+                continue
+            with queue.swap_lock:
+                if summary in queue.swap_summaries():
+                    removed += self._rewrite_swap(queue, summary, due)
+        return removed
+
+    def _rewrite_swap(self, queue: FlowFileQueue, old: SwapOut, due_millis: int) -> int:
+        content = self._swap_files.read(old.name)
+        kept = [record for record in content.records if record.entry_millis > due_millis]
+        if not kept:
+            self._commit([SwapDrop(old.name)])
+            queue.swap_replaced(old, None)
+            return old.count
+        claims = {(record.claim.resource, record.claim.offset) for record in kept if record.claim is not None}
+        blocks = [crcs for crcs in content.blocks if (crcs.resource, crcs.offset) in claims]
+        new = summarize(kept, queue.number, self._clock.now_millis())
+        self._write_file(new, kept, blocks, [SwapDrop(old.name), new])
+        queue.swap_replaced(old, new)
+        return old.count - new.count
+
+    def _remove(self, queue: FlowFileQueue, records: list[FlowFile]) -> None:
+        """Delete what was taken out of a queue, in slices; what a failure leaves goes back."""
+        for first in range(0, len(records), DROP_SLICE):
+            part = records[first : first + DROP_SLICE]
+            try:
+                self._commit([Delete(b"".join(record.uuid for record in part))])
+            except (CommitOutcomeUnknown, RepositoryStopped):
+                raise  # they may be gone: only a restart can tell
+            except Exception:
+                queue.requeue(records[first:])
+                raise
+            queue.acknowledge(part)
+
+    def _write_swap(self, queue: FlowFileQueue, batch: list[FlowFile]) -> SwapOut:
+        summary = summarize(batch, queue.number, self._clock.now_millis())
+        uuids = b"".join(record.uuid for record in batch)
+        self._write_file(
+            summary, batch, blocks_of(self._ledger, batch), [msgspec.structs.replace(summary, uuids=uuids)]
+        )
+        return summary
+
+    def _write_file(
+        self, summary: SwapOut, records: list[FlowFile], blocks: list[ClaimBlocks], operations: Sequence[Operation]
+    ) -> None:
+        """A durable swap file, then the transaction that names it; without the transaction no file either."""
+        try:
+            self._swap_files.write(summary, records, blocks)
+            self._commit_new(operations)
+        except (CommitOutcomeUnknown, RepositoryStopped):
+            raise  # the log may name the file
+        except Exception:
+            self._swap_files.discard(summary.name)
+            raise
+
+    def _swap_in(self, queue: FlowFileQueue) -> None:
+        with queue.swap_lock:
+            summary = queue.first_swapped()
+            if summary is None or not queue.needs_swap_in():
                 return
             content = self._swap_files.read(summary.name)
             with self._ledger.lock:
                 self._ledger.swap_contents[summary.name] = content
-            self._commit([SwapIn(summary.name)])
+            try:
+                self._commit([SwapIn(summary.name)])
+            finally:
+                with self._ledger.lock:
+                    self._ledger.swap_contents.pop(summary.name, None)
             queue.swapped_in(summary, content.records)
 
     def _new(self, definition: QueueDefinition) -> FlowFileQueue:
-        return FlowFileQueue(definition, self._settings.swap_threshold, self._settings.swap_batch)
+        batch = min(self._settings.swap_batch, OPERATIONS_MAX)  # one transaction names a whole file
+        return FlowFileQueue(definition, self._settings.swap_threshold, batch)
 
     def _add(self, queue: FlowFileQueue) -> None:
         self._by_name[queue.name] = queue
         self._by_number[queue.number] = queue
 
 
-def _with_uuids(summary: SwapOut, uuids: bytes) -> SwapOut:
-    return SwapOut(
-        summary.name,
-        summary.queue,
-        summary.count,
-        summary.size_bytes,
-        summary.entry_millis_min,
-        summary.queued_min,
-        summary.queued_max,
-        summary.shares,
-        uuids,
-    )
-
-
-def _nothing(_: FlowFile) -> bool:
-    """The filter of a poll that only looks for what has expired."""
-    return False
+def _require_possible(definition: QueueDefinition) -> None:
+    """Before it is committed: a definition that no start can obey would keep the repository shut."""
+    if not 0 < len(definition.name) <= 255:
+        raise SessionMisuse(f"a queue's name has 1 to 255 characters, not {len(definition.name)}")
+    priorities = [str(priority) for priority in QueuePriority]
+    if definition.priority not in priorities:
+        raise SessionMisuse(f"there is no priority {definition.priority!r}: {', '.join(priorities)}")
+    if min(definition.count_max, definition.bytes_max, definition.expiration_millis) < 0:
+        raise SessionMisuse(f"queue {definition.name}: count, bytes and expiration must not be negative; 0 is no limit")

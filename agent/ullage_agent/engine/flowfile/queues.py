@@ -1,12 +1,14 @@
 """A queue: references to FlowFiles in priority order, of which the lowest may lie in swap files.
 
     active     what polls are served from, at most `swap_threshold` and what rollbacks bring back
-    overflow   arrivals while active is full or files are swapped out; a batch of it becomes a swap file
+    overflow   arrivals while active is full or something waits behind it; a batch of it becomes a swap file
+    leaving    the batch that is being written to a swap file: no longer here, not yet there
     swapped    summaries of swap files, in the order in which they come back
     penalized  FlowFiles that wait for their penalty to end
 
-For first in first out the order is exact: active, then swapped, then overflow. The other priorities hold within what
-is in memory, as in NiFi: a swap file is not opened to look for something better.
+For first in first out the order is exact: active, then swapped, then leaving, then overflow. The other priorities
+hold among the active ones, as in NiFi: a swap file is not opened to look for something better, and what arrived
+after it waits for it.
 """
 
 import heapq
@@ -16,9 +18,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ullage_agent.contract import QueuePriority
-from ullage_agent.engine.model import FlowFile, QueueDefinition, SwapOut, unpack_attributes
-
-Key = Callable[[FlowFile], tuple[object, ...]]
+from ullage_agent.engine.flowfile.order import Fifo, Heap, key_of, place
+from ullage_agent.engine.model import FlowFile, QueueDefinition, SwapOut
 
 
 class Polled(NamedTuple):
@@ -39,87 +40,11 @@ class QueueFigures(NamedTuple):
     penalized: int
 
 
-def _priority_key(attribute: str) -> Key:
-    """NiFi's PriorityAttributePrioritizer: numbers before words before nothing, each ascending."""
-
-    def key(record: FlowFile) -> tuple[object, ...]:
-        value = unpack_attributes(record.attributes).get(attribute)
-        if value is None:
-            return (2, 0, record.queued)
-        try:
-            return (0, int(value), record.queued)
-        except ValueError:
-            return (1, value, record.queued)
-
-    return key
-
-
-def key_of(definition: QueueDefinition) -> Key:
-    """The sort key of a queue's order: smallest first."""
-    keys: dict[str, Key] = {
-        QueuePriority.FIRST_IN_FIRST_OUT: lambda record: (record.queued,),
-        QueuePriority.OLDEST_FIRST: lambda record: (record.lineage_millis, record.queued),
-        QueuePriority.NEWEST_FIRST: lambda record: (-record.lineage_millis, record.queued),
-        QueuePriority.LARGEST_FIRST: lambda record: (-record.size, record.queued),
-        QueuePriority.PRIORITY_ATTRIBUTE: _priority_key(definition.priority_attribute),
-    }
-    return keys[definition.priority]
-
-
-class _Fifo:
-    """First in first out: one reference a FlowFile, no keys."""
-
-    def __init__(self) -> None:
-        self._records: deque[FlowFile] = deque()
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def push(self, records: Iterable[FlowFile]) -> None:
-        self._records.extend(records)
-
-    def push_back(self, records: list[FlowFile]) -> None:
-        self._records.extendleft(reversed(records))
-
-    def pop(self) -> FlowFile:
-        return self._records.popleft()
-
-    def records(self) -> list[FlowFile]:
-        return list(self._records)
-
-    def clear(self) -> None:
-        self._records.clear()
-
-
-class _Heap:
-    """Any other order."""
-
-    def __init__(self, key: Key) -> None:
-        self._key = key
-        self._heap: list[tuple[tuple[object, ...], bytes, FlowFile]] = []
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def push(self, records: Iterable[FlowFile]) -> None:
-        for record in records:
-            heapq.heappush(self._heap, (self._key(record), record.uuid, record))
-
-    def push_back(self, records: list[FlowFile]) -> None:
-        self.push(records)
-
-    def pop(self) -> FlowFile:
-        return heapq.heappop(self._heap)[2]
-
-    def records(self) -> list[FlowFile]:
-        return [entry[2] for entry in sorted(self._heap, key=lambda entry: entry[:2])]
-
-    def clear(self) -> None:
-        self._heap.clear()
-
-
 class FlowFileQueue:
-    """One queue. Thread-safe. What it holds is committed and durable; it never decides that on its own."""
+    """One queue. Thread-safe. What it holds is committed and durable; it never decides that on its own.
+
+    `swap_lock` is held by whoever moves FlowFiles between memory and swap files, for as long as that takes.
+    """
 
     def __init__(self, definition: QueueDefinition, swap_threshold: int, swap_batch: int) -> None:
         self.swap_lock = threading.Lock()
@@ -127,6 +52,7 @@ class FlowFileQueue:
         self._swap_threshold = swap_threshold
         self._swap_batch = swap_batch
         self._overflow: list[FlowFile] = []
+        self._leaving: list[FlowFile] = []
         self._swapped: deque[SwapOut] = deque()
         self._penalized: list[tuple[int, int, FlowFile]] = []
         self._held = 0
@@ -150,16 +76,24 @@ class FlowFileQueue:
         definition = self.definition
         return (0 < definition.count_max <= self._count) or (0 < definition.bytes_max <= self._bytes)
 
-    def redefine(self, definition: QueueDefinition) -> None:
-        """New settings; a new priority sorts what is in memory again."""
+    @property
+    def is_drained(self) -> bool:
+        """Nothing is here that a poll could get; others may hold some, or some may be penalized."""
         with self._lock:
-            records = self._active.records()
+            return not (self._active or self._is_waiting)
+
+    def redefine(self, definition: QueueDefinition) -> None:
+        """New settings; a new order sorts what is in memory again."""
+        with self._lock:
+            records = [*self._active.records(), *self._overflow]
             self._set(definition)
             self._active = self._new_order()
-            self._active.push(sorted(records, key=self._key))
+            if isinstance(self._active, Fifo):
+                self._swapped = deque(sorted(self._swapped, key=_first_place))
+            self._arrange(records)
 
     def offer(self, records: list[FlowFile]) -> None:
-        """Take in FlowFiles whose transaction is durable."""
+        """Take in FlowFiles whose transaction is durable, in the order of their places."""
         with self._lock:
             self._count += len(records)
             self._bytes += sum(record.size for record in records)
@@ -186,24 +120,69 @@ class FlowFileQueue:
                 self._count -= 1
                 self._bytes -= record.size
 
-    def poll(self, count: int, now_millis: int, wanted: Callable[[FlowFile], bool] | None = None) -> Polled:
-        """Up to `count` FlowFiles in order; with `wanted`, those of the active ones that it accepts."""
+    def poll(self, count: int, now_millis: int) -> Polled:
+        """Up to `count` FlowFiles in order; the caller holds them, and the expired ones, from now on."""
         polled = Polled([], [])
         with self._lock:
-            self._end_penalties(now_millis)
-            self._promote_overflow()
-            if wanted is not None:
-                self._poll_wanted(count, now_millis, wanted, polled)
-            else:
-                while len(polled.records) < count and self._active:
-                    record = self._active.pop()
-                    (polled.expired if self._is_expired(record, now_millis) else polled.records).append(record)
+            self._prepare(now_millis)
+            while len(polled.records) < count and self._active:
+                record = self._active.pop()
+                (polled.expired if self._is_expired(record, now_millis) else polled.records).append(record)
             self._held += len(polled.records) + len(polled.expired)
         return polled
 
+    def poll_by(self, count: int, now_millis: int, wanted: Callable[[FlowFile], bool]) -> Polled:
+        """Up to `count` of the active FlowFiles, of those that `wanted` accepts.
+
+        `wanted` is somebody else's code and may take its time: it is asked without the lock. What another poll
+        took meanwhile is not taken again.
+        """
+        with self._lock:
+            self._prepare(now_millis)
+            listed = self._active.records()
+        chosen: dict[bytes, bool] = {}
+        found = 0
+        for record in listed:
+            if self._is_expired(record, now_millis):
+                chosen[record.uuid] = False
+            elif found < count and wanted(record):
+                chosen[record.uuid] = True
+                found += 1
+        return self._take(chosen) if chosen else Polled([], [])
+
+    def take(self, count: int) -> list[FlowFile]:
+        """Up to `count` FlowFiles in memory whatever their order, age and penalty, to be dropped; held from now on."""
+        with self._lock:
+            taken = [self._active.pop() for _ in range(min(count, len(self._active)))]
+            rest = count - len(taken)
+            taken += self._overflow[:rest]
+            del self._overflow[:rest]
+            while self._penalized and len(taken) < count:
+                taken.append(heapq.heappop(self._penalized)[2])
+            self._held += len(taken)
+        return taken
+
+    def take_expired(self, now_millis: int) -> list[FlowFile]:
+        """Every expired FlowFile in memory, to be dropped; held from now on."""
+
+        def is_fresh(record: FlowFile) -> bool:
+            return not self._is_expired(record, now_millis)
+
+        with self._lock:
+            in_memory = [*self._active.records(), *self._overflow, *(entry[2] for entry in self._penalized)]
+            expired = [record for record in in_memory if not is_fresh(record)]
+            if expired:
+                self._active.replace(filter(is_fresh, self._active.records()))
+                self._overflow = list(filter(is_fresh, self._overflow))
+                self._penalized = [entry for entry in self._penalized if is_fresh(entry[2])]
+                heapq.heapify(self._penalized)
+                self._held += len(expired)
+        return expired
+
     def needs_swap_in(self) -> bool:
-        """Whether everything in memory before the first swap file is gone."""
-        return bool(self._swapped) and not self._active
+        """Whether everything in memory before the first swap file, written or being written, is gone."""
+        with self._lock:
+            return bool(self._swapped or self._leaving) and not self._active
 
     def first_swapped(self) -> SwapOut | None:
         with self._lock:
@@ -216,65 +195,71 @@ class FlowFileQueue:
             self._swapped_count -= summary.count
             self._active.push(sorted(records, key=self._key))
 
-    def swap_dropped(self, summary: SwapOut) -> None:
-        """A swap file's FlowFiles ceased to exist."""
+    def swap_replaced(self, old: SwapOut, new: SwapOut | None) -> None:
+        """Some of a swap file's FlowFiles ceased to exist: the others are in `new`; None: there are no others."""
         with self._lock:
-            self._swapped.remove(summary)
-            self._swapped_count -= summary.count
-            self._count -= summary.count
-            self._bytes -= summary.size_bytes
+            at = self._swapped.index(old)
+            if new is None:
+                del self._swapped[at]
+            else:
+                self._swapped[at] = new
+            self._swapped_count -= old.count - (new.count if new else 0)
+            self._count -= old.count - (new.count if new else 0)
+            self._bytes -= old.size_bytes - (new.size_bytes if new else 0)
+
+    def has_swap_batch(self) -> bool:
+        """Whether the overflow has grown to a batch."""
+        return len(self._overflow) >= self._swap_batch
 
     def take_swap_batch(self) -> list[FlowFile]:
-        """The lowest-priority batch, if the overflow has grown to one; else nothing. The caller swaps it out."""
+        """The lowest-priority batch, if the overflow has grown to one; else nothing. The caller swaps it out.
+
+        Until `swapped_out` or `return_swap_batch` it is on its way: nothing behind it is handed out before it.
+        """
         with self._lock:
-            if len(self._overflow) < self._swap_batch:
+            if not self.has_swap_batch():
                 return []
-            if isinstance(self._active, _Fifo):
-                batch = self._overflow[: self._swap_batch]
+            if isinstance(self._active, Fifo):
+                self._leaving = self._overflow[: self._swap_batch]
                 del self._overflow[: self._swap_batch]
-                return batch
-            ordered = sorted([*self._active.records(), *self._overflow], key=self._key)
-            batch = ordered[-self._swap_batch :]
-            keep = ordered[: -self._swap_batch]
-            self._active.clear()
-            self._active.push(keep[: self._swap_threshold])
-            self._overflow = keep[self._swap_threshold :]
-            return batch
+            else:
+                ordered = self._active.records_with(self._overflow)
+                self._leaving = ordered[-self._swap_batch :]
+                del ordered[-self._swap_batch :]
+                self._active.replace(ordered[: self._swap_threshold])
+                self._overflow = ordered[self._swap_threshold :]
+            return self._leaving
 
     def swapped_out(self, summary: SwapOut) -> None:
         """The batch lies in a swap file, durably."""
         with self._lock:
+            self._leaving = []
             self._swapped.append(summary)
             self._swapped_count += summary.count
 
-    def return_swap_batch(self, batch: list[FlowFile]) -> None:
+    def return_swap_batch(self) -> None:
         """Swapping out failed: the batch stays in memory."""
         with self._lock:
-            self._overflow[:0] = batch
+            self._overflow[:0] = self._leaving
+            self._leaving = []
 
     def restore(self, records: list[FlowFile], swapped: list[SwapOut]) -> None:
         """Fill an empty queue at start; `records` of this queue in any order."""
         with self._lock:
-            self._swapped.extend(sorted(swapped, key=lambda summary: summary.queued_min))
+            self._swapped.extend(sorted(swapped, key=_first_place))
             self._swapped_count = sum(summary.count for summary in swapped)
             self._count = len(records) + self._swapped_count
             self._bytes = sum(record.size for record in records) + sum(summary.size_bytes for summary in swapped)
-            records.sort(key=self._key)
-            first_swapped = self._swapped[0].queued_min if self._swapped else None
-            if first_swapped is None:
-                self._active.push(records[: self._swap_threshold])
-                self._overflow.extend(records[self._swap_threshold :])
-            else:
-                self._active.push(record for record in records if record.queued < first_swapped)
-                self._overflow.extend(record for record in records if record.queued >= first_swapped)
+            self._arrange(records)
 
     def records(self, limit: int | None = None) -> list[FlowFile]:
         """FlowFiles in memory in the order in which they would be polled, for listing."""
         with self._lock:
             listed = [
                 *self._active.records(),
+                *self._leaving,
                 *self._overflow,
-                *(entry[2] for entry in sorted(self._penalized)),
+                *(entry[2] for entry in sorted(self._penalized, key=lambda entry: entry[:2])),
             ]
         return listed if limit is None else listed[:limit]
 
@@ -293,47 +278,84 @@ class FlowFileQueue:
                 len(self._penalized),
             )
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether something stands behind the active ones."""
+        return bool(self._overflow or self._leaving or self._swapped)
+
     def _set(self, definition: QueueDefinition) -> None:
         self.definition = definition
         self._key = key_of(definition)
 
-    def _new_order(self) -> _Fifo | _Heap:
+    def _new_order(self) -> Fifo | Heap:
         if self.definition.priority == QueuePriority.FIRST_IN_FIRST_OUT:
-            return _Fifo()
-        return _Heap(self._key)
+            return Fifo()
+        return Heap(self._key)
+
+    def _arrange(self, records: list[FlowFile]) -> None:
+        """Divide everything in memory anew between active and overflow."""
+        ordered = sorted(records, key=self._key)
+        count = self._swap_threshold
+        if isinstance(self._active, Fifo) and (self._swapped or self._leaving):
+            # What was queued before the first swap file goes before it, however much that is.
+            first = min([*map(_first_place, self._swapped), *map(place, self._leaving)])
+            count = sum(record.queued < first for record in ordered)
+        self._active.replace(ordered[:count])
+        self._overflow = ordered[count:]
 
     def _enqueue(self, records: list[FlowFile]) -> None:
-        if not self._overflow and not self._swapped:
+        if isinstance(self._active, Fifo):
+            early = self._count_early(records)
+            self._active.push(records[:early])
+            records = records[early:]
+        if not self._is_waiting:
             room = max(0, self._swap_threshold - len(self._active))
-            if room >= len(records):
-                self._active.push(records)
-                return
             self._active.push(records[:room])
             records = records[room:]
+        is_late = self._overflow and records and self._overflow[-1].queued > records[0].queued
         self._overflow.extend(records)
+        if is_late:
+            self._overflow.sort(key=place)
 
-    def _promote_overflow(self) -> None:
-        if self._overflow and not self._swapped and not self._active:
-            ordered = sorted(self._overflow, key=self._key)
-            self._active.push(ordered[: self._swap_threshold])
-            self._overflow = ordered[self._swap_threshold :]
+    def _count_early(self, records: list[FlowFile]) -> int:
+        """How many arrivals belong before what waits: their commit was overtaken by another one."""
+        if self._is_waiting:
+            heads = [*map(_first_place, [*self._swapped][:1]), *map(place, self._leaving[:1] + self._overflow[:1])]
+            limit = min(heads)
+        elif isinstance(self._active, Fifo) and self._active:
+            limit = self._active.last
+        else:
+            return 0
+        if not records or records[0].queued > limit:
+            return 0
+        return sum(record.queued < limit for record in records)
 
-    def _poll_wanted(self, count: int, now_millis: int, wanted: Callable[[FlowFile], bool], polled: Polled) -> None:
-        kept: list[FlowFile] = []
-        for record in self._active.records():
-            if self._is_expired(record, now_millis):
-                polled.expired.append(record)
-            elif len(polled.records) < count and wanted(record):
-                polled.records.append(record)
-            else:
-                kept.append(record)
-        self._active.clear()
-        self._active.push(kept)
-
-    def _end_penalties(self, now_millis: int) -> None:
+    def _prepare(self, now_millis: int) -> None:
+        """End penalties that are over, and let the overflow in when nothing stands before it any more."""
         while self._penalized and self._penalized[0][0] <= now_millis:
-            self._active.push([heapq.heappop(self._penalized)[2]])
+            self._enqueue([heapq.heappop(self._penalized)[2]])
+        if self._overflow and not (self._active or self._swapped or self._leaving):
+            self._arrange(self._overflow)
+
+    def _take(self, chosen: dict[bytes, bool]) -> Polled:
+        """Take what is still there of the chosen ones (True) and the expired ones (False)."""
+        polled = Polled([], [])
+        kept: list[FlowFile] = []
+        with self._lock:
+            for record in self._active.records():
+                choice = chosen.get(record.uuid)
+                if choice is None:
+                    kept.append(record)
+                else:
+                    (polled.records if choice else polled.expired).append(record)
+            self._active.replace(kept)
+            self._held += len(polled.records) + len(polled.expired)
+        return polled
 
     def _is_expired(self, record: FlowFile, now_millis: int) -> bool:
         expiration = self.definition.expiration_millis
         return expiration > 0 and record.entry_millis + expiration <= now_millis
+
+
+def _first_place(summary: SwapOut) -> int:
+    return summary.queued_min

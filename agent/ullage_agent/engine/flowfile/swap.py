@@ -1,13 +1,16 @@
 """Swap files: FlowFiles of one queue that left memory.
 
-A record file (wal/records.py) whose header is a `SwapHeader`: its summary is what recovery needs, so that a start reads
-no swap file that stays swapped. The blocks hold the FlowFiles, then the block CRCs of their large claims.
+A record file (wal/records.py) whose header is a `SwapHeader`. What recovery needs, the summary with its shares, stands
+in the log and the snapshot, so that a start reads no swap file that stays swapped. The blocks hold the FlowFiles, then
+the block CRCs of their large claims.
 
     <root>/swap/<millis>-<queue number>-<uuid>.swap
 """
 
 import os
 from collections.abc import Iterable
+
+import msgspec
 
 from ullage_agent.engine.errors import RepositoryDamaged
 from ullage_agent.engine.files import Files
@@ -31,7 +34,7 @@ SUFFIX = ".swap"
 
 
 class SwapHeader(RecordHeader, frozen=True, kw_only=True):
-    """`summary` is the `SwapOut` that brought the file into the log, without the uuids."""
+    """`summary` is the `SwapOut` that brought the file into the log, without uuids and shares: those may be many."""
 
     summary: SwapOut
 
@@ -52,7 +55,7 @@ class SwapFiles:
             serde=self._serde.name,
             serde_version=self._serde.version,
             repository=self._repository,
-            summary=summary,
+            summary=msgspec.structs.replace(summary, shares=()),
         )
         operations: list[Operation] = [*records, *blocks]
         runs = (operations[at : at + BLOCK_RECORDS] for at in range(0, len(operations), BLOCK_RECORDS))
@@ -98,6 +101,14 @@ class SwapFiles:
             removed = True
         if removed:
             self._files.sync_directory(self.directory)
+
+    def discard(self, name: str) -> None:
+        """Give up a file that nothing will name, whatever of it was written."""
+        try:
+            if self._files.exists(self.path(name)):
+                self._files.unlink(self.path(name))
+        except OSError:
+            return  # the next start removes what no transaction names
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)

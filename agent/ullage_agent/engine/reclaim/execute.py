@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.content.containers import Container
+from ullage_agent.engine.content.reserve import Reserve
 from ullage_agent.engine.content.store import ContentRepository
-from ullage_agent.engine.files import Files
+from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.model import Action, Operation, ResourceClaim, ResourceClaimGone
 from ullage_agent.engine.reclaim.plan import Plan, Step
@@ -28,16 +30,39 @@ Commit = Callable[[Sequence[Operation]], None]
 
 @dataclass(slots=True)
 class Report:
-    """What an execution did. `skipped` steps were overtaken by events; a later plan sees them anew."""
+    """What an execution did. `skipped` steps were overtaken by events; a later plan sees them anew.
+
+    `problems` names files that were not there to be cut: their content was lost before, and `check` reports it.
+    """
 
     done: dict[Action, int] = field(default_factory=dict)
     freed_bytes: int = 0
     skipped: int = 0
     is_stopped: bool = False
+    problems: list[str] = field(default_factory=list)
 
     def add(self, action: Action, freed_bytes: int) -> None:
         self.done[action] = self.done.get(action, 0) + 1
         self.freed_bytes += freed_bytes
+
+    def merge(self, other: "Report") -> None:
+        """Add what another execution did."""
+        for action, count in other.done.items():
+            self.done[action] = self.done.get(action, 0) + count
+        self.freed_bytes += other.freed_bytes
+        self.skipped += other.skipped
+        self.is_stopped |= other.is_stopped
+        self.problems += other.problems
+
+
+@dataclass(slots=True)
+class _Result:
+    """One change that has happened but for the sync of `directories`: what to commit, and what to report then."""
+
+    intent: ResourceClaim
+    operation: Operation
+    freed_bytes: int
+    directories: tuple[str, ...] = ()
 
 
 class Executor:
@@ -56,7 +81,7 @@ class Executor:
         should_stop: Callable[[], bool] = lambda: False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Report:
-        """Run a plan once. Stops between slices when asked; an error leaves intents that the next start finishes."""
+        """Run a plan once. Stops between slices when asked; an error leaves intents that the next run finishes."""
         report = Report()
         for first in range(0, len(plan.steps), SLICE_STEPS):
             if should_stop():
@@ -73,28 +98,56 @@ class Executor:
         return report
 
     def finish(self, intents: Iterable[ResourceClaim], report: Report) -> None:
-        """Do what durable intents promise, and commit that it is done. Safe to repeat after any crash."""
-        results: list[Operation] = []
-        directories: set[str] = set()
+        """Do what durable intents promise, and commit that it is done. Safe to repeat after any crash.
+
+        An intent that fails does not keep the others from being finished; the first failure is raised at the end. What
+        is not committed as done is charged to its container until it is: by the next run, or after the next start.
+        """
+        results: list[_Result] = []
+        failures: list[OSError] = []
         for intent in intents:
-            container = self._store.container_of(intent)
-            self._store.forget(intent.index)
-            if intent.intent == Action.TRUNCATE:
-                results.append(self._truncate(intent, report))
-            elif intent.intent == Action.ARCHIVE:
-                results.append(self._archive(intent, report, directories))
-            else:
-                path = container.current_path(intent)
-                if self._files.exists(path):
-                    self._files.unlink(path)
-                directories.add(os.path.dirname(path))
-                container.add_bytes(-intent.length)
-                report.add(Action.DELETE, intent.length)
-                results.append(ResourceClaimGone(intent.index))
-        for directory in sorted(directories):
-            if self._files.exists(directory):
+            try:
+                results.append(self._change(intent, report))
+            except OSError as error:
+                failures.append(error)
+        results = self._sync_directories(results, failures)
+        if results:
+            self._commit([result.operation for result in results])
+        for result in results:
+            self._store.container_of(result.intent).add_bytes(-result.freed_bytes)
+            report.add(Action(result.intent.intent), result.freed_bytes)
+        if failures:
+            raise failures[0]
+
+    def pending(self) -> list[ResourceClaim]:
+        """Durable intents that an earlier failure left unfinished, but for those where only a restart can tell."""
+        return [
+            entry.claim
+            for entry in self._ledger.entries()
+            if entry.has_intent and self._store.container_of(entry.claim).failure is None
+        ]
+
+    def _change(self, intent: ResourceClaim, report: Report) -> _Result:
+        if intent.intent == Action.TRUNCATE:
+            return self._truncate(intent, report)
+        if intent.intent == Action.ARCHIVE:
+            return self._archive(intent)
+        return self._delete(intent)
+
+    def _sync_directories(self, results: Sequence[_Result], failures: list[OSError]) -> list[_Result]:
+        """The results whose names are durable."""
+        failed: set[str] = set()
+        for directory in sorted({directory for result in results for directory in result.directories}):
+            try:
                 self._files.sync_directory(directory)
-        self._commit(results)
+            except OSError as error:
+                failed.add(directory)
+                failures.append(error)
+        for result in results:
+            if not failed.isdisjoint(result.directories):
+                # As with content: after a failed sync only a restart can tell what the disk holds.
+                self._store.container_of(result.intent).failure = failures[-1]
+        return [result for result in results if failed.isdisjoint(result.directories)]
 
     def _intend(self, steps: Sequence[Step]) -> list[ResourceClaim]:
         """The steps that still hold, as intents; at most what the plan named."""
@@ -123,31 +176,62 @@ class Executor:
                 )
         return intents
 
-    def _truncate(self, intent: ResourceClaim, report: Report) -> ResourceClaim:
+    def _truncate(self, intent: ResourceClaim, report: Report) -> _Result:
         container = self._store.container_of(intent)
         path = container.current_path(intent)
-        file = self._files.open(path, writable=True)
+        try:
+            file = self._files.open(path, writable=True)
+        except FileNotFoundError:
+            # Its live content was lost before, which reads and `check` report. An intent kept for it would be tried
+            # for ever, and would stop the next start.
+            report.problems.append(f"resource claim {intent.index}: {path} is missing")
+            return _Result(intent, _done(intent), 0)
         try:
             if file.size().length > intent.intent_length:
                 file.truncate(intent.intent_length)
             # Reported as freed means freed for good: without this a crash could bring the tail back.
-            file.sync()
+            self._sync(file, container)
         finally:
             file.close()
-        freed = intent.length - intent.intent_length
-        container.add_bytes(-freed)
-        report.add(Action.TRUNCATE, freed)
-        return _done(intent, length=intent.intent_length)
+        return _Result(intent, _done(intent, length=intent.intent_length), intent.length - intent.intent_length)
 
-    def _archive(self, intent: ResourceClaim, report: Report, directories: set[str]) -> ResourceClaim:
+    def _sync(self, file: File, container: Container) -> None:
+        try:
+            file.sync()
+        except OSError as error:
+            container.failure = error
+            raise
+
+    def _archive(self, intent: ResourceClaim) -> _Result:
         container = self._store.container_of(intent)
         source, target = container.live_path(intent), container.archive_path(intent)
-        container.ensure_directory(os.path.dirname(target))
+        self._spending_reserve(container, lambda: container.ensure_directory(os.path.dirname(target)))
         if self._files.exists(source):
-            self._files.rename(source, target)
-        directories.update((os.path.dirname(source), os.path.dirname(target)))
-        report.add(Action.ARCHIVE, 0)
-        return _done(intent, archived_millis=self._clock.now_millis())
+            self._spending_reserve(container, lambda: self._files.rename(source, target))
+        elif not self._files.exists(target):
+            return _Result(intent, ResourceClaimGone(intent.index), intent.length)
+        directories = (os.path.dirname(source), os.path.dirname(target))
+        return _Result(intent, _done(intent, archived_millis=self._clock.now_millis()), 0, directories)
+
+    def _spending_reserve(self, container: Container, change: Callable[[], None]) -> None:
+        """A new directory or name may need a block, and a full disk must not keep us from emptying it."""
+        try:
+            change()
+        except OSError as error:
+            if not is_disk_full(error) or not Reserve(self._files, container.path).spend():
+                raise
+            change()
+
+    def _delete(self, intent: ResourceClaim) -> _Result:
+        container = self._store.container_of(intent)
+        path = container.current_path(intent)
+        if self._files.exists(path):
+            self._files.unlink(path)
+        self._store.forget(intent.index)
+        return _Result(intent, ResourceClaimGone(intent.index), intent.length, self._existing(os.path.dirname(path)))
+
+    def _existing(self, directory: str) -> tuple[str, ...]:
+        return (directory,) if self._files.exists(directory) else ()
 
 
 def _done(intent: ResourceClaim, *, length: int | None = None, archived_millis: int | None = None) -> ResourceClaim:

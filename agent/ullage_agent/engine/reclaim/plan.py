@@ -65,9 +65,13 @@ def _freed(action: Action, figures: ResourceFigures) -> int:
     return figures.length if action == Action.DELETE else 0
 
 
-def oldest_archived(survey: Survey, limit: int) -> list[ResourceFigures]:
-    """The archived resource claims that are to go first, at most `limit` of them, oldest first."""
-    archived = (figures for figures in survey.resources if figures.archived_millis and not figures.has_intent)
+def oldest_archived(survey: Survey, container: str, limit: int) -> list[ResourceFigures]:
+    """The archived resource claims of a container that are to go first, at most `limit` of them, oldest first."""
+    archived = (
+        figures
+        for figures in survey.resources
+        if figures.archived_millis and not figures.has_intent and figures.container == container
+    )
     return heapq.nsmallest(limit, archived, key=lambda figures: (figures.archived_millis, figures.resource))
 
 

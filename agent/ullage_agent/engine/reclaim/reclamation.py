@@ -4,18 +4,24 @@ What died is noted when its transaction is applied (`Ledger.released`) and looke
 note is a shortcut: after a restart, or whenever it was lost, a survey derives the same from the ledger.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.content.store import ContentRepository
+from ullage_agent.engine.content.containers import ARCHIVE
+from ullage_agent.engine.content.store import ContentRepository, sealed_as_is
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.model import Operation, ResourceClaim
 from ullage_agent.engine.reclaim.execute import Executor, Report
+from ullage_agent.engine.reclaim.orphans import Orphan, find_orphans
 from ullage_agent.engine.reclaim.plan import (
     Plan,
+    Step,
     oldest_archived,
     plan_archive_cleaning,
     plan_release,
@@ -23,6 +29,9 @@ from ullage_agent.engine.reclaim.plan import (
 )
 from ullage_agent.engine.reclaim.survey import ResourceFigures, Survey, take_survey
 from ullage_agent.engine.wal.log import WriteAheadLog
+
+ADOPTION_SLICE = 1_000
+"""Orphans one transaction adopts."""
 
 OLDEST_MAX = 10_000
 """Archived resource claims remembered as next to go, as in NiFi; beyond that the ledger is asked again."""
@@ -40,7 +49,9 @@ class Reclamation:
         clock: Clock,
         spec: ContentRepositorySpec,
         log: WriteAheadLog,
+        oldest_max: int = OLDEST_MAX,
     ) -> None:
+        self._files = files
         self._ledger = ledger
         self._content = content
         self._commit = commit
@@ -49,18 +60,26 @@ class Reclamation:
         self._log = log
         self._executor = Executor(files, ledger, content, commit, clock)
         self._run_lock = threading.Lock()
-        self._oldest: list[ResourceFigures] = []
+        self.oldest_max = oldest_max
+        self._oldest: dict[str, list[ResourceFigures]] = {}
         self._is_derived = False
+        self._has_sealed_inherited = False
 
-    def survey(self) -> Survey:
-        """What the disk holds now."""
+    def survey(self, *, orphans: bool = False) -> Survey:
+        """What the disk holds now; with `orphans` also the files that no record names, for which it reads all
+        directories.
+        """
         lengths = self._content.open_lengths()
-        return take_survey(self._ledger, self._content.containers.values(), self._clock.now_millis(), lengths)
+        survey = take_survey(self._ledger, self._content.containers.values(), self._clock.now_millis(), lengths)
+        if orphans:
+            survey = survey._replace(orphans=tuple(find_orphans(self._files, self._ledger, self._content)))
+        return survey
 
     def plan_truncation(self, *, eager: bool = False) -> Plan:
         """Dead tails that could be cut off now."""
-        self.commit_seals()
-        return plan_truncation(self.survey(), self._spec, eager=eager)
+        with self._run_lock:
+            self._begin()
+            return plan_truncation(self.survey(), self._spec, eager=eager)
 
     def execute(
         self,
@@ -70,36 +89,56 @@ class Reclamation:
     ) -> Report:
         """Carry out a plan."""
         with self._run_lock:
-            return self._executor.execute(plan, should_stop, on_progress)
+            report = self._begin()
+            report.merge(self._executor.execute(plan, should_stop, on_progress))
+        return report
 
     def clean(self) -> Report:
         """Move free resource claims to the archive (or delete them), and delete what the archive no longer keeps."""
         with self._run_lock:
-            self.commit_seals()
-            released = self._executor.execute(plan_release(self.survey(), self._spec.archive))
-            cleaned = self._clean_archive()
-        for action, count in cleaned.done.items():
-            released.done[action] = released.done.get(action, 0) + count
-        released.freed_bytes += cleaned.freed_bytes
-        released.skipped += cleaned.skipped
-        return released
+            return self._clean()
 
     def truncate(self) -> Report:
         """One run of the truncation task: what died durably since the last one, and what was deferred."""
         with self._run_lock:
-            self.commit_seals()
-            candidates = self._take_candidates()
-            survey = self.survey()
-            plan = plan_truncation(survey, self._spec, candidates=candidates)
-            report = self._executor.execute(plan)
-            self._keep_candidates(step.resource for step in plan.deferred)
-        return report
+            return self._truncate()
+
+    def adopt_orphans(self) -> int:
+        """Take up files that a crash left without a record, as resource claims without claimants; returns how many.
+
+        From then on they are archived, or deleted, like other dead content. Only an open repository can do it, so
+        snapshot, logs, swap summaries and containers have all been read without error.
+        """
+        with self._run_lock:
+            millis = self._clock.now_millis()
+            adopted = [
+                msgspec.structs.replace(
+                    orphan.claim,
+                    length=orphan.length,
+                    sealed=True,
+                    generation=1,
+                    archived_millis=millis if _is_archived(orphan) else 0,
+                    last_death_millis=millis,
+                )
+                for orphan in find_orphans(self._files, self._ledger, self._content)
+                if orphan.claim is not None
+            ]
+            for first in range(0, len(adopted), ADOPTION_SLICE):
+                claims = adopted[first : first + ADOPTION_SLICE]
+                self._commit(claims)
+                for claim in claims:
+                    self._content.container_of(claim).add_bytes(claim.length)
+            return len(adopted)
 
     def relieve(self) -> None:
-        """A writer waits for room: clean now, unless a run is under way already."""
-        if self._run_lock.locked():
+        """A writer waits for room: clean and truncate now, unless a run is under way already."""
+        if not self._run_lock.acquire(blocking=False):
             return
-        self.clean()
+        try:
+            self._clean()
+            self._truncate()
+        finally:
+            self._run_lock.release()
 
     def resume(self, intents: list[ResourceClaim]) -> Report:
         """Finish what a crash cut short."""
@@ -108,22 +147,83 @@ class Reclamation:
             self._executor.finish(intents, report)
         return report
 
-    def commit_seals(self) -> None:
+    def _commit_seals(self) -> None:
         """Make seals of files that a failed or rolled back session left behind durable."""
+        if not self._has_sealed_inherited:
+            self._content.return_seals(self._inherited_seals())
+            self._has_sealed_inherited = True
         seals = self._content.take_seals()
         if seals:
-            self._commit(seals)
+            try:
+                self._commit(seals)
+            except BaseException:
+                self._content.return_seals(seals)
+                raise
 
-    def _clean_archive(self) -> Report:
-        survey = self.survey()
-        if not self._oldest:
-            self._oldest = oldest_archived(survey, OLDEST_MAX)
-        current = {figures.resource: figures for figures in survey.resources if figures.archived_millis}
-        oldest = [current[figures.resource] for figures in self._oldest if figures.resource in current]
-        plan = plan_archive_cleaning(oldest, survey.containers, self._spec.archive, survey.millis)
-        report = self._executor.execute(plan)
-        going = {step.resource for step in plan.steps}
-        self._oldest = [figures for figures in oldest if figures.resource not in going]
+    def _inherited_seals(self) -> list[ResourceClaim]:
+        """Of files that the last process left open though its log ended cleanly: nobody appends to them any more."""
+        seals = []
+        for entry in self._ledger.entries():
+            claim = entry.claim
+            if not claim.sealed and claim.index <= self._content.inherited_ceiling:
+                seal = sealed_as_is(self._files, self._content, claim)
+                self._content.container_of(claim).add_bytes(seal.length - claim.length)
+                seals.append(seal)
+        return seals
+
+    def _begin(self) -> Report:
+        """Before each run: finish what an earlier one could not, and seal what sessions left behind."""
+        report = Report()
+        pending = self._executor.pending()
+        if pending:
+            self._executor.finish(pending, report)
+        self._commit_seals()
+        return report
+
+    def _clean(self) -> Report:
+        report = self._begin()
+        report.merge(self._executor.execute(plan_release(self.survey(), self._spec.archive)))
+        self._clean_archive(report)
+        return report
+
+    def _clean_archive(self, report: Report) -> None:
+        """Delete by retention and usage, over and over as long as all of the oldest ones went."""
+        while True:
+            survey = self.survey()
+            is_exhausted = False
+            current = {figures.resource: figures for figures in survey.resources if figures.archived_millis}
+            steps: list[Step] = []
+            for container in survey.containers:
+                known = self._oldest.get(container.name, [])
+                oldest = [current[figures.resource] for figures in known if figures.resource in current]
+                if not oldest:
+                    oldest = oldest_archived(survey, container.name, self.oldest_max)
+                plan = plan_archive_cleaning(oldest, [container], self._spec.archive, survey.millis)
+                going = {step.resource for step in plan.steps}
+                steps.extend(plan.steps)
+                self._oldest[container.name] = [figures for figures in oldest if figures.resource not in going]
+                is_exhausted |= bool(going) and not self._oldest[container.name]
+            done = self._executor.execute(Plan(tuple(steps)))
+            report.merge(done)
+            if not is_exhausted or not done.done:
+                return
+
+    def _truncate(self) -> Report:
+        report = self._begin()
+        try:
+            candidates = self._take_candidates()
+            survey = self.survey()
+            plan = plan_truncation(survey, self._spec, candidates=candidates)
+            done = self._executor.execute(plan)
+        except BaseException:
+            # What was taken is not lost: the next run looks at everything, as the first one does.
+            self._is_derived = False
+            raise
+        report.merge(done)
+        kept = [step.resource for step in (*plan.deferred, *(plan.steps if done.skipped else ()))]
+        # What is still written may end below a dead tail; nothing says so again when it is sealed.
+        kept += [figures.resource for figures in survey.resources if not figures.is_sealed and figures.dead_tail_bytes]
+        self._keep_candidates(kept)
         return report
 
     def _take_candidates(self) -> set[int] | None:
@@ -142,3 +242,7 @@ class Reclamation:
         with self._ledger.lock:
             for index in indexes:
                 self._ledger.released.setdefault(index, 0)
+
+
+def _is_archived(orphan: Orphan) -> bool:
+    return os.path.basename(os.path.dirname(orphan.path)) == ARCHIVE

@@ -10,6 +10,7 @@ from ullage_agent.engine.content.containers import Container, Usage
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.model import Action
+from ullage_agent.engine.reclaim.orphans import Orphan
 
 
 class ResourceFigures(NamedTuple):
@@ -53,11 +54,12 @@ class ContainerFigures(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """A moment's figures of everything."""
+    """A moment's figures of everything. `orphans` only where they were asked for: finding them reads directories."""
 
     millis: int
     resources: tuple[ResourceFigures, ...]
     containers: tuple[ContainerFigures, ...]
+    orphans: tuple[Orphan, ...] = ()
 
 
 def take_survey(

@@ -1,6 +1,7 @@
 """Reading a log back: the snapshot, the chains of log files, and the replay (seed 003, restore steps 2 to 7).
 
-Changes one thing on disk: a lone `.partial` that proves whole becomes the snapshot, any other one is removed.
+Changes two things on disk: a lone `.partial` that proves whole becomes the snapshot, any other one is removed; and
+an empty directory gets an empty snapshot.
 """
 
 from __future__ import annotations
@@ -14,10 +15,18 @@ import msgspec
 from ullage_agent.engine.errors import RepositoryDamaged
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.model import Operation
+from ullage_agent.engine.wal.partition import partition_directory, partition_numbers
 from ullage_agent.engine.wal.records import RecordReader
 from ullage_agent.engine.wal.restore import Chain, Resolution, TornTail, replay, resolve, scan_partition
 from ullage_agent.engine.wal.serde import SerDe
-from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader, publish
+from ullage_agent.engine.wal.snapshot import (
+    PARTIAL,
+    SNAPSHOT,
+    SNAPSHOT_MAGIC,
+    SnapshotHeader,
+    publish,
+    write_empty_snapshot,
+)
 from ullage_agent.engine.wal.state import LogState
 
 Watcher = Callable[[Sequence[Operation]], None]
@@ -40,7 +49,14 @@ class LogLoader:
     """Loads one log into a state, once."""
 
     def __init__(
-        self, files: Files, directory: str, repository: str, state: LogState, serde: SerDe, partitions: int
+        self,
+        files: Files,
+        directory: str,
+        repository: str,
+        state: LogState,
+        serde: SerDe,
+        partitions: int,
+        millis: int,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -48,30 +64,36 @@ class LogLoader:
         self._state = state
         self._serde = serde
         self._partitions = partitions
+        self._millis = millis
         self.snapshot_bytes = 0
 
     def load(self, on_replayed: Watcher | None) -> tuple[RestoreReport, list[Chain]]:
         header, records = self._load_snapshot()
+        numbers = partition_numbers(self._files, self._directory)
+        if header is None and not numbers:
+            write_empty_snapshot(self._files, self._directory, self._repository, self._serde, self._millis)
         after = header.last_id if header else 0
-        sequences = header.next_sequences if header else {}
+        sequences = header.next_sequences if header else dict.fromkeys(numbers, 1)
         chains = []
-        for name in self._files.list_directory(self._directory):
-            if not name.startswith("partition-"):
-                continue
-            number = int(name.removeprefix("partition-"))
-            directory = os.path.join(self._directory, name)
+        for number in numbers:
+            directory = partition_directory(self._directory, number)
             chains.append(
                 scan_partition(self._files, directory, number, sequences.get(number), self._repository, self._serde)
             )
-        lost = set(sequences) - {chain.number for chain in chains}
+        lost = set(sequences) - set(numbers)
         if lost:
             raise RepositoryDamaged(
                 f"{self._directory}: log partitions {sorted(lost)}, which the snapshot needs, are missing; restore "
                 "them from a backup of this volume"
             )
         resolution = resolve(chains, after)
+        if header is None and numbers and resolution.last_id == 0:
+            raise RepositoryDamaged(
+                f"{self._directory} has neither a snapshot nor a log from the first transaction on: restore it from a "
+                "backup"
+            )
         transactions = self._replay(chains, resolution, on_replayed)
-        is_covered = set(sequences) == set(range(self._partitions))
+        is_covered = header is not None and set(sequences) == set(range(self._partitions))
         report = RestoreReport(
             snapshot_last_id=after,
             last_id=resolution.last_id,

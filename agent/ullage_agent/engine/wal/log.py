@@ -27,7 +27,7 @@ from ullage_agent.engine.errors import (
     RepositoryStopped,
     TransactionTooLarge,
 )
-from ullage_agent.engine.files import Files, is_disk_full
+from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.model import Operation, operation_count
 from ullage_agent.engine.wal.format import (
     CLOSE,
@@ -39,12 +39,15 @@ from ullage_agent.engine.wal.format import (
     CloseRecord,
 )
 from ullage_agent.engine.wal.loading import LogLoader, RestoreReport, Watcher
-from ullage_agent.engine.wal.partition import LogIdentity, Partition
-from ullage_agent.engine.wal.records import write_records
-from ullage_agent.engine.wal.restore import (
-    Chain,
-    log_name,
+from ullage_agent.engine.wal.partition import (
+    LogIdentity,
+    Partition,
+    log_paths,
+    partition_directory,
+    partition_numbers,
 )
+from ullage_agent.engine.wal.records import write_records
+from ullage_agent.engine.wal.restore import Chain, log_name
 from ullage_agent.engine.wal.serde import SerDe
 from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT_MAGIC, SnapshotHeader, publish
 from ullage_agent.engine.wal.state import LogState
@@ -126,14 +129,14 @@ class WriteAheadLog:
             self._reserve(partition, len(payload))
             if validate is not None:
                 validate()
-            with self._id_lock:
-                id = self._last_id + 1
-                self._last_id = id
-            self._write(partition, id, payload)
-            self._apply(id, millis, operations)
-            return id
+            id, failure = self._write_and_apply(partition, payload, operations, millis)
         finally:
             partition.lock.release()
+        if failure is None:
+            return id
+        if is_disk_full(failure):
+            raise DiskFull(f"no room for transaction {id} in {self._directory}") from failure
+        raise failure
 
     def wait_durable(self, id: int) -> None:
         """Return when every transaction up to `id` is synced; the caller that gets here first does it for all.
@@ -144,16 +147,18 @@ class WriteAheadLog:
         """
         if self._durable >= id:
             return
-        with self._sync_lock:
-            if self._durable >= id:
-                return
-            if self._failure is not None:
-                raise CommitOutcomeUnknown(
-                    f"transaction {id} was written, but the log stopped before it was synced: it may or may not "
-                    "be there; reopen the repository to find out"
-                ) from self._failure
-            self._pace()
-            self._sync(id)
+        try:
+            with self._sync_lock:
+                if self._durable >= id:
+                    return
+                self._require_trust()
+                self._pace()
+                self._sync()
+        except BaseException as error:  # an interrupted wait says as little about the disk as a failed sync
+            raise CommitOutcomeUnknown(
+                f"transaction {id} was written, but not proved durable ({error}): it may or may not be there; reopen "
+                "the repository to find out"
+            ) from error
 
     def checkpoint(self, on_progress: Callable[[int], None] | None = None) -> int:
         """Publish a snapshot of everything applied so far and delete the log before it; returns its last id.
@@ -164,33 +169,13 @@ class WriteAheadLog:
             rotate | freeze | sync old log | write partial, sync | rename, sync directory | delete old logs
             ^ exclusive ^                                          ^ commit point
             a crash before it: the old snapshot and all logs count; after it: leftovers are ignored and removed
+
+        When it fails before the commit point, the log goes on, and so may the next checkpoint.
         """
         self._require_running()
         with self._checkpoint_lock:
-            last_id, sequences, blocks = self._rotate()
-            try:
-                self.wait_durable(last_id)
-                header = SnapshotHeader(
-                    format=FORMAT_VERSION,
-                    serde=self._serde.name,
-                    serde_version=self._serde.version,
-                    repository=self._repository,
-                    last_id=last_id,
-                    created_millis=self._clock.now_millis(),
-                    next_sequences=sequences,
-                )
-                partial = os.path.join(self._directory, PARTIAL)
-                self.snapshot_bytes = write_records(
-                    self._files, partial, SNAPSHOT_MAGIC, header, blocks, self._serde, on_progress
-                )
-            except OSError as error:
-                raise _checkpoint_error(self._directory, error) from error
-            finally:
-                self._state.release()
-            publish(self._files, self._directory)
-            self.snapshot_id = last_id
-            self._delete_old_logs()
-        return last_id
+            self._require_running()
+            return self._checkpoint(on_progress)
 
     def restore(
         self,
@@ -201,7 +186,8 @@ class WriteAheadLog:
 
         `on_replayed` sees the operations of each transaction that the log, not the snapshot, brought back. After an
         unclean end `before_serving` runs first, then a fresh snapshot is published before anything is
-        written: the torn ends are never appended to. Any failure releases everything; a later restore starts anew.
+        written: the torn ends are never appended to. Any failure releases everything; a new log over a fresh state
+        may then try again.
         """
         with self._checkpoint_lock:
             if self._restored:
@@ -214,34 +200,31 @@ class WriteAheadLog:
                     self._state,
                     self._serde,
                     self._settings.partitions,
+                    self._clock.now_millis(),
                 )
                 report, chains = loader.load(on_replayed)
                 self.snapshot_bytes = loader.snapshot_bytes
                 self.snapshot_id = report.snapshot_last_id
                 self._open_partitions(chains, report.last_id)
+                if before_serving is not None:
+                    before_serving(report)
+                if not report.clean:
+                    self._checkpoint(None)
             except BaseException:
                 self._close_partitions()
                 raise
-        try:
             self._restored = True
-            if before_serving is not None:
-                before_serving(report)
-            if not report.clean:
-                self.checkpoint()
-        except BaseException:
-            self._restored = False
-            self._close_partitions()
-            raise
         return report
 
     def close(self) -> None:
         """Sync, write a close frame to each partition and release the files; after a failure only release."""
         with self._checkpoint_lock:
+            is_whole = self.is_running
+            self._restored = False
             try:
-                if self._restored and self._failure is None:
+                if is_whole:
                     self._write_close_frames()
             finally:
-                self._restored = False
                 self._close_partitions()
 
     def abandon(self) -> None:
@@ -274,6 +257,8 @@ class WriteAheadLog:
     def _claim_partition(self) -> Partition:
         """Lock the partition whose turn it is, or the next one that is free."""
         partitions = self._partitions
+        if not partitions:
+            raise NotRestored("the write-ahead log was closed meanwhile")
         if len(partitions) == 1:
             partitions[0].lock.acquire()
             return partitions[0]
@@ -297,30 +282,43 @@ class WriteAheadLog:
                 ) from error
             raise
 
-    def _write(self, partition: Partition, id: int, payload: bytes) -> None:
+    def _write_and_apply(
+        self, partition: Partition, payload: bytes, operations: Sequence[Operation], millis: int
+    ) -> tuple[int, OSError | None]:
+        """Take an id, write its frame and apply it; an error that is returned was definite, and its id is voided.
+
+        From the moment an id is taken it needs a frame and a place in memory, or nothing may follow it: whatever else
+        goes wrong here stops the log.
+        """
+        id = 0
+        try:
+            with self._id_lock:
+                id = self._last_id + 1
+                self._last_id = id
+            failure = self._write(partition, id, payload)
+            if failure is None:
+                self._state.apply(id, millis, operations)
+            return id, failure
+        except BaseException as error:
+            self._failure = error
+            raise CommitOutcomeUnknown(
+                f"transaction {id} failed halfway, in {partition.path} at offset {partition.offset} ({error}): it may "
+                "or may not be there; the repository stops, reopen it to find out"
+            ) from error
+
+    def _write(self, partition: Partition, id: int, payload: bytes) -> OSError | None:
+        """Append the frame, or else void the id and return why."""
         try:
             partition.append(TRANSACTION, id, self._durable, payload)
         except OSError as error:
-            try:
-                partition.append_void(id, self._durable)
-            except OSError as second:
-                # Its bytes could not be cut back and no later file disowns them: a restart may find them whole.
-                self._failure = second
-                raise CommitOutcomeUnknown(
-                    f"writing transaction {id} to {partition.path} at offset {partition.offset} failed, and so did "
-                    "voiding it: it may or may not be there; the repository stops, reopen it to find out"
-                ) from error
-            if is_disk_full(error):
-                raise DiskFull(f"no room for transaction {id} in {self._directory}") from error
-            raise
+            partition.append_void(id, self._durable)
+            return error
+        return None
 
-    def _apply(self, id: int, millis: int, operations: Sequence[Operation]) -> None:
-        try:
-            self._state.apply(id, millis, operations)
-        except BaseException as error:
-            # The frame stands and the memory is half changed: only a restart makes them agree again.
-            self._failure = error
-            raise
+    def _require_trust(self) -> None:
+        """After a failure, or without its files, the log can promise nothing about what it has not synced yet."""
+        if self._failure is not None or not self._partitions:
+            raise RepositoryStopped("the log stopped before the sync") from self._failure
 
     def _pace(self) -> None:
         """In `Interval` mode the leader waits until the last sync is an interval ago; followers wait with it."""
@@ -331,60 +329,101 @@ class WriteAheadLog:
                 self._clock.sleep(rest)
             self._last_sync = self._clock.monotonic()
 
-    def _sync(self, awaited: int) -> None:
-        """Sync all partitions; called with the sync lock held."""
-        with self._exclusive():
-            last_id = self._last_id
-            marks = [(partition, partition.begin_sync()) for partition in self._partitions]
+    def _sync(self) -> None:
+        """Sync all partitions; called with the sync lock held. Whatever it raises has stopped the log."""
         try:
+            with self._exclusive():
+                self._require_trust()  # while this waited, an id may have been taken that got no frame
+                last_id = self._last_id
+                marks = [(partition, partition.begin_sync()) for partition in self._partitions]
             for partition, mark in marks:
                 partition.sync(mark)
         except BaseException as error:
-            self._failure = error
-            raise CommitOutcomeUnknown(
-                f"syncing the log failed with transaction {awaited} in it: it may or may not be there; the repository "
-                "stops, reopen it to find out"
-            ) from error
+            self._failure = self._failure or error
+            raise
         self.sync_count += 1
         self._durable = last_id
 
     def _exclusive(self) -> ExitStack:
-        stack = ExitStack()
-        for partition in self._partitions:
-            stack.enter_context(partition.lock)
-        return stack
+        with ExitStack() as stack:
+            for partition in self._partitions:
+                stack.enter_context(partition.lock)
+            return stack.pop_all()
 
-    def _rotate(self) -> tuple[int, dict[int, int], Iterable[list[Operation]]]:
-        """Continue in fresh files and freeze the state: the last id covered, where the chains go on, the records."""
-        prepared = {}
-        for partition in self._partitions:
-            if partition.has_frames:
-                prepared[partition.number] = partition.prepare(self._last_id + 1)
-        with self._exclusive():
-            last_id = self._last_id
-            try:
-                for partition in self._partitions:
-                    if partition.number in prepared:
-                        partition.rotate(*prepared[partition.number])
-            except OSError as error:
-                self._failure = error
-                raise RepositoryStopped(f"the log in {self._directory} could not continue in a new file") from error
-            sequences = {partition.number: partition.sequence for partition in self._partitions}
-            return last_id, sequences, self._state.freeze()
+    def _checkpoint(self, on_progress: Callable[[int], None] | None) -> int:
+        """Called with the checkpoint lock held."""
+        try:
+            rotation = self._rotate()
+        except OSError as error:
+            raise _checkpoint_error(self._directory, error) from error
+        try:
+            self.wait_durable(rotation.last_id)
+            header = SnapshotHeader(
+                format=FORMAT_VERSION,
+                serde=self._serde.name,
+                serde_version=self._serde.version,
+                repository=self._repository,
+                last_id=rotation.last_id,
+                created_millis=self._clock.now_millis(),
+                next_sequences=rotation.next_sequences,
+            )
+            partial = os.path.join(self._directory, PARTIAL)
+            self.snapshot_bytes = write_records(
+                self._files, partial, SNAPSHOT_MAGIC, header, rotation.blocks, self._serde, on_progress
+            )
+        except OSError as error:
+            raise _checkpoint_error(self._directory, error) from error
+        finally:
+            self._state.release()
+        publish(self._files, self._directory)
+        self.snapshot_id = rotation.last_id
+        self._delete(rotation.covered)
+        return rotation.last_id
 
-    def _delete_old_logs(self) -> None:
-        """Remove files that the published snapshot covers. A failure keeps too much, which harms nothing."""
-        for name in self._files.list_directory(self._directory):
-            if not name.startswith("partition-"):
-                continue
-            directory = os.path.join(self._directory, name)
-            current = {partition.path for partition in self._partitions}
-            paths = [os.path.join(directory, entry) for entry in self._files.list_directory(directory)]
-            old = [path for path in paths if path.endswith(".wal") and path not in current]
-            for path in old:
-                self._files.unlink(path)
-            if old:
-                self._files.sync_directory(directory)
+    def _rotate(self) -> "_Rotation":
+        """Continue in fresh files and freeze the state.
+
+        The sync comes first, so that a file that gets a successor has a durable frame: then a number that is missing
+        from a chain is always loss, and never a crash that kept a file and not its predecessor.
+        """
+        self.wait_durable(self._last_id)
+        existing = self._log_files()
+        prepared: list[tuple[Partition, File, str]] = []
+        try:
+            for partition in self._partitions:
+                if partition.may_rotate:
+                    file, path = partition.prepare(self._last_id + 1)
+                    prepared.append((partition, file, path))
+            with self._exclusive():
+                while prepared:
+                    partition, file, path = prepared.pop()
+                    if partition.may_rotate:
+                        partition.rotate(file, path)
+                    else:  # a failed append has rotated it meanwhile
+                        partition.discard(file, path)
+                return _Rotation(
+                    self._last_id,
+                    {partition.number: partition.sequence for partition in self._partitions},
+                    self._state.freeze(),
+                    existing - {partition.path for partition in self._partitions},
+                )
+        finally:
+            for partition, file, path in prepared:
+                partition.discard(file, path)
+
+    def _log_files(self) -> set[str]:
+        """All log files there are, of partitions out of use too."""
+        directories = [
+            partition_directory(self._directory, number) for number in partition_numbers(self._files, self._directory)
+        ]
+        return {path for directory in directories for path in log_paths(self._files, directory)}
+
+    def _delete(self, covered: set[str]) -> None:
+        """Remove files that the published snapshot covers. After a failure there are too many, which harms nothing."""
+        for path in sorted(covered):
+            self._files.unlink(path)
+        for directory in sorted({os.path.dirname(path) for path in covered}):
+            self._files.sync_directory(directory)
         for partition in self._partitions:
             partition.forget_retired()
 
@@ -393,43 +432,61 @@ class WriteAheadLog:
         self._last_id = self._durable = last_id
         self._failure = None
         for number in range(self._settings.partitions):
-            directory = os.path.join(self._directory, f"partition-{number}")
+            directory = partition_directory(self._directory, number)
             if not self._files.exists(directory):
                 self._files.make_directory(directory)
                 self._files.sync_directory(self._directory)
             partition = Partition(self._files, directory, number, self._identity)
-            if number in known:
-                self._remove_unused(directory, known[number])
-                partition.sequence = known[number].last_sequence
-                partition.last_id = min(known[number].last_id, last_id)
-                partition.inherit(sum(log.end for log in known[number].files))
-            partition.rotate(*partition.prepare(last_id + 1))
             self._partitions.append(partition)
+            chain = known.get(number)
+            if chain is not None:
+                partition.sequence = chain.last_sequence
+                partition.last_id = min(chain.last_id, last_id)
+                partition.inherit(sum(log.end for log in chain.files))
+            partition.rotate(*partition.prepare(last_id + 1))
+            if chain is not None:
+                self._remove_unused(directory, chain)
 
     def _remove_unused(self, directory: str, chain: Chain) -> None:
-        """Files without a frame hold nothing; left alone, each idle open would leave one behind."""
+        """Files without a frame hold nothing; left alone, each idle open would leave one behind.
+
+        Their successor was made first: a partition that a snapshot knows is never without a file.
+        """
         for path in chain.unused:
             self._files.unlink(path)
         if chain.unused:
             self._files.sync_directory(directory)
 
     def _write_close_frames(self) -> None:
-        if self._durable < self._last_id:
-            self.wait_durable(self._last_id)
-        with self._sync_lock, self._exclusive():
-            lengths = {log_name(p.path): p.offset for p in self._partitions if p.has_frames}
-            record = msgspec.msgpack.encode(CloseRecord(last_id=self._last_id, lengths=lengths))
-            marks = []
-            for partition in self._partitions:
-                partition.append(CLOSE, self._last_id, self._durable, record)
-                marks.append((partition, partition.begin_sync()))
-        for partition, mark in marks:
-            partition.sync(mark)
+        """Called when appends are refused already: what was under way is let through, nothing follows it."""
+        with self._sync_lock:
+            with self._exclusive():
+                last_id = self._last_id
+            if self._durable < last_id:
+                self._sync()
+            with self._exclusive():
+                lengths = {log_name(p.path): p.offset for p in self._partitions if p.has_frames}
+                record = msgspec.msgpack.encode(CloseRecord(last_id=last_id, lengths=lengths))
+                for partition in self._partitions:
+                    partition.append(CLOSE, last_id, self._durable, record)
+            self._sync()
 
     def _close_partitions(self) -> None:
-        for partition in self._partitions:
-            partition.close()
-        self._partitions = []
+        """Release the files, but none that somebody is writing or syncing."""
+        with self._sync_lock, self._exclusive():
+            partitions, self._partitions = self._partitions, []
+            for partition in partitions:
+                partition.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotation:
+    """A moment with everything up to `last_id` applied, and nothing above it in the `covered` files."""
+
+    last_id: int
+    next_sequences: dict[int, int]
+    blocks: Iterable[list[Operation]]
+    covered: set[str]
 
 
 def _checkpoint_error(directory: str, error: OSError) -> Exception:

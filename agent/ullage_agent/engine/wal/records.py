@@ -9,6 +9,7 @@ Such a file is written once, synced, and never changed.
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -28,8 +29,11 @@ from ullage_agent.engine.wal.serde import SerDe, require_serde
 BLOCK_RECORDS = 1_000
 """Records a block: decoded and inserted in one go; also how long the interpreter is held at a time."""
 
-BLOCK_BYTES_MAX = 256 << 20
-"""What a reader may allocate for one block: 1,000 records of the largest attributes, not a damaged length."""
+BLOCK_BYTES_WANTED = 4 << 20
+"""Blocks are cut shorter than this where they hold more than one record."""
+
+BLOCK_BYTES_MAX = 64 << 20
+"""What a reader may allocate for one block: far more than one transaction's worth, and no damaged length."""
 
 WRITEBACK_BYTES = 8 << 20
 """How often the kernel is asked to start writing, so that the final sync is short."""
@@ -66,9 +70,19 @@ def write_records(
         files.unlink(path)
     file = files.create(path)
     try:
-        return _write(file, magic, header, blocks, serde, on_progress)
-    finally:
+        length = _write(file, magic, header, blocks, serde, on_progress)
+    except BaseException:
         file.close()
+        _discard(files, path)
+        raise
+    file.close()
+    return length
+
+
+def _discard(files: Files, path: str) -> None:
+    """Give back the room that a failed write took: on a full disk, others need it."""
+    with suppress(OSError):  # the error that led here counts; the next write at this path replaces what is left
+        files.unlink(path)
 
 
 def _write(
@@ -85,8 +99,7 @@ def _write(
     hinted = 0
     records = 0
     running = 0
-    for block in blocks:
-        payload = serde.encode_block(block)
+    for block, payload in _encoded(blocks, serde):
         head = _BLOCK.pack(len(payload), len(block), crc32c(payload))
         running = crc32c(head, running)
         file.write(head + payload, offset)
@@ -102,6 +115,17 @@ def _write(
     file.write(footer, offset)
     file.sync()
     return offset + len(footer)
+
+
+def _encoded(blocks: Iterable[list[Operation]], serde: SerDe) -> Iterator[tuple[list[Operation], bytes]]:
+    """Each block with its bytes; one that is too long is halved, because a reader refuses it."""
+    for block in blocks:
+        payload = serde.encode_block(block)
+        if len(payload) > BLOCK_BYTES_WANTED and len(block) > 1:
+            middle = len(block) // 2
+            yield from _encoded((block[:middle], block[middle:]), serde)
+        else:
+            yield block, payload
 
 
 class RecordReader(Generic[Header]):

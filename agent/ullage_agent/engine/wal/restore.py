@@ -11,10 +11,11 @@ together, which transactions are to be applied, and stops where something acknow
 from __future__ import annotations
 
 import heapq
-import os
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -28,7 +29,6 @@ from ullage_agent.engine.wal.format import (
     HEADER_BYTES_MAX,
     MAGIC_PREFIX,
     PAYLOAD_BYTES_MAX,
-    TRANSACTION,
     VOID,
     CloseRecord,
     FrameHeader,
@@ -37,6 +37,7 @@ from ullage_agent.engine.wal.format import (
     unpack_file_header,
     unpack_frame_header,
 )
+from ullage_agent.engine.wal.partition import log_paths
 from ullage_agent.engine.wal.serde import SerDe, require_serde
 
 WINDOW_BYTES = PAYLOAD_BYTES_MAX + FRAME_HEADER_BYTES
@@ -96,6 +97,14 @@ class Resolution:
     clean: bool
 
 
+class Proof(NamedTuple):
+    """The most that valid frame headers behind a bad region say: how far the file, and the log, was synced."""
+
+    id: int
+    synced: int
+    durable: int
+
+
 class _Windows:
     """Reads a file front to back so that the frame at `at` is always whole in memory."""
 
@@ -133,28 +142,28 @@ def read_frames(file: File, start: int) -> Iterator[tuple[int, FrameHeader, byte
 def scan_partition(
     files: Files, directory: str, number: int, first_sequence: int | None, repository: str, serde: SerDe
 ) -> Chain:
-    """All frames of one partition from `first_sequence` on (None: the snapshot knows no file of it, so from 1).
+    """All frames of one partition from `first_sequence` on.
 
-    A file without a frame is no link of the chain: it was created, and its first frame never became durable.
+    None: the snapshot knows no file of it, so what is there is left over from before the snapshot. A file without a
+    frame is no link of the chain: it was created, and its first frame never became durable.
     """
-    needed = 1 if first_sequence is None else first_sequence
-    chain = Chain(number, last_sequence=needed - 1)
+    if first_sequence is None:
+        return Chain(number, unused=log_paths(files, directory))
+    chain = Chain(number, last_sequence=first_sequence - 1)
     scanned: list[LogFile] = []
-    for name in files.list_directory(directory):
-        path = os.path.join(directory, name)
-        if name.endswith(".wal"):
-            log = _scan_file(files, path, number, repository, serde, chain)
-            if log is None:
-                chain.unused.append(path)
-            else:
-                scanned.append(log)
+    for path in log_paths(files, directory):
+        log = _scan_file(files, path, first_sequence, number, repository, serde, chain)
+        if log is None:
+            chain.unused.append(path)
+        else:
+            scanned.append(log)
     for log in sorted(scanned, key=lambda log: (log.header.sequence, log.path)):
         chain.close = log.close
-        if not log.has_frames:
-            chain.unused.append(log.path)
-        elif log.header.sequence >= needed:  # else a snapshot covers it; its deletion was cut short by a crash
+        if log.has_frames:
             _link(chain, log, directory)
-    if not chain.files and first_sequence is not None and not chain.unused:
+        else:
+            chain.unused.append(log.path)
+    if not chain.files and not chain.unused:
         raise RepositoryDamaged(
             f"{directory}: log file number {first_sequence}, which the snapshot needs, is missing; "
             "restore it from a backup of this volume"
@@ -163,12 +172,10 @@ def scan_partition(
 
 
 def _link(chain: Chain, log: LogFile, directory: str) -> None:
-    """Append a file to its chain. Frames of the predecessor above the id named here were cut back and do not count."""
-    if log.header.sequence != chain.last_sequence + 1:
-        raise RepositoryDamaged(
-            f"{directory}: log file number {chain.last_sequence + 1} is missing (found {log.header.sequence} in "
-            f"{log.path}); restore it from a backup of this volume"
-        )
+    """Append a file to its chain. Frames of the predecessor above the id named here failed and do not count.
+
+    When not one frame of the predecessor counts, this file has taken over its number.
+    """
     if chain.files:
         before = chain.files[-1]
         limit = log.header.previous_last_id
@@ -176,19 +183,30 @@ def _link(chain: Chain, log: LogFile, directory: str) -> None:
             before.ids.pop()
             before.offsets.pop()
         before.voids = [id for id in before.voids if id <= limit]
+        if log.header.sequence == chain.last_sequence and not before.ids and not before.voids:
+            chain.unused.append(chain.files.pop().path)
+            chain.last_sequence -= 1
+    if log.header.sequence != chain.last_sequence + 1:
+        raise RepositoryDamaged(
+            f"{directory}: log file number {chain.last_sequence + 1} is missing (found {log.header.sequence} in "
+            f"{log.path}); restore it from a backup of this volume"
+        )
     chain.files.append(log)
     chain.last_sequence = log.header.sequence
     chain.last_id = max(log.header.previous_last_id, log.last_id)
 
 
-def _scan_file(files: Files, path: str, number: int, repository: str, serde: SerDe, chain: Chain) -> LogFile | None:
-    """One file's frames. None: it has no valid header, and no frame that proves that it ever had one."""
+def _scan_file(
+    files: Files, path: str, first_sequence: int, number: int, repository: str, serde: SerDe, chain: Chain
+) -> LogFile | None:
+    """One file's frames. None: the snapshot covers it (its deletion was cut short), or it never had a whole header."""
     file = files.open(path)
     try:
         found = unpack_file_header(FILE_MAGIC, file.read(HEADER_BYTES_MAX, 0))
         if found is None:
-            if _find_proof(file, 0) is not None:
-                raise RepositoryDamaged(f"{path}: the file header at offset 0 is damaged, and frames follow it")
+            # A header and frames that no sync ever covered may be torn in any way; only a frame that says that the
+            # file was synced proves that the header once was whole.
+            _judge_end(file, path, 0, chain)
             return None
         body, start = found
         header = msgspec.msgpack.decode(body, type=LogHeader)
@@ -199,9 +217,11 @@ def _scan_file(files: Files, path: str, number: int, repository: str, serde: Ser
                 f"{path} belongs to partition {header.partition} of repository {header.repository}, "
                 f"not to partition {number} of {repository}"
             )
+        if header.sequence < first_sequence:
+            return None
         log = LogFile(path, header, end=start, body_end=start)
         _collect(file, start, log, chain)
-        _judge_end(file, log, chain)
+        _judge_end(file, path, log.end, chain)
         return log
     finally:
         file.close()
@@ -225,21 +245,21 @@ def _collect(file: File, start: int, log: LogFile, chain: Chain) -> None:
             log.offsets.append(offset)
 
 
-def _judge_end(file: File, log: LogFile, chain: Chain) -> None:
+def _judge_end(file: File, path: str, end: int, chain: Chain) -> None:
     """Tell corruption from a torn tail: only a valid frame can prove that the bytes after `end` were synced."""
-    torn_end = _last_used_byte(file, log.end)
-    if torn_end <= log.end:
+    torn_end = _last_used_byte(file, end)
+    if torn_end <= end:
         return
-    proof = _find_proof(file, log.end + 1)
-    if proof is not None:
-        chain.durable = max(chain.durable, proof.durable)
-        if proof.synced > log.end:
-            raise RepositoryDamaged(
-                f"{log.path}: the frame at offset {log.end} is damaged, and transaction {proof.id} behind it proves "
-                f"that the file was synced up to offset {proof.synced}: acknowledged data is lost here; restore "
-                "this file from a backup"
-            )
-    chain.torn.append(TornTail(log.path, log.end, torn_end - log.end))
+    proof = _find_proof(file, end)
+    chain.durable = max(chain.durable, proof.durable)
+    if proof.synced > end:
+        what = "file header" if end == 0 else "frame"
+        raise RepositoryDamaged(
+            f"{path}: the {what} at offset {end} is damaged, and transaction {proof.id} behind it proves that the "
+            f"file was synced up to offset {proof.synced}: acknowledged data is lost here; restore this file from a "
+            "backup"
+        )
+    chain.torn.append(TornTail(path, end, torn_end - end))
 
 
 def _last_used_byte(file: File, offset: int) -> int:
@@ -253,16 +273,17 @@ def _last_used_byte(file: File, offset: int) -> int:
     return end
 
 
-def _find_proof(file: File, offset: int) -> FrameHeader | None:
-    """The valid frame behind a bad region that proves the most, if there is any."""
-    best: FrameHeader | None = None
+def _find_proof(file: File, offset: int) -> Proof:
+    """What the valid frame headers at or behind `offset` prove; all zeros where there are none."""
+    best = Proof(0, 0, 0)
     overlap = FRAME_HEADER_BYTES - 1
     while len(window := file.read((1 << 20) + overlap, offset)) > 0:
         at = window.find(MAGIC_PREFIX)
         while 0 <= at < (1 << 20):
             header = unpack_frame_header(window, at)
-            if header is not None and (best is None or header.synced > best.synced):
-                best = header
+            if header is not None:
+                id = header.id if header.synced > best.synced else best.id
+                best = Proof(id, max(best.synced, header.synced), max(best.durable, header.durable))
             at = window.find(MAGIC_PREFIX, at + 1)
         offset += 1 << 20
     return best
@@ -284,13 +305,14 @@ def resolve(chains: list[Chain], snapshot_last_id: int) -> Resolution:
         if id != last + 1:
             break
         last = id
+    torn = [tail for chain in chains for tail in chain.torn]
     if last < durable:
+        where = ", ".join(f"{tail.path} at offset {tail.offset}" for tail in torn) or "none; a log file is gone"
         raise RepositoryDamaged(
-            f"transaction {last + 1} is missing, but transaction {durable} proves that it was acknowledged: part of "
-            "a log file is damaged or gone; restore the flowfile directory from a backup"
+            f"transaction {last + 1} is missing, but a later frame proves that everything up to {durable} was "
+            f"acknowledged (damaged regions: {where}); restore the flowfile directory from a backup"
         )
     discarded = [id for id in held if id > last]
-    torn = [tail for chain in chains for tail in chain.torn]
     return Resolution(snapshot_last_id, last, discarded, torn, not torn and _is_clean(chains, last))
 
 
@@ -322,19 +344,18 @@ def replay(files: Files, chains: list[Chain], resolution: Resolution) -> Iterato
 
 def _chain_payloads(files: Files, chain: Chain, resolution: Resolution) -> Iterator[tuple[int, bytes, int, str]]:
     for log in chain.files:
-        wanted = [
-            offset
-            for id, offset in zip(log.ids, log.offsets, strict=True)
-            if resolution.after < id <= resolution.last_id
-        ]
-        if not wanted:
+        at, end = bisect_right(log.ids, resolution.after), bisect_right(log.ids, resolution.last_id)
+        if at == end:
             continue
         file = files.open(log.path)
         try:
-            for offset, header, payload in read_frames(file, wanted[0]):
-                if offset > wanted[-1]:
-                    break
-                if header.kind == TRANSACTION and resolution.after < header.id <= resolution.last_id:
+            for _, header, payload in read_frames(file, log.offsets[at]):
+                if header.id == log.ids[at]:
                     yield header.id, payload, log.header.serde_version, log.path
+                    at += 1
+                    if at == end:
+                        break
         finally:
             file.close()
+        if at < end:
+            raise RepositoryDamaged(f"{log.path}: the frame at offset {log.offsets[at]} changed between two reads")

@@ -8,7 +8,9 @@ repositories whose snapshot was lost by other means, and only of a `.partial` th
 import os
 
 from ullage_agent.engine.files import Files
-from ullage_agent.engine.wal.records import RecordHeader
+from ullage_agent.engine.wal.format import FORMAT_VERSION
+from ullage_agent.engine.wal.records import RecordHeader, write_records
+from ullage_agent.engine.wal.serde import SerDe
 
 SNAPSHOT_MAGIC = b"ULLAGESN"
 SNAPSHOT = "snapshot"
@@ -31,3 +33,18 @@ def publish(files: Files, directory: str) -> None:
     """
     files.rename(os.path.join(directory, PARTIAL), os.path.join(directory, SNAPSHOT))
     files.sync_directory(directory)
+
+
+def write_empty_snapshot(files: Files, directory: str, repository: str, serde: SerDe, millis: int) -> None:
+    """Begin a log: from here on, one without a snapshot is damaged rather than new."""
+    header = SnapshotHeader(
+        format=FORMAT_VERSION,
+        serde=serde.name,
+        serde_version=serde.version,
+        repository=repository,
+        last_id=0,
+        created_millis=millis,
+        next_sequences={},
+    )
+    write_records(files, os.path.join(directory, PARTIAL), SNAPSHOT_MAGIC, header, (), serde)
+    publish(files, directory)

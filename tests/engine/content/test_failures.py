@@ -1,0 +1,266 @@
+"""Content that cannot be written or synced: a definite failure, and nothing half done stays behind."""
+
+import errno
+import threading
+
+import pytest
+
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, content_sizes, drain, put_all
+from ullage_agent.contract import Container, Quantity
+from ullage_agent.engine.errors import ContentWriteFailed, DiskFull, SessionMisuse
+from ullage_agent.engine.repository import Repository
+
+MB = 1 << 20
+CONTENT = "*/c[12]/[0-9]*/*"
+
+
+def test_a_failed_write_is_definite_and_seals_the_file(workshop: Workshop) -> None:
+    """The session fails, its bytes are cut off again, and the next one writes to another file."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    first = put_all(repository, "q", [b"first"])[0]
+    files.fail("write*", CONTENT)
+    files.fail("write", CONTENT, keeps=3)
+
+    with pytest.raises(ContentWriteFailed, match="offset 5"):
+        put_all(repository, "q", [b"second"])
+
+    third = put_all(repository, "q", [b"third"])[0]
+    assert first.claim is not None
+    assert third.claim is not None
+    assert third.claim.resource != first.claim.resource
+    repository.reclamation.truncate()
+    entry = repository.ledger.entry(first.claim.resource)
+    assert entry is not None
+    assert (entry.claim.sealed, entry.claim.length) == (True, 5)
+    assert drain(workshop.reopen(), "q") == [b"first", b"third"]
+
+
+def test_a_failed_write_amid_a_batch_dooms_the_sessions_commit(workshop: Workshop) -> None:
+    """Claims in the lost bytes were handed out already, so catching the error does not make the commit possible."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    files.fail("write_vector", CONTENT, error=errno.ENOSPC)
+
+    with repository.session() as session:
+        session.ingest("q", [b"x" * 1024] * 600)
+        with pytest.raises(DiskFull):
+            session.ingest("q", [b"x" * 1024] * 600)
+        with pytest.raises(ContentWriteFailed):
+            session.commit()
+
+    assert list(repository.ledger.flow_files()) == []
+    assert content_sizes(workshop.path) == {}
+
+
+def test_a_failed_stream_leaves_no_claim_with_a_hole(workshop: Workshop) -> None:
+    """Whoever catches the error and goes on gets an error again; the rest of the session can be committed."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    put_all(repository, "q", [b"first"])
+    files.fail("write", CONTENT, at=2, keeps=1000)
+
+    with repository.session() as session:
+        lost, kept = session.create(), session.create()
+        context = session.writing(lost)  # kept: it ends with its last reference
+        out = context.__enter__()
+        out.write(b"x" * MB)
+        with pytest.raises(ContentWriteFailed):
+            out.write(b"y" * MB)
+        with pytest.raises(SessionMisuse):
+            out.write(b"z" * MB)
+        with pytest.raises(SessionMisuse):
+            out.close()
+        kept = session.write(kept, b"kept")
+        session.remove(lost)
+        session.transfer(kept, "q")
+        session.commit()
+
+    assert drain(workshop.reopen(), "q") == [b"first", b"kept"]
+
+
+def test_a_file_that_cannot_be_created_is_a_definite_failure(workshop: Workshop) -> None:
+    """No room is DiskFull, anything else ContentWriteFailed, and the next attempt works."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+
+    files.fail("create", CONTENT, error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        put_all(repository, "q", [b"x"])
+    files.fail("create", CONTENT, error=errno.EACCES)
+    with pytest.raises(ContentWriteFailed):
+        put_all(repository, "q", [b"x"])
+    put_all(repository, "q", [b"y"])
+
+    assert drain(repository, "q") == [b"y"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "sync_directory"])
+def test_a_failed_sync_stops_its_container_and_the_others_go_on(workshop: Workshop, kind: str) -> None:
+    """Nothing is committed from it, no new file is put there, and what was there before still reads."""
+    files = FailingFiles()
+    containers = (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2"))
+    repository = workshop.make(files, storage={"containers": containers}, claims={"max_flow_files": 1})
+    put_all(repository, "q", [b"before 1"])
+    put_all(repository, "q", [b"before 2"])
+    files.fail(kind, "*/c1/*" if kind == "sync" else "*/c1/[0-9]*")
+
+    failures = 0
+    for number in range(6):
+        try:
+            put_all(repository, "q", [b"after %d" % number])
+        except ContentWriteFailed:
+            failures += 1
+
+    assert failures == 1
+    assert repository.content.containers["c1"].failure is not None
+    assert len([name for name in content_sizes(workshop.path) if name.startswith("c1/")]) == 1
+    assert len(drain(repository, "q")) == 7
+    put_all(workshop.crash(), "q", [b"again"])
+
+
+def test_a_sync_failure_in_every_container_refuses_content_until_a_restart(workshop: Workshop) -> None:
+    """With no container left, writers get the cause, and a restart lets them write again."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    files.fail("sync", CONTENT)
+    with pytest.raises(ContentWriteFailed):
+        put_all(repository, "q", [b"x"])
+
+    with pytest.raises(ContentWriteFailed, match="every container stopped"):
+        put_all(repository, "q", [b"x"])
+
+    repository = workshop.crash()
+    put_all(repository, "q", [b"y"])
+    assert drain(repository, "q") == [b"y"]
+
+
+def test_a_rolled_back_session_leaves_no_file(workshop: Workshop) -> None:
+    """A new file that only it wrote to vanishes if it was ended, and is used again if not; nothing is charged."""
+    repository = workshop.make()
+
+    with repository.session() as session:
+        session.write(session.create(), b"L" * (2 * MB))
+    large_left = content_sizes(workshop.path)
+    with repository.session() as session:
+        session.write(session.create(), b"small")
+    record = put_all(repository, "q", [b"next"])[0]
+
+    assert large_left == {}
+    assert record.claim is not None
+    assert len(content_sizes(workshop.path)) == 1
+    assert repository.check(deep=True).problems == ()
+
+
+def test_what_a_rolled_back_session_gathered_counts_for_nothing(workshop: Workshop) -> None:
+    """Bytes that never reached the file are not part of its sealed length."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"committed"])
+    with repository.session() as session:
+        session.ingest("q", [b"never flushed"] * 3)
+
+    repository = workshop.reopen()
+
+    (size,) = content_sizes(workshop.path).values()
+    assert size == len(b"committed")
+    assert repository.check(deep=True).problems == ()
+    assert repository.content.containers["c1"].bytes_used == size
+
+
+def test_what_a_rolled_back_session_wrote_to_a_shared_file_is_cut_off(workshop: Workshop) -> None:
+    """A large content abandoned behind committed ones gives its bytes back at once."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"committed"])
+
+    with repository.session() as session:
+        session.write(session.create(), b"L" * (5 * MB))
+
+    assert list(content_sizes(workshop.path).values()) == [len(b"committed")]
+    repository.reclamation.clean()
+    assert drain(workshop.crash(), "q") == [b"committed"]
+
+
+def test_a_seal_whose_transaction_failed_is_carried_by_the_next(workshop: Workshop) -> None:
+    """No resource claim stays open for ever because the log was full for a moment."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    record = put_all(repository, "q", [b"committed"])[0]
+    with repository.session() as session:
+        session.write(session.create(), b"L" * (2 * MB))
+    assert record.claim is not None
+    commit = repository.reclamation._commit
+
+    def refuse(operations: object) -> None:
+        raise DiskFull("for a moment")
+
+    repository.reclamation._commit = refuse
+    with pytest.raises(DiskFull):
+        repository.reclamation.clean()
+    repository.reclamation._commit = commit
+    repository.reclamation.clean()
+
+    entry = repository.ledger.entry(record.claim.resource)
+    assert entry is not None
+    assert entry.claim.sealed
+
+
+def test_a_session_that_outlives_its_repository_changes_nothing(workshop: Workshop) -> None:
+    """Its rollback after the close neither removes a file nor disturbs the repository opened since."""
+    repository = workshop.make()
+    session = repository.session()
+    session.ingest("q", [b"L" * (2 * MB)])
+    workshop.repository = None
+    repository.close()
+    workshop.open()
+    before = content_sizes(workshop.path)
+
+    session.rollback()
+
+    assert content_sizes(workshop.path) == before
+
+
+def test_a_section_directory_made_by_another_thread_is_synced_before_it_is_used(workshop: Workshop) -> None:
+    """Nobody commits into a directory whose own name is not durable yet."""
+    files = FailingFiles()
+    repository = workshop.make(files, storage={"sections": 1})
+    gate = files.hold("sync_directory", str(workshop.path / "c1"))
+    done: list[str] = []
+
+    def put(repository: Repository, name: str) -> None:
+        put_all(repository, name, [b"x"])
+        done.append(name)
+
+    repository.queue("a")
+    repository.queue("b")
+    threads = [threading.Thread(target=put, args=(repository, name)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    gate.wait_until_reached()
+    committed_early = list(done)
+    created_early = files.count("create", CONTENT)
+    gate.open()
+    for thread in threads:
+        thread.join()
+
+    assert committed_early == []
+    assert created_early == 0
+    assert sorted(done) == ["a", "b"]
+
+
+def test_a_quota_is_kept_and_another_container_is_used_instead(workshop: Workshop) -> None:
+    """A content that does not fit one container's capacity goes to one that has room; without one it is DiskFull."""
+    containers = (
+        Container(name="c1", sub_path="c1", capacity=Quantity(100_000)),
+        Container(name="c2", sub_path="c2", capacity=Quantity(600_000)),
+    )
+    repository = workshop.make(storage={"containers": containers})
+
+    records = [put_all(repository, "q", [b"x" * 200_000])[0] for _ in range(2)]
+    with pytest.raises(DiskFull, match="capacity"):
+        put_all(repository, "q", [b"x" * 250_000])
+
+    assert all(record.claim is not None for record in records)
+    assert repository.content.containers["c1"].bytes_used == 0
+    assert repository.content.containers["c2"].bytes_used == 400_000
+    assert repository.check().problems == ()

@@ -1,0 +1,108 @@
+import pytest
+
+from tests.engine.flowfile.steps import define, numbers, put_each
+from tests.support import Workshop, drain, put_all
+from ullage_agent.engine.errors import BackPressure
+
+
+def test_a_full_count_refuses_sources(workshop: Workshop) -> None:
+    """At `count_max` FlowFiles `require_room` raises, naming the queue and its limits; below it does not."""
+    repository = workshop.make()
+    define(repository, count_max=3)
+    put_all(repository, "q", numbers(2))
+    with repository.session() as session:
+        session.require_room("q")
+
+    put_all(repository, "q", numbers(1))
+
+    with repository.session() as session, pytest.raises(BackPressure, match=r"queue q is full: 3 FlowFiles.*limits 3"):
+        session.require_room("q")
+
+
+def test_full_bytes_refuse_sources(workshop: Workshop) -> None:
+    """At `bytes_max` bytes of content `require_room` raises."""
+    repository = workshop.make()
+    define(repository, bytes_max=10)
+    put_all(repository, "q", [b"x" * 9])
+    with repository.session() as session:
+        session.require_room("q")
+    put_all(repository, "q", [b"x"])
+
+    with repository.session() as session, pytest.raises(BackPressure, match="10 bytes"):
+        session.require_room("q")
+
+
+def test_no_limit_is_no_limit(workshop: Workshop) -> None:
+    """0 means that the queue is never full."""
+    repository = workshop.make()
+    define(repository)
+    put_all(repository, "q", numbers(50))
+
+    assert not repository.queue("q").is_full
+
+
+def test_commits_into_a_full_queue_succeed(workshop: Workshop) -> None:
+    """Back-pressure stops sources; work in progress is never refused."""
+    repository = workshop.make()
+    define(repository, count_max=1)
+
+    put_each(repository, "q", numbers(5))
+
+    assert drain(repository, "q") == numbers(5)
+
+
+def test_held_swapped_and_penalized_count(workshop: Workshop) -> None:
+    """A queue is as full as what it owns, wherever that is."""
+    repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 2})
+    queue = define(repository, count_max=8)
+    put_each(repository, "q", numbers(8))
+    holder = repository.session()
+    holder.get_many("q", 1)
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        session.penalize(record)
+        session.transfer(record, "q")
+        session.commit()
+
+    figures = queue.figures()
+    assert (figures.flow_files, figures.held, figures.penalized) == (8, 1, 1)
+    assert figures.swapped >= 2
+    assert queue.is_full
+    holder.rollback()
+
+
+def test_bytes_follow_content_that_changes(workshop: Workshop) -> None:
+    """When a session changes the size of what it took, the source loses the old size and the target gains the new."""
+    repository = workshop.make()
+    source, target = define(repository), define(repository, "t")
+    put_all(repository, "q", [b"four", b"seven.."])
+
+    with repository.session() as session:
+        for record in session.get_many("q", 2):
+            session.transfer(session.write(record, b"a much longer content"), "t")
+        session.commit()
+
+    assert (source.figures().flow_files, source.figures().size_bytes) == (0, 0)
+    assert (target.figures().flow_files, target.figures().size_bytes) == (2, 42)
+
+
+def test_the_limits_outlive_a_restart(workshop: Workshop) -> None:
+    """Settings and fill are as before."""
+    repository = workshop.make()
+    define(repository, count_max=2)
+    put_all(repository, "q", numbers(2))
+
+    repository = workshop.reopen()
+
+    assert repository.queue("q").is_full
+    assert repository.queue("q").definition.count_max == 2
+
+
+def test_first_use_does_not_undo_a_definition(workshop: Workshop) -> None:
+    """`queue(name)` gives an existing queue as it was defined, never the defaults."""
+    repository = workshop.make()
+    defined = define(repository, count_max=2)
+
+    assert repository.queue("q") is defined
+    assert repository.queue("q").definition.count_max == 2

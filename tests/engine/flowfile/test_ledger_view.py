@@ -1,0 +1,227 @@
+import random
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.flowfile.threads import in_thread
+from tests.support import Workshop, put_all
+from ullage_agent.engine.flowfile.ledger import Ledger, LedgerView, SwapContent
+from ullage_agent.engine.flowfile.swap import summarize
+from ullage_agent.engine.model import (
+    NO_ATTRIBUTES,
+    ClaimBlocks,
+    Content,
+    ContentClaim,
+    Delete,
+    FlowFile,
+    IndexCeiling,
+    Operation,
+    QueueDefinition,
+    ResourceClaim,
+    SwapDrop,
+    SwapIn,
+    Update,
+    new_uuids,
+)
+
+
+def no_swap(name: str) -> SwapContent:
+    raise AssertionError(name)
+
+
+def state_of(ledger: Ledger) -> dict[str, object]:
+    """All that a snapshot must bring back."""
+    return {
+        "records": {record.uuid: record for record in ledger.flow_files()},
+        "resources": {
+            entry.claim.index: (
+                msgspec.structs.replace(entry.claim, last_death_millis=entry.last_death_millis),
+                entry.claimants,
+                entry.bytes_live,
+            )
+            for entry in ledger.entries()
+        },
+        "blocks": {key: blocks for shard in ledger.blocks for key, blocks in shard.items()},
+        "queues": dict(ledger.queues),
+        "swaps": dict(ledger.swaps),
+        "ceiling": ledger.index_ceiling,
+    }
+
+
+def loaded(blocks: Iterable[list[Operation]]) -> dict[str, object]:
+    """The state that a start would have after this snapshot."""
+    ledger = Ledger(no_swap)
+    for block in blocks:
+        ledger.load(block)
+    return state_of(ledger)
+
+
+class Writer:
+    """Commits transactions of every kind to a bare ledger."""
+
+    def __init__(self, seed: int) -> None:
+        self.ledger = Ledger(no_swap)
+        self.chooser = random.Random(seed)
+        self.swapped: dict[str, SwapContent] = {}
+        self.transaction = 0
+        self.resource = 0
+
+    def commit(self, *operations: Operation) -> None:
+        self.transaction += 1
+        self.ledger.apply(self.transaction, 1_000 + self.transaction, operations)
+
+    def step(self) -> None:
+        deed = self.chooser.choice([self.create, self.create, self.update, self.delete, self.swap_out, self.bring_in])
+        deed()
+
+    def create(self) -> None:
+        self.resource += 1
+        claims = [ContentClaim(self.resource, offset, 300_000, 1) for offset in (0, 300_000)]
+        self.commit(
+            ResourceClaim(self.resource, "c1", 1),
+            *(ClaimBlocks(claim.resource, claim.offset, b"12345678") for claim in claims),
+            *(
+                FlowFile(uuid, 1, claim, 0, 10, 1, 1, self.transaction, NO_ATTRIBUTES)
+                for claim in claims
+                for uuid in new_uuids(2)
+            ),
+        )
+
+    def some(self, count: int) -> list[FlowFile]:
+        records = sorted(self.ledger.flow_files(), key=lambda record: record.uuid)
+        return self.chooser.sample(records, min(count, len(records)))
+
+    def update(self) -> None:
+        donor = self.some(1)
+        for record in self.some(3):
+            self.commit(Update(record.uuid, content=Content(donor[0].claim, 0, 5), queued=self.transaction))
+
+    def delete(self) -> None:
+        records = self.some(4)
+        if records:
+            self.commit(Delete(b"".join(record.uuid for record in records)))
+
+    def swap_out(self) -> None:
+        records = self.some(3)
+        if records:
+            summary = summarize(records, 1, self.transaction)
+            crcs = [(r.claim, self.ledger.claim_blocks(r.claim)) for r in records if r.claim is not None]
+            blocks = {c: ClaimBlocks(c.resource, c.offset, found) for c, found in crcs if found is not None}
+            self.swapped[summary.name] = SwapContent(records, list(blocks.values()))
+            uuids = b"".join(record.uuid for record in records)
+            self.commit(msgspec.structs.replace(summary, uuids=uuids))
+
+    def bring_in(self) -> None:
+        if self.swapped:
+            name = self.chooser.choice(sorted(self.swapped))
+            content = self.swapped.pop(name)
+            if self.chooser.random() < 0.3:
+                self.commit(SwapDrop(name))
+            else:
+                self.ledger.swap_contents[name] = content
+                self.commit(SwapIn(name))
+
+
+@given(st.integers(0, 1 << 32), st.lists(st.integers(0, 3), max_size=60))
+def test_a_view_is_one_moment(seed: int, steps: list[int]) -> None:
+    """A snapshot read while transactions go on is the state at its freeze, all of it and nothing later."""
+    writer = Writer(seed)
+    writer.commit(QueueDefinition(1, "q", "FirstInFirstOut", "priority", 0, 0, 0), IndexCeiling(100))
+    for _ in range(12):
+        writer.step()
+    before = state_of(writer.ledger)
+    view = writer.ledger.freeze()
+    read: list[list[Operation]] = []
+    reading = iter(view)
+    for count in [*steps, 0]:
+        for _ in range(count):
+            writer.step()
+        read.extend(block for block in [next(reading, None)] if block)
+    read.extend(reading)
+    writer.ledger.release()
+
+    assert loaded(read) == before
+
+
+@given(st.integers(0, 1 << 32))
+def test_writers_copy_what_they_change_first(seed: int) -> None:
+    """Every kind of change after the freeze, before the first block is read, leaves the view as it was."""
+    writer = Writer(seed)
+    for _ in range(15):
+        writer.step()
+    before = state_of(writer.ledger)
+    view = writer.ledger.freeze()
+    for _ in range(15):
+        writer.step()
+    writer.commit(IndexCeiling(9_999), QueueDefinition(1, "q", "NewestFirst", "priority", 0, 0, 0))
+
+    assert loaded(view) == before
+
+
+def test_block_checksums_dropped_after_the_freeze_are_in_the_view() -> None:
+    """A claim that dies while the snapshot is written keeps its block CRCs there: the log may not hold its death."""
+    ledger = Ledger(no_swap)
+    claim = ContentClaim(1, 0, 300_000, 1)
+    record = FlowFile(new_uuids(1)[0], 1, claim, 0, 10, 1, 1, 1, NO_ATTRIBUTES)
+    blocks = ClaimBlocks(1, 0, b"12345678")
+    ledger.apply(1, 1, [ResourceClaim(1, "c1", 1), blocks, record])
+    view = ledger.freeze()
+
+    ledger.apply(2, 2, [Delete(record.uuid)])
+
+    assert ledger.claim_blocks(claim) is None
+    assert blocks in [operation for block in view for operation in block]
+
+
+def test_block_checksums_stay_while_a_pin_reads_by_them() -> None:
+    """The last claimant's death does not take the block CRCs from a reader; the last unpin does."""
+    ledger = Ledger(no_swap)
+    claim = ContentClaim(1, 0, 300_000, 1)
+    record = FlowFile(new_uuids(1)[0], 1, claim, 0, 10, 1, 1, 1, NO_ATTRIBUTES)
+    ledger.apply(1, 1, [ResourceClaim(1, "c1", 1), ClaimBlocks(1, 0, b"12345678"), record])
+    ledger.pin([claim])
+    ledger.pin([claim])
+
+    ledger.apply(2, 2, [Delete(record.uuid)])
+    ledger.unpin([claim])
+    assert ledger.claim_blocks(claim) == b"12345678"
+
+    ledger.unpin([claim])
+    assert ledger.claim_blocks(claim) is None
+    assert ledger.blocks == [{} for _ in ledger.blocks]
+
+
+def test_one_view_at_a_time() -> None:
+    """Two checkpoints at a time would each miss what the other copied."""
+    ledger = Ledger(no_swap)
+    assert isinstance(ledger.freeze(), LedgerView)
+
+    with pytest.raises(AssertionError, match="two checkpoints"):
+        ledger.freeze()
+
+    ledger.release()
+    ledger.freeze()
+
+
+def test_checkpoints_beside_commits(workshop: Workshop) -> None:
+    """Snapshots published while several threads commit lose and invent nothing, whatever the log adds."""
+    repository = workshop.make(flow_file={"swap_threshold": 20, "swap_batch": 10})
+
+    def commit(name: str) -> None:
+        for number in range(60):
+            put_all(repository, "q", [f"{name}{number}".encode()])
+            with repository.session() as session:
+                for record in session.get_many("q", 1):
+                    session.transfer(session.put_attribute(record, "seen", name), "r")
+                session.commit()
+
+    with in_thread(*(lambda name=name: commit(name) for name in "abc")):
+        for _ in range(8):
+            repository.checkpoint()
+
+    repository = workshop.crash()
+    total = sum(repository.queue(name).figures().flow_files for name in "qr")
+    assert total == 180

@@ -1,0 +1,197 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.engine.flowfile.steps import SMALL, numbers, peek, put_each, resident
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, drain, put_all
+from ullage_agent.engine.errors import CommitOutcomeUnknown, RepositoryDamaged, RepositoryStopped
+from ullage_agent.engine.repository import Repository
+
+
+def swap_paths(repository: Repository) -> list[Path]:
+    """The swap files in the order in which they will come back."""
+    summaries = repository.queue("q").swap_summaries()
+    return [Path(repository.swap_files.path(summary.name)) for summary in summaries]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "error"),
+    [
+        ("create", "*.swap", errno.ENOSPC),
+        ("write", "*.swap", errno.ENOSPC),
+        ("write", "*.swap", errno.EIO),
+        ("sync", "*.swap", errno.EIO),
+        ("sync_directory", "*/swap", errno.EIO),
+    ],
+)
+def test_a_failed_swap_out_leaves_all_in_memory(workshop: Workshop, kind: str, path: str, error: int) -> None:
+    """The commit succeeds, every FlowFile is in memory and counted, no file is left; the next chance swaps out."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file=SMALL)
+    queue = repository.queue("q")
+    put_each(repository, "q", numbers(8))
+    files.fail(kind, path, error=error)
+
+    put_all(repository, "q", numbers(2, 8))
+
+    assert "[Errno" in str(repository.queues.swap_failure)
+    assert os.listdir(repository.swap_files.directory) == []
+    assert resident(queue) == 10
+    assert queue.figures() == (10, 10, 0, 0, 0, 0)
+    assert peek(repository, "q", 6) == numbers(6)
+    assert repository.check().problems == ()
+
+    files.heal()
+    repository.queues.swap_out_all()
+    assert repository.queues.swap_failure is None
+    assert queue.figures().swapped == 3
+    assert drain(workshop.crash(), "q") == numbers(10)
+
+
+def test_a_failed_swap_out_spares_the_other_queues(workshop: Workshop) -> None:
+    """A commit into several queues shows them all, though one of them cannot swap out."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file=SMALL)
+    put_each(repository, "q", numbers(8))
+    files.fail("write", "*.swap", error=errno.ENOSPC)
+    with repository.session() as session:
+        session.ingest("q", numbers(1, 8))
+        session.ingest("r", [b"other"])
+        session.commit()
+
+    assert drain(repository, "r") == [b"other"]
+    assert drain(repository, "q") == numbers(9)
+
+
+def test_a_file_that_cannot_be_given_up_goes_at_the_next_start(workshop: Workshop) -> None:
+    """If the remains of a failed swap-out cannot be removed either, nothing else suffers."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file=SMALL)
+    put_each(repository, "q", numbers(8))
+    files.fail("sync", "*.swap")
+    files.fail("unlink", "*.swap", times=9)
+    put_all(repository, "q", numbers(1, 8))
+    assert len(os.listdir(repository.swap_files.directory)) == 1
+
+    repository = workshop.crash()
+
+    assert os.listdir(repository.swap_files.directory) == []
+    assert drain(repository, "q") == numbers(9)
+
+
+def test_a_swap_out_whose_log_fails_does_not_fail_the_commit(workshop: Workshop) -> None:
+    """The arrivals' commit is durable before swapping begins: only later work learns that the log stopped."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file=SMALL)
+    put_each(repository, "q", numbers(8))
+    files.fail("sync", "*.wal", at=2)
+
+    put_all(repository, "q", numbers(1, 8))
+
+    assert isinstance(repository.queues.swap_failure, CommitOutcomeUnknown)
+    with pytest.raises(RepositoryStopped):
+        put_all(repository, "q", numbers(1))
+    files.heal()
+    assert drain(workshop.crash(), "q") == numbers(9)
+
+
+def test_a_missing_swap_file_is_named(workshop: Workshop) -> None:
+    """A poll that needs a missing file says which; what is in memory and in other queues is served, and comes first."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(12))
+    put_each(repository, "r", numbers(3))
+    lost, other = swap_paths(repository)
+    kept = lost.read_bytes()
+    lost.unlink()
+
+    assert peek(repository, "q") == numbers(6)
+    assert drain(repository, "q") == numbers(6)
+    with repository.session() as session, pytest.raises(RepositoryDamaged, match=f"{lost.name} is missing"):
+        session.get("q")
+    assert drain(repository, "r") == numbers(3)
+    assert any(lost.name in problem for problem in repository.check().problems)
+
+    lost.write_bytes(kept)
+    assert drain(repository, "q") == numbers(6, 6)
+    assert other.name not in [path.name for path in swap_paths(repository)]
+
+
+@pytest.mark.parametrize("place", ["header", "block", "footer", "end"])
+def test_a_damaged_swap_file_is_named(workshop: Workshop, place: str) -> None:
+    """Rot anywhere in a swap file is found when it is needed: file and offset, and not one wrong FlowFile."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(9))
+    (path,) = swap_paths(repository)
+    whole = path.read_bytes()
+    at = {"header": 9, "block": len(whole) // 2, "footer": len(whole) - 2, "end": len(whole)}[place]
+    damaged = whole[:-1] if place == "end" else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    path.write_bytes(damaged)
+    drain(repository, "q", 6)
+
+    with repository.session() as session, pytest.raises(RepositoryDamaged, match=rf"{path.name}.*(offset|ends)"):
+        session.get("q")
+
+    path.write_bytes(whole)
+    assert drain(repository, "q") == numbers(3, 6)
+
+
+def test_a_lost_swap_file_can_be_dropped(workshop: Workshop) -> None:
+    """Dropping needs no file, so that the rest of a damaged queue can be saved and the loss be ended."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(9))
+    swap_paths(repository)[0].unlink()
+    saved = drain(repository, "q", 6)
+
+    assert repository.queues.drop(repository.queue("q")) == 3
+
+    assert saved == numbers(6)
+    assert drain(workshop.crash(), "q") == []
+
+
+def test_an_expiring_queue_with_a_lost_file_spares_the_others(workshop: Workshop) -> None:
+    """`expire` works through all queues and raises what it could not do at the end."""
+    repository = workshop.make(flow_file={**SMALL})
+    for name in ("a", "q", "z"):
+        repository.queues.define(name, priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=10_000)
+        put_each(repository, name, numbers(9))
+    swap_paths(repository)[0].unlink()
+    workshop.clock.advance(11)
+
+    with pytest.raises(RepositoryDamaged, match="is missing"):
+        repository.queues.expire()
+
+    assert [repository.queue(name).figures().flow_files for name in ("a", "q", "z")] == [0, 3, 0]
+    repository.queues.drop(repository.queue("q"))
+
+
+def test_a_swap_in_that_cannot_be_logged_changes_nothing(workshop: Workshop) -> None:
+    """When the log refuses a swap-in the file stays swapped, and the next poll gets it."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file=SMALL)
+    put_each(repository, "q", numbers(9))
+    drain(repository, "q", 6)
+    files.fail("write", "*.wal")
+
+    with repository.session() as session, pytest.raises(OSError, match="Input/output"):
+        session.get("q")
+
+    assert repository.queue("q").figures() == (3, 3, 0, 3, 1, 0)
+    assert repository.ledger.swap_contents == {}
+    assert drain(repository, "q") == numbers(3, 6)
+
+
+def test_a_poll_keeps_what_it_has_when_a_swap_in_fails(workshop: Workshop) -> None:
+    """An error on the way to more never costs a poll what it already held."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file=SMALL)
+    put_each(repository, "q", numbers(9))
+    files.fail("open", "*.swap")
+
+    with repository.session() as session:
+        assert [session.read(record).read() for record in session.get_many("q", 9)] == numbers(6)
+        assert repository.queue("q").figures().held == 6
+
+    assert drain(repository, "q") == numbers(9)

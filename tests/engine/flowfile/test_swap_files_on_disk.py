@@ -1,0 +1,139 @@
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.engine.flowfile.steps import SMALL, numbers, put_each
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, drain, put_all
+from ullage_agent.engine.errors import RepositoryDamaged
+from ullage_agent.engine.repository import Repository
+
+
+def names(repository: Repository) -> list[str]:
+    return sorted(os.listdir(repository.swap_files.directory))
+
+
+def test_unknown_swap_files_are_removed_at_start(workshop: Workshop) -> None:
+    """A file that no transaction names, whole or torn, is ignored and removed; named ones stay."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(9))
+    (known,) = names(repository)
+    directory = Path(repository.swap_files.directory)
+    workshop.close()
+    shutil.copy(directory / known, directory / f"1-1-{'0' * 36}.swap")
+    (directory / "1700000000000-2-torn.swap").write_bytes(b"ULLAGESF")
+
+    repository = workshop.open()
+
+    assert names(repository) == [known]
+    assert drain(repository, "q") == numbers(9)
+
+
+def test_a_crash_before_the_log_names_the_file(workshop: Workshop) -> None:
+    """A swap file that was written but not logged is removed, its FlowFiles are still resident."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file=SMALL)
+    put_each(repository, "q", numbers(8))
+    files.fail("sync_directory", "*/swap", error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        put_all(repository, "q", numbers(1, 8))
+    assert len(names(repository)) == 1
+
+    repository = workshop.crash()
+
+    assert names(repository) == []
+    assert drain(repository, "q") == numbers(9)
+
+
+def test_a_retired_file_waits_for_a_snapshot(workshop: Workshop) -> None:
+    """A file whose FlowFiles came back is kept until a published snapshot covers that, then removed."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(9))
+    drain(repository, "q", 7)
+    (name,) = names(repository)
+    assert (repository.queue("q").figures().swapped, list(repository.ledger.retired_swaps)) == (0, [name])
+
+    repository.checkpoint()
+
+    assert names(repository) == []
+    assert repository.ledger.retired_swaps == {}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["all in the log", "swapped in the snapshot"])
+def test_a_crash_after_a_swap_in_restores(workshop: Workshop, checkpointed: bool) -> None:
+    """Between swap-in and snapshot a restart reads the retired file; nothing is lost, doubled or out of order."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(12))
+    if checkpointed:
+        repository.checkpoint()
+    drain(repository, "q", 7)
+
+    repository = workshop.crash()
+
+    assert len(names(repository)) == 1  # the snapshot after an unclean start covers the swap-in
+    assert drain(repository, "q") == numbers(5, 7)
+
+
+def test_a_clean_restart_keeps_retired_files(workshop: Workshop) -> None:
+    """A clean start publishes no snapshot, so the retired file stays until the next one."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(9))
+    drain(repository, "q", 7)
+    before = names(repository)
+
+    repository = workshop.reopen()
+    assert names(repository) == before
+
+    repository.checkpoint()
+    assert names(repository) == []
+    assert drain(repository, "q") == numbers(2, 7)
+
+
+def test_a_retired_file_that_is_gone_stops_the_start(workshop: Workshop) -> None:
+    """Restoring a swap-in needs its file: without it the start says which, and changes nothing."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(9))
+    repository.checkpoint()
+    drain(repository, "q", 7)
+    path = Path(repository.swap_files.path(names(repository)[0]))
+    workshop.close()
+    kept = path.read_bytes()
+    path.unlink()
+
+    for _ in range(2):
+        with pytest.raises(RepositoryDamaged, match=f"{path.name} is missing"):
+            workshop.open()
+
+    path.write_bytes(kept)
+    assert drain(workshop.open(), "q") == numbers(2, 7)
+
+
+def test_a_start_reads_no_file_that_stays_swapped(workshop: Workshop) -> None:
+    """The summary is enough to open: swap files are read when they are needed."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(30))
+    workshop.close()
+    files = FailingFiles()
+
+    repository = workshop.open(files)
+
+    assert files.count("open", "*.swap") == 0
+    assert repository.queue("q").figures().swapped == 24
+
+
+def test_a_file_of_another_place_is_refused(workshop: Workshop) -> None:
+    """A swap file under the name of another one is damage, not data."""
+    repository = workshop.make(flow_file=SMALL)
+    put_each(repository, "q", numbers(12))
+    first, second = (repository.swap_files.path(each.name) for each in repository.queue("q").swap_summaries())
+    kept = Path(first).read_bytes()
+    shutil.copy(second, first)
+    drain(repository, "q", 6)
+
+    with repository.session() as session, pytest.raises(RepositoryDamaged, match="of another place"):
+        session.get("q")
+
+    Path(first).write_bytes(kept)
+    assert drain(repository, "q") == numbers(6, 6)

@@ -1,0 +1,110 @@
+"""Files that no record names: surveyed, never removed at start, adopted only on request."""
+
+from pathlib import Path
+
+from tests.support import Workshop, content_sizes, put_all
+from ullage_agent.contract import Container, Quantity
+from ullage_agent.engine.repository import Repository
+
+MB = 1 << 20
+
+
+def leave_orphan(workshop: Workshop, content: bytes = b"o" * (2 * MB)) -> tuple[Repository, Path]:
+    """Crash with a session's file written and not committed."""
+    container = Container(name="c1", sub_path="c1", capacity=Quantity(1 << 30))
+    repository = workshop.make(storage={"containers": (container,)})
+    put_all(repository, "q", [b"k" * (2 * MB)])
+    session = repository.session()
+    session.ingest("q", [content])
+    repository = workshop.crash()
+    (orphan,) = repository.check().orphans
+    return repository, Path(orphan)
+
+
+def test_a_start_keeps_orphans_and_the_survey_lists_them(workshop: Workshop) -> None:
+    """Neither start, cleaning nor truncation removes a file that no record names."""
+    repository, orphan = leave_orphan(workshop)
+
+    repository.reclamation.clean()
+    repository.reclamation.truncate()
+    repository = workshop.reopen()
+
+    assert orphan.stat().st_size == 2 * MB
+    (found,) = repository.reclamation.survey(orphans=True).orphans
+    assert (found.path, found.length, found.is_adoptable) == (str(orphan), 2 * MB, True)
+    assert repository.reclamation.survey().orphans == ()
+
+
+def test_an_adopted_orphan_goes_through_the_archive(workshop: Workshop) -> None:
+    """It becomes a free resource claim: archived by the next cleaning, deleted when its retention has passed."""
+    repository, orphan = leave_orphan(workshop)
+
+    assert repository.reclamation.adopt_orphans() == 1
+    assert repository.check(deep=True).problems == ()
+    repository.reclamation.clean()
+    archived = orphan.parent / "archive" / orphan.name
+
+    assert not orphan.exists()
+    assert archived.stat().st_size == 2 * MB
+    workshop.clock.advance(13 * 3600)
+    repository.reclamation.clean()
+    assert not archived.exists()
+    assert len(content_sizes(workshop.path)) == 1
+    assert repository.reclamation.adopt_orphans() == 0
+
+
+def test_adoption_survives_a_crash(workshop: Workshop) -> None:
+    """It is a transaction: after a crash the file is known, and not adopted twice."""
+    repository, _ = leave_orphan(workshop)
+    repository.reclamation.adopt_orphans()
+
+    repository = workshop.crash()
+
+    assert repository.check().orphans == ()
+    assert repository.reclamation.adopt_orphans() == 0
+
+
+def test_an_archived_orphan_stays_archived(workshop: Workshop) -> None:
+    """A file found in `archive/` is adopted where it lies."""
+    repository, orphan = leave_orphan(workshop)
+    (orphan.parent / "archive").mkdir()
+    archived = orphan.rename(orphan.parent / "archive" / orphan.name)
+
+    assert repository.reclamation.adopt_orphans() == 1
+
+    assert repository.check().problems == ()
+    workshop.clock.advance(13 * 3600)
+    repository.reclamation.clean()
+    assert not archived.exists()
+
+
+def test_files_being_written_are_never_adopted(workshop: Workshop) -> None:
+    """Neither a session's file nor one that waits in the pool is an orphan."""
+    repository, orphan = leave_orphan(workshop)
+    session = repository.session()
+    session.ingest("q", [b"w" * (2 * MB)])
+    with repository.session() as other:
+        other.ingest("q", [b"rolled back, in the pool"])
+
+    assert repository.check().orphans == (str(orphan),)
+    assert repository.reclamation.adopt_orphans() == 1
+    repository.reclamation.clean()
+    session.commit()
+
+    assert repository.check(deep=True).problems == ()
+
+
+def test_what_this_repository_cannot_have_made_is_listed_and_left_alone(workshop: Workshop) -> None:
+    """A bogus name, a wrong section and an index never reserved: content of a lost ledger looks like the last."""
+    repository, _ = leave_orphan(workshop)
+    section = workshop.path / "c1" / "5"
+    section.mkdir(exist_ok=True)
+    bogus = [section / "notes.txt", section / "1700000000000-6", section / "1700000000000-1000005", section / "07-5"]
+    for path in bogus:
+        path.write_bytes(b"?")
+
+    repository.reclamation.adopt_orphans()
+    repository.reclamation.clean()
+
+    assert all(path.exists() for path in bogus)
+    assert repository.check().orphans == tuple(sorted(map(str, bogus)))

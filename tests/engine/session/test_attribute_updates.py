@@ -1,0 +1,69 @@
+from tests.support import Workshop, put_all
+from ullage_agent.engine.model import FlowFile
+from ullage_agent.engine.repository import Repository
+
+HUNDRED = {f"attribute.{number}": f"the value of attribute {number}" for number in range(100)}
+
+
+def logged(repository: Repository, *changes: dict[str, str], removed: tuple[str, ...] = ()) -> tuple[int, FlowFile]:
+    """Bytes of log for one session that changes the first FlowFile's attributes, and what it then is."""
+    before = repository.log.log_bytes
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        for change in changes:
+            record = session.put_attributes(record, change)
+        if removed:
+            record = session.remove_attributes(record, removed)
+        session.transfer(record, "q")
+        session.commit()
+    return repository.log.log_bytes - before, repository.queue("q").records()[0]
+
+
+def test_one_changed_attribute_of_a_hundred_is_logged_alone(workshop: Workshop) -> None:
+    """One of 100 attributes changed writes less than a tenth of the full record."""
+    repository = workshop.make()
+    repository.queue("q")
+    before = repository.log.log_bytes
+    put_all(repository, "q", [b""], **HUNDRED)
+    whole = repository.log.log_bytes - before
+
+    changed, record = logged(repository, {"attribute.7": "another value"})
+
+    assert changed < whole / 10
+    assert record.attribute_map()["attribute.7"] == "another value"
+    repository = workshop.crash()
+    (restored,) = repository.queue("q").records()
+    assert restored.attribute_map() == {**record.attribute_map()}
+
+
+def test_attributes_set_to_what_they_were_are_not_logged(workshop: Workshop) -> None:
+    """Only what differs from before the session is written."""
+    repository = workshop.make()
+    put_all(repository, "q", [b""], **HUNDRED)
+
+    nothing, _ = logged(repository)
+    same, record = logged(repository, {"attribute.1": "x"}, HUNDRED, removed=("unknown",))
+
+    assert same == nothing
+    assert {**HUNDRED, **record.attribute_map()} == record.attribute_map()
+
+
+def test_the_last_of_several_changes_counts(workshop: Workshop) -> None:
+    """Setting, removing and setting again ends as the last call says, at once and after a crash."""
+    repository = workshop.make()
+    put_all(repository, "q", [b""], a="1", b="2", filename="f")
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        record = session.put_attributes(record, {"a": "9", "c": "3"})
+        record = session.remove_attributes(record, ["a", "b", "c", "filename"])
+        record = session.put_attribute(record, "b", "8")
+        session.transfer(record, "q")
+        session.commit()
+    expected = {"uuid": record.id, "filename": record.id, "path": "./", "b": "8"}
+    assert record.attribute_map() == expected
+
+    (restored,) = workshop.crash().queue("q").records()
+
+    assert restored.attribute_map() == expected

@@ -1,0 +1,238 @@
+import pytest
+
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, content_sizes, drain, put_all
+from ullage_agent.engine.errors import (
+    CommitOutcomeUnknown,
+    ContentWriteFailed,
+    FlowFileNotFound,
+    RepositoryStopped,
+    SessionMisuse,
+    TransactionTooLarge,
+)
+
+
+def test_unsettled_flow_files_refuse_the_commit(workshop: Workshop) -> None:
+    """Until each FlowFile is transferred or removed nothing is committed, and the session goes on."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"1", b"2"])
+    with repository.session() as session:
+        first, second = session.get_many("q", 2)
+        session.transfer(first, "r")
+        before = repository.log.last_id
+        with pytest.raises(SessionMisuse, match=f"{second.id} and 0 others"):
+            session.commit()
+        assert repository.log.last_id == before
+
+        session.remove(second)
+        session.commit()
+
+    assert drain(repository, "r") == [b"1"]
+
+
+def test_a_session_too_large_is_refused_whole(workshop: Workshop) -> None:
+    """More FlowFiles than a transaction may carry: nothing is committed, a rollback restores all."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        session.remove(record)
+        session.ingest("r", [b""] * 10_000)
+        with pytest.raises(TransactionTooLarge, match="10001 FlowFiles"):
+            session.commit()
+        session.rollback()
+
+    assert repository.queue("r").figures().flow_files == 0
+    assert drain(repository, "q") == [b"x"]
+
+
+def test_the_largest_session_fits(workshop: Workshop) -> None:
+    """As many FlowFiles as the limit says, with content, are one transaction."""
+    repository = workshop.make()
+
+    put_all(repository, "q", [b"x"] * 10_000)
+
+    assert repository.queue("q").figures().flow_files == 10_000
+
+
+def test_a_failed_commit_gives_everything_back(workshop: Workshop) -> None:
+    """When the log refuses the transaction its FlowFiles are in their queues as they were, and a retry works."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    put_all(repository, "q", [b"1", b"2"])
+    repository.queue("r")
+    files.fail("write", "*.wal")
+    session = repository.session()
+    for record in session.get_many("q", 2):
+        session.transfer(session.put_attribute(session.write(record, b"changed"), "a", "b"), "r")
+
+    with pytest.raises(OSError, match="Input/output"):
+        session.commit()
+
+    assert repository.queue("q").figures() == (2, 2, 0, 0, 0, 0)
+    session.transfer_many(session.get_many("q", 2), "r")
+    session.commit()
+    assert drain(workshop.crash(), "r") == [b"1", b"2"]
+
+
+def test_a_failed_content_sync_gives_everything_back(workshop: Workshop) -> None:
+    """Content that could not be made durable is never named by the log."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    put_all(repository, "q", [b"1"])
+    repository.queue("r")
+    before = repository.log.last_id
+    files.fail("sync", "*/c1/*")
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        session.transfer(session.write(record, b"changed"), "r")
+        with pytest.raises(ContentWriteFailed):
+            session.commit()
+
+    assert repository.log.last_id == before
+    assert drain(workshop.crash(), "q") == [b"1"]
+
+
+def test_an_unknown_outcome_leaves_everything_held(workshop: Workshop) -> None:
+    """When the log's sync failed nothing is shown twice and no content is removed: a restart tells."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    put_all(repository, "q", [b"1"])
+    repository.queue("r")
+    files.fail("sync", "*.wal")
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        session.transfer(session.write(record, b"x" * 100_000), "r")
+        with pytest.raises(CommitOutcomeUnknown):
+            session.commit()
+
+    assert repository.queue("q").figures() == (1, 1, 1, 0, 0, 0)
+    assert repository.queue("r").figures().flow_files == 0
+    with pytest.raises(RepositoryStopped):
+        put_all(repository, "q", [b"y"])
+    files.heal()
+    assert drain(workshop.crash(), "r") == [b"x" * 100_000]
+
+
+def test_an_interrupt_in_a_commit_leaves_everything_held(workshop: Workshop) -> None:
+    """Nobody can say where an interrupt struck, so the FlowFiles do not come back before a restart."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    put_all(repository, "q", [b"1"])
+    files.fail("sync", "*/c1/*", error=KeyboardInterrupt())
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        session.transfer(session.write(record, b"2"), "q")
+        with pytest.raises(KeyboardInterrupt):
+            session.commit()
+
+    assert repository.queue("q").figures().held == 1
+    assert drain(workshop.crash(), "q") == [b"1"]
+
+
+def test_a_crash_before_the_commit_leaves_nothing(workshop: Workshop) -> None:
+    """Without a commit there is no FlowFile, no change, no removal."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"1", b"2"])
+    session = repository.session()
+    first, second = session.get_many("q", 2)
+    session.write(first, b"changed")
+    session.remove(second)
+    session.ingest("q", [b"3"])
+
+    assert drain(workshop.crash(), "q") == [b"1", b"2"]
+
+
+def test_a_crash_after_the_commit_leaves_everything(workshop: Workshop) -> None:
+    """What `commit` acknowledged is there: content, attributes, queues, removals."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"1", b"2"])
+    session = repository.session()
+    first, second = session.get_many("q", 2)
+    session.transfer(session.put_attribute(session.write(first, b"changed"), "a", "b"), "r")
+    session.remove(second)
+    session.ingest("r", [b"3"])
+    session.commit()
+
+    repository = workshop.crash()
+
+    assert repository.queue("q").figures().flow_files == 0
+    assert {record.attribute_map().get("a") for record in repository.queue("r").records()} == {"b", None}
+    assert drain(repository, "r") == [b"3", b"changed"]  # its place was taken by `ingest`, before the commit
+
+
+def test_a_session_can_be_used_again(workshop: Workshop) -> None:
+    """After a commit or rollback a session is empty, and begins anew."""
+    repository = workshop.make()
+    session = repository.session()
+    for number in range(3):
+        session.ingest("q", [str(number).encode()])
+        session.commit()
+        record = session.get("q")
+        assert record is not None
+        session.rollback()
+        with pytest.raises(FlowFileNotFound, match="not held"):
+            session.read(record)
+    session.commit()
+
+    assert drain(repository, "q") == [b"0", b"1", b"2"]
+
+
+def test_counters_count_commits_only(workshop: Workshop) -> None:
+    """Adjustments add up at the commit and vanish with a rollback."""
+    repository = workshop.make()
+    with repository.session() as session:
+        session.adjust_counter("seen", 2)
+        session.adjust_counter("seen", 3)
+        session.commit()
+        session.adjust_counter("seen", 100)
+        session.rollback()
+        session.adjust_counter("lost", -1)
+        session.commit()
+
+    assert repository.counters() == {"seen": 5, "lost": -1}
+
+
+def test_a_rollback_leaves_nothing_behind(workshop: Workshop) -> None:
+    """No FlowFile, no transaction, no pin, and after the close no file of what was rolled back."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"1", b"2"])
+    before, last_id = content_sizes(workshop.path), repository.log.last_id
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        session.write(record, b"x" * 2_000_000)
+        session.ingest("q", [b"y" * 100] * 10)
+        session.transfer(session.clone(record), "q")
+
+    assert repository.log.last_id == last_id
+    assert repository.queue("q").figures() == (2, 2, 0, 0, 0, 0)
+    workshop.close()
+    assert content_sizes(workshop.path).keys() == before.keys()
+    assert drain(workshop.open(), "q") == [b"1", b"2"]
+
+
+def test_a_rollback_that_cannot_remove_its_file_gives_back_once(workshop: Workshop) -> None:
+    """A failure in clearing up never puts a FlowFile into its queue twice."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    put_all(repository, "q", [b"1"])
+    files.fail("unlink", "*/c1/*", times=5)
+    files.fail("close", "*/c1/*", times=5)
+    session = repository.session()
+    record = session.get("q")
+    assert record is not None
+    session.write(record, b"x" * 2_000_000)
+    for _ in range(3):
+        try:
+            session.rollback()
+        except OSError:
+            continue  # what the test is about: the next one must not give back again
+    files.heal()
+
+    assert repository.queue("q").figures() == (1, 1, 0, 0, 0, 0)
+    assert [record.size for record in repository.queue("q").records()] == [1]

@@ -1,0 +1,214 @@
+import io
+
+import pytest
+
+from tests.support import Workshop, drain, put_all
+from ullage_agent.engine.errors import SessionMisuse
+
+BIG = bytes(range(256)) * 8_000
+
+
+@pytest.mark.parametrize("data", [b"", b"small", BIG], ids=["empty", "small", "big"])
+def test_every_way_to_write_reads_back(workshop: Workshop, data: bytes) -> None:
+    """Bytes, pieces, a stream, piece by piece and import: the same content before and after the commit."""
+    repository = workshop.make()
+    with repository.session() as session:
+        pieces = [data[:3], data[3:]]
+        first = session.write(session.create(), data)
+        second = session.write(session.create(), pieces)
+        third = session.write(session.create(), io.BytesIO(data))
+        fourth = session.import_from(session.create(), io.BytesIO(data))
+        fifth = session.create()
+        with session.writing(fifth) as out:
+            for piece in pieces:
+                out.write(piece)
+        for record in (first, second, third, fourth, fifth):
+            assert session.read(record).read() == data
+            session.transfer(record, "q")
+        session.commit()
+
+    assert drain(repository, "q") == [data] * 5
+
+
+def test_empty_content_needs_no_claim(workshop: Workshop) -> None:
+    """Nothing written is nothing kept: an empty content never shares an offset with the next one."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"", b"x", b"", b"y"])
+    with repository.session() as session:
+        record = session.write(session.create(), b"")
+        session.transfer(session.append(record, b""), "q")
+        session.commit()
+
+    claims = [record.claim for record in repository.queue("q").records()]
+    assert [claim is None for claim in claims] == [True, False, True, False, True]
+    assert drain(workshop.crash(), "q") == [b"", b"x", b"", b"y", b""]
+
+
+def test_ranges_are_exact(workshop: Workshop) -> None:
+    """A range is those bytes, of uncommitted and of committed content; outside of it is an error."""
+    repository = workshop.make()
+    put_all(repository, "q", [BIG])
+    with repository.session() as session:
+        own = session.write(session.create(), BIG)
+        committed = session.get("q")
+        assert committed is not None
+        for record in (own, committed):
+            assert session.read(record, 262_140, 10).read() == BIG[262_140:262_150]
+            assert session.read(record, len(BIG)).read() == b""
+            with pytest.raises(SessionMisuse, match="lies outside"):
+                session.read(record, len(BIG) - 1, 2)
+            with pytest.raises(SessionMisuse, match="lies outside"):
+                session.read(record, -1, 2)
+
+
+def test_appending_leaves_the_old_content_to_others(workshop: Workshop) -> None:
+    """`append` is copy on write: a clone taken before still has the old bytes."""
+    repository = workshop.make()
+    with repository.session() as session:
+        record = session.write(session.create(), b"old")
+        clone = session.clone(record)
+        record = session.append(record, b" and new")
+        session.transfer_many([record, clone], "q")
+        session.commit()
+
+    assert drain(repository, "q") == [b"old and new", b"old"]
+
+
+def test_an_error_while_writing_leaves_the_content(workshop: Workshop) -> None:
+    """A source that fails in the middle changes nothing of the FlowFile."""
+    repository = workshop.make()
+
+    def failing() -> object:
+        yield b"half"
+        raise LookupError
+
+    with repository.session() as session:
+        record = session.write(session.create(), b"whole")
+        with pytest.raises(LookupError):
+            session.write(record, failing())  # type: ignore[arg-type]
+        session.transfer(record, "q")
+        session.commit()
+
+    assert drain(repository, "q") == [b"whole"]
+
+
+def test_a_clone_may_be_a_slice(workshop: Workshop) -> None:
+    """A slice of a slice is the right bytes, and copies none."""
+    repository = workshop.make()
+    with repository.session() as session:
+        record = session.write(session.create(), b"0123456789")
+        slice_ = session.clone(record, 2, 6)
+        inner = session.clone(slice_, 1, 2)
+        empty = session.clone(record, 10)
+        session.transfer_many([record, slice_, inner, empty], "q")
+        session.commit()
+
+    assert (slice_.claim, inner.claim, empty.claim) == (record.claim, record.claim, None)
+    assert drain(workshop.crash(), "q") == [b"0123456789", b"234567", b"34", b""]
+
+
+def test_a_split_marks_its_fragments(workshop: Workshop) -> None:
+    """Consecutive slices with identifier, index, count and the original's name; sizes beyond it are refused."""
+    repository = workshop.make()
+    with repository.session() as session:
+        record = session.write(session.create(attributes={"filename": "a.txt"}), b"abcdef")
+        with pytest.raises(SessionMisuse, match="do not fit"):
+            session.split(record, [3, 4])
+        fragments = session.split(record, [1, 2, 3])
+        session.remove(record)
+        session.transfer_many(fragments, "q")
+        session.commit()
+
+    assert [fragment.attribute_map()["fragment.index"] for fragment in fragments] == ["0", "1", "2"]
+    marks = fragments[1].attribute_map()
+    assert marks["fragment.identifier"] == record.id
+    assert (marks["fragment.count"], marks["segment.original.filename"]) == ("3", "a.txt")
+    assert drain(workshop.crash(), "q") == [b"a", b"bc", b"def"]
+
+
+def test_a_merge_joins_in_order(workshop: Workshop) -> None:
+    """Header, contents with demarcators, footer; the parents are recorded and stay in the session."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"one", b""])
+    with repository.session() as session:
+        parts = [*session.get_many("q", 2), session.write(session.create(), b"three")]
+        merged = session.merge(parts, b"<", b",", b">")
+        session.remove_many(parts)
+        session.transfer(merged, "q")
+        session.commit()
+
+    assert merged.parent_ids == [part.id for part in parts]
+    assert drain(repository, "q") == [b"<one,,three>"]
+
+
+def test_a_clone_of_a_clone_removed_in_the_session(workshop: Workshop) -> None:
+    """Clones born and removed in one session count nowhere, and take nothing with them (NIFI-15732, 16098)."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"precious"])
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        clone = session.clone(record)
+        grandchild = session.clone(clone)
+        session.remove_many([clone, record])
+        session.remove(session.clone(grandchild))
+        session.transfer(grandchild, "q")
+        session.commit()
+
+    (entry,) = [entry for entry in repository.ledger.entries() if entry.live]
+    assert entry.claimants == 1
+    assert drain(workshop.crash(), "q") == [b"precious"]
+
+
+def test_overwritten_content_leaves_no_checksums_behind(workshop: Workshop) -> None:
+    """Block checksums of content that no FlowFile has in the end are not logged: nobody would drop them."""
+    repository = workshop.make()
+    with repository.session() as session:
+        record = session.write(session.create(), BIG)
+        session.transfer(session.write(record, b"small"), "q")
+        session.remove(session.write(session.create(), BIG))
+        session.commit()
+
+    assert not any(repository.ledger.blocks)
+
+
+@pytest.mark.parametrize("size", [5, len(BIG)], ids=["small", "big"])
+def test_an_imported_handle_survives_its_purge(workshop: Workshop, size: int) -> None:
+    """A handle that is deleted and purged before the commit leaves its content to the session, for ever."""
+    repository = workshop.make()
+    data = BIG[:size]
+    id = repository.handles.put(data, {"kind": "h"})
+    with repository.session() as session:
+        record = session.import_handle(bytes.fromhex(id.replace("-", "")), {"more": "m"})
+        repository.handles.delete(id)
+        workshop.clock.advance(8 * 86_400)
+        assert repository.handles.purge() == 1
+        repository.reclamation.clean()
+        assert session.read(record).read() == data
+        session.transfer(record, "q")
+        session.commit()
+    assert (record.attribute_map()["kind"], record.attribute_map()["more"]) == ("h", "m")
+
+    repository = workshop.crash()
+    if size == len(BIG):
+        claim = repository.queue("q").records()[0].claim
+        assert claim is not None
+        assert repository.ledger.claim_blocks(claim) is not None
+    assert drain(repository, "q") == [data]
+    assert [entry.pins for entry in repository.ledger.entries()] == [None]
+
+
+def test_a_rolled_back_import_gives_its_pin_back(workshop: Workshop) -> None:
+    """After a rollback a purged handle's content is free."""
+    repository = workshop.make()
+    id = repository.handles.put(BIG)
+    with repository.session() as session:
+        session.import_handle(bytes.fromhex(id.replace("-", "")))
+        repository.handles.delete(id)
+        workshop.clock.advance(8 * 86_400)
+        repository.handles.purge()
+        session.rollback()
+
+    (entry,) = repository.ledger.entries()
+    assert entry.is_free
+    assert not any(repository.ledger.blocks)

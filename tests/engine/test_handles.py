@@ -1,0 +1,246 @@
+"""Handles: stored and fetched by id, deleted with a tombstone, purged in the end."""
+
+import io
+import threading
+
+import pytest
+
+from tests.support import Workshop, content_sizes
+from ullage_agent.engine.errors import DiskFull, HandleDeleted, HandleNotFound, SessionMisuse
+from ullage_agent.engine.model import parse_uuid
+
+MB = 1 << 20
+DAY = 24 * 3600
+
+
+def test_what_was_put_is_got_with_its_attributes_and_ranges(workshop: Workshop) -> None:
+    """Bytes, streams, empty content and batches; at once and after restarts."""
+    repository = workshop.make()
+    handles = repository.handles
+    small = handles.put(b"0123456789", {"filename": "a"}, ttl_millis=50_000)
+    large = handles.put(io.BytesIO(b"L" * (3 * MB)))
+    empty = handles.put(b"")
+    batch = handles.put_many([b"one", b"", b"three"])
+
+    for repository in (repository, workshop.crash(), workshop.reopen()):  # noqa: B020
+        handles = repository.handles
+        assert handles.get(small).read() == b"0123456789"
+        with handles.get(small, 3, 4) as stream:
+            assert stream.read(2) + stream.read() == b"3456"
+        assert handles.get(large, 2 * MB, 5).read() == b"LLLLL"
+        assert handles.get(empty).read() == b""
+        assert [handles.get(id).read() for id in batch] == [b"one", b"", b"three"]
+        head = handles.head(small)
+        assert (head.size, head.attributes["filename"], head.deleted_millis) == (10, "a", 0)
+        assert head.expires_millis == head.entry_millis + 50_000
+        with pytest.raises(SessionMisuse):
+            handles.get(small, 5, 6)
+
+
+def test_an_empty_batch_is_no_transaction(workshop: Workshop) -> None:
+    """Nothing is stored and nothing logged."""
+    repository = workshop.make()
+    before = repository.log.last_id
+
+    assert repository.handles.put_many([]) == []
+    assert repository.log.last_id == before
+
+
+@pytest.mark.parametrize("id", ["", "nonsense", "0" * 32, "00000000-0000-4000-8000-000000000000"])
+def test_unknown_ids_are_not_found(workshop: Workshop, id: str) -> None:
+    """By every operation, whatever the text."""
+    handles = workshop.make().handles
+
+    for operation in (handles.get, handles.head, handles.delete, handles.undelete):
+        with pytest.raises(HandleNotFound):
+            operation(id)
+
+
+def test_a_flow_file_in_a_queue_is_no_handle(workshop: Workshop) -> None:
+    """Its id cannot be used to read or delete it behind its queue's back."""
+    repository = workshop.make()
+    with repository.session() as session:
+        record = session.ingest("q", [b"x"])[0]
+        session.commit()
+
+    with pytest.raises(HandleNotFound):
+        repository.handles.delete(record.id)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_deleted_handle_keeps_its_bytes_and_comes_back(workshop: Workshop, restart: bool) -> None:
+    """The tombstone is a claimant: reclamation takes nothing, and undelete brings everything back."""
+    repository = workshop.make(archive={"enabled": False})
+    id = repository.handles.put(b"x" * MB, {"a": "b"})
+    repository.handles.delete(id)
+    if restart:
+        repository = workshop.crash()
+
+    repository.reclamation.clean()
+    repository.reclamation.truncate()
+    with pytest.raises(HandleDeleted):
+        repository.handles.get(id)
+    with pytest.raises(HandleDeleted):
+        repository.handles.delete(id)
+    assert repository.handles.head(id).deleted_millis == workshop.clock.millis
+    repository.handles.undelete(id)
+
+    assert repository.handles.get(id).read() == b"x" * MB
+    assert repository.handles.head(id).deleted_millis == 0
+    with pytest.raises(SessionMisuse):
+        repository.handles.undelete(id)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_purged_handle_is_unknown_and_its_bytes_go(workshop: Workshop, restart: bool) -> None:
+    """After `deletedRetention`, and only then; undelete answers HandleNotFound from the end of the retention on."""
+    repository = workshop.make(archive={"enabled": False})
+    id = repository.handles.put(b"x" * MB)
+    repository.handles.delete(id)
+    workshop.clock.advance(7 * DAY - 1)
+    assert repository.handles.purge() == 0
+    if restart:
+        repository = workshop.reopen()
+    workshop.clock.advance(1)
+
+    with pytest.raises(HandleNotFound):
+        repository.handles.undelete(id)
+    assert repository.handles.purge() == 1
+    repository.reclamation.clean()
+
+    with pytest.raises(HandleNotFound):
+        repository.handles.head(id)
+    assert content_sizes(workshop.path) == {}
+
+
+def test_an_undelete_overtakes_the_purge_it_was_due_for(workshop: Workshop) -> None:
+    """The old due time means nothing any more; a second deletion starts the retention anew."""
+    repository = workshop.make()
+    id = repository.handles.put(b"x")
+    repository.handles.delete(id)
+    workshop.clock.advance(6 * DAY)
+    repository.handles.undelete(id)
+    repository.handles.delete(id)
+    workshop.clock.advance(2 * DAY)
+
+    assert repository.handles.purge() == 0
+    repository.handles.undelete(id)
+    workshop.clock.advance(30 * DAY)
+    assert repository.handles.purge() == 0
+    assert repository.handles.get(id).read() == b"x"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_ttl_ends_a_handle(workshop: Workshop, restart: bool) -> None:
+    """Expired it cannot be read, deleted or undeleted, and the next purge forgets it."""
+    repository = workshop.make()
+    id = repository.handles.put(b"x", ttl_millis=1000)
+    other = repository.handles.put(b"y", ttl_millis=5000)
+    if restart:
+        repository = workshop.crash()
+    workshop.clock.advance(1)
+
+    for operation in (repository.handles.get, repository.handles.delete):
+        with pytest.raises(HandleDeleted, match="expired"):
+            operation(id)
+    assert repository.handles.purge() == 1
+    with pytest.raises(HandleNotFound):
+        repository.handles.head(id)
+    assert repository.handles.get(other).read() == b"y"
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_reader_holds_its_bytes_across_delete_purge_and_cleaning(workshop: Workshop, archive: bool) -> None:
+    """Opened before, not yet read at all: every byte still comes, verified, and goes only after the close."""
+    repository = workshop.make(archive={"enabled": archive})
+    id = repository.handles.put(b"x" * (3 * MB))
+    stream = repository.handles.get(id)
+    repository.handles.delete(id)
+    workshop.clock.advance(8 * DAY)
+    repository.handles.purge()
+
+    repository.reclamation.clean()
+    repository.reclamation.truncate()
+
+    assert stream.read() == b"x" * (3 * MB)
+    stream.close()
+    stream.close()
+    repository.reclamation.clean()
+    assert all("/archive/" in name for name in content_sizes(workshop.path))
+
+
+def test_two_purges_at_once_forget_each_handle_once(workshop: Workshop) -> None:
+    """A handle that is due twice, deleted, undeleted and deleted again, is purged by one of them."""
+    repository = workshop.make()
+    ids = [repository.handles.put(b"x") for _ in range(20)]
+    for id in ids:
+        repository.handles.delete(id)
+        repository.handles.undelete(id)
+        repository.handles.delete(id)
+    workshop.clock.advance(8 * DAY)
+    purged: list[int] = []
+
+    threads = [threading.Thread(target=lambda: purged.append(repository.handles.purge())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sum(purged) == 20
+    assert repository.log.is_running
+
+
+def test_a_purge_that_fails_is_made_up_for(workshop: Workshop) -> None:
+    """What was due stays due."""
+    repository = workshop.make()
+    repository.handles.put(b"x", ttl_millis=1)
+    workshop.clock.advance(1)
+    commit = repository.commit
+
+    def refuse(*_: object, **__: object) -> int:
+        raise DiskFull("for a moment")
+
+    repository.commit = refuse  # type: ignore[method-assign]
+    with pytest.raises(DiskFull):
+        repository.handles.purge()
+    repository.commit = commit  # type: ignore[method-assign]
+
+    assert repository.handles.purge() == 1
+
+
+def test_a_put_that_fails_leaves_nothing(workshop: Workshop) -> None:
+    """A source that breaks off in the middle stores no handle and no file."""
+    repository = workshop.make()
+
+    class Broken(io.BytesIO):
+        def read(self, count: int | None = -1) -> bytes:
+            if self.tell() >= 2 * MB:
+                raise ConnectionError("broken off")
+            return super().read(count)
+
+    with pytest.raises(ConnectionError):
+        repository.handles.put(Broken(b"x" * (5 * MB)))
+
+    assert content_sizes(workshop.path) == {}
+    assert list(repository.ledger.flow_files()) == []
+
+
+def test_a_handle_lives_on_in_a_flow_file_made_from_it(workshop: Workshop) -> None:
+    """Importing copies nothing, and the purge of the handle takes nothing from the FlowFile."""
+    repository = workshop.make(archive={"enabled": False})
+    id = repository.handles.put(b"x" * MB, {"a": "b"})
+    with repository.session() as session:
+        flow_file = session.import_handle(parse_uuid(id))
+        session.transfer(flow_file, "q")
+        session.commit()
+    size = sum(content_sizes(workshop.path).values())
+    repository.handles.delete(id)
+    workshop.clock.advance(8 * DAY)
+    repository.handles.purge()
+    repository.reclamation.clean()
+
+    assert size == MB
+    with repository.session() as session:
+        found = session.get("q")
+        assert found is not None
+        assert session.read(found).read() == b"x" * MB

@@ -1,0 +1,165 @@
+import threading
+
+import pytest
+
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, drain, put_all
+from ullage_agent.engine import maintenance
+from ullage_agent.engine.maintenance import Maintenance
+
+EVERY = {"clean", "truncate", "swap", "expire", "purge"}
+
+
+def test_tasks_run_when_they_are_due(workshop: Workshop) -> None:
+    """Nothing runs at once; each task runs after its own time, once, and again after it."""
+    repository = workshop.make()
+    upkeep = Maintenance(repository)
+    assert upkeep.run_due() == []
+
+    workshop.clock.advance(59.9)
+    assert upkeep.run_due() == []
+    workshop.clock.advance(0.1)
+    assert set(upkeep.run_due()) == EVERY
+    assert upkeep.run_due() == []
+    workshop.clock.advance(60)
+    assert set(upkeep.run_due()) == EVERY | {"checkpoint"}
+    assert upkeep.failures == []
+
+
+def test_the_tasks_do_their_work(workshop: Workshop) -> None:
+    """Expired FlowFiles and handles go, dead content to the archive, the log is covered."""
+    repository = workshop.make()
+    repository.queues.define("q", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1_000)
+    put_all(repository, "q", [b"x" * 100_000])
+    repository.handles.put(b"y", ttl_millis=1_000)
+    upkeep = Maintenance(repository)
+
+    workshop.clock.advance(120)
+    upkeep.run_due()
+    workshop.clock.advance(120)
+    upkeep.run_due()
+
+    assert upkeep.failures == []
+    assert repository.queue("q").figures().flow_files == 0
+    assert not list(repository.ledger.flow_files())
+    assert all(entry.claim.archived_millis for entry in repository.ledger.entries() if entry.claim.sealed)
+    assert repository.log.snapshot_id > 0
+
+
+def test_a_failing_task_is_recorded_and_tried_again(workshop: Workshop) -> None:
+    """A failure is told and kept, spares the other tasks, and ends when its cause does."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    told: list[str] = []
+    upkeep = Maintenance(repository, lambda name, error: told.append(f"{name}: {error}"))
+    files.fail("create", "*snapshot*", times=100)
+    put_all(repository, "q", [b"x"])
+    workshop.clock.advance(120)
+
+    assert set(upkeep.run_due()) == EVERY | {"checkpoint"}
+    assert [name for name, _ in upkeep.failures] == ["checkpoint"]
+    assert len(told) == 1
+    assert "checkpoint: " in told[0]
+
+    files.heal()
+    workshop.clock.advance(120)
+    assert "checkpoint" in upkeep.run_due()
+    assert len(upkeep.failures) == 1
+    assert repository.log.snapshot_id == repository.log.last_id
+
+
+def test_an_unforeseen_failure_is_recorded_too(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in one task never ends the thread that runs them all."""
+    repository = workshop.make()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(repository.queues, "expire", fail)
+    upkeep = Maintenance(repository)
+    workshop.clock.advance(60)
+
+    assert set(upkeep.run_due()) == EVERY
+    assert [(name, type(error)) for name, error in upkeep.failures] == [("expire", ZeroDivisionError)]
+
+
+def test_failures_are_not_kept_without_end(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest failures are remembered, the oldest go."""
+    monkeypatch.setattr(maintenance, "FAILURES_KEPT", 3)
+    files = FailingFiles()
+    repository = workshop.make(files)
+    upkeep = Maintenance(repository)
+    files.fail("create", "*snapshot*", times=100)
+    for _ in range(5):
+        put_all(repository, "q", [b"x"])
+        workshop.clock.advance(120)
+        upkeep.run_due()
+
+    assert len(upkeep.failures) == 3
+
+
+def test_a_large_log_is_due_at_once(workshop: Workshop) -> None:
+    """When the log has grown past its size the checkpoint does not wait; without a change there is none."""
+    repository = workshop.make(flow_file={"checkpoint_log_size": 10_000})
+    upkeep = Maintenance(repository)
+    put_all(repository, "q", [b"x"])
+    assert upkeep.run_due() == []
+
+    put_all(repository, "q", [b"x"] * 500)
+
+    assert upkeep.run_due() == ["checkpoint"]
+    assert upkeep.run_due() == []
+    snapshot = repository.log.snapshot_id
+    workshop.clock.advance(120)
+    upkeep.run_due()
+    assert repository.log.snapshot_id == snapshot
+
+
+def test_a_large_log_that_cannot_be_covered_waits(workshop: Workshop) -> None:
+    """After a failed checkpoint the next one comes in its time, not at every look."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file={"checkpoint_log_size": 10_000})
+    upkeep = Maintenance(repository)
+    put_all(repository, "q", [b"x"] * 500)
+    files.fail("create", "*snapshot*", times=100)
+
+    assert [upkeep.run_due() for _ in range(3)] == [["checkpoint"], [], []]
+
+    files.heal()
+    workshop.clock.advance(120)
+    assert "checkpoint" in upkeep.run_due()
+    assert upkeep.run_due() == []
+
+
+def test_a_failed_swap_out_is_tried_again(workshop: Workshop) -> None:
+    """What could not be swapped out at the commit is by maintenance."""
+    files = FailingFiles()
+    repository = workshop.make(files, flow_file={"swap_threshold": 4, "swap_batch": 2})
+    files.fail("create", "*.swap")
+    put_all(repository, "q", [b"x"] * 6)
+    assert repository.queue("q").figures().swapped == 0
+    upkeep = Maintenance(repository)
+    workshop.clock.advance(60)
+
+    upkeep.run_due()
+
+    assert repository.queue("q").figures().swapped == 2
+    assert drain(repository, "q") == [b"x"] * 6
+
+
+def test_the_thread_starts_stops_and_starts(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A started maintenance does what is due by itself until it is stopped, and can be started again."""
+    monkeypatch.setattr(maintenance, "TICK_SECONDS", 0.001)
+    repository = workshop.make()
+    upkeep = Maintenance(repository)
+    threads = threading.active_count()
+    for round_ in range(2):
+        ran = threading.Event()
+        monkeypatch.setattr(upkeep, "run_due", ran.set)
+        upkeep.start()
+        upkeep.start()
+        assert threading.active_count() == threads + 1
+        assert ran.wait(30), round_
+        upkeep.stop()
+        assert threading.active_count() == threads
+    upkeep.stop()

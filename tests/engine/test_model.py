@@ -1,0 +1,221 @@
+import gc
+import uuid
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ullage_agent.engine import model
+from ullage_agent.engine.model import (
+    NO_ATTRIBUTES,
+    ClaimBlocks,
+    Content,
+    ContentClaim,
+    Delete,
+    FlowFile,
+    IndexCeiling,
+    Operation,
+    QueueDefinition,
+    ResourceClaim,
+    ResourceClaimGone,
+    SwapDrop,
+    SwapIn,
+    SwapOut,
+    SwapShare,
+    Update,
+    format_uuid,
+    new_uuids,
+    operation_count,
+    pack_attributes,
+    parse_uuid,
+    split_uuids,
+    unpack_attributes,
+    updated,
+)
+
+A = b"a" * 16
+B = b"b" * 16
+CLAIM = ContentClaim(7, 4_096, 100, 0xDEADBEEF)
+RECORD = FlowFile(A, 3, CLAIM, 10, 50, 1_000, 900, 42, pack_attributes({"color": "red", "size": "2"}), B, 5, 0)
+
+texts = st.text(max_size=8)
+attribute_maps = st.dictionaries(texts.filter(lambda name: name != "uuid"), texts, max_size=5)
+
+SAMPLES: list[tuple[int, Any]] = [
+    (1, RECORD),
+    (2, Update(A, 4, 43, Content(CLAIM, 0, 100), pack_attributes({"a": "b"}), ("color",), 6, 7)),
+    (3, Delete(A + B)),
+    (4, QueueDefinition(1, "inbox", "FirstInFirstOut", "priority", 10, 20, 30)),
+    (5, ResourceClaim(7, "c1", 1_000, 2, 4_196, True, 1, 5, 3, 4, 6)),
+    (6, ResourceClaimGone(7)),
+    (7, ClaimBlocks(7, 4_096, b"1234")),
+    (8, IndexCeiling(4_096)),
+    (9, SwapOut("f.swap", 3, 2, 100, 1, 2, 3, (SwapShare(7, 2, 100, 4_196),), A + B)),
+    (10, SwapIn("f.swap")),
+    (11, SwapDrop("f.swap")),
+]
+
+
+def test_new_uuids_are_random_uuids_of_version_4() -> None:
+    """Every new uuid is a distinct RFC 4122 uuid, version 4."""
+    made = new_uuids(1_000)
+
+    assert len(set(made)) == 1_000
+    assert {uuid.UUID(bytes=each).version for each in made} == {4}
+    assert {uuid.UUID(bytes=each).variant for each in made} == {uuid.RFC_4122}
+
+
+def test_no_uuids_are_none() -> None:
+    """A batch of no FlowFiles needs no uuid."""
+    assert new_uuids(0) == []
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_a_uuid_survives_its_notation(raw: bytes) -> None:
+    """Formatting and parsing are inverse, and the notation is Python's own."""
+    assert parse_uuid(format_uuid(raw)) == raw
+    assert format_uuid(raw) == str(uuid.UUID(bytes=raw))
+
+
+@pytest.mark.parametrize("text", ["", "abc", "g" * 32, "a" * 31, "a" * 33, "aa" * 15 + "  ", "é" * 32])
+def test_what_is_no_uuid_is_refused(text: str) -> None:
+    """Anything but 32 hexadecimal digits, with or without dashes, is a ValueError."""
+    with pytest.raises(ValueError, match=r"uuid|hexadecimal"):
+        parse_uuid(text)
+
+
+def test_joined_uuids_come_apart_in_order() -> None:
+    """A run of uuids keeps its order."""
+    assert list(split_uuids(A + B)) == [A, B]
+    assert list(split_uuids(b"")) == []
+
+
+@given(attribute_maps)
+def test_attributes_survive_packing(attributes: dict[str, str]) -> None:
+    """Packed attributes unpack to the same map; packing none gives the constant for none."""
+    packed = pack_attributes(attributes)
+
+    assert unpack_attributes(packed) == attributes
+    assert (packed == NO_ATTRIBUTES) == (attributes == {})
+
+
+def test_the_uuid_is_never_stored_as_an_attribute() -> None:
+    """`uuid` is the record's own: packing leaves it out."""
+    assert unpack_attributes(pack_attributes({"uuid": "x", "a": "b"})) == {"a": "b"}
+    assert pack_attributes({"uuid": "x"}) == NO_ATTRIBUTES
+
+
+def test_the_core_attributes_are_derived_unless_set() -> None:
+    """`uuid` is always the record's, `filename` and `path` have defaults that may be replaced."""
+    plain = FlowFile(A, 1, None, 0, 0, 0, 0, 0, NO_ATTRIBUTES)
+    named = msgspec.structs.replace(plain, attributes=pack_attributes({"filename": "a.txt", "path": "x/"}))
+
+    assert plain.attribute_map() == {"uuid": plain.id, "filename": plain.id, "path": "./"}
+    assert named.attribute_map() == {"uuid": plain.id, "filename": "a.txt", "path": "x/"}
+
+
+def test_parents_are_told_by_their_ids() -> None:
+    """A record names its parents, 16 bytes each."""
+    record = msgspec.structs.replace(RECORD, parents=A + B)
+
+    assert record.parent_ids == [format_uuid(A), format_uuid(B)]
+
+
+def test_an_empty_update_changes_nothing() -> None:
+    """None leaves a field alone."""
+    assert updated(RECORD, Update(A)) == RECORD
+
+
+def test_an_update_changes_what_it_carries() -> None:
+    """Queue, place, content and both dates are replaced; entry, lineage and parents stay for ever."""
+    other = ContentClaim(8, 0, 9, 1)
+
+    after = updated(RECORD, Update(A, 9, 99, Content(other, 1, 2), None, (), 0, 77))
+
+    assert after == FlowFile(A, 9, other, 1, 2, 1_000, 900, 99, RECORD.attributes, B, 0, 77)
+
+
+def test_an_update_can_take_the_content_away() -> None:
+    """Content without a claim is no content, which differs from no change of content."""
+    after = updated(RECORD, Update(A, content=Content(None, 0, 0)))
+
+    assert (after.claim, after.start, after.size) == (None, 0, 0)
+
+
+@given(attribute_maps, attribute_maps, st.lists(texts, max_size=4))
+def test_attributes_are_removed_before_they_are_set(
+    old: dict[str, str], new: dict[str, str], removed: list[str]
+) -> None:
+    """An update's removed attributes go, then its set ones come: what is in both is set."""
+    record = msgspec.structs.replace(RECORD, attributes=pack_attributes(old))
+
+    after = updated(record, Update(A, set_attributes=pack_attributes(new), remove_attributes=tuple(removed)))
+
+    expected = {name: value for name, value in old.items() if name not in removed} | new
+    assert unpack_attributes(after.attributes) == expected
+
+
+def test_operations_count_for_the_flow_files_they_touch() -> None:
+    """A delete and a swap-out count for each uuid, what accompanies content for nothing."""
+    swap = SwapOut("f", 1, 2, 0, 0, 0, 0, (), A + B)
+
+    assert operation_count([RECORD, Update(A), Delete(A + B), swap, SwapIn("f"), IndexCeiling(1)]) == 8
+    assert operation_count([ResourceClaim(1, "c1", 0), ClaimBlocks(1, 0, b"")]) == 0
+
+
+def test_every_operation_has_a_sample_here() -> None:
+    """The table below covers all of the wire format."""
+    assert {type(sample) for _, sample in SAMPLES} == set(get_args(Operation))
+
+
+@pytest.mark.parametrize(("tag", "sample"), SAMPLES, ids=lambda value: type(value).__name__)
+def test_wire_tags_are_stable(tag: int, sample: Any) -> None:
+    """Each operation is an array headed by its number, which never changes, followed by its fields in order."""
+    packed = msgspec.msgpack.encode(sample)
+    raw = msgspec.msgpack.decode(packed)
+
+    assert raw[0] == tag
+    assert len(raw) == 1 + len(type(sample).__struct_fields__)
+    assert msgspec.msgpack.decode(packed, type=Operation) == sample
+
+
+@pytest.mark.parametrize("sample", [sample for _, sample in SAMPLES], ids=lambda value: type(value).__name__)
+def test_records_with_fewer_trailing_fields_still_decode(sample: Any) -> None:
+    """A record that was written before its newest fields existed decodes to one with their defaults."""
+    fields = msgspec.structs.fields(type(sample))
+    required = sum(field.required for field in fields)
+    raw = msgspec.msgpack.decode(msgspec.msgpack.encode(sample))
+
+    for kept in range(required, len(fields) + 1):
+        old = msgspec.msgpack.decode(msgspec.msgpack.encode(raw[: 1 + kept]), type=Operation)
+        for field in fields[:kept]:
+            assert getattr(old, field.name) == getattr(sample, field.name)
+        for field in fields[kept:]:
+            assert getattr(old, field.name) == field.default
+
+
+@pytest.mark.parametrize("sample", [sample for _, sample in SAMPLES], ids=lambda value: type(value).__name__)
+def test_records_are_immutable(sample: Any) -> None:
+    """What was committed cannot be changed in place."""
+    with pytest.raises(AttributeError):
+        setattr(sample, type(sample).__struct_fields__[0], None)
+
+
+def test_records_cost_the_garbage_collector_nothing() -> None:
+    """FlowFiles and claims are not tracked, however many there are."""
+    assert not gc.is_tracked(RECORD)
+    assert not gc.is_tracked(CLAIM)
+    assert not gc.is_tracked(msgspec.msgpack.decode(msgspec.msgpack.encode(RECORD), type=FlowFile))
+
+
+def test_a_resource_claims_name_is_nifis() -> None:
+    """A content file is called after its time and index."""
+    assert ResourceClaim(12, "c1", 1_700_000_000_000).name == "1700000000000-12"
+    assert CLAIM.end == 4_196
+
+
+def test_the_handle_queue_is_no_queue() -> None:
+    """Queue numbers begin at 1: 0 is where handles stand."""
+    assert model.HANDLE_QUEUE == 0

@@ -1,0 +1,176 @@
+"""Snapshots taken while commits go on."""
+
+from functools import partial
+
+import pytest
+
+from tests.engine.wal.logbook import Commit, Logbook, together
+from tests.failing_files import FailingFiles
+from ullage_agent.engine.errors import NotRestored
+
+
+def snapshot_alone(logbook: Logbook) -> set[int]:
+    """What the snapshot holds without the logs."""
+    copy = logbook.copy_to(logbook.path.with_name("snapshot-alone"))
+    for path in copy.path.rglob("*.wal"):
+        path.write_bytes(b"")
+    copy.open(partitions=len(list(copy.path.glob("partition-*"))))
+    copy.close()
+    return copy.state.numbers
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_commits_go_through_while_the_snapshot_is_written(
+    logbook: Logbook, files: FailingFiles, partitions: int
+) -> None:
+    """They are durable at once, are not in that snapshot, and come back from the log."""
+    logbook.open(files, partitions=partitions)
+    logbook.commit_each(1, 4)
+    gate = files.hold("write", "*.partial")
+    checkpoint = Commit(logbook.log.checkpoint)
+    gate.wait_until_reached()
+
+    logbook.commit_each(5, 7)
+    assert logbook.log.durable == 7
+    assert not checkpoint.is_answered
+
+    gate.open()
+    assert checkpoint.result() == 4
+    logbook.crash()
+    assert snapshot_alone(logbook) == {1, 2, 3, 4}
+    report = logbook.open(partitions=partitions)
+    assert (report.snapshot_records, report.transactions) == (4, 3)
+    assert logbook.state.numbers == set(range(1, 8))
+
+
+def test_old_logs_are_deleted_only_after_the_publication(logbook: Logbook, files: FailingFiles) -> None:
+    """While the rename waits, and while its directory is being synced, all old logs are there."""
+    logbook.open(files, partitions=2)
+    logbook.commit_each(1, 4)
+    old = logbook.logs(0) + logbook.logs(1)
+    rename = files.hold("rename", "*/snapshot")
+    sync = files.hold("sync_directory", str(logbook.path))
+    checkpoint = Commit(logbook.log.checkpoint)
+    for gate in (rename, sync):
+        gate.wait_until_reached()
+        assert all(path.exists() for path in old)
+        assert files.count("unlink", "*.wal") == 0
+        gate.open()
+    checkpoint.result()
+
+    assert not any(path.exists() for path in old)
+    assert [len(logbook.logs(number)) for number in (0, 1)] == [1, 1]
+
+
+def test_a_snapshot_is_published_only_when_all_of_it_is_durable(logbook: Logbook, files: FailingFiles) -> None:
+    """A transaction that is applied and not yet synced is synced before the snapshot that holds it gets its name."""
+    logbook.open(files)
+    logbook.append(1)
+    gate = files.hold("sync", "*.wal")
+    checkpoint = Commit(logbook.log.checkpoint)
+    gate.wait_until_reached()
+    assert files.count("rename", "*/snapshot") == 2
+    gate.open()
+
+    assert checkpoint.result() == 1
+    assert logbook.log.durable == 1
+
+
+def test_names_of_log_files_never_collide(logbook: Logbook, files: FailingFiles) -> None:
+    """Checkpoints beside commits, with failures that rotate on their own, never reuse a file's name."""
+    logbook.open(files, partitions=2)
+    for number in range(0, 60, 3):
+        files.fail("write", "*.wal", keeps=10_000)
+        files.fail("truncate", "*.wal")
+        with pytest.raises(OSError, match="Input/output error"):
+            logbook.append(1_000 + number)
+        together(logbook.log.checkpoint, partial(logbook.commit, number), partial(logbook.commit, number + 1))
+        logbook.commit(number + 2)
+    created = [path for kind, path in files.calls if kind == "create" and path.endswith(".wal")]
+    logbook.crash()
+
+    logbook.open(partitions=2)
+
+    assert logbook.state.numbers == set(range(60))
+    assert len(created) > 40
+
+
+def test_a_file_that_a_failed_append_opened_outlives_the_checkpoint(logbook: Logbook, files: FailingFiles) -> None:
+    """A rotation in the middle of a checkpoint leaves two files with new frames: neither is deleted as old."""
+    logbook.open(files)
+    logbook.commit(1)
+    gate = files.hold("write", "*.partial")
+    checkpoint = Commit(logbook.log.checkpoint)
+    gate.wait_until_reached()
+    logbook.commit(2)
+    files.fail("write", "*.wal", keeps=10_000)
+    files.fail("truncate", "*.wal")
+    with pytest.raises(OSError, match="Input/output error"):
+        logbook.append(3)
+    logbook.commit(4)
+    gate.open()
+    checkpoint.result()
+    logbook.crash()
+
+    logbook.open()
+
+    assert logbook.state.numbers == {1, 2, 4}
+
+
+def close(logbook: Logbook) -> int:
+    logbook.log.close()
+    return 0
+
+
+def test_a_checkpoint_that_waited_for_a_close_does_nothing(logbook: Logbook, files: FailingFiles) -> None:
+    """The directory may belong to another process by then."""
+    logbook.open(files)
+    logbook.commit(1)
+    gate = files.hold("sync", "*.wal")
+    closing = Commit(partial(close, logbook))
+    gate.wait_until_reached()
+    before = logbook.files()
+    late = Commit(logbook.log.checkpoint)
+    gate.open()
+    closing.result()
+
+    with pytest.raises(NotRestored):
+        late.result()
+    assert logbook.files() == before
+
+
+def test_checkpoints_without_traffic_leave_no_pile_of_files(logbook: Logbook) -> None:
+    """Twenty checkpoints of an idle log leave a snapshot and one log file a partition."""
+    logbook.open(partitions=2)
+    logbook.commit_each(1, 4)
+    for _ in range(20):
+        logbook.log.checkpoint()
+
+    assert len(logbook.files()) == 3
+    logbook.log.close()
+    assert logbook.open(partitions=2).clean
+
+
+def test_idle_opens_leave_no_pile_of_files_and_stay_clean(logbook: Logbook) -> None:
+    """Twenty opens and closes without a commit add one file at most, and need no new snapshot."""
+    logbook.open(partitions=2)
+    logbook.commit_each(1, 4)
+    logbook.log.close()
+    snapshot = (logbook.path / "snapshot").stat().st_mtime_ns
+    for _ in range(20):
+        assert logbook.open(partitions=2).clean
+        logbook.log.close()
+
+    assert [len(logbook.logs(number)) for number in (0, 1)] == [2, 2]
+    assert (logbook.path / "snapshot").stat().st_mtime_ns == snapshot
+    logbook.open(partitions=2)
+    assert logbook.state.numbers == {1, 2, 3, 4}
+
+
+def test_killed_idle_opens_leave_no_pile_of_files(logbook: Logbook) -> None:
+    """Twenty starts that are killed leave what one leaves."""
+    for _ in range(20):
+        logbook.open(partitions=2)
+        logbook.crash()
+
+    assert len(logbook.files()) == 3

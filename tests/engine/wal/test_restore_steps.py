@@ -1,0 +1,172 @@
+"""The eleven steps of a restore, as seed 003 numbers them."""
+
+import threading
+from functools import partial
+
+import pytest
+
+from tests.engine.wal.logbook import Logbook, SecondSerDe, cut, frames, together
+from tests.failing_files import FailingFiles
+from ullage_agent.engine.errors import NotRestored
+
+
+def test_step_1_nothing_can_be_updated_while_a_restore_runs(logbook: Logbook, files: FailingFiles) -> None:
+    """An update or a checkpoint that comes in the middle of a restore is refused, and the restore goes on."""
+    logbook.open()
+    logbook.commit(1)
+    logbook.crash()
+    log = logbook.new(files)
+    gate = files.hold("open", "*.wal")
+    restoring = threading.Thread(target=log.restore)
+    restoring.start()
+    gate.wait_until_reached()
+
+    with pytest.raises(NotRestored):
+        logbook.append(2)
+    with pytest.raises(NotRestored):
+        log.checkpoint()
+
+    gate.open()
+    restoring.join()
+    assert logbook.state.numbers == {1}
+
+
+def test_step_2_the_snapshot_is_loaded_first_and_ids_go_on_after_it(logbook: Logbook) -> None:
+    """All records of the snapshot are loaded, no transaction is replayed, and the next id follows the snapshot's."""
+    logbook.open()
+    logbook.commit_each(1, 5)
+    logbook.log.checkpoint()
+    logbook.crash()
+
+    report = logbook.open()
+
+    assert (report.snapshot_last_id, report.snapshot_records, report.transactions) == (5, 5, 0)
+    assert logbook.state.loaded == 5
+    assert logbook.commit(6) == 6
+
+
+def test_step_3_transactions_that_the_snapshot_holds_are_passed_over(logbook: Logbook, files: FailingFiles) -> None:
+    """Logs whose deletion was cut short are not applied a second time."""
+    logbook.open(files, partitions=2)
+    logbook.commit_each(1, 6)
+    files.fail("unlink", "*.wal", times=100)
+    with pytest.raises(OSError, match="Input/output error"):
+        logbook.log.checkpoint()
+    logbook.commit(7)
+    logbook.crash()
+
+    report = logbook.open(partitions=2)
+
+    assert logbook.state.applied == [7]
+    assert (report.snapshot_last_id, report.last_id) == (6, 7)
+    assert logbook.state.numbers == set(range(1, 8))
+
+
+def test_step_4_the_smallest_id_of_all_partitions_comes_next(logbook: Logbook) -> None:
+    """Transactions that went to three partitions by turns come back in the order of their ids."""
+    logbook.open(partitions=3)
+    logbook.commit_each(1, 10)
+    logbook.crash()
+
+    logbook.open(partitions=3)
+
+    assert logbook.state.applied == list(range(1, 11))
+
+
+def test_step_5_a_transaction_is_decoded_by_the_version_that_wrote_it(logbook: Logbook) -> None:
+    """One restore reads a log file of the first SerDe version and one of the second."""
+    logbook.open()
+    logbook.commit(1)
+    logbook.log.close()
+    assert logbook.open(serde=SecondSerDe()).clean
+    logbook.commit(2)
+    logbook.crash()
+
+    logbook.open(serde=SecondSerDe())
+
+    assert logbook.state.applied == [1, 2]
+
+
+def test_step_6_a_torn_transaction_is_discarded_and_reported(logbook: Logbook) -> None:
+    """An unexpected end drops the transaction that it cuts, says so, and its id is given to the next one."""
+    logbook.open()
+    logbook.commit_each(1, 3)
+    path = logbook.logs()[-1]
+    logbook.crash()
+    offset, length, _ = frames(path)[-1]
+    cut(path, offset + length - 1)
+
+    report = logbook.open()
+
+    assert logbook.state.numbers == {1, 2}
+    assert [(tail.path, tail.offset) for tail in report.torn] == [(str(path), offset)]
+    assert logbook.commit(4) == 3
+
+
+def test_step_7_replay_goes_on_until_all_partitions_are_restored(logbook: Logbook, files: FailingFiles) -> None:
+    """A partition that ends early does not end the others."""
+    logbook.open(files, partitions=2)
+    logbook.commit_each(1, 3)
+    gate = files.hold("write", "*partition-1/*")
+    slow = logbook.start(4)
+    gate.wait_until_reached()
+    logbook.append(5)
+    logbook.append(6)
+    gate.open()
+    slow.result()
+    logbook.commit(7)
+    logbook.crash()
+
+    logbook.open(partitions=2)
+
+    assert logbook.state.applied == list(range(1, 8))
+    assert logbook.state.numbers == set(range(1, 8))
+
+
+def test_step_8_a_torn_end_is_followed_by_a_checkpoint_before_any_update(logbook: Logbook) -> None:
+    """After a torn end the restore publishes a snapshot and deletes the logs, so that nothing is appended to them."""
+    logbook.open()
+    logbook.commit_each(1, 3)
+    torn = logbook.logs()[-1]
+    logbook.crash()
+    cut(torn, sum(frames(torn)[-1][:2]) - 1)
+
+    logbook.open()
+
+    assert logbook.log.snapshot_id == 2
+    assert not torn.exists()
+    assert len(logbook.logs()) == 1
+
+
+def test_step_9_each_partition_continues_in_a_file_of_its_own(logbook: Logbook) -> None:
+    """A clean restore leaves the old files as they are and opens a new one in each partition."""
+    logbook.open(partitions=2)
+    logbook.commit_each(1, 4)
+    logbook.log.close()
+    before = {path: path.read_bytes() for number in (0, 1) for path in logbook.logs(number)}
+
+    assert logbook.open(partitions=2).clean
+    logbook.commit_each(5, 6)
+
+    assert {path: path.read_bytes() for path in before} == before
+    assert [len(logbook.logs(number)) for number in (0, 1)] == [2, 2]
+
+
+def test_step_10_restored_is_said_only_at_the_very_end(logbook: Logbook) -> None:
+    """The log is not running while the owner proves what came back, and a second restore is refused."""
+    running = []
+    logbook.open(before_serving=lambda _: running.append(logbook.log.is_running))
+
+    assert running == [False]
+    assert logbook.log.is_running
+    with pytest.raises(NotRestored, match="already restored"):
+        logbook.log.restore()
+
+
+def test_step_11_the_locks_are_given_back(logbook: Logbook) -> None:
+    """After a restore other threads commit and take checkpoints at once."""
+    logbook.open(partitions=2)
+
+    together(*(partial(logbook.commit, number) for number in range(4)), logbook.log.checkpoint)
+
+    assert logbook.state.numbers == {0, 1, 2, 3}

@@ -1,0 +1,111 @@
+"""Old files stay readable when the form of a record changes, and newer ones are refused."""
+
+import pytest
+
+from tests.engine.wal.logbook import ForeignSerDe, Logbook, SecondSerDe, note
+from tests.support import Workshop, drain, put_all
+from ullage_agent.engine.errors import FormatTooNew, RepositoryDamaged
+from ullage_agent.engine.files import OsFiles
+from ullage_agent.engine.flowfile.swap import SwapFiles, summarize
+from ullage_agent.engine.wal.serde import MsgpackSerDe, SerDe
+
+BOTH_VERSIONS = "version 2 of SerDe 'ullage-msgpack'; this version of Ullage reads up to 1"
+
+
+def test_the_second_version_reads_snapshot_and_logs_of_the_first(logbook: Logbook) -> None:
+    """A log with a snapshot and traffic after it comes back whole under a newer SerDe."""
+    logbook.open(partitions=2)
+    logbook.commit_each(1, 4)
+    logbook.log.checkpoint()
+    logbook.commit_each(5, 7)
+    logbook.crash()
+
+    report = logbook.open(partitions=2, serde=SecondSerDe())
+
+    assert (report.snapshot_records, report.transactions) == (4, 3)
+    assert logbook.state.numbers == set(range(1, 8))
+
+
+def test_the_first_version_refuses_a_snapshot_of_the_second(logbook: Logbook) -> None:
+    """The refusal names the file and both versions, and changes nothing."""
+    logbook.open(serde=SecondSerDe())
+    logbook.log.close()
+    before = logbook.files()
+
+    with pytest.raises(FormatTooNew, match=f"snapshot was written with {BOTH_VERSIONS}"):
+        logbook.open()
+
+    assert logbook.files() == before
+
+
+def test_the_first_version_refuses_a_log_of_the_second(logbook: Logbook) -> None:
+    """A log file of a newer SerDe behind a snapshot of an older one is refused as well."""
+    logbook.open()
+    logbook.commit(1)
+    logbook.log.close()
+    logbook.open(serde=SecondSerDe())
+    logbook.commit(2)
+    logbook.crash()
+
+    with pytest.raises(FormatTooNew, match=f"wal was written with {BOTH_VERSIONS}"):
+        logbook.open()
+
+
+def test_a_lone_partial_of_a_newer_version_is_not_thrown_away(logbook: Logbook) -> None:
+    """What this version cannot read it cannot call damaged."""
+    logbook.open(serde=SecondSerDe())
+    logbook.log.close()
+    partial = (logbook.path / "snapshot").rename(logbook.path / "snapshot.partial")
+
+    with pytest.raises(FormatTooNew, match=BOTH_VERSIONS):
+        logbook.open()
+
+    assert partial.exists()
+
+
+def test_another_serde_is_refused(logbook: Logbook) -> None:
+    """Bytes of an unknown SerDe are not guessed at; both names are said."""
+    logbook.open(serde=ForeignSerDe())
+    logbook.log.close()
+
+    with pytest.raises(RepositoryDamaged, match="SerDe \"somebody-else's\"; this repository uses 'ullage-msgpack'"):
+        logbook.open()
+
+
+def swap_files(logbook: Logbook, serde: SerDe) -> SwapFiles:
+    logbook.path.mkdir(exist_ok=True)
+    return SwapFiles(OsFiles(), str(logbook.path), "r", serde)
+
+
+def test_the_second_version_reads_swap_files_of_the_first(logbook: Logbook) -> None:
+    """A swap file outlives the version that wrote it."""
+    records = [note(number) for number in range(1, 2_500)]
+    summary = summarize(records, 1, 0)
+    swap_files(logbook, MsgpackSerDe()).write(summary, records, [])
+
+    assert swap_files(logbook, SecondSerDe()).read(summary.name).records == records
+
+
+def test_the_first_version_refuses_swap_files_of_the_second(logbook: Logbook) -> None:
+    """A swap file of a newer version is refused, naming both versions."""
+    records = [note(1)]
+    summary = summarize(records, 1, 0)
+    swap_files(logbook, SecondSerDe()).write(summary, records, [])
+
+    with pytest.raises(FormatTooNew, match=BOTH_VERSIONS):
+        swap_files(logbook, MsgpackSerDe()).read(summary.name)
+
+
+def test_a_whole_repository_moves_to_the_second_version_and_not_back(workshop: Workshop) -> None:
+    """FlowFiles and their content survive the change; the older version then refuses the repository."""
+    put_all(workshop.make(), "q", [b"one", b"two"])
+    workshop.close()
+
+    repository = workshop.open(serde=SecondSerDe())
+    put_all(repository, "q", [b"three"])
+    assert drain(repository, "q", 1) == [b"one"]
+    workshop.close()
+
+    with pytest.raises(FormatTooNew, match=BOTH_VERSIONS):
+        workshop.open()
+    assert drain(workshop.open(serde=SecondSerDe()), "q") == [b"two", b"three"]
