@@ -1,0 +1,5 @@
+"""`python -m ullage_agent` is `ullage`."""
+
+from ullage_agent.cli import main
+
+main()

@@ -1,0 +1,123 @@
+"""Exit codes, and the one place that turns errors into them: a line or two on stderr, never a traceback.
+
+What is not listed here is a bug of ours, and keeps its traceback.
+"""
+
+import enum
+import errno
+import os
+import sys
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from ullage_agent.cli.output import say, tell
+from ullage_agent.contract import ContractError
+from ullage_agent.engine import errors
+
+
+class ExitCode(enum.IntEnum):
+    """Part of the interface: scripts branch on them."""
+
+    OK = 0
+    PROBLEMS = 1
+    USAGE = 2
+    LOCKED = 3
+    REPOSITORY = 4
+    NO_ROOM = 5
+    NOT_FOUND = 6
+    UNKNOWN = 7
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+MEANINGS: Final[dict[ExitCode, str]] = {
+    ExitCode.OK: "done",
+    ExitCode.PROBLEMS: "`check` found problems, or the demo a mismatch",
+    ExitCode.USAGE: "wrong usage, unreadable input or bad configuration",
+    ExitCode.LOCKED: "another process has the repository open",
+    ExitCode.REPOSITORY: "no repository, a damaged one, a foreign or missing container, or a newer format",
+    ExitCode.NO_ROOM: "disk full, back-pressure or a failed write: nothing of that commit was stored",
+    ExitCode.NOT_FOUND: "no such FlowFile, queue or handle",
+    ExitCode.UNKNOWN: "outcome unknown: the last commit may or may not be there, look before trying again",
+    ExitCode.INTERRUPTED: "interrupted with Ctrl-C; what was committed stays",
+    ExitCode.BROKEN_PIPE: "whoever read the output went away",
+}
+
+CODES: Final[dict[type[Exception], ExitCode]] = {
+    ContractError: ExitCode.USAGE,
+    errors.SessionMisuse: ExitCode.USAGE,
+    errors.TransactionTooLarge: ExitCode.USAGE,
+    errors.RepositoryLocked: ExitCode.LOCKED,
+    errors.NotARepository: ExitCode.REPOSITORY,
+    errors.ForeignContainer: ExitCode.REPOSITORY,
+    errors.FormatTooNew: ExitCode.REPOSITORY,
+    errors.RepositoryDamaged: ExitCode.REPOSITORY,
+    errors.ContentMissing: ExitCode.REPOSITORY,
+    errors.ContentCorrupt: ExitCode.REPOSITORY,
+    errors.NotRestored: ExitCode.REPOSITORY,
+    errors.DiskFull: ExitCode.NO_ROOM,
+    errors.BackPressure: ExitCode.NO_ROOM,
+    errors.ContentWriteFailed: ExitCode.NO_ROOM,
+    errors.ClaimGone: ExitCode.NOT_FOUND,
+    errors.FlowFileNotFound: ExitCode.NOT_FOUND,
+    errors.HandleNotFound: ExitCode.NOT_FOUND,
+    errors.HandleDeleted: ExitCode.NOT_FOUND,
+    errors.CommitOutcomeUnknown: ExitCode.UNKNOWN,
+    errors.RepositoryStopped: ExitCode.UNKNOWN,
+}
+
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FAILED: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.EROFS})
+
+
+def code_of(error: Exception) -> ExitCode:
+    """The exit code of an error that the engine, the configuration or the system raised."""
+    if isinstance(error, OSError):
+        if error.errno in DISK_FULL:
+            return ExitCode.NO_ROOM
+        return ExitCode.REPOSITORY if error.errno in DISK_FAILED else ExitCode.USAGE
+    return CODES[type(error)]
+
+
+def message_of(error: Exception) -> str:
+    """What went wrong, and on further lines what the command adds to it."""
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    else:
+        text = str(error)
+    return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+class Commands(TyperGroup):
+    """The group of all commands; every error passes here on its way out."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The usual help with the exit codes, a line each, which an epilog would not keep."""
+        super().format_help(ctx, formatter)
+        tell(" Exit codes:")
+        for code, meaning in MEANINGS.items():
+            tell(f"  {code:3d}  {meaning}")
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+        except BrokenPipeError:
+            _discard_output()
+            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+        except (errors.UllageError, ContractError, OSError) as error:
+            say(f"ullage: {message_of(error)}")
+            raise typer.Exit(code_of(error)) from error
+        return result
+
+
+def _discard_output() -> None:
+    """Python flushes stdout once more when it ends, which would fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

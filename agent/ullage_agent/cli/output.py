@@ -1,0 +1,129 @@
+"""What people and scripts get to see: tables and bars for the former, one JSON document for the latter."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+PIPED_COLUMNS = 500
+"""Width when nobody watches: wide enough that no line is cut for a program that reads it."""
+
+UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that takes text as it is: names of files are no markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_COLUMNS
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
+
+
+def say(text: str) -> None:
+    """A remark on stderr: what went wrong, or what should not mix with content or JSON on stdout."""
+    console(stderr=True).print(visible(text, keep="\n"), soft_wrap=True)
+
+
+def tell(text: str) -> None:
+    """A result for people, on stdout."""
+    console().print(visible(text), soft_wrap=True)
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text from outside without what a terminal would obey."""
+    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def size(count: int) -> str:
+    """Bytes for people: `831 B`, `1.5 KiB`, `300 MiB`."""
+    value, unit = float(count), ""
+    for unit in UNITS:  # noqa: B007 - the last one is used
+        value /= 1024
+        if value < 1023.95:
+            break
+    if count < 1024:
+        return f"{count} B"
+    return f"{value:.0f} {unit}" if value >= 99.95 else f"{value:.1f} {unit}"
+
+
+def many(count: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def print_json(document: object) -> None:
+    """One JSON document on stdout, in ASCII: a file's name that is no UTF-8 survives as Python reads it back."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals: Iterable[object] = ()) -> None:
+    """A table on stdout; see `table`."""
+    console().print(table(columns, rows, totals))
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals: Iterable[object] = ()) -> Table:
+    """Columns whose title starts with `>` are for numbers; a column may end with totals."""
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        footer_style="bold",
+    )
+    footers = [str(total) for total in totals]
+    made.show_footer = bool(footers)
+    for number, title in enumerate(columns):
+        made.add_column(
+            title.removeprefix(">"),
+            footers[number] if footers else "",
+            justify="right" if title.startswith(">") else "left",
+            overflow="fold",
+        )
+    for row in rows:
+        made.add_row(*(visible(str(cell)) for cell in row))
+    return made
+
+
+class Bar:
+    """One progress bar."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def advance(self, count: int) -> None:
+        self._progress.update(self._task, advance=count)
+
+    def reach(self, done: int, total: int | None = None) -> None:
+        """Set what is done, and the total where it is only known now."""
+        self._progress.update(self._task, completed=done, total=total)
+
+    def describe(self, text: str) -> None:
+        self._progress.update(self._task, description=visible(text))
+
+
+@contextmanager
+def bar(text: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Bar]:
+    """A bar on stderr while the block runs; nothing where stderr is no terminal."""
+    screen = console(stderr=True)
+    figures: tuple[ProgressColumn, ...] = (
+        (DownloadColumn(binary_units=True), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
+    )
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), *figures, TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        yield Bar(progress, progress.add_task(text, total=total))

@@ -1,0 +1,330 @@
+"""Making, emptying, measuring and checking a repository."""
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ullage_agent.cli.choice import Config, Json, Root, chosen_spec, opened
+from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.interrupts import interrupts
+from ullage_agent.cli.output import bar, console, many, print_json, size, table, tell
+from ullage_agent.engine.model import Action
+from ullage_agent.engine.reclaim.execute import Report
+from ullage_agent.engine.reclaim.plan import Plan
+from ullage_agent.engine.reclaim.survey import ContainerFigures, Survey
+from ullage_agent.engine.repository import Repository
+
+LISTED_STEPS = 20
+"""Steps of a plan that people see; --json has all."""
+
+FIGURES = (
+    "resource_claims",
+    "disk_bytes",
+    "live_bytes",
+    "dead_bytes",
+    "dead_tail_bytes",
+    "free_bytes",
+    "archived_claims",
+    "archived_bytes",
+)
+
+
+def init(ctx: typer.Context, root: Root = None, config: Config = None, as_json: Json = False) -> None:
+    """Make an empty repository. An init that was interrupted is finished."""
+    spec = chosen_spec(ctx, root, config)
+    identity = Repository.initialize(spec)
+    path = spec.storage.host_path.path
+    if as_json:
+        print_json({"repository": identity.repository, "root": path, "containers": identity.containers})
+    else:
+        tell(f"made repository {identity.repository} in {path}")
+
+
+def drop(
+    ctx: typer.Context,
+    queue: Annotated[str | None, typer.Argument(help="Every FlowFile of it goes.", show_default=False)] = None,
+    handle: Annotated[str | None, typer.Option("--handle", metavar="UUID", help="Delete this handle instead.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    root: Root = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Remove all FlowFiles of a queue, or delete a handle (`undelete` brings that back while its retention lasts).
+
+    Their content is dead from then on; `clean` and `truncate` give its space back.
+    """
+    if (queue is None) == (handle is None):
+        raise typer.BadParameter("say either a QUEUE or --handle UUID")
+    with opened(ctx, root, config) as repository:
+        if handle is not None:
+            repository.handles.delete(handle)
+            _tell_or_print({"handle": handle, "state": "deleted"}, f"deleted handle {handle}", as_json)
+            return
+        assert queue is not None
+        found = repository.queues.find(queue)
+        figures = found.figures()
+        if not yes:
+            with interrupts.allowed():
+                _confirm(f"Drop {many(figures.flow_files, 'FlowFile')} ({size(figures.size_bytes)}) of queue {queue}?")
+
+        with bar(f"Dropping {queue}", figures.flow_files, is_bytes=False) as progress:
+
+            def on_progress(dropped: int) -> None:
+                progress.reach(dropped)
+                interrupts.check()
+
+            dropped = repository.queues.drop(found, on_progress)
+    _tell_or_print(
+        {"queue": queue, "dropped": dropped}, f"dropped {many(dropped, 'FlowFile')} of queue {queue}", as_json
+    )
+
+
+def undelete(
+    ctx: typer.Context,
+    uuid: Annotated[str, typer.Argument(help="Of a deleted handle.")],
+    root: Root = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Bring a deleted handle back."""
+    with opened(ctx, root, config) as repository:
+        repository.handles.undelete(uuid)
+    _tell_or_print({"handle": uuid, "state": "live"}, f"handle {uuid} is back", as_json)
+
+
+def survey(ctx: typer.Context, root: Root = None, config: Config = None, as_json: Json = False) -> None:
+    """Show what the disk holds: live and dead content, and what could be given back.
+
+    `tails` is dead content that `truncate` can cut off, `unused` what lies in resource claims that nobody uses and
+    `clean` takes away; both are part of `dead`. `ratio` is disk / live, `used` the share of the
+    container's capacity, or of its volume, that is taken.
+    """
+    with opened(ctx, root, config) as repository, interrupts.allowed():
+        taken = repository.reclamation.survey()
+        identity = repository.identity.repository
+        path = repository.root
+    if as_json:
+        print_json({"repository": identity, "root": path} | survey_document(taken))
+        return
+    console().print(survey_table(taken))
+
+
+def survey_document(taken: Survey) -> dict[str, Any]:
+    """The figures of each container and their totals. `disk_to_live` is null where nothing is live."""
+    containers = [_figures(container) for container in taken.containers]
+    totals: dict[str, Any] = {name: sum(figures[name] for figures in containers) for name in FIGURES}
+    totals["disk_to_live"] = totals["disk_bytes"] / totals["live_bytes"] if totals["live_bytes"] else None
+    return {"millis": taken.millis, "containers": containers, "totals": totals}
+
+
+def survey_table(taken: Survey) -> Table:
+    """The survey as a table, with totals where there are several containers."""
+    document = survey_document(taken)
+    columns = ["container", ">claims", ">disk", ">live", ">dead", ">tails", ">unused", ">ratio"]
+    has_archive = document["totals"]["archived_claims"] > 0
+    rows = [[figures["name"], *_cells(figures, has_archive)] for figures in document["containers"]]
+    totals = ["total", *_cells(document["totals"], has_archive)] if len(rows) > 1 else []
+    if has_archive:
+        columns.append(">archive")
+    for row, figures in zip(rows, document["containers"], strict=True):
+        row.append(f"{figures['usage_percentage']:.0f}%")
+    return table([*columns, ">used"], rows, [*totals, ""] if totals else ())
+
+
+def _figures(container: ContainerFigures) -> dict[str, Any]:
+    figures: dict[str, Any] = {"name": container.name, "path": container.path}
+    figures |= {name: getattr(container, name) for name in FIGURES}
+    figures["used_bytes"] = container.usage.used_bytes
+    figures["total_bytes"] = container.usage.total_bytes
+    figures["usage_percentage"] = round(container.usage.percentage, 2)
+    return figures
+
+
+def _cells(figures: dict[str, Any], has_archive: bool) -> list[str]:
+    live = figures["live_bytes"]
+    return [
+        f"{figures['resource_claims']:,}",
+        *(size(figures[name]) for name in ("disk_bytes", "live_bytes", "dead_bytes", "dead_tail_bytes", "free_bytes")),
+        f"{figures['disk_bytes'] / live:.2f}" if live else "-",
+        *([size(figures["archived_bytes"])] if has_archive else []),
+    ]
+
+
+def truncate(
+    ctx: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, change nothing.")] = False,
+    respect_threshold: Annotated[
+        bool,
+        typer.Option(
+            "--respect-threshold", help="Only under the conditions of spec.truncation, as the periodic task does."
+        ),
+    ] = False,
+    root: Root = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Cut dead tails off resource claims that are still in use. Moves no bytes."""
+    with opened(ctx, root, config) as repository:
+        plan = repository.reclamation.plan_truncation(eager=not respect_threshold)
+        if dry_run:
+            _print_plan(plan, as_json)
+            return
+        with bar("Truncating", len(plan.steps) or None, is_bytes=False) as progress:
+
+            def on_progress(steps: int, _: int) -> None:
+                progress.reach(steps)
+                interrupts.check()
+
+            report = repository.reclamation.execute(plan, on_progress=on_progress)
+    _print_report(report, plan, as_json)
+
+
+def clean(
+    ctx: typer.Context,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Also take up content files that a crash left and nothing refers to.")
+    ] = False,
+    root: Root = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Give back what nobody refers to any more: expired FlowFiles and handles, unused resource claims, old archive.
+
+    With the archive enabled, unused resource claims move there first and go when its retention is over, or when the
+    volume is fuller than spec.archive.maxUsagePercentage.
+    """
+    with opened(ctx, root, config) as repository:
+        expired = repository.queues.expire()
+        purged = repository.handles.purge()
+        adopted = repository.reclamation.adopt_orphans() if orphans else 0
+        report = repository.reclamation.clean()
+    document = _report_document(report)
+    document |= {"expired_flow_files": expired, "purged_handles": purged, "adopted_orphans": adopted}
+    done = document["done"]
+    text = (
+        f"{many(expired, 'FlowFile')} expired, {many(purged, 'handle')} purged; "
+        f"{many(done['archive'], 'resource claim')} archived, {done['delete']:,} deleted: "
+        f"{size(report.freed_bytes)} given back"
+    )
+    if orphans:
+        text = f"{many(adopted, 'orphan')} taken up; {text}"
+    _tell_or_print(document, text, as_json)
+
+
+def check(
+    ctx: typer.Context,
+    deep: Annotated[bool, typer.Option("--deep", help="Also read every live byte against its checksum.")] = False,
+    root: Root = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Verify everything against everything; exit code 1 if something contradicts."""
+    with opened(ctx, root, config) as repository, bar("Checking", None) as progress, interrupts.allowed():
+        report = repository.check(deep=deep, on_progress=progress.reach)
+    if as_json:
+        print_json(
+            {
+                "problems": report.problems,
+                "orphans": report.orphans,
+                "flow_files": report.flow_files,
+                "resource_claims": report.resource_claims,
+                "bytes_verified": report.bytes_verified,
+            }
+        )
+    else:
+        screen = console()
+        for problem in report.problems:
+            screen.print(f"problem: {problem}", soft_wrap=True)
+        for orphan in report.orphans:
+            screen.print(f"orphan, which nothing refers to: {orphan}", soft_wrap=True)
+        verified = f", {size(report.bytes_verified)} verified" if deep else ""
+        tell(
+            f"{report.flow_files:,} FlowFiles and handles, {many(report.resource_claims, 'resource claim')}{verified}: "
+            f"{many(len(report.problems), 'problem')}, {many(len(report.orphans), 'orphan')}"
+        )
+    if report.problems:
+        raise typer.Exit(ExitCode.PROBLEMS)
+
+
+def checkpoint(ctx: typer.Context, root: Root = None, config: Config = None, as_json: Json = False) -> None:
+    """Write a snapshot and drop the logs it covers, so that the next start is quick."""
+    started = time.monotonic()
+    with opened(ctx, root, config) as repository:
+        with bar("Writing the snapshot", None, is_bytes=False) as progress:
+            repository.checkpoint(progress.reach)
+        covered = repository.log.snapshot_id
+        written = repository.log.snapshot_bytes
+    seconds = time.monotonic() - started
+    document = {"last_transaction": covered, "snapshot_bytes": written}
+    _tell_or_print(document, f"snapshot of {size(written)} up to transaction {covered:,}, {seconds:.1f} s", as_json)
+
+
+def _print_plan(plan: Plan, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "steps": [_step(step) for step in plan.steps],
+                "frees_bytes": plan.frees_bytes,
+                "deferred": [_step(step) for step in plan.deferred],
+                "reason": plan.reason,
+            }
+        )
+        return
+    if plan.steps:
+        shown = plan.steps[:LISTED_STEPS]
+        rows = [
+            (step.action.name.lower(), step.resource, step.container, size(step.length), size(step.frees_bytes))
+            for step in shown
+        ]
+        console().print(table(("action", ">resource claim", "container", ">cut to", ">frees"), rows))
+        if len(plan.steps) > len(shown):
+            tell(f"and {len(plan.steps) - len(shown):,} smaller ones")
+    tell(f"{many(len(plan.steps), 'dead tail')}, {size(plan.frees_bytes)} to give back; nothing was changed")
+    _tell_deferred(plan)
+
+
+def _step(step: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = step._asdict()
+    return fields | {"action": step.action.name.lower()}
+
+
+def _print_report(report: Report, plan: Plan, as_json: bool) -> None:
+    if as_json:
+        deferred = {"deferred": len(plan.deferred), "reason": plan.reason}
+        print_json(_report_document(report) | deferred)
+        return
+    tell(f"cut {many(report.done.get(Action.TRUNCATE, 0), 'dead tail')}: {size(report.freed_bytes)} given back")
+    if report.skipped:
+        tell(f"{report.skipped:,} were overtaken by events and left alone")
+    _tell_deferred(plan)
+
+
+def _report_document(report: Report) -> dict[str, Any]:
+    done = {action.name.lower(): report.done.get(action, 0) for action in Action if action != Action.NONE}
+    return {"done": done, "freed_bytes": report.freed_bytes, "skipped": report.skipped}
+
+
+def _tell_deferred(plan: Plan) -> None:
+    if plan.deferred:
+        deferred_bytes = sum(step.frees_bytes for step in plan.deferred)
+        tell(f"{many(len(plan.deferred), 'dead tail')} ({size(deferred_bytes)}) left for later: {plan.reason}")
+    elif plan.reason:
+        tell(plan.reason)
+
+
+def _tell_or_print(document: dict[str, Any], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        tell(text)
+
+
+def _confirm(question: str) -> None:
+    """Ask; whoever cannot be asked must say --yes."""
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"{question} Say --yes: there is no terminal to ask on")
+    if not typer.confirm(question):
+        raise typer.Exit(ExitCode.OK)
