@@ -36,8 +36,13 @@ class ManualClock:
 
 
 def spec_at(path: Path | str, **sections: Any) -> ContentRepositorySpec:
-    """The embedded defaults at `path`, with fields of sections replaced: `spec_at(p, claims={"max_flow_files": 2})`."""
+    """The embedded defaults at `path`, with fields of sections replaced: `spec_at(p, claims={"max_flow_files": 2})`.
+
+    Without a quota of the test's own, back-pressure starts at 100%: how full the tests' disk is is not their matter.
+    """
     spec = ContentRepositorySpec.embedded(str(path))
+    if "storage" not in sections:
+        sections = {**sections, "archive": {"backpressure_percentage": 100, **sections.get("archive", {})}}
     changed = {
         section: msgspec.structs.replace(getattr(spec, section), **fields) for section, fields in sections.items()
     }

@@ -11,8 +11,8 @@ from tests.support import Workshop, content_sizes, put_all
 from ullage_agent.contract import (
     Container,
     ContentRepositorySpec,
-    Duration,
     DurabilityMode,
+    Duration,
     HostPath,
     Quantity,
     QueueDefaults,

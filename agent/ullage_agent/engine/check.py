@@ -15,7 +15,7 @@ from ullage_agent.engine.flowfile.ledger import Ledger, SwapContent
 from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.flowfile.swap import SwapFiles, shares_of
-from ullage_agent.engine.model import HANDLE_QUEUE, ContentClaim, FlowFile
+from ullage_agent.engine.model import HANDLE_QUEUE, Action, ContentClaim, FlowFile
 from ullage_agent.engine.reclaim.orphans import find_orphans
 
 Progress = Callable[[int, int], None]
@@ -147,6 +147,8 @@ def _check_file(repository: CheckedRepository, entry: ResourceEntry, findings: _
     claim = entry.claim
     path = repository.content.container_of(claim).current_path(claim)
     if not repository.files.exists(path):
+        if claim.intent == Action.DELETE:  # it may be gone already
+            return
         findings.problems.append(f"resource claim {claim.index}: {path} is missing")
         return
     length = repository.files.size(path).length

@@ -240,7 +240,9 @@ class OsFiles:
     def usage(self, path: str) -> DiskUsage:
         figures = os.statvfs(path)
         block = figures.f_frsize
-        return DiskUsage(figures.f_blocks * block, figures.f_bavail * block, os.stat(path).st_dev)
+        # As df does: blocks kept back for root are neither used nor ours, or an empty disk would look used.
+        total = (figures.f_blocks - figures.f_bfree + figures.f_bavail) * block
+        return DiskUsage(total, figures.f_bavail * block, os.stat(path).st_dev)
 
     def lock(self, path: str) -> File:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -12,7 +12,7 @@ import msgspec
 
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.content.containers import Container
+from ullage_agent.engine.content.containers import Container, decode_identity
 from ullage_agent.engine.errors import (
     ForeignContainer,
     NotARepository,
@@ -22,7 +22,7 @@ from ullage_agent.engine.errors import (
 )
 from ullage_agent.engine.files import File, Files, make_directories, read_file, replace_file
 from ullage_agent.engine.model import format_uuid, new_uuids
-from ullage_agent.engine.wal.format import FORMAT_VERSION, require_format
+from ullage_agent.engine.wal.format import FORMAT_VERSION
 from ullage_agent.engine.wal.records import write_records
 from ullage_agent.engine.wal.serde import SerDe
 from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader, publish
@@ -135,11 +135,9 @@ def read_identity(files: Files, root: str) -> RepositoryIdentity:
             raise RepositoryDamaged(f"{path} is missing beside a FlowFile repository: restore it from a backup")
         raise NotARepository(f"{root} holds no repository: run `ullage init` first")
     try:
-        identity = msgspec.json.decode(read_file(files, path), type=RepositoryIdentity)
+        return decode_identity(read_file(files, path), RepositoryIdentity, path)
     except msgspec.MsgspecError as error:
         raise RepositoryDamaged(f"{path} cannot be read: {error}; restore it from a backup") from error
-    require_format(identity.format, path)
-    return identity
 
 
 def open_containers(

@@ -37,6 +37,7 @@ class Recovery:
 
     def prove(self, reader: ContentReader) -> None:
         """Sync and verify the collected claims that are still live. RepositoryDamaged names the first that fails."""
+        self._require_ledger()
         live = [claim for claim in self._claims.values() if self._is_live(claim)]
         directories: set[str] = set()
         for index in sorted({claim.resource for claim in live}):
@@ -64,21 +65,41 @@ class Recovery:
     def seal_all(self) -> None:
         """Nothing is appended to after a restart: every open resource claim ends where its file ends.
 
-        In memory only: the snapshot that follows makes it durable.
+        In memory only: the snapshot that follows makes it durable. Containers are charged later.
         """
-        self._ledger.apply(0, 0, self.seals())
-
-    def seals(self) -> list[Operation]:
-        """The open resource claims as they will be once sealed: also after a clean end, if a session was still open."""
-        return [
+        seals: list[Operation] = [
             sealed_as_is(self._files, self._store, entry.claim)
             for entry in self._ledger.entries()
             if not entry.claim.sealed
         ]
+        self._ledger.apply(0, 0, seals)
+
+    def seals(self) -> list[ResourceClaim]:
+        """The open resource claims as they are once sealed, for the caller to commit: also after a clean end one may
+        be open, of a session that outlived the close. Their containers are charged for what is there.
+        """
+        seals = []
+        for entry in self._ledger.entries():
+            if not entry.claim.sealed:
+                seal = sealed_as_is(self._files, self._store, entry.claim)
+                self._store.container_of(seal).add_bytes(seal.length - entry.claim.length)
+                seals.append(seal)
+        return seals
 
     def intents(self) -> list[ResourceClaim]:
         """Promised changes that a crash may have cut short."""
         return [entry.claim for entry in self._ledger.entries() if entry.claim.intent != Action.NONE]
+
+    def _require_ledger(self) -> None:
+        """RepositoryDamaged if nothing came back beside content: indexes are reserved before files are made."""
+        if self._ledger.index_ceiling > 0:
+            return
+        for container in self._store.containers.values():
+            if found := container.content_files():
+                raise RepositoryDamaged(
+                    f"snapshot and logs hold nothing, but container {container.name} holds {len(found)} content files "
+                    f"({found[0]}): restore the flowfile directory from a backup; no content was removed"
+                )
 
     def _is_live(self, claim: ContentClaim) -> bool:
         """Whether it has a claimant, or may have one in a swap file: a summary says only how far its claims reach."""

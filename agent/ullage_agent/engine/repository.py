@@ -29,7 +29,7 @@ from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.flowfile.swap import SwapFiles
 from ullage_agent.engine.handles import HandleStore
-from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, IndexCeiling, Operation
+from ullage_agent.engine.model import FlowFile, IndexCeiling, Operation
 from ullage_agent.engine.opening import (
     FLOWFILE,
     SWAP,
@@ -222,8 +222,7 @@ class Repository:
                 self.restored = self.log.restore(before_serving, recovery.collect)
                 self.content.start_after(self.ledger.index_ceiling)
                 self._count_bytes()
-                self.queues.restore()
-                self.handles.restore(r for r in self.ledger.flow_files() if r.queue == HANDLE_QUEUE)
+                self.handles.restore(self.queues.restore())
             # What was loaded stays: the collector need not look at a million records again.
             gc.freeze()
             self._remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)

@@ -44,7 +44,7 @@ def test_a_failed_write_amid_a_batch_dooms_the_sessions_commit(workshop: Worksho
     files.fail("write_vector", CONTENT, error=errno.ENOSPC)
 
     with repository.session() as session:
-        session.ingest("q", [b"x" * 1024] * 600)
+        session.ingest("q", [b"x" * 1024] * 200)
         with pytest.raises(DiskFull):
             session.ingest("q", [b"x" * 1024] * 600)
         with pytest.raises(ContentWriteFailed):

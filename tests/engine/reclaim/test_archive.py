@@ -1,6 +1,7 @@
 """The archive: where free resource claims go, how long they stay, and that each step survives a crash."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support import Workshop, content_sizes, drain, put_all
 from ullage_agent.contract import Container, Quantity, TruncationMode
 from ullage_agent.engine.errors import ContentMissing
 from ullage_agent.engine.model import Action, ContentClaim
+from ullage_agent.engine.reclaim.plan import plan_release
 from ullage_agent.engine.repository import Repository
 
 MB = 1 << 20
@@ -63,6 +65,22 @@ def test_without_an_archive_they_are_deleted(workshop: Workshop) -> None:
     assert (report.done, report.freed_bytes) == ({Action.DELETE: 1}, MB)
     workshop.crash()
     assert content_sizes(workshop.path) == {}
+
+
+def test_a_deleted_file_is_not_kept_open_by_the_readers_before(workshop: Workshop) -> None:
+    """Reported as freed means freed: no cached descriptor holds the blocks."""
+    repository = workshop.make(storage=quota())
+    claim = put_and_kill(repository, b"x" * MB)
+    repository.reclamation.clean()
+    repository.reader.read(claim, 0, MB)
+    held = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    workshop.clock.advance(12 * HOUR)
+
+    repository.reclamation.clean()
+
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert any(is_archived(name) for name in held)
+    assert not any("/archive/" in name for name in links)
 
 
 def test_usage_retention_takes_the_oldest_first(workshop: Workshop) -> None:
@@ -177,7 +195,7 @@ def test_a_crash_at_any_step_is_finished_by_the_next_start(
 
     assert expected(workshop, action)
     assert repository.check(deep=True).problems == ()
-    assert repository.reclamation.survey().resources[0].has_intent is False
+    assert not any(figures.has_intent for figures in repository.reclamation.survey().resources)
 
 
 @pytest.mark.parametrize("action", [Action.ARCHIVE, Action.DELETE, Action.TRUNCATE])
@@ -298,8 +316,6 @@ def test_a_mass_deletion_is_paced_in_slices_and_stops_when_asked(workshop: Works
     )
     put_all(repository, "q", [b"x"] * 450)
     drain(repository, "q")
-    from ullage_agent.engine.reclaim.plan import plan_release
-
     plan = plan_release(repository.reclamation.survey(), repository.spec.archive)
     told: list[int] = []
     report = repository.reclamation.execute(

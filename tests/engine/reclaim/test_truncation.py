@@ -1,5 +1,6 @@
 """Tail truncation (seed 000, NIFI-15570): what it frees, when it runs, and what it must never cut."""
 
+import io
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.support import Workshop, content_sizes, drain, put_all
 from ullage_agent.contract import Container, Quantity, TruncationMode
 from ullage_agent.engine.model import Action, ContentClaim, FlowFile, parse_uuid
-from ullage_agent.engine.reclaim.plan import is_truncation_candidate
+from ullage_agent.engine.reclaim.plan import is_truncation_candidate, plan_release
 from ullage_agent.engine.repository import Repository
 
 KB = 1024
@@ -153,9 +154,8 @@ def test_pressure_mode_waits_for_an_empty_archive_and_the_threshold_and_loses_no
     low = [repository.reclamation.truncate().freed_bytes for _ in range(3)]
     put_all(repository, "live", [b"l" * (30 * MB)])
     put_all(repository, "archived", [b"a" * MB])
-    repository.reclamation._spec = workshop.spec
     drain(repository, "archived")
-    repository.reclamation._executor.execute(_release(repository))
+    repository.reclamation.execute(plan_release(repository.reclamation.survey(), repository.spec.archive))
     archived = repository.reclamation.truncate().freed_bytes
     repository.reclamation.clean()
     freed = repository.reclamation.truncate().freed_bytes
@@ -164,12 +164,6 @@ def test_pressure_mode_waits_for_an_empty_archive_and_the_threshold_and_loses_no
     assert archived == 0
     assert freed >= 30 * MB
     assert 100 in file_sizes(workshop)
-
-
-def _release(repository: Repository):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    from ullage_agent.engine.reclaim.plan import plan_release
-
-    return plan_release(repository.reclamation.survey(), repository.spec.archive)
 
 
 def test_disabled_truncation_cuts_nothing_unless_asked_eagerly(workshop: Workshop) -> None:
@@ -270,7 +264,7 @@ def test_content_that_arrives_from_elsewhere_is_kept(workshop: Workshop) -> None
     with repository.session() as session:
         tail = session.get("tail")
         assert tail is not None
-        session.transfer(session.import_from(tail, _Source(b"i" * (2 * MB))), "tail")
+        session.transfer(session.import_from(tail, io.BytesIO(b"i" * (2 * MB))), "tail")
         session.transfer(session.import_handle(parse_uuid(handle)), "imported")
         session.commit()
     repository.handles.delete(handle)
@@ -282,20 +276,6 @@ def test_content_that_arrives_from_elsewhere_is_kept(workshop: Workshop) -> None
 
     assert drain(repository, "tail") == [b"i" * (2 * MB)]
     assert drain(workshop.crash(), "imported") == [b"h" * (2 * MB)]
-
-
-class _Source:
-    """A file-like source."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, count: int = -1) -> bytes:
-        part, self._data = self._data[:count], self._data[count:]
-        return part
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self._data
 
 
 def test_a_slice_keeps_its_whole_base_claim(workshop: Workshop) -> None:

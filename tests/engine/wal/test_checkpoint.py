@@ -79,7 +79,7 @@ def test_a_snapshot_is_published_only_when_all_of_it_is_durable(logbook: Logbook
 def test_names_of_log_files_never_collide(logbook: Logbook, files: FailingFiles) -> None:
     """Checkpoints beside commits, with failures that rotate on their own, never reuse a file's name."""
     logbook.open(files, partitions=2)
-    for number in range(0, 60, 3):
+    for number in range(0, 30, 3):
         files.fail("write", "*.wal", keeps=10_000)
         files.fail("truncate", "*.wal")
         with pytest.raises(OSError, match="Input/output error"):
@@ -91,8 +91,8 @@ def test_names_of_log_files_never_collide(logbook: Logbook, files: FailingFiles)
 
     logbook.open(partitions=2)
 
-    assert logbook.state.numbers == set(range(60))
-    assert len(created) > 40
+    assert logbook.state.numbers == set(range(30))
+    assert len(created) > 20
 
 
 def test_a_file_that_a_failed_append_opened_outlives_the_checkpoint(logbook: Logbook, files: FailingFiles) -> None:
@@ -152,12 +152,12 @@ def test_checkpoints_without_traffic_leave_no_pile_of_files(logbook: Logbook) ->
 
 
 def test_idle_opens_leave_no_pile_of_files_and_stay_clean(logbook: Logbook) -> None:
-    """Twenty opens and closes without a commit add one file at most, and need no new snapshot."""
+    """Eight opens and closes without a commit add one file at most, and need no new snapshot."""
     logbook.open(partitions=2)
     logbook.commit_each(1, 4)
     logbook.log.close()
     snapshot = (logbook.path / "snapshot").stat().st_mtime_ns
-    for _ in range(20):
+    for _ in range(8):
         assert logbook.open(partitions=2).clean
         logbook.log.close()
 
@@ -168,8 +168,8 @@ def test_idle_opens_leave_no_pile_of_files_and_stay_clean(logbook: Logbook) -> N
 
 
 def test_killed_idle_opens_leave_no_pile_of_files(logbook: Logbook) -> None:
-    """Twenty starts that are killed leave what one leaves."""
-    for _ in range(20):
+    """Eight starts that are killed leave what one leaves."""
+    for _ in range(8):
         logbook.open(partitions=2)
         logbook.crash()
 

@@ -15,7 +15,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     partitions=st.integers(1, 3),
     restarts=st.integers(1, 3),

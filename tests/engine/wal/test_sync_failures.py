@@ -1,8 +1,10 @@
 """A sync that fails leaves everything open, and the log stops."""
 
+from functools import partial
+
 import pytest
 
-from tests.engine.wal.logbook import Logbook
+from tests.engine.wal.logbook import Commit, Logbook
 from tests.failing_files import FailingFiles
 from ullage_agent.engine.errors import CommitOutcomeUnknown, RepositoryStopped
 
@@ -122,3 +124,24 @@ def test_a_commit_that_waits_during_a_close_is_covered_by_it(logbook: Logbook, f
     logbook.log.wait_durable(id)
     assert logbook.open().clean
     assert logbook.state.numbers == {1, 2}
+
+
+def test_all_that_wait_while_the_log_closes_are_answered(logbook: Logbook, files: FailingFiles) -> None:
+    """A leader and those behind it learn that the close has synced their transactions; nobody sleeps for ever."""
+    logbook.open(files)
+    gate = files.hold("sync", "*.wal")
+    commits = [logbook.start(1)]
+    gate.wait_until_reached()
+    commits += [logbook.start(number) for number in range(2, 7)]
+    while logbook.log.last_id < 6:
+        assert not any(commit.is_answered for commit in commits)
+    closing = Commit(partial(close, logbook))
+    gate.open()
+    closing.result()
+
+    assert sorted(commit.result() for commit in commits) == [1, 2, 3, 4, 5, 6]
+
+
+def close(logbook: Logbook) -> int:
+    logbook.log.close()
+    return 0

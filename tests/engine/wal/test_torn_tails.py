@@ -101,6 +101,20 @@ def test_a_file_whose_header_never_reached_the_disk_is_no_damage(logbook: Logboo
     assert [(tail.path[-8:], tail.offset) for tail in report.torn] == [("0002.wal", 0)]
 
 
+@pytest.mark.parametrize("kept", [1, 7, 8, 9, 12, 16, 40])
+def test_a_file_header_that_is_torn_is_no_damage(logbook: Logbook, kept: int) -> None:
+    """Zeros may begin anywhere in the header of a file that nobody synced, right behind the magic too."""
+    logbook.open()
+    logbook.append(1)
+    logbook.crash()
+    blank(logbook.logs()[0], kept, 4 << 20)
+
+    report = logbook.open()
+
+    assert logbook.state.numbers == set()
+    assert [tail.offset for tail in report.torn] == [0]
+
+
 def test_a_frame_that_was_kept_behind_one_that_was_not_is_no_damage(logbook: Logbook) -> None:
     """Two frames that nobody synced: the disk may keep the second and lose the first."""
     logbook.open()

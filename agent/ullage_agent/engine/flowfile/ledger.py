@@ -10,6 +10,7 @@ to change a shard which the view has not copied yet copies it first. No pause gr
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -81,14 +82,15 @@ class Ledger:
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         """Take a transaction in. RepositoryDamaged: it refers to something that does not exist."""
         with self.lock:
-            for operation in operations:
-                kind = type(operation)
+            for kind, run in groupby(operations, type):
                 if kind is FlowFile:
-                    self._create(operation)  # type: ignore[arg-type]
+                    self._create(run)  # type: ignore[arg-type]
                 elif kind is Update:
-                    self._update(operation, transaction, millis)  # type: ignore[arg-type]
+                    for operation in run:
+                        self._update(operation, transaction, millis)  # type: ignore[arg-type]
                 else:
-                    self._apply[kind](operation, transaction, millis)
+                    for operation in run:
+                        self._apply[kind](operation, transaction, millis)
 
     def load(self, operations: list[Operation]) -> None:
         """Take in one block of a snapshot: the same operations, as of transaction 0."""
@@ -173,17 +175,25 @@ class Ledger:
             )
         return entry
 
-    def _create(self, record: FlowFile) -> None:
-        uuid = record.uuid
-        if self._view is not None:
-            self._view.keep_flow_files(uuid[0])
-        shard = self.shards[uuid[0]]
-        if uuid in shard:
-            raise RepositoryDamaged(f"FlowFile {record.id} is created twice")
-        claim = record.claim
-        if claim is not None:
-            self._entry_of(claim).add(claim)
-        shard[uuid] = record
+    def _create(self, records: Iterable[FlowFile]) -> None:
+        """New FlowFiles. A batch lies in one resource claim, whose entry is looked up once: this is the hot loop."""
+        shards = self.shards
+        view = self._view
+        resource = -1
+        entry: ResourceEntry | None = None
+        for record in records:
+            uuid = record.uuid
+            number = uuid[0]
+            if view is not None:
+                view.keep_flow_files(number)
+            if shards[number].setdefault(uuid, record) is not record:
+                raise RepositoryDamaged(f"FlowFile {record.id} is created twice")
+            claim = record.claim
+            if claim is not None:
+                if entry is None or claim.resource != resource:
+                    resource = claim.resource
+                    entry = self._entry_of(claim)
+                entry.add(claim)
 
     def _update(self, update: Update, transaction: int, millis: int) -> None:
         uuid = update.uuid
@@ -298,8 +308,7 @@ class Ledger:
             content = self._read_swap(operation.name)
         for blocks in content.blocks:
             self._set_blocks(blocks, transaction, millis)
-        for record in content.records:
-            self._create(record)
+        self._create(content.records)
         self._retire_swap(operation.name, transaction)
 
     def _swap_drop(self, operation: SwapDrop, transaction: int, millis: int) -> None:

@@ -5,6 +5,7 @@ no other commit waits long, and what a crash interrupts is resumed by asking aga
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ from ullage_agent.engine.errors import (
     UllageError,
 )
 from ullage_agent.engine.flowfile.ledger import Ledger
+from ullage_agent.engine.flowfile.order import place
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.flowfile.swap import SwapFiles, blocks_of, summarize
 from ullage_agent.engine.model import (
@@ -65,21 +67,24 @@ class QueueManager:
         self._position = 0
         self.swap_failure: Exception | None = None
 
-    def restore(self) -> None:
-        """Fill the queues from the ledger, each in its order."""
-        records: dict[int, list[FlowFile]] = {}
+    def restore(self) -> list[FlowFile]:
+        """Fill the queues from the ledger, each in its order; returns what stands in none: the handles."""
+        records: defaultdict[int, list[FlowFile]] = defaultdict(list)
         for record in self._ledger.flow_files():
-            if record.queue != HANDLE_QUEUE:
-                records.setdefault(record.queue, []).append(record)
-                self._position = max(self._position, record.queued)
+            records[record.queue].append(record)
+        handles = records.pop(HANDLE_QUEUE, [])
         swapped: dict[int, list[SwapOut]] = {}
         for summary in self._ledger.swaps.values():
             swapped.setdefault(summary.queue, []).append(summary)
             self._position = max(self._position, summary.queued_max)
         for definition in self._ledger.queues.values():
             queue = self._new(definition)
-            queue.restore(records.get(queue.number, []), swapped.get(queue.number, []))
+            resident = records.get(queue.number, [])
+            queue.restore(resident, swapped.get(queue.number, []))
+            last = max(map(place, resident), default=0)
+            self._position = max(self._position, last)
             self._add(queue)
+        return handles
 
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, defined with the defaults on first use."""

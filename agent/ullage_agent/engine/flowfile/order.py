@@ -4,12 +4,13 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from typing import Any
 
 from ullage_agent.contract import QueuePriority
 from ullage_agent.engine.model import FlowFile, QueueDefinition, unpack_attributes
 
-Key = Callable[[FlowFile], tuple[object, ...]]
-Entry = tuple[tuple[object, ...], bytes, FlowFile]
+Key = Callable[[FlowFile], Any]
+Entry = tuple[Any, bytes, FlowFile]
 
 place = attrgetter("queued")
 
@@ -32,7 +33,7 @@ def _priority_key(attribute: str) -> Key:
 def key_of(definition: QueueDefinition) -> Key:
     """The sort key of a queue's order: smallest first."""
     keys: dict[str, Key] = {
-        QueuePriority.FIRST_IN_FIRST_OUT: lambda record: (record.queued,),
+        QueuePriority.FIRST_IN_FIRST_OUT: place,
         QueuePriority.OLDEST_FIRST: lambda record: (record.lineage_millis, record.queued),
         QueuePriority.NEWEST_FIRST: lambda record: (-record.lineage_millis, record.queued),
         QueuePriority.LARGEST_FIRST: lambda record: (-record.size, record.queued),

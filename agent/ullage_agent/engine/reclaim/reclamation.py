@@ -13,7 +13,7 @@ import msgspec
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.containers import ARCHIVE
-from ullage_agent.engine.content.store import ContentRepository, sealed_as_is
+from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.model import Operation, ResourceClaim
@@ -63,7 +63,6 @@ class Reclamation:
         self.oldest_max = oldest_max
         self._oldest: dict[str, list[ResourceFigures]] = {}
         self._is_derived = False
-        self._has_sealed_inherited = False
 
     def survey(self, *, orphans: bool = False) -> Survey:
         """What the disk holds now; with `orphans` also the files that no record names, for which it reads all
@@ -149,9 +148,6 @@ class Reclamation:
 
     def _commit_seals(self) -> None:
         """Make seals of files that a failed or rolled back session left behind durable."""
-        if not self._has_sealed_inherited:
-            self._content.return_seals(self._inherited_seals())
-            self._has_sealed_inherited = True
         seals = self._content.take_seals()
         if seals:
             try:
@@ -159,17 +155,6 @@ class Reclamation:
             except BaseException:
                 self._content.return_seals(seals)
                 raise
-
-    def _inherited_seals(self) -> list[ResourceClaim]:
-        """Of files that the last process left open though its log ended cleanly: nobody appends to them any more."""
-        seals = []
-        for entry in self._ledger.entries():
-            claim = entry.claim
-            if not claim.sealed and claim.index <= self._content.inherited_ceiling:
-                seal = sealed_as_is(self._files, self._content, claim)
-                self._content.container_of(claim).add_bytes(seal.length - claim.length)
-                seals.append(seal)
-        return seals
 
     def _begin(self) -> Report:
         """Before each run: finish what an earlier one could not, and seal what sessions left behind."""

@@ -13,7 +13,7 @@ Files are preallocated: zeros after the last frame are unused space, not damage.
 """
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -38,6 +38,8 @@ OPERATIONS_MAX = 10_000
 
 HEADER_BYTES_MAX = 64 << 10
 """A file header's body is a few hundred bytes; more is damage."""
+
+Header = TypeVar("Header", bound=msgspec.Struct)
 
 _FRAME = struct.Struct("<4sIQQQI")
 _CRC = struct.Struct("<I")
@@ -103,10 +105,26 @@ def unpack_file_header(magic: bytes, data: bytes) -> tuple[bytes, int] | None:
         return None
     found, length, crc = _FILE.unpack_from(data)
     end = _FILE.size + length
-    if found != magic or length > HEADER_BYTES_MAX or end > len(data):
+    # An empty body would make zeros behind a magic, a torn write, a header: the CRC of nothing is 0.
+    if found != magic or not 0 < length <= HEADER_BYTES_MAX or end > len(data):
         return None
     body = data[_FILE.size : end]
     return (body, end) if crc32c(body) == crc else None
+
+
+class _AnyHeader(msgspec.Struct):
+    """What the header of every version has."""
+
+    format: int
+
+
+def decode_header(body: bytes, header_type: type[Header], path: str) -> Header:
+    """A header's body. FormatTooNew comes first: a newer header may lack fields that this version demands."""
+    try:
+        require_format(msgspec.msgpack.decode(body, type=_AnyHeader).format, path)
+        return msgspec.msgpack.decode(body, type=header_type)
+    except msgspec.MsgspecError as error:
+        raise RepositoryDamaged(f"{path}: the file header does not decode: {error}") from error
 
 
 def require_format(format: int, path: str) -> None:

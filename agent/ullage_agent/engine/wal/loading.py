@@ -92,8 +92,9 @@ class LogLoader:
                 f"{self._directory} has neither a snapshot nor a log from the first transaction on: restore it from a "
                 "backup"
             )
-        transactions = self._replay(chains, resolution, on_replayed)
         is_covered = header is not None and set(sequences) == set(range(self._partitions))
+        clean = resolution.clean and is_covered
+        transactions = self._replay(chains, resolution, None if clean else on_replayed)
         report = RestoreReport(
             snapshot_last_id=after,
             last_id=resolution.last_id,
@@ -101,7 +102,7 @@ class LogLoader:
             transactions=transactions,
             discarded=tuple(resolution.discarded),
             torn=tuple(resolution.torn),
-            clean=resolution.clean and is_covered,
+            clean=clean,
         )
         return report, chains
 

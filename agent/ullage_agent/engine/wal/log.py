@@ -42,15 +42,15 @@ from ullage_agent.engine.wal.loading import LogLoader, RestoreReport, Watcher
 from ullage_agent.engine.wal.partition import (
     LogIdentity,
     Partition,
-    log_paths,
+    all_log_paths,
     partition_directory,
-    partition_numbers,
 )
 from ullage_agent.engine.wal.records import write_records
 from ullage_agent.engine.wal.restore import Chain, log_name
 from ullage_agent.engine.wal.serde import SerDe
 from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT_MAGIC, SnapshotHeader, publish
 from ullage_agent.engine.wal.state import LogState
+from ullage_agent.engine.wal.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class WriteAheadLog:
         self._turn = count()
         self._id_lock = threading.Lock()
         self._sync_lock = threading.Lock()
+        self._turns = Turns()
         self._checkpoint_lock = threading.Lock()
         self._last_id = 0
         self._durable = 0
@@ -139,21 +140,24 @@ class WriteAheadLog:
         raise failure
 
     def wait_durable(self, id: int) -> None:
-        """Return when every transaction up to `id` is synced; the caller that gets here first does it for all.
+        """Return when every transaction up to `id` is synced; the caller that finds nobody syncing does it for all.
 
-        leader     | sync lock | fdatasync ....................... | durable = 7
-        follower 8 | append 8, wait for the sync lock ............ | lead the next sync, which covers 9 too
-        follower 9 | append 9, wait for the sync lock .................................. | durable >= 9, done
+        leader     | fdatasync ....................... | durable = 7; wakes 5, 6, 7, then 8
+        follower 8 | append 8, sleep ................. | leads the next sync, which covers 9 and what 5, 6, 7 append
+        follower 9 | append 9, sleep ............................................................. | done
         """
-        if self._durable >= id:
-            return
         try:
-            with self._sync_lock:
-                if self._durable >= id:
-                    return
-                self._require_trust()
-                self._pace()
-                self._sync()
+            while self._durable < id:
+                if not self._turns.lead_or_wait(id):
+                    continue
+                try:
+                    with self._sync_lock:
+                        if self._durable < id:  # else a close has synced it while this waited
+                            self._require_trust()
+                            self._pace()
+                            self._sync()
+                finally:
+                    self._turns.done(self._durable)
         except BaseException as error:  # an interrupted wait says as little about the disk as a failed sync
             raise CommitOutcomeUnknown(
                 f"transaction {id} was written, but not proved durable ({error}): it may or may not be there; reopen "
@@ -387,7 +391,7 @@ class WriteAheadLog:
         from a chain is always loss, and never a crash that kept a file and not its predecessor.
         """
         self.wait_durable(self._last_id)
-        existing = self._log_files()
+        existing = all_log_paths(self._files, self._directory)
         prepared: list[tuple[Partition, File, str]] = []
         try:
             for partition in self._partitions:
@@ -410,13 +414,6 @@ class WriteAheadLog:
         finally:
             for partition, file, path in prepared:
                 partition.discard(file, path)
-
-    def _log_files(self) -> set[str]:
-        """All log files there are, of partitions out of use too."""
-        directories = [
-            partition_directory(self._directory, number) for number in partition_numbers(self._files, self._directory)
-        ]
-        return {path for directory in directories for path in log_paths(self._files, directory)}
 
     def _delete(self, covered: set[str]) -> None:
         """Remove files that the published snapshot covers. After a failure there are too many, which harms nothing."""
@@ -477,6 +474,7 @@ class WriteAheadLog:
             partitions, self._partitions = self._partitions, []
             for partition in partitions:
                 partition.close()
+        self._turns.wake_all()
 
 
 @dataclass(frozen=True, slots=True)

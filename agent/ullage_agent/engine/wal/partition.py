@@ -53,6 +53,16 @@ def log_paths(files: Files, directory: str) -> list[str]:
     return [os.path.join(directory, name) for name in files.list_directory(directory) if name.endswith(".wal")]
 
 
+WRITEBACK_BYTES = 16 << 10
+"""The kernel is asked to start on a frame this large at once, so that it writes while the transaction is applied."""
+
+
+def all_log_paths(files: Files, log_directory: str) -> set[str]:
+    """All log files there are, of partitions out of use too."""
+    directories = [partition_directory(log_directory, number) for number in partition_numbers(files, log_directory)]
+    return {path for directory in directories for path in log_paths(files, directory)}
+
+
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
     """What every file of one log has in common."""
@@ -180,6 +190,8 @@ class Partition:
         except OSError:
             self._cut_back()
             raise
+        if len(frame) >= WRITEBACK_BYTES:
+            self._open_file().start_writeback(self.offset, len(frame))
         self.offset += len(frame)
         self.last_id = id
         self.has_frames = True

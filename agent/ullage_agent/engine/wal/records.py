@@ -20,8 +20,8 @@ from ullage_agent.engine.files import File, Files
 from ullage_agent.engine.model import Operation
 from ullage_agent.engine.wal.format import (
     HEADER_BYTES_MAX,
+    decode_header,
     pack_file_header,
-    require_format,
     unpack_file_header,
 )
 from ullage_agent.engine.wal.serde import SerDe, require_serde
@@ -142,8 +142,7 @@ class RecordReader(Generic[Header]):
             if found is None:
                 raise RepositoryDamaged(f"{path}: no valid file header at offset 0 of {self._length} bytes")
             body, self._start = found
-            self.header = msgspec.msgpack.decode(body, type=header_type)
-            require_format(self.header.format, path)
+            self.header = decode_header(body, header_type, path)
             require_serde(serde, self.header.serde, self.header.serde_version, path)
         except BaseException:
             self._file.close()

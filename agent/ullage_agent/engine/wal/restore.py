@@ -33,7 +33,7 @@ from ullage_agent.engine.wal.format import (
     CloseRecord,
     FrameHeader,
     LogHeader,
-    require_format,
+    decode_header,
     unpack_file_header,
     unpack_frame_header,
 )
@@ -209,8 +209,7 @@ def _scan_file(
             _judge_end(file, path, 0, chain)
             return None
         body, start = found
-        header = msgspec.msgpack.decode(body, type=LogHeader)
-        require_format(header.format, path)
+        header = decode_header(body, LogHeader, path)
         require_serde(serde, header.serde, header.serde_version, path)
         if header.repository != repository or header.partition != number:
             raise RepositoryDamaged(

@@ -1,0 +1,231 @@
+"""Init and open: interrupted, repeated, refused; what is missing is named, and nothing is removed."""
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, content_sizes, drain, put_all, spec_at
+from ullage_agent.contract import Container
+from ullage_agent.engine.errors import (
+    ForeignContainer,
+    NotARepository,
+    RepositoryDamaged,
+    RepositoryLocked,
+    SessionMisuse,
+)
+from ullage_agent.engine.repository import Repository
+
+TWO = {"containers": (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2"))}
+
+
+def count_init_calls(path: Path) -> int:
+    files = FailingFiles()
+    Repository.initialize(spec_at(path / "counted", storage=TWO), files)
+    return len(files.calls)
+
+
+class StopAfter(FailingFiles):
+    """Dies at its n-th call, whatever that is."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self._last = last
+
+    def meet(self, kind: str, path: str, *rest: object) -> None:
+        if len(self.calls) >= self._last:
+            raise KeyboardInterrupt
+        self.calls.append((kind, path))
+
+
+def test_an_init_interrupted_at_any_step_is_resumed(tmp_path: Path) -> None:
+    """Until its commit point there is no repository; doing it again finishes it, with a repository that works."""
+    total = count_init_calls(tmp_path)
+    assert total > 20
+
+    for last in range(total):
+        spec = spec_at(tmp_path / f"at-{last}", storage=TWO)
+        with pytest.raises(KeyboardInterrupt):
+            Repository.initialize(spec, StopAfter(last))
+        try:
+            Repository.initialize(spec)
+        except SessionMisuse:
+            # Past the commit point: only the syncs behind it are missing.
+            assert (tmp_path / f"at-{last}" / "ullage.json").exists()
+        with Repository.open(spec) as repository:
+            put_all(repository, "q", [b"x"])
+            assert repository.check(deep=True).problems == ()
+        shutil.rmtree(tmp_path / f"at-{last}")
+
+
+def test_an_open_before_the_init_ended_says_so(tmp_path: Path) -> None:
+    """The way out is to run init again."""
+    spec = spec_at(tmp_path / "r")
+    files = FailingFiles()
+    files.fail("rename", "*/r/ullage.json")
+    with pytest.raises(OSError, match="Input/output"):
+        Repository.initialize(spec, files)
+
+    with pytest.raises(NotARepository, match="run `ullage init` again"):
+        Repository.open(spec)
+
+
+def test_an_interrupted_init_of_another_repository_is_refused(tmp_path: Path) -> None:
+    """A container that already belongs to somebody else is not taken over by a resumed init."""
+    spec = spec_at(tmp_path / "r", storage=TWO)
+    files = FailingFiles()
+    files.fail("rename", "*/r/ullage.json")
+    with pytest.raises(OSError, match="Input/output"):
+        Repository.initialize(spec, files)
+    Repository.initialize(spec_at(tmp_path / "other"))
+    shutil.copy(tmp_path / "other" / "c1" / "ullage.json", tmp_path / "r" / "c1" / "ullage.json")
+
+    with pytest.raises(ForeignContainer):
+        Repository.initialize(spec)
+
+
+def test_init_never_overwrites_a_repository(workshop: Workshop) -> None:
+    """Doing it again is refused while it is open, and after."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+
+    with pytest.raises(RepositoryLocked):
+        Repository.initialize(workshop.spec)
+    repository = workshop.reopen()
+    workshop.close()
+    with pytest.raises(SessionMisuse, match="already holds"):
+        Repository.initialize(workshop.spec)
+
+    assert drain(workshop.open(), "q") == [b"x"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_directory_without_a_repository_is_left_as_it_is(tmp_path: Path, exists: bool) -> None:
+    """The error says to run init, and no lock file is left in somebody's directory."""
+    root = tmp_path / "r"
+    if exists:
+        root.mkdir()
+
+    with pytest.raises(NotARepository, match="ullage init"):
+        Repository.open(spec_at(root))
+
+    assert not exists or list(root.iterdir()) == []
+
+
+def test_a_root_without_its_identity_is_damaged(workshop: Workshop) -> None:
+    """Open and init both refuse it and name the file."""
+    put_all(workshop.make(), "q", [b"x"])
+    workshop.close()
+    identity = (workshop.path / "ullage.json").rename(workshop.path / "saved")
+
+    with pytest.raises(RepositoryDamaged, match=r"ullage\.json is missing"):
+        Repository.open(workshop.spec)
+    with pytest.raises(RepositoryDamaged, match="restore that file"):
+        Repository.initialize(workshop.spec)
+
+    identity.rename(workshop.path / "ullage.json")
+    assert drain(workshop.open(), "q") == [b"x"]
+
+
+@pytest.mark.parametrize("lost", ["flowfile", "flowfile/snapshot"])
+def test_a_lost_flowfile_repository_stops_the_start(workshop: Workshop, lost: str) -> None:
+    """NiFi deletes all content then; here the error names the way out, twice over, and nothing is removed."""
+    put_all(workshop.make(), "q", [b"x" * 1000])
+    workshop.close()
+    before = content_sizes(workshop.path)
+    (workshop.path / lost).rename(workshop.path / "saved")
+
+    for _ in range(2):
+        with pytest.raises(RepositoryDamaged, match="restore") as caught:
+            Repository.open(workshop.spec)
+        assert "nothing was removed" in str(caught.value)
+
+    assert content_sizes(workshop.path) == before
+    (workshop.path / "saved").rename(workshop.path / lost)
+    assert drain(workshop.open(), "q") == [b"x" * 1000]
+
+
+def test_an_empty_ledger_beside_content_stops_the_start(workshop: Workshop) -> None:
+    """Snapshot and logs lost, with only a torn partial left: that is not an empty repository."""
+    put_all(workshop.make(), "q", [b"x" * 1000])
+    workshop.close()
+    before = content_sizes(workshop.path)
+    flowfile = workshop.path / "flowfile"
+    (flowfile / "snapshot").rename(flowfile / "snapshot.partial")
+    with (flowfile / "snapshot.partial").open("r+b") as file:
+        file.truncate(20)
+    for partition in flowfile.glob("partition-*"):
+        shutil.rmtree(partition)
+
+    for _ in range(2):
+        with pytest.raises(RepositoryDamaged, match="restore"):
+            Repository.open(workshop.spec)
+
+    assert content_sizes(workshop.path) == before
+
+
+def test_a_second_process_is_locked_out(workshop: Workshop) -> None:
+    """Until the first one closes; a failed attempt disturbs nothing."""
+    repository = workshop.make()
+
+    with pytest.raises(RepositoryLocked, match="another process"):
+        Repository.open(workshop.spec)
+    put_all(repository, "q", [b"x"])
+
+    assert drain(workshop.reopen(), "q") == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("open", "*/r/ullage.json"),
+        ("open", "*/c1/ullage.json"),
+        ("open", "*/flowfile/snapshot"),
+        ("create", "*/partition-0/*"),
+        ("sync", "*/snapshot.partial"),
+        ("rename", "*/flowfile/snapshot"),
+        ("list_directory", "*/swap"),
+        ("unlink", "*/c1/*-*"),
+    ],
+)
+def test_a_failed_open_releases_everything(tmp_path: Path, kind: str, path: str) -> None:
+    """Whatever failed, no descriptor and no lock is left, and a second open works."""
+    spec = spec_at(tmp_path / "r", archive={"enabled": False})
+    files = FailingFiles()
+    Repository.initialize(spec)
+    repository = Repository.open(spec, files)
+    put_all(repository, "q", [b"x" * (2 << 20)])
+    put_all(repository, "keep", [b"y"])
+    drain(repository, "q")
+    files.fail("unlink", "*/c1/*-*", error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        repository.reclamation.clean()
+    repository.log.abandon()
+    repository.close()
+    before = open_descriptors(tmp_path)
+    files.fail(kind, path, error=errno.EIO)
+
+    with pytest.raises(OSError, match="Input/output"):
+        Repository.open(spec, files)
+
+    assert open_descriptors(tmp_path) == before
+    with Repository.open(spec, files) as repository:
+        assert repository.check(deep=True).problems == ()
+        assert drain(repository, "keep") == [b"y"]
+
+
+def open_descriptors(path: Path) -> set[str]:
+    """The files below `path` that this process holds open."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    found = set()
+    for link in links:
+        try:
+            target = str(link.readlink())
+        except FileNotFoundError:
+            # The descriptor of the listing itself.
+            continue
+        if target.startswith(str(path)):
+            found.add(target)
+    return found

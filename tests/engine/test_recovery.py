@@ -1,0 +1,160 @@
+"""After an unclean end: what the log brought back is proved before anything is served."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, content_sizes, drain, put_all
+from ullage_agent.engine.errors import RepositoryDamaged
+from ullage_agent.engine.repository import Repository
+
+MB = 1 << 20
+
+
+def crash_only(workshop: Workshop) -> None:
+    """End the process without opening again."""
+    repository = workshop.repository
+    assert repository is not None
+    repository.log.abandon()
+    repository.close()
+    workshop.repository = None
+
+
+def spoil(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\x00\xff\x00")
+
+
+def content_file(workshop: Workshop, resource: int) -> Path:
+    (name,) = (name for name in content_sizes(workshop.path) if name.endswith(f"-{resource}"))
+    return workshop.path / name
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("offset", [10, 300_000])
+def test_corrupt_content_of_frames_after_the_snapshot_stops_the_start(
+    workshop: Workshop, offset: int, swapped: bool
+) -> None:
+    """The error names resource claim, offset and file; also where the FlowFiles are in a swap file by now."""
+    repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 1} if swapped else {})
+    record = put_all(repository, "q", [b"x" * MB])[0]
+    if swapped:
+        put_all(repository, "q", [b"y"] * 5)
+        assert repository.queue("q").figures().swapped > 0
+    assert record.claim is not None
+    crash_only(workshop)
+    path = content_file(workshop, record.claim.resource)
+    spoil(path, record.claim.offset + offset)
+
+    with pytest.raises(RepositoryDamaged, match=f"resource claim {record.claim.resource} .*{path}"):
+        workshop.open()
+
+
+def test_missing_content_of_frames_after_the_snapshot_stops_the_start(workshop: Workshop) -> None:
+    """A file whose name never became durable is found out now, not by a reader next year."""
+    repository = workshop.make()
+    record = put_all(repository, "q", [b"x"])[0]
+    assert record.claim is not None
+    crash_only(workshop)
+    path = content_file(workshop, record.claim.resource)
+    path.unlink()
+
+    with pytest.raises(RepositoryDamaged, match=f"resource claim {record.claim.resource} .*{path} is missing"):
+        workshop.open()
+
+
+def test_dead_content_is_not_asked_for(workshop: Workshop) -> None:
+    """What nobody needs any more cannot stop a start."""
+    repository = workshop.make()
+    record = put_all(repository, "q", [b"x" * MB])[0]
+    drain(repository, "q")
+    assert record.claim is not None
+    crash_only(workshop)
+    spoil(content_file(workshop, record.claim.resource), 5)
+
+    assert workshop.open().restored.clean is False
+
+
+def test_every_file_is_sealed_with_its_real_length(workshop: Workshop) -> None:
+    """Also with bytes of a session that never committed, which are dead from now on."""
+    repository = workshop.make()
+    record = put_all(repository, "q", [b"committed"])[0]
+    session = repository.session()
+    session.write(session.create(), b"L" * (2 * MB))
+
+    repository = workshop.crash()
+
+    assert record.claim is not None
+    entry = repository.ledger.entry(record.claim.resource)
+    assert entry is not None
+    assert entry.claim.sealed
+    assert entry.claim.length == content_file(workshop, record.claim.resource).stat().st_size == 4096 + 2 * MB
+    assert repository.content.containers["c1"].bytes_used == 4096 + 2 * MB
+
+
+def test_files_and_all_their_directories_are_synced_before_anything_is_served(workshop: Workshop) -> None:
+    """The page cache may show what the disk does not hold: file, section and container, then the snapshot."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+    crash_only(workshop)
+    files = FailingFiles()
+
+    workshop.open(files)
+
+    section = str(content_file(workshop, 1).parent)
+    order = [
+        files.calls.index(("sync", str(content_file(workshop, 1)))),
+        files.calls.index(("sync_directory", section)),
+        files.calls.index(("rename", str(workshop.path / "flowfile" / "snapshot"))),
+    ]
+    assert order == sorted(order)
+    assert files.calls.index(("sync_directory", str(workshop.path / "c1"))) < order[2]
+
+
+def test_a_clean_end_needs_no_proof(workshop: Workshop) -> None:
+    """The log's close frame says that nothing was in flight."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+    workshop.close()
+    files = FailingFiles()
+
+    repository = workshop.open(files)
+
+    assert repository.restored.clean
+    assert files.count("sync", "*/c1/*") == 0
+
+
+def test_what_a_clean_close_left_open_is_sealed_by_the_next_start(workshop: Workshop) -> None:
+    """A session that outlived its repository keeps a file from being sealed at close, but not for ever."""
+    repository = workshop.make()
+    record = put_all(repository, "q", [b"x"])[0]
+    session = repository.session()
+    session.ingest("q", [b"never committed"])
+    assert record.claim is not None
+    workshop.repository = None
+    repository.close()
+    session.rollback()
+    repository = workshop.open()
+    assert repository.restored.clean
+    entry = repository.ledger.entry(record.claim.resource)
+    assert entry is not None
+
+    assert entry.claim.sealed
+    assert entry.claim.length == repository.content.containers["c1"].bytes_used
+    assert repository.check(deep=True).problems == ()
+
+
+def test_unclean_ends_in_a_row_lose_nothing(workshop: Workshop) -> None:
+    """Five crashes, each with an uncommitted session, and every acknowledged content reads."""
+    repository: Repository = workshop.make()
+    for number in range(5):
+        put_all(repository, "q", [b"%d" % number, b"L" * (2 * MB)])
+        repository.session().ingest("q", [b"lost"])
+        repository = workshop.crash()
+
+    contents = drain(repository, "q")
+
+    assert sorted(content for content in contents if len(content) == 1) == [b"0", b"1", b"2", b"3", b"4"]
+    assert sum(len(content) == 2 * MB for content in contents) == 5
