@@ -12,7 +12,7 @@ import msgspec
 
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.content.containers import Container, decode_identity
+from ullage_agent.engine.content.containers import Container
 from ullage_agent.engine.errors import (
     ForeignContainer,
     NotARepository,
@@ -22,10 +22,9 @@ from ullage_agent.engine.errors import (
 )
 from ullage_agent.engine.files import File, Files, make_directories, read_file, replace_file
 from ullage_agent.engine.model import format_uuid, new_uuids
-from ullage_agent.engine.wal.format import FORMAT_VERSION
-from ullage_agent.engine.wal.records import write_records
+from ullage_agent.engine.wal.format import FORMAT_VERSION, decode_header
 from ullage_agent.engine.wal.serde import SerDe
-from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader, publish
+from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT, write_empty_snapshot
 
 IDENTITY = "ullage.json"
 LOCK = "lock"
@@ -74,7 +73,7 @@ def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec, serde: S
             container.create(identity.repository, FORMAT_VERSION)
         for name in (FLOWFILE, SWAP):
             make_directories(files, os.path.join(root, name))
-        _write_empty_snapshot(files, clock, identity, os.path.join(root, FLOWFILE), serde)
+        write_empty_snapshot(files, os.path.join(root, FLOWFILE), identity.repository, serde, clock.now_millis())
         files.rename(identity_path + ".partial", identity_path)
         files.sync_directory(root)
         return identity
@@ -109,22 +108,6 @@ def _begin(files: Files, clock: Clock, spec: ContentRepositorySpec, root: str) -
     return identity
 
 
-def _write_empty_snapshot(
-    files: Files, clock: Clock, identity: RepositoryIdentity, directory: str, serde: SerDe
-) -> None:
-    header = SnapshotHeader(
-        format=FORMAT_VERSION,
-        serde=serde.name,
-        serde_version=serde.version,
-        repository=identity.repository,
-        last_id=0,
-        created_millis=clock.now_millis(),
-        next_sequences={},
-    )
-    write_records(files, os.path.join(directory, PARTIAL), SNAPSHOT_MAGIC, header, (), serde)
-    publish(files, directory)
-
-
 def read_identity(files: Files, root: str) -> RepositoryIdentity:
     """The root's identity; NotARepository, RepositoryDamaged or FormatTooNew."""
     path = os.path.join(root, IDENTITY)
@@ -134,10 +117,7 @@ def read_identity(files: Files, root: str) -> RepositoryIdentity:
         if files.exists(os.path.join(root, FLOWFILE)):
             raise RepositoryDamaged(f"{path} is missing beside a FlowFile repository: restore it from a backup")
         raise NotARepository(f"{root} holds no repository: run `ullage init` first")
-    try:
-        return decode_identity(read_file(files, path), RepositoryIdentity, path)
-    except msgspec.MsgspecError as error:
-        raise RepositoryDamaged(f"{path} cannot be read: {error}; restore it from a backup") from error
+    return decode_header(read_file(files, path), RepositoryIdentity, path, msgspec.json.decode)
 
 
 def open_containers(

@@ -23,7 +23,7 @@ from ullage_agent.engine.content.reserve import Reserve
 from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.content.writer import ContentWriter
 from ullage_agent.engine.errors import BackPressure, DiskFull
-from ullage_agent.engine.files import File, Files, OsFiles
+from ullage_agent.engine.files import File, Files, OsFiles, is_disk_full
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
@@ -96,6 +96,7 @@ class Repository:
         self.handles = HandleStore(self, int(spec.compaction.deleted_retention))
         self.reclamation = Reclamation(files, self.ledger, self.content, self._commit_removing, clock, spec, self.log)
         self.content.on_pressure = self.reclamation.relieve
+        self._is_reserve_spent = False
         self._reserve = Reserve(files, os.path.join(root, FLOWFILE))
         self._reserves = [Reserve(files, container.path) for container in containers]
         self.restored: RestoreReport
@@ -123,11 +124,24 @@ class Repository:
         files = files or OsFiles()
         lock = lock_repository(files, spec.storage.host_path.path)
         try:
-            repository = cls(files, clock or SystemClock(), spec, serde or MsgpackSerDe(), lock)
-            repository._restore()
+            try:
+                return cls._restored(files, clock or SystemClock(), spec, serde or MsgpackSerDe(), lock)
+            except (DiskFull, OSError) as error:
+                # Recovery writes a snapshot; on a full disk that is what the reserve is for.
+                reserve = Reserve(files, os.path.join(spec.storage.host_path.path, FLOWFILE))
+                if not _is_full(error) or not reserve.spend():
+                    raise
+                return cls._restored(files, clock or SystemClock(), spec, serde or MsgpackSerDe(), lock)
         except BaseException:
             lock.close()
             raise
+
+    @classmethod
+    def _restored(
+        cls, files: Files, clock: Clock, spec: ContentRepositorySpec, serde: SerDe, lock: File
+    ) -> "Repository":
+        repository = cls(files, clock, spec, serde, lock)
+        repository._restore()
         return repository
 
     def __enter__(self) -> Self:
@@ -155,9 +169,10 @@ class Repository:
         """
         try:
             covered = self.log.checkpoint(on_progress)
-        except DiskFull:
-            if not self._reserve.spend():
+        except (DiskFull, OSError) as error:
+            if not _is_full(error):
                 raise
+            self._spend_reserve()
             covered = self.log.checkpoint(on_progress)
         self._remove_retired_swaps(covered)
         self._grow_reserves()
@@ -171,8 +186,9 @@ class Repository:
         try:
             id = self.log.append(operations, self.clock.now_millis(), validate)
         except DiskFull:
-            if creates or not self._reserve.spend():
+            if creates:
                 raise
+            self._spend_reserve()
             id = self.log.append(operations, self.clock.now_millis(), validate)
         self.log.wait_durable(id)
         return id
@@ -244,9 +260,10 @@ class Repository:
         """A retired swap file goes once a published snapshot covers its swap-in: until then restore may need it."""
         with self.ledger.lock:
             names = [name for name, id in self.ledger.retired_swaps.items() if id <= covered]
+        self.swap_files.remove(name for name in names if self.files.exists(self.swap_files.path(name)))
+        with self.ledger.lock:
             for name in names:
                 del self.ledger.retired_swaps[name]
-        self.swap_files.remove(name for name in names if self.files.exists(self.swap_files.path(name)))
 
     def _remove_unknown_swaps(self) -> None:
         """Files that no transaction ever named, or whose removal was cut short: their FlowFiles are elsewhere."""
@@ -255,12 +272,23 @@ class Repository:
 
     def _grow_reserves(self) -> None:
         wanted = self.log.snapshot_bytes * 3 // 2 + LOG_RESERVE_BYTES * self.spec.flow_file.partitions
-        self._reserve.grow(wanted)
+        self._is_reserve_spent = not self._reserve.grow(wanted)
         for reserve in self._reserves:
             reserve.grow(CONTENT_RESERVE_BYTES)
 
+    def _spend_reserve(self) -> None:
+        """Give the ballast's room to work that frees more; new content waits until there is room for both again."""
+        self._is_reserve_spent = True
+        self._reserve.spend()
+
     def _admit_new(self) -> None:
         """Keep the log within `walMaxBytes`: a writer that meets the limit pays for a checkpoint, then is refused."""
+        if self._is_reserve_spent:
+            self._grow_reserves()
+            if self._is_reserve_spent:
+                raise DiskFull(
+                    f"the volume of {self.root} is full and its reserve spent: remove FlowFiles, reclaim, or add space"
+                )
         limit = self.spec.flow_file.wal_max_bytes
         if self.log.log_bytes >= limit:
             self.checkpoint()
@@ -295,6 +323,10 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and is_disk_full(error))
 
 
 def _interval_seconds(spec: ContentRepositorySpec) -> float:

@@ -9,6 +9,10 @@ promises no order among changes that no sync separates, so any of them may be mi
 a name may be there without its bytes. A file's sync makes its bytes and size durable but not its name; a directory's
 sync makes names durable but no bytes. That is stricter than ext4, XFS or btrfs are.
 
+A `Fault` makes one call fail. A file's sync that fails is the page cache trap: the process goes on seeing what it
+wrote, later syncs succeed, and the disk never gets it. After a failed sync of a directory its names stay pending,
+because a filesystem with a journal either still has them in hand or stops altogether.
+
 Not modelled: bytes changing that nobody wrote (bit rot is tested apart), and a disk that ignores flushes.
 """
 
@@ -20,6 +24,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
+from ullage_agent.engine.faults import CHANGING as CHANGING
+from ullage_agent.engine.faults import LOOKING as LOOKING
+from ullage_agent.engine.faults import Call as Call
+from ullage_agent.engine.faults import Fault as Fault
 from ullage_agent.engine.files import DiskUsage, File, FileSize
 
 SECTOR_BYTES = 512
@@ -163,25 +171,15 @@ def _has_parents(path: str, directories: set[str] | frozenset[str]) -> bool:
 
 
 @dataclass(slots=True)
-class Call:
-    """One call that changes or syncs something, as hooks see it."""
-
-    number: int
-    kind: str
-    path: str
-
-
-@dataclass(slots=True)
 class _Inode:
     number: int
     data: bytearray = field(default_factory=bytearray)
     allocated: int = 0
-    lost: bool = False
 
 
 class CrashFiles:
     """The `Files` interface over memory. `before` is called ahead of every mutating call and may raise, `after` when
-    it is done: where a test crashes, fails and records.
+    it is done: where a test crashes and records. `fault` is the one call that is to fail; `held` counts open files.
 
     Durable state is kept in immutable pieces, so that a `CrashPoint` costs little to take.
     """
@@ -189,6 +187,8 @@ class CrashFiles:
     def __init__(self, image: Image | None = None, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
         self.calls = 0
+        self.held = 0
+        self.fault: Fault | None = None
         self.before: Callable[[Call], None] = _nothing
         self.after: Callable[[Call], None] = _nothing
         self._inodes: dict[int, _Inode] = {}
@@ -229,15 +229,19 @@ class CrashFiles:
         return CrashFile(self, inode, path)
 
     def open(self, path: str, *, writable: bool = False) -> File:
+        self.look("open", path)
         return CrashFile(self, self._find(path), path)
 
     def exists(self, path: str) -> bool:
+        self.look("exists", path)
         return path in self._names or path in self._directories
 
     def size(self, path: str) -> FileSize:
+        self.look("size", path)
         return size_of(self._find(path))
 
     def list_directory(self, path: str) -> list[str]:
+        self.look("list_directory", path)
         if path not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         prefix = path.rstrip("/") + "/"
@@ -281,10 +285,16 @@ class CrashFiles:
             self._pending = kept
 
     def usage(self, path: str) -> DiskUsage:
+        self.look("usage", path)
+        return self.room()
+
+    def room(self) -> DiskUsage:
+        """The figures, without a call that may fail."""
         used = sum(max(len(inode.data), inode.allocated) for inode in self._names.values())
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - used), 1)
 
     def lock(self, path: str) -> File:
+        self.look("lock", path)
         if path in self._locked:
             raise BlockingIOError(errno.EWOULDBLOCK, "locked", path)
         self._require_parent(path)
@@ -295,12 +305,26 @@ class CrashFiles:
         """Release a lock, as the end of its process does."""
         self._locked.discard(path)
 
-    def change(self, kind: str, inode: _Inode, path: str, offset: int, data: bytes) -> None:
-        """One change of a file's bytes."""
-        with _Mutation(self, kind, path):
-            change = Change(kind, inode.number, path, offset, data)
-            _change_bytes(inode.data, change)
-            self._pending.append(change)
+    def look(self, kind: str, path: str) -> None:
+        """What a call that changes nothing goes through."""
+        if self.fault is not None and self.fault.strikes(Call(self.calls, kind, path)):
+            raise self.fault.error
+
+    def change(self, call: str, change: Change, inode: _Inode) -> None:
+        """One change of a file's bytes, made by a call of this kind; of a write that fails a part may arrive."""
+        mutation = _Mutation(self, call, change.path)
+        try:
+            with mutation:
+                self._change(inode, change)
+        except BaseException:
+            kept = mutation.kept_bytes(len(change.data))
+            if kept:
+                self._change(inode, change._replace(data=change.data[:kept]))
+            raise
+
+    def _change(self, inode: _Inode, change: Change) -> None:
+        _change_bytes(inode.data, change)
+        self._pending.append(change)
 
     def sync(self, inode: _Inode, path: str) -> None:
         """Make a file's bytes and size durable; after a failed one they silently stay lost (the page cache trap)."""
@@ -318,7 +342,7 @@ class CrashFiles:
 
     def require_room(self, count: int) -> None:
         """ENOSPC if so many more bytes do not fit."""
-        if count > self.usage("/").free_bytes:
+        if count > self.room().free_bytes:
             raise OSError(errno.ENOSPC, "no space left on device")
 
     def _load(self, image: Image) -> None:
@@ -350,13 +374,26 @@ class _Mutation:
         self._files = files
         files.calls += 1
         self._call = Call(files.calls, kind, path)
+        self._struck: Fault | None = None
 
     def __enter__(self) -> None:
         self._files.before(self._call)
+        fault = self._files.fault
+        if fault is not None and fault.strikes(self._call):
+            self._struck = fault
+            if not fault.is_late:
+                raise fault.error
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         if kind is None:
             self._files.after(self._call)
+            if self._struck is not None:
+                raise self._struck.error
+
+    def kept_bytes(self, count: int) -> int:
+        """How much of a write of so many bytes arrives although it fails."""
+        fault = self._struck
+        return 0 if fault is None or fault.is_late else int(count * fault.keeps)
 
 
 class CrashFile:
@@ -366,10 +403,12 @@ class CrashFile:
         self._files = files
         self._inode = inode
         self._path = path
+        self._is_open = True
+        files.held += 1
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._files.require_room(max(0, offset + len(data) - max(len(self._inode.data), self._inode.allocated)))
-        self._files.change("write", self._inode, self._path, offset, bytes(data))
+        self._files.change("write", Change("write", self._inode.number, self._path, offset, bytes(data)), self._inode)
 
     def write_vector(self, buffers: Sequence[bytes], offset: int) -> None:
         """Each buffer is a change of its own: content may be torn at any claim's edge."""
@@ -378,31 +417,40 @@ class CrashFile:
             offset += len(data)
 
     def read(self, count: int, offset: int) -> bytes:
+        self._files.look("read", self._path)
         return bytes(self._inode.data[offset : offset + count])
 
     def sync(self) -> None:
         self._files.sync(self._inode, self._path)
 
     def truncate(self, length: int) -> None:
+        self._files.change("truncate", self._length(length), self._inode)
         self._inode.allocated = min(self._inode.allocated, length)
-        self._files.change("truncate", self._inode, self._path, length, b"")
 
     def allocate(self, offset: int, count: int) -> None:
         """Blocks are accounted for; the length grows as a change that a crash may lose, capped so that memory lasts."""
         self._files.require_room(max(0, offset + count - max(len(self._inode.data), self._inode.allocated)))
-        self._inode.allocated = max(self._inode.allocated, offset + count)
         grown = min(offset + count, len(self._inode.data) + BLOCK_BYTES)
         if grown > len(self._inode.data):
-            self._files.change("truncate", self._inode, self._path, grown, b"")
+            self._files.change("allocate", self._length(grown), self._inode)
+        else:
+            self._files.look("allocate", self._path)
+        self._inode.allocated = max(self._inode.allocated, offset + count)
 
     def start_writeback(self, offset: int, count: int) -> None:
         """A hint promises nothing."""
 
     def size(self) -> FileSize:
+        self._files.look("size", self._path)
         return size_of(self._inode)
 
     def close(self) -> None:
         """Nothing is synced by closing."""
+        self._files.held -= self._is_open
+        self._is_open = False
+
+    def _length(self, length: int) -> Change:
+        return Change("truncate", self._inode.number, self._path, length, b"")
 
 
 class _Lock(CrashFile):
@@ -410,6 +458,7 @@ class _Lock(CrashFile):
         super().__init__(files, _Inode(0), path)
 
     def close(self) -> None:
+        super().close()
         self._files.unlock(self._path)
 
 

@@ -178,7 +178,6 @@ def test_a_full_disk_is_emptied_with_the_reserve(small_volume: Path, archive: bo
         repository.close()
 
 
-@pytest.mark.xfail(reason="a log file's preallocation is not optional yet", strict=False)
 def test_a_checkpoint_on_a_full_disk_spends_the_reserve(small_volume: Path) -> None:
     """A snapshot is what lets logs go, so it must not wait for room that only it can make."""
     spec = full_spec(small_volume, archive=False)
@@ -190,7 +189,6 @@ def test_a_checkpoint_on_a_full_disk_spends_the_reserve(small_volume: Path) -> N
         repository.checkpoint()
 
 
-@pytest.mark.xfail(reason="a log file's preallocation is not optional yet, nor is the reserve spent", strict=False)
 def test_a_repository_on_a_full_disk_opens(small_volume: Path) -> None:
     """After a crash on a full volume the start recovers, and what was acknowledged can be read and removed."""
     spec = full_spec(small_volume, archive=False)

@@ -39,6 +39,9 @@ class Notes:
         """Which numbers there are."""
         return {int.from_bytes(uuid) for uuid in self.records}
 
+    def require_applicable(self, operations: Sequence[Operation]) -> None:
+        """Notes take anything."""
+
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         if self.fails_with is not None:
             raise self.fails_with

@@ -7,23 +7,17 @@ for an empty one, nor another repository's files for orphans.
 import os
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from ullage_agent.engine.errors import ForeignContainer
+from ullage_agent.engine.errors import ForeignContainer, RepositoryDamaged
 from ullage_agent.engine.files import Files, make_directories, read_file, replace_file
 from ullage_agent.engine.model import ResourceClaim
-from ullage_agent.engine.wal.format import require_format
+from ullage_agent.engine.wal.format import decode_header
 
 IDENTITY = "ullage.json"
 ARCHIVE = "archive"
-
-
-class _Version(msgspec.Struct):
-    """What every version's identity begins with; a newer one may have other fields besides."""
-
-    format: int
 
 
 class ContainerIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,15 +26,6 @@ class ContainerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     repository: str
     container: str
-
-
-Identity = TypeVar("Identity")
-
-
-def decode_identity(data: bytes, kind: type[Identity], path: str) -> Identity:
-    """The content of an `ullage.json`. FormatTooNew, or MsgspecError for what is none."""
-    require_format(msgspec.json.decode(data, type=_Version).format, path)
-    return msgspec.json.decode(data, type=kind)
 
 
 class Usage(NamedTuple):
@@ -91,11 +76,10 @@ class Container:
                 "content is lost for good, restore it from a backup"
             )
         try:
-            identity = decode_identity(
-                read_file(self._files, self._identity_path), ContainerIdentity, self._identity_path
-            )
-        except msgspec.MsgspecError as error:
-            raise ForeignContainer(f"{self._identity_path} cannot be read: {error}") from error
+            found = read_file(self._files, self._identity_path)
+            identity = decode_header(found, ContainerIdentity, self._identity_path, msgspec.json.decode)
+        except RepositoryDamaged as error:
+            raise ForeignContainer(str(error)) from error
         if identity.repository != repository or identity.container != self.name:
             raise ForeignContainer(
                 f"{self.path} is container {identity.container} of repository {identity.repository}, not container "

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ullage_agent.engine.errors import ClaimGone, RepositoryDamaged
+from ullage_agent.engine.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.model import (
     ClaimBlocks,
@@ -91,6 +91,28 @@ class Ledger:
                 else:
                     for operation in run:
                         self._apply[kind](operation, transaction, millis)
+
+    def require_applicable(self, operations: Sequence[Operation]) -> None:
+        """FlowFileNotFound if a transaction changes, removes or swaps what does not exist.
+
+        A caller's mistake then fails one commit; written to the log, it would fail every start from then on.
+        """
+        with self.lock:
+            for operation in operations:
+                kind = type(operation)
+                if kind is Update:
+                    self._require_known(operation.uuid, operations)  # type: ignore[union-attr]
+                elif kind is Delete or kind is SwapOut:
+                    for uuid in split_uuids(operation.uuids):  # type: ignore[union-attr]
+                        self._require_known(uuid, operations)
+                elif (kind is SwapIn or kind is SwapDrop) and operation.name not in self.swaps:  # type: ignore[union-attr]
+                    raise FlowFileNotFound(f"swap file {operation.name} is in no queue")  # type: ignore[union-attr]
+
+    def _require_known(self, uuid: bytes, operations: Sequence[Operation]) -> None:
+        if uuid not in self.shards[uuid[0]] and not any(
+            type(other) is FlowFile and other.uuid == uuid for other in operations
+        ):
+            raise FlowFileNotFound(f"FlowFile {format_uuid(uuid)} does not exist: nothing was written")
 
     def load(self, operations: list[Operation]) -> None:
         """Take in one block of a snapshot: the same operations, as of transaction 0."""

@@ -13,7 +13,8 @@ Files are preallocated: zeros after the last frame are unused space, not damage.
 """
 
 import struct
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -118,13 +119,19 @@ class _AnyHeader(msgspec.Struct):
     format: int
 
 
-def decode_header(body: bytes, header_type: type[Header], path: str) -> Header:
-    """A header's body. FormatTooNew comes first: a newer header may lack fields that this version demands."""
+def decode_header(
+    body: bytes, header_type: type[Header], path: str, decode: Callable[..., Any] = msgspec.msgpack.decode
+) -> Header:
+    """A file header's body, or with `decode` of JSON an identity.
+
+    FormatTooNew comes first: a newer header may lack fields that this version demands.
+    """
     try:
-        require_format(msgspec.msgpack.decode(body, type=_AnyHeader).format, path)
-        return msgspec.msgpack.decode(body, type=header_type)
+        require_format(decode(body, type=_AnyHeader).format, path)
+        header: Header = decode(body, type=header_type)
     except msgspec.MsgspecError as error:
-        raise RepositoryDamaged(f"{path}: the file header does not decode: {error}") from error
+        raise RepositoryDamaged(f"{path} cannot be read: {error}; restore it from a backup") from error
+    return header
 
 
 def require_format(format: int, path: str) -> None:

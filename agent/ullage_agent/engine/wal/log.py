@@ -130,6 +130,7 @@ class WriteAheadLog:
             self._reserve(partition, len(payload))
             if validate is not None:
                 validate()
+            self._state.require_applicable(operations)
             id, failure = self._write_and_apply(partition, payload, operations, millis)
         finally:
             partition.lock.release()
@@ -158,7 +159,10 @@ class WriteAheadLog:
                             self._sync()
                 finally:
                     self._turns.done(self._durable)
-        except BaseException as error:  # an interrupted wait says as little about the disk as a failed sync
+        except BaseException as error:
+            # An interrupted wait says as little about the disk as a failed sync, and leaves the caller's memory behind
+            # the ledger: a caller that went on could commit what contradicts it.
+            self._failure = self._failure or error
             raise CommitOutcomeUnknown(
                 f"transaction {id} was written, but not proved durable ({error}): it may or may not be there; reopen "
                 "the repository to find out"

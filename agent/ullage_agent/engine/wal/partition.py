@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ullage_agent.engine.files import File, Files
+from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.wal.format import (
     FILE_MAGIC,
     FORMAT_VERSION,
@@ -29,6 +29,9 @@ PREALLOCATE_BYTES = 4 << 20
 Measured on ext4: 97 us instead of 149 us a commit at the median, 0.2 ms instead of 1.3 ms at the 99th percentile.
 """
 
+
+PREALLOCATE_BYTES_MIN = 64 << 10
+"""On a full disk a fresh file gets this much: enough for the removals and the checkpoint that make room."""
 
 _DIRECTORY = "partition-"
 
@@ -127,7 +130,7 @@ class Partition:
         except FileExistsError:
             return self.prepare(first_id + 1)
         try:
-            file.allocate(0, PREALLOCATE_BYTES)
+            _allocate_ahead(file, 0, PREALLOCATE_BYTES_MIN)
             self._files.sync_directory(self.directory)
         except BaseException:
             self.discard(file, path)
@@ -165,7 +168,7 @@ class Partition:
             self._retired.append(self._file)
             self._retired_bytes += self.offset
         self._file = file
-        self._allocated = PREALLOCATE_BYTES
+        self._allocated = file.size().length
         self._start = self.offset = len(packed)
         self.synced = 0
         self.broken = False
@@ -178,9 +181,7 @@ class Partition:
         needed = self.offset + count
         if needed <= self._allocated:
             return
-        ahead = max(PREALLOCATE_BYTES, count)
-        self._open_file().allocate(self.offset, ahead)
-        self._allocated = self.offset + ahead
+        self._allocated = self.offset + _allocate_ahead(self._open_file(), self.offset, count)
 
     def append(self, kind: bytes, id: int, durable: int, payload: bytes) -> None:
         """Write one frame. OSError: nothing of it remains, unless `broken` is set and the file must be left."""
@@ -279,3 +280,16 @@ class Partition:
     def _open_file(self) -> File:
         assert self._file is not None, f"partition {self.number} is not open for append"
         return self._file
+
+
+def _allocate_ahead(file: File, offset: int, count: int) -> int:
+    """Reserve blocks for `count` bytes, and further ahead where there is room; returns how many were reserved."""
+    ahead = max(PREALLOCATE_BYTES, count)
+    try:
+        file.allocate(offset, ahead)
+    except OSError as error:
+        if not is_disk_full(error) or ahead == count:
+            raise
+        ahead = count
+        file.allocate(offset, ahead)
+    return ahead

@@ -9,6 +9,10 @@ from ullage_agent.engine.model import Operation
 class LogState(Protocol):
     """What the log is the log of."""
 
+    def require_applicable(self, operations: Sequence[Operation]) -> None:
+        """Raise if the operations contradict the state: what cannot be applied must never be written."""
+        ...
+
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         """Take one transaction in. Called in id order at restore, under the partition's lock afterwards."""
         ...
