@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +30,7 @@ FIGURES = (
     "free_bytes",
     "archived_claims",
     "archived_bytes",
+    "tombstone_bytes",
 )
 
 
@@ -99,7 +101,8 @@ def survey(ctx: typer.Context, root: Root = None, config: Config = None, as_json
     """Show what the disk holds: live and dead content, and what could be given back.
 
     `tails` is dead content that `truncate` can cut off, `unused` what lies in resource claims that nobody uses and
-    `clean` takes away; both are part of `dead`. `ratio` is disk / live, `used` the share of the
+    `clean` takes away; both are part of `dead`. `archive` and `deleted` (handles that can still be
+    undeleted) are not part of `disk`. `ratio` is disk / live, `used` the share of the
     container's capacity, or of its volume, that is taken.
     """
     with opened(ctx, root, config) as repository, interrupts.allowed():
@@ -124,11 +127,14 @@ def survey_table(taken: Survey) -> Table:
     """The survey as a table, with totals where there are several containers."""
     document = survey_document(taken)
     columns = ["container", ">claims", ">disk", ">live", ">dead", ">tails", ">unused", ">ratio"]
-    has_archive = document["totals"]["archived_claims"] > 0
-    rows = [[figures["name"], *_cells(figures, has_archive)] for figures in document["containers"]]
-    totals = ["total", *_cells(document["totals"], has_archive)] if len(rows) > 1 else []
-    if has_archive:
-        columns.append(">archive")
+    apart = {
+        name: column
+        for name, column in (("archived_bytes", ">archive"), ("tombstone_bytes", ">deleted"))
+        if document["totals"][name] > 0
+    }
+    rows = [[figures["name"], *_cells(figures, apart)] for figures in document["containers"]]
+    totals = ["total", *_cells(document["totals"], apart)] if len(rows) > 1 else []
+    columns.extend(apart.values())
     for row, figures in zip(rows, document["containers"], strict=True):
         row.append(f"{figures['usage_percentage']:.0f}%")
     return table([*columns, ">used"], rows, [*totals, ""] if totals else ())
@@ -143,13 +149,13 @@ def _figures(container: ContainerFigures) -> dict[str, Any]:
     return figures
 
 
-def _cells(figures: dict[str, Any], has_archive: bool) -> list[str]:
+def _cells(figures: dict[str, Any], apart: Iterable[str]) -> list[str]:
     live = figures["live_bytes"]
     return [
         f"{figures['resource_claims']:,}",
         *(size(figures[name]) for name in ("disk_bytes", "live_bytes", "dead_bytes", "dead_tail_bytes", "free_bytes")),
         f"{figures['disk_bytes'] / live:.2f}" if live else "-",
-        *([size(figures["archived_bytes"])] if has_archive else []),
+        *(size(figures[name]) for name in apart),
     ]
 
 

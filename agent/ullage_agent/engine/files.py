@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 IOV_MAX = 1024
@@ -264,6 +265,10 @@ def make_directories(files: Files, path: str) -> None:
     for directory in reversed(missing):
         files.make_directory(directory)
         files.sync_directory(os.path.dirname(directory))
+    if not missing:
+        # It may be what an earlier process made and did not live to sync.
+        with suppress(PermissionError):  # of a parent that we may not read, it is not ours to have been made there
+            files.sync_directory(os.path.dirname(current))
 
 
 def replace_file(files: Files, path: str, data: bytes) -> None:

@@ -173,6 +173,13 @@ class HandleStore:
             purged += len(uuids)
         return purged
 
+    def tombstones(self) -> list[FlowFile]:
+        """Deleted handles whose retention lasts: they keep their bytes, and nobody reads them."""
+        with self._lock:
+            scheduled = {uuid for _, uuid in self._due}
+        records = map(self._host.ledger.find, scheduled)
+        return [record for record in records if record is not None and record.deleted_millis]
+
     def record(self, uuid: bytes) -> FlowFile:
         """A readable handle's record; HandleNotFound or HandleDeleted."""
         record = self._find(uuid)

@@ -95,6 +95,7 @@ class Repository:
         )
         self.handles = HandleStore(self, int(spec.compaction.deleted_retention))
         self.reclamation = Reclamation(files, self.ledger, self.content, self._commit_removing, clock, spec, self.log)
+        self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
         self._is_reserve_spent = False
         self._reserve = Reserve(files, os.path.join(root, FLOWFILE))

@@ -21,7 +21,6 @@ from ullage_agent.engine.errors import (
     FlowFileNotFound,
     RepositoryStopped,
     SessionMisuse,
-    TransactionTooLarge,
 )
 from ullage_agent.engine.files import COPY_BYTES
 from ullage_agent.engine.flowfile.ledger import Ledger
@@ -43,7 +42,7 @@ from ullage_agent.engine.model import (
     updated,
 )
 from ullage_agent.engine.wal.format import OPERATIONS_MAX
-from ullage_agent.engine.working import Settled, Working, common_attributes, settle, with_blocks_of
+from ullage_agent.engine.working import Settled, Working, common_attributes, require_size, settle, with_blocks_of
 
 PENALTY_MILLIS = 30_000
 """How long a penalized FlowFile stays out of polls, as in NiFi."""
@@ -346,7 +345,7 @@ class ProcessSession:
             raise SessionMisuse(
                 f"FlowFile {unsettled[0].current.id} and {len(unsettled) - 1} others were not transferred or removed"
             )
-        self._require_size()
+        require_size(self._working.values(), sum(len(records) for _, records in self._ingested))
         try:
             has_content = self._writer.has_content
             content = self._writer.sync()
@@ -419,14 +418,6 @@ class ProcessSession:
         """Whether the claim was written in this session and is known to nobody else yet."""
         entry = self._host.ledger.entry(claim.resource)
         return entry is None or not entry.uses(claim)
-
-    def _require_size(self) -> None:
-        count = sum(w.original is not None or not w.is_removed for w in self._working.values())
-        count += sum(len(records) for _, records in self._ingested)
-        if count > OPERATIONS_MAX:
-            raise TransactionTooLarge(
-                f"this session changes {count} FlowFiles, one transaction at most {OPERATIONS_MAX}: commit in parts"
-            )
 
     def _operations(self, content: list[Operation], settled: Settled) -> list[Operation]:
         """The transaction."""

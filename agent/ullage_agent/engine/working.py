@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ullage_agent.engine.errors import TransactionTooLarge
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.model import (
@@ -17,9 +18,14 @@ from ullage_agent.engine.model import (
     unpack_attributes,
     updated,
 )
+from ullage_agent.engine.wal.format import OPERATIONS_MAX
 
 NOT_INHERITED = ("alternate.identifier", "discard.reason")
 """Attributes that say something of one FlowFile only."""
+
+
+ATTRIBUTES_BYTES_MAX = 4 << 20
+"""Packed attributes of one FlowFile: updates add up over many transactions, and a snapshot must hold the sum."""
 
 
 class Working:
@@ -134,3 +140,19 @@ def common_attributes(parents: Sequence[FlowFile]) -> dict[str, str]:
         other = unpack_attributes(parent.attributes)
         common = {name: value for name, value in common.items() if other.get(name) == value}
     return {name: value for name, value in common.items() if name not in NOT_INHERITED}
+
+
+def require_size(working: Iterable[Working], ingested: int) -> None:
+    """TransactionTooLarge for a session that changes too many FlowFiles, or one whose attributes are too large."""
+    count = ingested
+    for held in working:
+        count += held.original is not None or not held.is_removed
+        if len(held.current.attributes) > ATTRIBUTES_BYTES_MAX:
+            raise TransactionTooLarge(
+                f"the attributes of FlowFile {held.current.id} have {len(held.current.attributes)} bytes, at most "
+                f"{ATTRIBUTES_BYTES_MAX} are allowed: keep large values as content"
+            )
+    if count > OPERATIONS_MAX:
+        raise TransactionTooLarge(
+            f"this session changes {count} FlowFiles, one transaction at most {OPERATIONS_MAX}: commit in parts"
+        )

@@ -1,4 +1,7 @@
+import pytest
+
 from tests.support import Workshop, put_all
+from ullage_agent.engine.errors import TransactionTooLarge
 from ullage_agent.engine.model import FlowFile
 from ullage_agent.engine.repository import Repository
 
@@ -67,3 +70,17 @@ def test_the_last_of_several_changes_counts(workshop: Workshop) -> None:
     (restored,) = workshop.crash().queue("q").records()
 
     assert restored.attribute_map() == expected
+
+
+def test_attributes_that_no_snapshot_could_hold_are_refused(workshop: Workshop) -> None:
+    """Updates add up over many transactions, so their sum has its own limit, checked before anything is written."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+    with repository.session() as session:
+        record = session.get("q")
+        assert record is not None
+        session.transfer(session.put_attributes(record, {"large": "x" * (5 << 20)}), "q")
+        with pytest.raises(TransactionTooLarge, match="keep large values as content"):
+            session.commit()
+
+    assert repository.queue("q").records()[0].attribute_map().keys() == {"uuid", "filename", "path"}

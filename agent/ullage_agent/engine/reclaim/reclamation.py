@@ -16,7 +16,7 @@ from ullage_agent.engine.content.containers import ARCHIVE
 from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.model import Operation, ResourceClaim
+from ullage_agent.engine.model import FlowFile, Operation, ResourceClaim
 from ullage_agent.engine.reclaim.execute import Executor, Report
 from ullage_agent.engine.reclaim.orphans import Orphan, find_orphans
 from ullage_agent.engine.reclaim.plan import (
@@ -63,13 +63,16 @@ class Reclamation:
         self.oldest_max = oldest_max
         self._oldest: dict[str, list[ResourceFigures]] = {}
         self._is_derived = False
+        self.tombstones: Callable[[], Iterable[FlowFile]] = tuple
 
     def survey(self, *, orphans: bool = False) -> Survey:
         """What the disk holds now; with `orphans` also the files that no record names, for which it reads all
         directories.
         """
         lengths = self._content.open_lengths()
-        survey = take_survey(self._ledger, self._content.containers.values(), self._clock.now_millis(), lengths)
+        survey = take_survey(
+            self._ledger, self._content.containers.values(), self._clock.now_millis(), lengths, self.tombstones()
+        )
         if orphans:
             survey = survey._replace(orphans=tuple(find_orphans(self._files, self._ledger, self._content)))
         return survey
