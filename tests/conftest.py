@@ -1,6 +1,13 @@
 from hypothesis import settings
 
+from tests.faults import volumes
+
 settings.register_profile("ullage", deadline=None, print_blob=True)  # a busy machine is slow, not wrong
 settings.load_profile("ullage")
 
 pytest_plugins = ["tests.support"]
+
+
+def pytest_report_header() -> str:
+    """Which filesystems the tests of real disks run on: without them they are not collected."""
+    return volumes.describe()

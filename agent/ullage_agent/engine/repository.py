@@ -98,6 +98,7 @@ class Repository:
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
         self._is_reserve_spent = False
+        self.log.on_full = self._spend_reserve
         self._reserve = Reserve(files, os.path.join(root, FLOWFILE))
         self._reserves = [Reserve(files, container.path) for container in containers]
         self.restored: RestoreReport

@@ -25,16 +25,13 @@ from ullage_agent.engine.errors import (
     DiskFull,
     NotRestored,
     RepositoryStopped,
-    TransactionTooLarge,
 )
 from ullage_agent.engine.files import File, Files, is_disk_full
-from ullage_agent.engine.model import Operation, operation_count
+from ullage_agent.engine.model import Operation
 from ullage_agent.engine.wal.format import (
     CLOSE,
     FORMAT_VERSION,
     FRAME_HEADER_BYTES,
-    OPERATIONS_MAX,
-    PAYLOAD_BYTES_MAX,
     TRANSACTION,
     CloseRecord,
 )
@@ -47,7 +44,7 @@ from ullage_agent.engine.wal.partition import (
 )
 from ullage_agent.engine.wal.records import write_records
 from ullage_agent.engine.wal.restore import Chain, log_name
-from ullage_agent.engine.wal.serde import SerDe
+from ullage_agent.engine.wal.serde import SerDe, encode_transaction
 from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT_MAGIC, SnapshotHeader, publish
 from ullage_agent.engine.wal.state import LogState
 from ullage_agent.engine.wal.turns import Turns
@@ -96,6 +93,7 @@ class WriteAheadLog:
         self.snapshot_bytes = 0
         self.snapshot_id = 0
         self.sync_count = 0
+        self.on_full: Callable[[], object] = bool
 
     @property
     def durable(self) -> int:
@@ -122,7 +120,7 @@ class WriteAheadLog:
         `validate` runs under the lock right before the id is taken; what it raises is raised here, with nothing
         written. DiskFull and TransactionTooLarge are definite failures as well.
         """
-        payload = self._encode(operations, millis)
+        payload = encode_transaction(self._serde, operations, millis)
         self._require_running()
         partition = self._claim_partition()
         try:
@@ -232,6 +230,10 @@ class WriteAheadLog:
             try:
                 if is_whole:
                     self._write_close_frames()
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                # No room to say that all is well: the next start finds an unclean end, and proves it.
             finally:
                 self._close_partitions()
 
@@ -240,19 +242,6 @@ class WriteAheadLog:
         with self._checkpoint_lock:
             self._restored = False
             self._close_partitions()
-
-    def _encode(self, operations: Sequence[Operation], millis: int) -> bytes:
-        touched = operation_count(operations)
-        if touched > OPERATIONS_MAX:
-            raise TransactionTooLarge(
-                f"{touched} records in one transaction, at most {OPERATIONS_MAX} are allowed: commit in parts"
-            )
-        payload = self._serde.encode(millis, operations)
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise TransactionTooLarge(
-                f"a transaction of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} are allowed: commit in parts"
-            )
-        return payload
 
     def _require_running(self) -> None:
         if not self._restored:
@@ -319,6 +308,8 @@ class WriteAheadLog:
         try:
             partition.append(TRANSACTION, id, self._durable, payload)
         except OSError as error:
+            if is_disk_full(error):
+                self.on_full()  # copy-on-write filesystems need room even inside what was reserved, for the void too
             partition.append_void(id, self._durable)
             return error
         return None

@@ -181,7 +181,8 @@ class Partition:
         needed = self.offset + count
         if needed <= self._allocated:
             return
-        self._allocated = self.offset + _allocate_ahead(self._open_file(), self.offset, count)
+        self._allocated = self.offset
+        self._allocated += _allocate_ahead(self._open_file(), self.offset, count)
 
     def append(self, kind: bytes, id: int, durable: int, payload: bytes) -> None:
         """Write one frame. OSError: nothing of it remains, unless `broken` is set and the file must be left."""
@@ -288,7 +289,11 @@ def _allocate_ahead(file: File, offset: int, count: int) -> int:
     try:
         file.allocate(offset, ahead)
     except OSError as error:
-        if not is_disk_full(error) or ahead == count:
+        if not is_disk_full(error):
+            raise
+        # ext4 keeps the blocks that it found before it ran out: on a full disk, all that the reserve had given up.
+        file.truncate(offset)
+        if ahead == count:
             raise
         ahead = count
         file.allocate(offset, ahead)

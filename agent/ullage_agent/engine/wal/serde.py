@@ -9,8 +9,9 @@ from typing import Protocol
 
 import msgspec
 
-from ullage_agent.engine.errors import FormatTooNew, RepositoryDamaged
-from ullage_agent.engine.model import Operation
+from ullage_agent.engine.errors import FormatTooNew, RepositoryDamaged, TransactionTooLarge
+from ullage_agent.engine.model import Operation, operation_count
+from ullage_agent.engine.wal.format import OPERATIONS_MAX, PAYLOAD_BYTES_MAX
 
 
 class Transaction(msgspec.Struct, array_like=True):
@@ -65,6 +66,21 @@ class MsgpackSerDe:
 
     def decode_block(self, payload: bytes, version: int) -> list[Operation]:
         return self._blocks.decode(payload)
+
+
+def encode_transaction(serde: SerDe, operations: Sequence[Operation], millis: int) -> bytes:
+    """A transaction's payload, or TransactionTooLarge."""
+    touched = operation_count(operations)
+    if touched > OPERATIONS_MAX:
+        raise TransactionTooLarge(
+            f"{touched} records in one transaction, at most {OPERATIONS_MAX} are allowed: commit in parts"
+        )
+    payload = serde.encode(millis, operations)
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise TransactionTooLarge(
+            f"a transaction of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} are allowed: commit in parts"
+        )
+    return payload
 
 
 def require_serde(serde: SerDe, name: str, version: int, path: str) -> None:
