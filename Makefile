@@ -1,11 +1,12 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check crash-full lint format types imports unit bench dist lock clean
+.PHONY: help run test check crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PYTEST_ARGS ?= -n 2 --dist loadfile
+CRASH_SEEDS ?= 20261121 7
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,9 +35,24 @@ imports: $(STAMP) ## Import contracts: who may import whom
 unit: $(STAMP) ## Tests only; PYTEST_ARGS='-k name' chooses
 	@tools/stage tests $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-crash-full: $(STAMP) ## Every crash state of every workload, and crashes during recovery: some minutes
-	@ULLAGE_CRASH_SAMPLE=1 ULLAGE_CRASH_NESTED=0.2 tools/stage crashes \
-		$(BIN)/python -m pytest -n 2 -s --timeout 3600 tests/crash
+crash-full: $(STAMP) ## Every crash state of every workload, kills, and crashes during recovery, with two seeds: some minutes
+	@for seed in $(CRASH_SEEDS); do \
+		ULLAGE_CRASH_SEED=$$seed ULLAGE_CRASH_SAMPLE=1 ULLAGE_CRASH_NESTED=0.02 ULLAGE_CRASH_KILLS=0.3 ULLAGE_FAULTS=all \
+			tools/stage "crashes, seed $$seed" $(BIN)/python -m pytest -n 2 --dist load -rP --timeout 3600 tests/crash \
+			|| exit 1; \
+	done
+
+crash-mutants: $(STAMP) ## Take each sync out of the engine in turn: a test must notice
+	@tools/stage mutants $(BIN)/python -m tests.crash.mutants
+
+kill-full: $(STAMP) ## 200 kills on each filesystem, and 200 power cuts where that can be had: half an hour
+	@ULLAGE_KILLS=$${ULLAGE_KILLS:-200} tools/stage kills $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/kill
+
+rot-full: $(STAMP) ## Flip every bit and cut at every length: half an hour
+	@ULLAGE_ROT_SAMPLE=1 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot
+
+fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many
+	@ULLAGE_FUZZ_EXAMPLES=20000 tools/stage fuzz $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/fuzz
 
 bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 	@$(BIN)/python -m bench

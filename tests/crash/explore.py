@@ -1,21 +1,49 @@
-"""Crash a workload at every call, and hold what comes back against what was acknowledged.
+"""Crash a workload at every call, and hold what comes back against what was promised.
 
-One run records, before and after each call that changes the disk, what the disk could hold, and how many commits had
-been acknowledged. Recovery from any such image must give the state after the last acknowledged commit, or after the
-one that was in flight, whole.
+One run records, before and after each call that changes the disk, what the disk could hold, and what the repository
+had promised by then. Three explorations start from these moments:
+
+    power loss   what the disk could hold                     -> recover
+    crash twice  the same, and power loss during the recovery  -> recover
+    kill         the page cache as it was: a new process sees what the disk may lack, opens, serves and commits;
+                 then power loss                              -> recover
+
+Recovery must give the state after the last acknowledged commit, or after the one in flight, whole; what a process has
+served must be there afterwards; what was reported as freed must stay freed; a close that returned was clean.
 """
 
+import gc
 import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple
 
-from tests.crash.workloads import Workload
-from tests.support import ManualClock
+from tests.crash.workloads import INIT, Restart, Workload, put
+from tests.support import ManualClock, abandon
+from ullage_agent.contract import ContentRepositorySpec
+from ullage_agent.engine import testing
 from ullage_agent.engine.errors import NotARepository
+from ullage_agent.engine.model import Delete, Operation, ResourceClaim, ResourceClaimGone
 from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import Call, CrashFiles, CrashPoint, Image
+from ullage_agent.engine.testing import Call, Change, CrashFiles, CrashPoint, Image
 
 State = dict[bytes, tuple[object, ...]]
+
+UUID_BYTES = 16
+
+
+class Promises(NamedTuple):
+    """What must hold after a crash: one of `states`, and no file of a resource claim in `gone`.
+
+    `is_made`: the init has returned; `is_closed`: a close has, and nothing was done since.
+    """
+
+    states: tuple[State, ...]
+    gone: frozenset[int]
+    spec: ContentRepositorySpec
+    is_made: bool = True
+    is_closed: bool = False
 
 
 class Moment(NamedTuple):
@@ -23,26 +51,39 @@ class Moment(NamedTuple):
 
     point: CrashPoint
     acknowledged: int
+    attempted: State | None
+    promises: Promises
     call: str
 
 
 @dataclass
-class Recording:
-    """One run of a workload."""
-
-    workload: Workload
-    moments: list[Moment] = field(default_factory=list)
-    states: list[State] = field(default_factory=list)
-    end_millis: int = 0
-
-
-@dataclass
 class Tally:
-    """What an exploration saw."""
+    """What an exploration saw: distinct states after one crash, after a second one, and after a kill."""
 
-    states: int = 0
-    recoveries: int = 0
+    once: int = 0
+    twice: int = 0
+    killed: int = 0
     seen: set[bytes] = field(default_factory=set)
+
+    @property
+    def states(self) -> int:
+        return self.once + self.twice + self.killed
+
+    def is_new(self, image: Image, promises: Promises) -> bool:
+        """Count an image together with what is expected of it; whether it was not seen before."""
+        expected = blake2b(digest_size=16)
+        expected.update(repr((sorted(promises.gone), promises.is_made, promises.is_closed)).encode())
+        for state in promises.states:
+            expected.update(repr(sorted(state.items())).encode())
+        key = image.digest() + expected.digest()
+        is_new = key not in self.seen
+        self.seen.add(key)
+        return is_new
+
+    def __str__(self) -> str:
+        return (
+            f"{self.states} distinct crash states ({self.once} crashed once, {self.twice} twice, {self.killed} killed)"
+        )
 
 
 def state_of(repository: Repository) -> State:
@@ -73,98 +114,229 @@ def state_of(repository: Repository) -> State:
     return found
 
 
-def record(workload: Workload) -> Recording:
-    """Run the workload once over files that remember."""
-    recording = Recording(workload)
-    clock = ManualClock()
-    files = CrashFiles()
+class Recording:
+    """One run of a workload over files that remember."""
 
-    def remember(call: Call) -> None:
-        moment = Moment(files.crash_point(), len(recording.states), f"{call.number} {call.kind} {call.path}")
-        recording.moments.append(moment)
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.moments: list[Moment] = []
+        self.states: list[State] = []
+        self._spec = workload.spec
+        self._clock = ManualClock()
+        self._files = CrashFiles()
+        self._gone: set[int] = set()
+        self._is_made = False
+        self._attempted: State | None = None
+        self._files.before = self._files.after = self._remember
+        self._run()
+        self.end_millis = self._clock.millis
 
-    files.before = files.after = remember
-    Repository.initialize(workload.spec, files, clock)
-    repository = Repository.open(workload.spec, files, clock)
-    recording.states.append(state_of(repository))
-    commit = repository.commit
+    def _run(self) -> None:
+        Repository.initialize(self._spec, self._files, self._clock)
+        self._is_made = True
+        if self.workload.name != INIT:
+            self.moments.clear()  # all begin with the same one
+        repository = self._open()
+        for step in self.workload:
+            if isinstance(step, Restart):
+                repository = self._restart(repository, step)
+            else:
+                step(repository, self._clock)
+        assert repository.check(deep=True).problems == ()
+        self._close(repository)
 
-    def committing(*arguments: object, **options: object) -> int:
-        id = commit(*arguments, **options)  # type: ignore[arg-type]
-        recording.states.append(state_of(repository))
-        return id
+    def _open(self) -> Repository:
+        repository = Repository.open(self._spec, self._files, self._clock)
+        state = state_of(repository)
+        if not self.states:
+            self.states.append(state)
+        assert state == self.states[-1]
+        commit = repository.commit
 
-    repository.commit = committing  # type: ignore[method-assign]
-    for step in workload:
-        step(repository, clock)
-    assert repository.check(deep=True).problems == ()
-    repository.close()
-    recording.end_millis = clock.millis
-    return recording
-
-
-def allowed(recording: Recording, acknowledged: int) -> list[State]:
-    """The states that a crash may leave: after the last acknowledged commit, or the one in flight."""
-    return recording.states[max(0, acknowledged - 1) : acknowledged + 1]
-
-
-def recover(recording: Recording, image: Image, acknowledged: int, files: CrashFiles | None = None) -> CrashFiles:
-    """Open an image, check everything, compare with what is allowed, and close."""
-    files = files or CrashFiles(image)
-    clock = ManualClock(recording.end_millis)
-    spec = recording.workload.spec
-    try:
-        repository = Repository.open(spec, files, clock)
-    except NotARepository:
-        # Only an init that never ended may leave no repository; doing it again must work.
-        assert acknowledged == 0
-        Repository.initialize(spec, files, clock)
-        repository = Repository.open(spec, files, clock)
-    report = repository.check(deep=True)
-    assert report.problems == (), report.problems
-    assert state_of(repository) in allowed(recording, acknowledged)
-    repository.close()
-    return files
-
-
-def explore(recording: Recording, seed: int, tally: Tally, *, sample: float = 1.0, nested: float = 0.0) -> None:
-    """Recover from the crash states of every moment (a seeded share of them), and from crashes during recovery."""
-    chooser = random.Random(seed)
-    for number, moment in enumerate(recording.moments):
-        for image in moment.point.images(seed + number):
-            if chooser.random() >= sample:
-                continue
-            key = image.digest() + moment.acknowledged.to_bytes(4, "little")
-            if key in tally.seen:
-                continue
-            tally.seen.add(key)
-            tally.states += 1
+        def committing(operations: Sequence[Operation], **options: object) -> int:
+            self._attempted = _without(self.states[-1], operations)
             try:
-                recover(recording, image, moment.acknowledged)
-                if chooser.random() < nested:
-                    _explore_recovery(recording, image, moment, seed, tally)
-            except BaseException as error:
-                error.add_note(
-                    f"workload {recording.workload.name}, seed {seed}, crash at moment {number} (call {moment.call}), "
-                    f"{moment.acknowledged} commits acknowledged"
-                )
-                raise
+                id = commit(operations, **options)  # type: ignore[arg-type]
+            finally:
+                self._attempted = None
+            self.states.append(state_of(repository))
+            for operation in operations:
+                if isinstance(operation, ResourceClaimGone):
+                    self._gone.add(operation.index)
+                elif isinstance(operation, ResourceClaim):
+                    self._gone.discard(operation.index)
+            return id
+
+        repository.commit = committing  # type: ignore[method-assign]
+        return repository
+
+    def _restart(self, repository: Repository, step: Restart) -> Repository:
+        if step.is_kill:
+            abandon(repository)
+        else:
+            self._close(repository)
+        self._spec = step.spec or self._spec
+        return self._open()
+
+    def _close(self, repository: Repository) -> None:
+        repository.close()
+        self._remember(Call(self._files.calls, "closed", ""), is_closed=True)
+
+    def _remember(self, call: Call, *, is_closed: bool = False) -> None:
+        acknowledged = len(self.states)
+        promises = Promises((), frozenset(self._gone), self._spec, self._is_made, is_closed)
+        point = self._files.crash_point()
+        name = f"{call.number} {call.kind} {call.path}"
+        self.moments.append(Moment(point, acknowledged, self._attempted, promises, name))
+
+    def promises_at(self, moment: Moment) -> Promises:
+        """With the states that a crash may leave: after the last acknowledged commit, or the one in flight."""
+        at = moment.acknowledged
+        states = self.states[max(0, at - 1) : at + 1] or [{}]
+        if moment.attempted is not None:
+            states = [*states, moment.attempted]
+        return moment.promises._replace(states=tuple(states))
 
 
-def _explore_recovery(recording: Recording, image: Image, moment: Moment, seed: int, tally: Tally) -> None:
-    """Crash the recovery too: with none, all and two random subsets of its pending changes, at each of its calls."""
-    points: list[CrashPoint] = []
-    files = CrashFiles(image)
-    files.before = lambda call: points.append(files.crash_point())
-    recover(recording, image, moment.acknowledged, files)
+def _without(state: State, operations: Sequence[Operation]) -> State | None:
+    """The state that a commit of nothing but removals makes: such a one may fail, and its frame still be whole."""
+    if not all(isinstance(operation, Delete) for operation in operations):
+        return None
+    removed = b"".join(operation.uuids for operation in operations if isinstance(operation, Delete))
+    uuids = {removed[at : at + UUID_BYTES] for at in range(0, len(removed), UUID_BYTES)}
+    return {uuid: record for uuid, record in state.items() if uuid not in uuids}
+
+
+class Process:
+    """A process that opens what an earlier one left. `points`: where it may crash, and what must hold then."""
+
+    def __init__(self, files: CrashFiles, promises: Promises, millis: int) -> None:
+        self.promises = promises
+        self.points: list[tuple[CrashPoint, Promises]] = []
+        self.clock = ManualClock(millis)
+        self._files = files
+        self.repository = self._open()
+        # An open freezes what it loaded; of ten thousand repositories in one process nothing would ever be freed.
+        gc.unfreeze()
+
+    def _open(self) -> Repository:
+        spec, files, clock = self.promises.spec, self._files, self.clock
+        try:
+            return Repository.open(spec, files, clock)
+        except NotARepository:
+            # Only an init that never ended may leave no repository; doing it again must work.
+            assert not self.promises.is_made, "the repository that an init made is gone"
+        Repository.initialize(spec, files, clock)
+        self.promises = self.promises._replace(is_made=True)
+        return Repository.open(spec, files, clock)
+
+    def require(self) -> None:
+        """Check everything, and compare with what was promised; from here on the state that was found is served."""
+        repository, promises = self.repository, self.promises
+        report = repository.check(deep=True)
+        assert report.problems == (), report.problems
+        state = state_of(repository)
+        assert state in promises.states, "the state is neither that of the last acknowledged commit nor the next one"
+        back = [path for path in report.orphans if int(path.rsplit("-", 1)[1]) in promises.gone]
+        assert back == [], f"removed files came back: {back}"
+        assert repository.restored.clean or not promises.is_closed, "what was closed is not clean"
+        self.promises = promises._replace(states=(state,), is_closed=False)
+
+
+def recover(image: Image, promises: Promises, millis: int) -> None:
+    """Open an image, check everything, compare with what is promised, and close."""
+    process = Process(CrashFiles(image), promises, millis)
+    process.require()
+    process.repository.close()
+
+
+def explore(
+    recording: Recording, seed: int, tally: Tally, *, sample: float = 1.0, nested: float = 0.0, kills: float = 0.0
+) -> None:
+    """Recover from a seeded share of the crash states of every moment, crash some of these recoveries, and kill."""
     chooser = random.Random(seed)
-    for point in points:
-        pending = point.pending
-        choices = [(), pending] + [tuple(c for c in pending if chooser.random() < 0.5) for _ in range(2)]
-        for kept in choices:
-            second = point.image(kept)
-            key = second.digest() + moment.acknowledged.to_bytes(4, "little")
-            if key not in tally.seen:
-                tally.seen.add(key)
-                tally.states += 1
-                recover(recording, second, moment.acknowledged)
+    millis = recording.end_millis
+    for number, moment in enumerate(recording.moments):
+        promises = recording.promises_at(moment)
+        try:
+            for image in moment.point.images(seed + number):
+                if chooser.random() < sample and tally.is_new(image, promises):
+                    tally.once += 1
+                    recover(image, promises, millis)
+                    if chooser.random() < nested:
+                        tally.twice += _explore_process(CrashFiles(image), promises, millis, seed, tally)
+            if chooser.random() < kills:
+                tally.killed += _explore_process(resumed(moment.point), promises, millis, seed, tally)
+        except BaseException as error:
+            error.add_note(
+                f"workload {recording.workload.name}, seed {seed}, crash at moment {number} (call {moment.call}), "
+                f"{moment.acknowledged} commits acknowledged"
+            )
+            raise
+
+
+def _explore_process(files: CrashFiles, promises: Promises, millis: int, seed: int, tally: Tally) -> int:
+    """Lose power at each call of the next process, when it serves, and after a commit; returns how many were new."""
+    opening: list[CrashPoint] = []
+    files.before = lambda call: opening.append(files.crash_point())
+    process = Process(files, promises, millis)
+    files.before = lambda call: None
+    chooser = random.Random(seed)
+    found = 0
+    for point in opening:
+        found += _lose_power(_choices(point, chooser), promises._replace(is_closed=False), millis, tally)
+    process.require()
+    served = process.promises
+    found += _lose_power(_singles(files.crash_point()), served, millis, tally)
+    put("after", 30)(process.repository, process.clock)
+    grown = served._replace(states=(state_of(process.repository),))
+    return found + _lose_power(_choices(files.crash_point(), chooser), grown, millis, tally)
+
+
+def _lose_power(images: Iterable[Image], promises: Promises, millis: int, tally: Tally) -> int:
+    found = 0
+    for image in images:
+        if tally.is_new(image, promises):
+            found += 1
+            recover(image, promises, millis)
+    return found
+
+
+def _choices(point: CrashPoint, chooser: random.Random) -> list[Image]:
+    """None, all and two random subsets of the pending changes."""
+    pending = point.pending
+    kept: list[Sequence[Change]] = [(), pending]
+    kept += [tuple(change for change in pending if chooser.random() < 0.5) for _ in range(2)]
+    return [point.image(choice) for choice in kept]
+
+
+def _singles(point: CrashPoint) -> Iterator[Image]:
+    """None and all of the pending changes, and each alone dropped or kept."""
+    pending = point.pending
+    yield point.image(())
+    yield point.image(pending)
+    for at in range(len(pending)):
+        yield point.image(pending[:at] + pending[at + 1 :])
+        yield point.image(pending[at : at + 1])
+
+
+def resumed(point: CrashPoint) -> CrashFiles:
+    """The files as another process finds them after a kill: the page cache is whole, and what is pending still is."""
+    files = CrashFiles()
+    files._durable_inodes = dict(point.inodes)
+    files._durable_names = dict(point.names)
+    files._durable_directories = set(point.directories)
+    files._pending = list(point.pending)
+    contents = {number: bytearray(data) for number, data in point.inodes.items()}
+    names, directories = dict(point.names), set(point.directories)
+    for change in point.pending:
+        if change.kind in ("write", "truncate"):
+            testing._change_bytes(contents.setdefault(change.inode, bytearray()), change)
+        else:
+            testing._change_names(names, directories, change)
+    numbers = {*contents, *names.values()}
+    files._inodes = {number: testing._Inode(number, contents.get(number, bytearray())) for number in numbers}
+    files._names = {path: files._inodes[number] for path, number in names.items()}
+    files._directories = directories
+    files._next = max(numbers, default=0) + 1
+    return files

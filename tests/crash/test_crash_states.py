@@ -4,22 +4,37 @@ import os
 
 import pytest
 
-from tests.crash.explore import Tally, explore, record
-from tests.crash.workloads import WORKLOADS
+from tests.crash.explore import Recording, Tally, explore
+from tests.crash.workloads import INIT, WORKLOADS
 
 SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
 """Printed with every failure; the environment repeats or varies a run."""
 
-SAMPLE = float(os.environ.get("ULLAGE_CRASH_SAMPLE", "0.3"))
+SAMPLE = float(os.environ.get("ULLAGE_CRASH_SAMPLE", "0.08"))
 NESTED = float(os.environ.get("ULLAGE_CRASH_NESTED", "0.01"))
+KILLS = float(os.environ.get("ULLAGE_CRASH_KILLS", "0.03"))
+
+INIT_TIMES = 5
+"""The init is short: its shares are larger by this factor."""
+
+STATES_MIN = 170
+"""For each workload; twelve of them make the 2,000 that each run must explore."""
 
 
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_what_was_acknowledged_survives_a_crash_at_any_call(name: str) -> None:
     """Whatever a crash leaves, recovery gives the last acknowledged state or the next one whole; check is clean."""
     tally = Tally()
+    recording = Recording(WORKLOADS[name])
+    more = INIT_TIMES if name == INIT else 1
 
-    explore(record(WORKLOADS[name]), SEED, tally, sample=SAMPLE, nested=NESTED)
+    explore(recording, SEED, tally, sample=SAMPLE * more, nested=NESTED * more, kills=KILLS * more)
 
-    print(f"workload {name}, seed {SEED}: {tally.states} distinct crash states recovered")
-    assert tally.states > 100
+    print(f"workload {name}, seed {SEED}: {len(recording.moments)} crash points, {tally}")
+    assert tally.states >= STATES_MIN
+
+
+def test_there_are_enough_workloads() -> None:
+    """Together the workloads explore at least 2,000 distinct crash states in each run."""
+    assert len(WORKLOADS) * STATES_MIN >= 2000

@@ -1,6 +1,10 @@
 """Scripted workloads: short, deterministic, and together through every path that changes the disk."""
 
-from collections.abc import Callable, Iterator
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
 
 import msgspec
 
@@ -9,6 +13,7 @@ from ullage_agent.contract import (
     Archive,
     Claims,
     Compaction,
+    Container,
     ContentRepositorySpec,
     Duration,
     FlowFileSettings,
@@ -18,11 +23,41 @@ from ullage_agent.contract import (
     Truncation,
     TruncationMode,
 )
+from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.model import FlowFile
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.session import ProcessSession
+from ullage_agent.engine.testing import Call, CrashFiles
 
 Step = Callable[[Repository, ManualClock], None]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The repository is opened again, under another spec if there is one; killed first, or closed."""
+
+    is_kill: bool = False
+    spec: ContentRepositorySpec | None = None
+
+
+class Strike:
+    """The first call of a kind on a path fails; a late one does its work all the same."""
+
+    def __init__(self, kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False) -> None:
+        self.kind = kind
+        self.path = path
+        self.error = error
+        self.is_late = is_late
+        self.is_over = False
+
+    def meet(self, call: Call, *, is_late: bool) -> None:
+        """Fail if this is the call."""
+        if self.is_over or is_late != self.is_late or not fnmatch(call.kind, self.kind):
+            return
+        if fnmatch(call.path, self.path):
+            self.is_over = True
+            raise OSError(self.error, os.strerror(self.error), call.path)
+
 
 KB = 1024
 LARGE = 6 * KB
@@ -192,6 +227,72 @@ def expire(repository: Repository, clock: ManualClock) -> None:
     repository.queues.expire()
 
 
+def adopt(repository: Repository, clock: ManualClock) -> None:
+    """Orphans get a record."""
+    repository.reclamation.adopt_orphans()
+
+
+def spoil(queue: str, *sizes: int) -> Step:
+    """Write these contents behind what others committed, so that they are on disk, and roll back."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            for size in sizes:
+                _written(session, size)
+
+    return step
+
+
+def leave(*sizes: int) -> Step:
+    """Write these contents in a session that neither ends nor is ended: the process is killed next."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        session = repository.session()
+        for size in sizes:
+            _written(session, size)
+
+    return step
+
+
+def broken(inner: Step, *strikes: Callable[[], Strike]) -> Step:
+    """A step that meets errors: whatever it raises, the repository must go on."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        files = repository.files
+        assert isinstance(files, CrashFiles)
+        before, after = files.before, files.after
+        made = [strike() for strike in strikes]
+
+        def meet(call: Call, hook: Callable[[Call], None], *, is_late: bool) -> None:
+            hook(call)
+            for strike in made:
+                strike.meet(call, is_late=is_late)
+
+        files.before = lambda call: meet(call, before, is_late=False)
+        files.after = lambda call: meet(call, after, is_late=True)
+        try:
+            inner(repository, clock)
+        except (OSError, UllageError):
+            # What the step meant to do failed: that is what it is for. The states that follow tell the rest.
+            pass
+        finally:
+            files.before, files.after = before, after
+        assert all(strike.is_over for strike in made), [strike.kind for strike in made if not strike.is_over]
+
+    return step
+
+
+def fails(kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False) -> Callable[[], Strike]:
+    """Each run of a workload makes its strikes anew."""
+    return lambda: Strike(kind, path, error=error, is_late=is_late)
+
+
+def _written(session: ProcessSession, size: int) -> None:
+    """Reading back what is not committed puts it on disk."""
+    flow_file = session.write(session.create(), _bytes(size))
+    assert session.read(flow_file).read() == _bytes(size)
+
+
 def _bytes(size: int) -> bytes:
     pattern = f"{size}:".encode()
     return (pattern * (size // len(pattern) + 1))[:size]
@@ -250,18 +351,69 @@ RECLAIMS: list[Step] = [
     clean,
 ]
 
+SEALS: list[Step | Restart] = [
+    spoil("a", LARGE),
+    put("a", 300),
+    spoil("a", 1500, 1500, 1500),
+    put("a", 400),
+    spoil("a", 900),
+    clean,
+    put("a", 200, 200),
+    spoil("a", 2000, 2000),
+    take("a", 1),
+    truncate,
+]
+
+RESTARTS: list[Step | Restart] = [
+    put("a", 300, LARGE),
+    Restart(),
+    put("a", 100, LARGE),
+    leave(700, LARGE),
+    Restart(is_kill=True),
+    put("a", 150, LARGE),
+    take("a", 1),
+    adopt,
+    clean,
+    leave(300),
+    Restart(is_kill=True),
+    adopt,
+    Restart(is_kill=True),
+    drop("a"),
+    clean,
+    Restart(),
+    truncate,
+]
+
+ERRORS: list[Step | Restart] = [
+    put("a", 300, 100, 200, 400, 500),
+    broken(take("a", 1), fails("write", "*.wal", is_late=True)),
+    put("a", 150),
+    broken(take("a", 1), fails("write", "*.wal", is_late=True), fails("truncate", "*.wal")),
+    take("a", 1),
+    broken(take("a", 1), fails("write", "*.wal", error=errno.ENOSPC)),
+    broken(put("a", 10), fails("*", "*/ballast", error=errno.ENOSPC)),
+    broken(put("a", 700, LARGE), fails("write", "*/c1/?/*-*", error=errno.ENOSPC)),
+    put("a", 150),
+    broken(checkpoint, fails("sync_directory", "*/partition-?")),
+    broken(checkpoint, fails("write", "*.wal")),
+    broken(checkpoint, fails("write", "*/snapshot.partial")),
+    broken(checkpoint, fails("write", "*/snapshot.partial"), fails("unlink", "*/snapshot.partial")),
+    broken(put("a", *[30 + n for n in range(6)]), fails("write", "*.swap"), fails("unlink", "*.swap")),
+    checkpoint,
+]
+
 LIVES: list[Step] = [handles, expire, checkpoint, handles, clean, truncate]
 
 
 class Workload:
     """A named script under its settings."""
 
-    def __init__(self, name: str, steps: list[Step], spec: ContentRepositorySpec = SPEC) -> None:
+    def __init__(self, name: str, steps: Sequence[Step | Restart], spec: ContentRepositorySpec = SPEC) -> None:
         self.name = name
         self.spec = spec
         self._steps = steps
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[Step | Restart]:
         return iter(self._steps)
 
 
@@ -273,15 +425,57 @@ KEEPING = _with(
     archive=Archive(max_retention_period=Duration(60_000), max_usage_percentage=99, backpressure_percentage=100)
 )
 THREE_PARTITIONS = _with(flow_file=FlowFileSettings(partitions=3, swap_threshold=4, swap_batch=2))
+TWO_CONTAINERS = _with(
+    storage=msgspec.structs.replace(
+        SPEC.storage,
+        containers=(Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2")),
+    )
+)
+
+GROWTH: list[Step | Restart] = [
+    put("a", 300),
+    Restart(spec=TWO_CONTAINERS),
+    put("a", LARGE),
+    put("a", LARGE),
+    Restart(is_kill=True),
+    put("a", LARGE, 100),
+    checkpoint,
+    drop("a"),
+    clean,
+]
+
+TURNS: list[Step | Restart] = [
+    put("a", 300),
+    Restart(spec=THREE_PARTITIONS),
+    put("a", 100),
+    put("a", 200),
+    put("a", 300),
+    checkpoint,
+    take("a", 2),
+    Restart(is_kill=True, spec=SPEC),
+    put("a", 10),
+    checkpoint,
+    take("a", 1),
+    Restart(),
+]
+
+INIT = "init"
+"""The workload whose crashes during the init itself are explored."""
 
 WORKLOADS = {
     workload.name: workload
     for workload in (
+        Workload(INIT, []),
         Workload("writes", WRITES),
         Workload("swaps", SWAPS),
         Workload("reclaims", RECLAIMS),
         Workload("archives", RECLAIMS, KEEPING),
         Workload("lives", LIVES),
         Workload("partitions", [*WRITES[:6], checkpoint, *SWAPS[:5]], THREE_PARTITIONS),
+        Workload("seals", SEALS),
+        Workload("restarts", RESTARTS),
+        Workload("growth", GROWTH),
+        Workload("turns", TURNS),
+        Workload("errors", ERRORS),
     )
 }

@@ -264,6 +264,7 @@ def test_directories_are_made_from_the_top(tmp_path: Path) -> None:
     make_directories(files, str(tmp_path / "a" / "b" / "c"))
 
     assert [(kind, os.path.relpath(path, tmp_path)) for kind, path in files.calls] == [
+        ("sync_directory", ".."),
         ("make_directory", "a"),
         ("sync_directory", "."),
         ("make_directory", "a/b"),

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,10 +12,12 @@ from ullage_agent.cli.choice import Config, Json, Root, chosen_spec, opened
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import bar, console, many, print_json, size, table, tell
+from ullage_agent.engine.check import CheckReport
 from ullage_agent.engine.model import Action
 from ullage_agent.engine.reclaim.execute import Report
 from ullage_agent.engine.reclaim.plan import Plan
 from ullage_agent.engine.reclaim.survey import ContainerFigures, Survey
+from ullage_agent.engine.repair import RepairStep, execute_repair, plan_repair
 from ullage_agent.engine.repository import Repository
 
 LISTED_STEPS = 20
@@ -223,36 +225,64 @@ def clean(
 def check(
     ctx: typer.Context,
     deep: Annotated[bool, typer.Option("--deep", help="Also read every live byte against its checksum.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended without losing anything, then check again.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: show what it would do, change nothing.")
+    ] = False,
     root: Root = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Verify everything against everything; exit code 1 if something contradicts."""
-    with opened(ctx, root, config) as repository, bar("Checking", None) as progress, interrupts.allowed():
-        report = repository.check(deep=deep, on_progress=progress.reach)
+    """Verify everything against everything; exit code 1 if something contradicts.
+
+    Opening alone already does what every start does: it finishes what a crash cut short and removes what a crash left
+    of logs, snapshots and swap files. `--repair` adopts orphans (for `clean` to take away), records the true length
+    of a file whose dead tail is longer or shorter than it should be, forgets the record of a file that nobody uses
+    and that is gone, and removes leftovers. Whatever else was found it leaves alone and lists.
+    """
+    if dry_run and not repair:
+        raise typer.BadParameter("--dry-run goes with --repair: a check changes nothing")
+    with opened(ctx, root, config) as repository:
+        with bar("Checking", None) as progress, interrupts.allowed():
+            plan = plan_repair(repository, deep=deep, on_progress=progress.reach)
+        report = plan.report
+        if repair and plan.steps and not dry_run:
+            execute_repair(repository, plan)
+            with bar("Checking again", None) as progress, interrupts.allowed():
+                report = repository.check(deep=deep, on_progress=progress.reach)
+    steps = plan.steps if repair else ()
     if as_json:
-        print_json(
-            {
-                "problems": report.problems,
-                "orphans": report.orphans,
-                "flow_files": report.flow_files,
-                "resource_claims": report.resource_claims,
-                "bytes_verified": report.bytes_verified,
-            }
-        )
+        document = {
+            "problems": report.problems,
+            "orphans": report.orphans,
+            "flow_files": report.flow_files,
+            "resource_claims": report.resource_claims,
+            "bytes_verified": report.bytes_verified,
+        }
+        repairs = {"repairs": [step._asdict() for step in steps], "repaired": not dry_run} if repair else {}
+        print_json(document | repairs)
     else:
-        screen = console()
-        for problem in report.problems:
-            screen.print(f"problem: {problem}", soft_wrap=True)
-        for orphan in report.orphans:
-            screen.print(f"orphan, which nothing refers to: {orphan}", soft_wrap=True)
-        verified = f", {size(report.bytes_verified)} verified" if deep else ""
-        tell(
-            f"{report.flow_files:,} FlowFiles and handles, {many(report.resource_claims, 'resource claim')}{verified}: "
-            f"{many(len(report.problems), 'problem')}, {many(len(report.orphans), 'orphan')}"
-        )
+        _print_check(report, steps, "would " if dry_run else "did ", is_deep=deep)
     if report.problems:
         raise typer.Exit(ExitCode.PROBLEMS)
+
+
+def _print_check(report: CheckReport, steps: Sequence[RepairStep], did: str, *, is_deep: bool) -> None:
+    screen = console()
+    for step in steps:
+        length = f", {size(step.length)}" if step.length else ""
+        screen.print(f"{did}{step.mend}: {step.path}{length}", soft_wrap=True)
+    for problem in report.problems:
+        screen.print(f"problem: {problem}", soft_wrap=True)
+    for orphan in report.orphans:
+        screen.print(f"orphan, which nothing refers to: {orphan}", soft_wrap=True)
+    verified = f", {size(report.bytes_verified)} verified" if is_deep else ""
+    tell(
+        f"{report.flow_files:,} FlowFiles and handles, {many(report.resource_claims, 'resource claim')}{verified}: "
+        f"{many(len(report.problems), 'problem')}, {many(len(report.orphans), 'orphan')}"
+    )
 
 
 def checkpoint(ctx: typer.Context, root: Root = None, config: Config = None, as_json: Json = False) -> None:

@@ -262,13 +262,12 @@ def make_directories(files: Files, path: str) -> None:
     while not files.exists(current):
         missing.append(current)
         current = os.path.dirname(current)
+    # The deepest one that is there may be what an earlier process made and did not live to sync.
+    with suppress(PermissionError):  # in a parent that we may not read, nothing of ours was made
+        files.sync_directory(os.path.dirname(current))
     for directory in reversed(missing):
         files.make_directory(directory)
         files.sync_directory(os.path.dirname(directory))
-    if not missing:
-        # It may be what an earlier process made and did not live to sync.
-        with suppress(PermissionError):  # of a parent that we may not read, it is not ours to have been made there
-            files.sync_directory(os.path.dirname(current))
 
 
 def replace_file(files: Files, path: str, data: bytes) -> None:

@@ -10,12 +10,18 @@ All records are immutable and acyclic, hence `gc=False`: a million of them cost 
 import os
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
 
 UUID_BYTES = 16
 HANDLE_QUEUE = 0
 """The queue number of FlowFiles that stand in no queue: handles."""
+
+Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""Every number in a record. The decoder refuses others, which no writer wrote; making a record costs nothing more."""
+
+Uuid = Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
 
 _VERSION_4 = bytes(0x40 | (byte & 0x0F) for byte in range(256))
 _VARIANT_1 = bytes(0x80 | (byte & 0x3F) for byte in range(256))
@@ -48,10 +54,10 @@ class ContentClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `resource` is the resource claim's index, `crc` the CRC-32C of all `length` bytes.
     """
 
-    resource: int
-    offset: int
-    length: int
-    crc: int
+    resource: Whole
+    offset: Whole
+    length: Whole
+    crc: Whole
 
     @property
     def end(self) -> int:
@@ -67,18 +73,18 @@ class FlowFile(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     `parents` is 16 bytes a parent. A handle has queue 0; `deleted_millis` > 0 makes it a tombstone.
     """
 
-    uuid: bytes
-    queue: int
+    uuid: Uuid
+    queue: Whole
     claim: ContentClaim | None
-    start: int
-    size: int
-    entry_millis: int
-    lineage_millis: int
-    queued: int
+    start: Whole
+    size: Whole
+    entry_millis: Whole
+    lineage_millis: Whole
+    queued: Whole
     attributes: bytes
     parents: bytes = b""
-    expires_millis: int = 0
-    deleted_millis: int = 0
+    expires_millis: Whole = 0
+    deleted_millis: Whole = 0
 
     @property
     def id(self) -> str:
@@ -100,8 +106,8 @@ class Content(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The content pointer an update sets: a slice of a base claim, or nothing (`claim` None, size 0)."""
 
     claim: ContentClaim | None
-    start: int
-    size: int
+    start: Whole
+    size: Whole
 
 
 NO_CONTENT = Content(None, 0, 0)
@@ -111,14 +117,14 @@ NO_CONTENT = Content(None, 0, 0)
 class Update(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
     """What changed on one FlowFile; None leaves a field alone. Only changed attributes are carried."""
 
-    uuid: bytes
-    queue: int | None = None
-    queued: int | None = None
+    uuid: Uuid
+    queue: Whole | None = None
+    queued: Whole | None = None
     content: Content | None = None
     set_attributes: bytes | None = None
     remove_attributes: tuple[str, ...] = ()
-    expires_millis: int | None = None
-    deleted_millis: int | None = None
+    expires_millis: Whole | None = None
+    deleted_millis: Whole | None = None
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
@@ -130,13 +136,13 @@ class Delete(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
 class QueueDefinition(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     """A queue's number, name and settings; a later definition of the same number replaces it."""
 
-    number: int
+    number: Whole
     name: str
     priority: str
     priority_attribute: str
-    count_max: int
-    bytes_max: int
-    expiration_millis: int
+    count_max: Whole
+    bytes_max: Whole
+    expiration_millis: Whole
 
 
 class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
@@ -147,17 +153,17 @@ class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=Fals
     `last_death_millis` is when one of its claims last died: the conservative start of any retention.
     """
 
-    index: int
+    index: Whole
     container: str
-    created_millis: int
-    lifetime: int = Lifetime.DEFAULT
-    length: int = 0
+    created_millis: Whole
+    lifetime: Whole = Lifetime.DEFAULT
+    length: Whole = 0
     sealed: bool = False
-    generation: int = 0
-    archived_millis: int = 0
-    intent: int = Action.NONE
-    intent_length: int = 0
-    last_death_millis: int = 0
+    generation: Whole = 0
+    archived_millis: Whole = 0
+    intent: Annotated[int, msgspec.Meta(ge=0, le=3)] = Action.NONE
+    intent_length: Whole = 0
+    last_death_millis: Whole = 0
 
     @property
     def name(self) -> str:
@@ -168,30 +174,30 @@ class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=Fals
 class ResourceClaimGone(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
     """The file was unlinked and its directory synced; the index is never used again."""
 
-    index: int
+    index: Whole
 
 
 class ClaimBlocks(msgspec.Struct, frozen=True, array_like=True, tag=7, gc=False):
     """CRC-32C of each 256 KiB block of one base claim, 4 bytes little-endian each; stored once a claim."""
 
-    resource: int
-    offset: int
+    resource: Whole
+    offset: Whole
     crcs: bytes
 
 
 class IndexCeiling(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
     """No resource claim index above this was ever handed out; a start continues after it."""
 
-    ceiling: int
+    ceiling: Whole
 
 
 class SwapShare(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one swap file holds of one resource claim: claimants, distinct base claim bytes, and their end."""
 
-    resource: int
-    claimants: int
-    live_bytes: int
-    end: int
+    resource: Whole
+    claimants: Whole
+    live_bytes: Whole
+    end: Whole
 
 
 class SwapOut(msgspec.Struct, frozen=True, array_like=True, tag=9):
@@ -201,12 +207,12 @@ class SwapOut(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """
 
     name: str
-    queue: int
-    count: int
-    size_bytes: int
-    entry_millis_min: int
-    queued_min: int
-    queued_max: int
+    queue: Whole
+    count: Whole
+    size_bytes: Whole
+    entry_millis_min: Whole
+    queued_min: Whole
+    queued_max: Whole
     shares: tuple[SwapShare, ...]
     uuids: bytes = b""
 

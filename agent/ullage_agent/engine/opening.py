@@ -117,6 +117,8 @@ def read_identity(files: Files, root: str) -> RepositoryIdentity:
         if files.exists(os.path.join(root, FLOWFILE)):
             raise RepositoryDamaged(f"{path} is missing beside a FlowFile repository: restore it from a backup")
         raise NotARepository(f"{root} holds no repository: run `ullage init` first")
+    # An init that was killed after its rename, its commit point, may not have come to this.
+    files.sync_directory(root)
     return decode_header(read_file(files, path), RepositoryIdentity, path, msgspec.json.decode)
 
 

@@ -87,7 +87,14 @@ class Recovery:
         return seals
 
     def intents(self) -> list[ResourceClaim]:
-        """Promised changes that a crash may have cut short."""
+        """Promised changes that a crash may have cut short. RepositoryDamaged if one would take live content away."""
+        for entry in self._ledger.entries():
+            is_cut = entry.claim.intent == Action.TRUNCATE
+            if entry.has_intent and entry.end_in_use() > (entry.claim.intent_length if is_cut else 0):
+                raise RepositoryDamaged(
+                    f"resource claim {entry.claim.index}: its content up to {entry.end_in_use()} is in use, though the "
+                    "log promises to take it away; nothing was removed: restore the flowfile directory from a backup"
+                )
         return [entry.claim for entry in self._ledger.entries() if entry.claim.intent != Action.NONE]
 
     def _require_ledger(self) -> None:

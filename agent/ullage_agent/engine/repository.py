@@ -88,7 +88,7 @@ class Repository:
             self.ledger,
             serde,
             clock,
-            LogSettings(spec.flow_file.partitions, _interval_seconds(spec)),
+            LogSettings(spec.flow_file.partitions, _interval_seconds(spec), may_be_new=False),
         )
         self.queues = QueueManager(
             self.ledger, self.swap_files, self._commit_removing, self._commit_new, clock, spec.flow_file
@@ -222,6 +222,8 @@ class Repository:
                 self.log.close()
             finally:
                 self.content.close()
+                # What `_restore` froze may go now, or a process that reopens would keep every repository it had.
+                gc.unfreeze()
                 if self._lock is not None:
                     self._lock.close()
                     self._lock = None

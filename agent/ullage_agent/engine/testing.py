@@ -10,8 +10,8 @@ a name may be there without its bytes. A file's sync makes its bytes and size du
 sync makes names durable but no bytes. That is stricter than ext4, XFS or btrfs are.
 
 A `Fault` makes one call fail. A file's sync that fails is the page cache trap: the process goes on seeing what it
-wrote, later syncs succeed, and the disk never gets it. After a failed sync of a directory its names stay pending,
-because a filesystem with a journal either still has them in hand or stops altogether.
+wrote, later syncs succeed, and the disk never gets it. After a failed sync lengths cut by a truncation, and of a
+directory its names, stay pending: a filesystem with a journal either still has them in hand or stops altogether.
 
 Not modelled: bytes changing that nobody wrote (bit rot is tested apart), and a disk that ignores flushes.
 """
@@ -176,6 +176,11 @@ class _Inode:
     data: bytearray = field(default_factory=bytearray)
     allocated: int = 0
 
+    @property
+    def length(self) -> int:
+        """What is allocated reads as zeros, of which `data` holds only the first."""
+        return max(len(self.data), self.allocated)
+
 
 class CrashFiles:
     """The `Files` interface over memory. `before` is called ahead of every mutating call and may raise, `after` when
@@ -290,7 +295,7 @@ class CrashFiles:
 
     def room(self) -> DiskUsage:
         """The figures, without a call that may fail."""
-        used = sum(max(len(inode.data), inode.allocated) for inode in self._names.values())
+        used = sum(inode.length for inode in self._names.values())
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - used), 1)
 
     def lock(self, path: str) -> File:
@@ -327,7 +332,7 @@ class CrashFiles:
         self._pending.append(change)
 
     def sync(self, inode: _Inode, path: str) -> None:
-        """Make a file's bytes and size durable; after a failed one they silently stay lost (the page cache trap)."""
+        """Make a file's bytes and size durable; after a failed one the bytes stay lost (the page cache trap)."""
         try:
             with _Mutation(self, "sync", path):
                 mine = [change for change in self._pending if _is_of(change, inode.number)]
@@ -337,7 +342,7 @@ class CrashFiles:
                     _change_bytes(data, change)
                 self._durable_inodes[inode.number] = bytes(data)
         except OSError:
-            self._pending = [change for change in self._pending if not _is_of(change, inode.number)]
+            self._pending = [c for c in self._pending if c.kind != "write" or c.inode != inode.number]
             raise
 
     def require_room(self, count: int) -> None:
@@ -407,7 +412,7 @@ class CrashFile:
         files.held += 1
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        self._files.require_room(max(0, offset + len(data) - max(len(self._inode.data), self._inode.allocated)))
+        self._files.require_room(max(0, offset + len(data) - self._inode.length))
         self._files.change("write", Change("write", self._inode.number, self._path, offset, bytes(data)), self._inode)
 
     def write_vector(self, buffers: Sequence[bytes], offset: int) -> None:
@@ -418,7 +423,9 @@ class CrashFile:
 
     def read(self, count: int, offset: int) -> bytes:
         self._files.look("read", self._path)
-        return bytes(self._inode.data[offset : offset + count])
+        data = bytes(self._inode.data[offset : offset + count])
+        wanted = min(count, self._inode.length - offset)
+        return data + bytes(max(0, wanted - len(data)))
 
     def sync(self) -> None:
         self._files.sync(self._inode, self._path)
@@ -428,8 +435,8 @@ class CrashFile:
         self._inode.allocated = min(self._inode.allocated, length)
 
     def allocate(self, offset: int, count: int) -> None:
-        """Blocks are accounted for; the length grows as a change that a crash may lose, capped so that memory lasts."""
-        self._files.require_room(max(0, offset + count - max(len(self._inode.data), self._inode.allocated)))
+        """The file grows with zeros; a crash keeps only the first of them, or none, so that memory lasts."""
+        self._files.require_room(max(0, offset + count - self._inode.length))
         grown = min(offset + count, len(self._inode.data) + BLOCK_BYTES)
         if grown > len(self._inode.data):
             self._files.change("allocate", self._length(grown), self._inode)
@@ -464,8 +471,7 @@ class _Lock(CrashFile):
 
 def size_of(inode: _Inode) -> FileSize:
     """Length, and whole blocks."""
-    held = max(len(inode.data), inode.allocated)
-    return FileSize(len(inode.data), -(-held // BLOCK_BYTES) * BLOCK_BYTES)
+    return FileSize(inode.length, -(-inode.length // BLOCK_BYTES) * BLOCK_BYTES)
 
 
 def _is_of(change: Change, number: int) -> bool:

@@ -59,6 +59,7 @@ class Container:
         make_directories(self._files, self.path)
         if self._files.exists(self._identity_path):
             self.require_identity(repository)
+            self._files.sync_directory(self.path)  # an init that was cut short may not have come to it
             return
         if self.content_files():
             raise ForeignContainer(

@@ -17,7 +17,7 @@ import msgspec
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.containers import Container, choose
-from ullage_agent.engine.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull
+from ullage_agent.engine.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, RepositoryDamaged
 from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.model import Lifetime, ResourceClaim
 
@@ -125,7 +125,12 @@ class ContentRepository:
             writable = self._from_pool(lifetime, length)
             if writable is None:
                 return self._create(lifetime, length)
-            if writable.container.failure is None and self._admits(writable.container):
+            try:
+                is_fit = writable.container.failure is None and self._admits(writable.container)
+            except BaseException:
+                self._return_to_pool(writable)
+                raise
+            if is_fit:
                 return writable
             self._end(writable)
 
@@ -147,8 +152,7 @@ class ContentRepository:
         if self.must_end(writable) or self._is_closed:
             self._end(writable, is_recorded=committed)
         else:
-            with self._lock:
-                self._pool[writable.claim.lifetime].append(writable)
+            self._return_to_pool(writable)
 
     def take_seals(self) -> list[ResourceClaim]:
         """Seals that no transaction has carried yet, to be committed by the caller."""
@@ -209,7 +213,12 @@ class ContentRepository:
             self._open.clear()
 
     def container_of(self, claim: ResourceClaim) -> Container:
-        return self.containers[claim.container]
+        container = self.containers.get(claim.container)
+        if container is None:
+            raise RepositoryDamaged(
+                f"resource claim {claim.index} lies in container {claim.container!r}, unknown to this repository"
+            )
+        return container
 
     def await_room(self) -> None:
         """Wait, within bounds, until some container is below its back-pressure threshold; else BackPressure."""
@@ -237,6 +246,10 @@ class ContentRepository:
 
     def _admits(self, container: Container) -> bool:
         return container.usage().percentage < self._back_pressure
+
+    def _return_to_pool(self, writable: WritableClaim) -> None:
+        with self._lock:
+            self._pool[writable.claim.lifetime].append(writable)
 
     def _from_pool(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
         with self._lock:

@@ -15,6 +15,7 @@ from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import (
     CommitOutcomeUnknown,
     FlowFileNotFound,
+    RepositoryDamaged,
     RepositoryStopped,
     SessionMisuse,
     UllageError,
@@ -77,7 +78,14 @@ class QueueManager:
         for summary in self._ledger.swaps.values():
             swapped.setdefault(summary.queue, []).append(summary)
             self._position = max(self._position, summary.queued_max)
+        unknown = (records.keys() | swapped.keys()) - self._ledger.queues.keys()
+        if unknown:
+            raise RepositoryDamaged(f"FlowFiles stand in queues {sorted(unknown)}, which no transaction defined")
         for definition in self._ledger.queues.values():
+            try:
+                _require_possible(definition)
+            except SessionMisuse as error:
+                raise RepositoryDamaged(f"queue number {definition.number} is impossible: {error}") from error
             queue = self._new(definition)
             resident = records.get(queue.number, [])
             queue.restore(resident, swapped.get(queue.number, []))

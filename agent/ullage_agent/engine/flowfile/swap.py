@@ -65,6 +65,8 @@ class SwapFiles:
     def read(self, name: str) -> SwapContent:
         """All of a swap file, verified. RepositoryDamaged names the file and offset."""
         path = self.path(name)
+        if os.path.basename(name) != name or not name.endswith(SUFFIX) or "\0" in name or len(name) > 255:
+            raise RepositoryDamaged(f"{name!r} is no name of a swap file")
         if not self._files.exists(path):
             raise RepositoryDamaged(
                 f"swap file {path} is missing: its FlowFiles cannot be read; restore it from a backup"

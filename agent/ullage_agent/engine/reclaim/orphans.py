@@ -9,7 +9,8 @@ the section where it would have put it, with an index that the log had reserved 
 files being written now, nor the content of a ledger that was lost, are ever taken for orphans.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ullage_agent.engine.content.containers import Container
@@ -40,6 +41,27 @@ def find_orphans(files: Files, ledger: Ledger, store: ContentRepository) -> list
         for path in container.content_files()
         if (orphan := _orphan(files, ledger, store, container, path)) is not None
     ]
+
+
+def make_durable(files: Files, store: ContentRepository, orphans: Iterable[Orphan]) -> None:
+    """Sync what was found, and the names that lead to it: who left it there may have been killed before that, and a
+    record must not outlive its file.
+    """
+    directories: set[str] = set()
+    for orphan in orphans:
+        file = files.open(orphan.path, writable=True)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        top = store.containers[orphan.container].path
+        directory = os.path.dirname(orphan.path)
+        while directory != top:
+            directories.add(directory)
+            directory = os.path.dirname(directory)
+        directories.add(top)
+    for directory in sorted(directories):
+        files.sync_directory(directory)
 
 
 def _orphan(files: Files, ledger: Ledger, store: ContentRepository, container: Container, path: str) -> Orphan | None:

@@ -18,7 +18,7 @@ from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.model import FlowFile, Operation, ResourceClaim
 from ullage_agent.engine.reclaim.execute import Executor, Report
-from ullage_agent.engine.reclaim.orphans import Orphan, find_orphans
+from ullage_agent.engine.reclaim.orphans import Orphan, find_orphans, make_durable
 from ullage_agent.engine.reclaim.plan import (
     Plan,
     Step,
@@ -113,6 +113,8 @@ class Reclamation:
         """
         with self._run_lock:
             millis = self._clock.now_millis()
+            orphans = [o for o in find_orphans(self._files, self._ledger, self._content) if o.is_adoptable]
+            make_durable(self._files, self._content, orphans)
             adopted = [
                 msgspec.structs.replace(
                     orphan.claim,
@@ -122,7 +124,7 @@ class Reclamation:
                     archived_millis=millis if _is_archived(orphan) else 0,
                     last_death_millis=millis,
                 )
-                for orphan in find_orphans(self._files, self._ledger, self._content)
+                for orphan in orphans
                 if orphan.claim is not None
             ]
             for first in range(0, len(adopted), ADOPTION_SLICE):

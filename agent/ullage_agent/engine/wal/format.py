@@ -40,6 +40,9 @@ OPERATIONS_MAX = 10_000
 HEADER_BYTES_MAX = 64 << 10
 """A file header's body is a few hundred bytes; more is damage."""
 
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be: text that is no UTF-8 and deep nesting included."""
+
 Header = TypeVar("Header", bound=msgspec.Struct)
 
 _FRAME = struct.Struct("<4sIQQQI")
@@ -129,7 +132,7 @@ def decode_header(
     try:
         require_format(decode(body, type=_AnyHeader).format, path)
         header: Header = decode(body, type=header_type)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise RepositoryDamaged(f"{path} cannot be read: {error}; restore it from a backup") from error
     return header
 

@@ -10,11 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from ullage_agent.engine.errors import RepositoryDamaged
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.model import Operation
+from ullage_agent.engine.wal.format import UNDECODABLE
 from ullage_agent.engine.wal.partition import partition_directory, partition_numbers
 from ullage_agent.engine.wal.records import RecordReader
 from ullage_agent.engine.wal.restore import Chain, Resolution, TornTail, replay, resolve, scan_partition
@@ -28,6 +27,9 @@ from ullage_agent.engine.wal.snapshot import (
     write_empty_snapshot,
 )
 from ullage_agent.engine.wal.state import LogState
+
+CONTRADICTIONS = (RepositoryDamaged, LookupError, ValueError, *UNDECODABLE)
+"""What applying a record may raise whose checksum is right and whose meaning is not."""
 
 Watcher = Callable[[Sequence[Operation]], None]
 
@@ -56,6 +58,7 @@ class LogLoader:
         state: LogState,
         serde: SerDe,
         partitions: int,
+        may_be_new: bool,
         millis: int,
     ) -> None:
         self._files = files
@@ -64,6 +67,7 @@ class LogLoader:
         self._state = state
         self._serde = serde
         self._partitions = partitions
+        self._may_be_new = may_be_new
         self._millis = millis
         self.snapshot_bytes = 0
 
@@ -71,6 +75,10 @@ class LogLoader:
         header, records = self._load_snapshot()
         numbers = partition_numbers(self._files, self._directory)
         if header is None and not numbers:
+            if not self._may_be_new:
+                raise RepositoryDamaged(
+                    f"{self._directory} has no log and no valid snapshot: restore it from a backup; nothing was removed"
+                )
             write_empty_snapshot(self._files, self._directory, self._repository, self._serde, self._millis)
         after = header.last_id if header else 0
         sequences = header.next_sequences if header else dict.fromkeys(numbers, 1)
@@ -108,16 +116,16 @@ class LogLoader:
 
     def _load_snapshot(self) -> tuple[SnapshotHeader | None, int]:
         """The four cases of seed 003, step 2.1, with the difference that a lone partial must prove whole."""
+        # An earlier process may not have come to it, and what is removed from now on relies on these names.
+        self._files.sync_directory(self._directory)
         snapshot = os.path.join(self._directory, SNAPSHOT)
         partial = os.path.join(self._directory, PARTIAL)
         has_snapshot = self._files.exists(snapshot)
-        if self._files.exists(partial):
-            if not has_snapshot and self._is_whole(partial):
-                publish(self._files, self._directory)
-                has_snapshot = True
-            else:
-                self._files.unlink(partial)
-                self._files.sync_directory(self._directory)
+        if self._files.exists(partial) and has_snapshot:
+            self._files.unlink(partial)
+        elif self._files.exists(partial) and self._is_whole(partial):
+            publish(self._files, self._directory)
+            has_snapshot = True
         if not has_snapshot:
             return None, 0
         reader = RecordReader(self._files, snapshot, SNAPSHOT_MAGIC, SnapshotHeader, self._serde)
@@ -128,7 +136,10 @@ class LogLoader:
                 )
             records = 0
             for block in reader.blocks():
-                self._state.load(block)
+                try:
+                    self._state.load(block)
+                except CONTRADICTIONS as error:
+                    raise RepositoryDamaged(f"{snapshot}: contradicts itself: {error}") from error
                 records += len(block)
             self.snapshot_bytes = self._files.size(snapshot).length
             return reader.header, records
@@ -158,9 +169,12 @@ class LogLoader:
         for id, payload, version, path in replay(self._files, chains, resolution):
             try:
                 transaction = self._serde.decode(payload, version)
-            except msgspec.MsgspecError as error:
+            except UNDECODABLE as error:
                 raise RepositoryDamaged(f"{path}: transaction {id} does not decode: {error}") from error
-            self._state.apply(id, transaction.millis, transaction.operations)
+            try:
+                self._state.apply(id, transaction.millis, transaction.operations)
+            except CONTRADICTIONS as error:
+                raise RepositoryDamaged(f"{path}: transaction {id} contradicts what came before: {error}") from error
             if on_replayed is not None:
                 on_replayed(transaction.operations)
             transactions += 1

@@ -52,10 +52,14 @@ from ullage_agent.engine.wal.turns import Turns
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """`interval_seconds` > 0: syncs are at least so far apart, and commits wait for theirs (`durability: Interval`)."""
+    """`interval_seconds` > 0: syncs are at least so far apart, and commits wait for theirs (`durability: Interval`).
+
+    `may_be_new`: a directory without snapshot and log begins a log; else it is damaged.
+    """
 
     partitions: int = 1
     interval_seconds: float = 0.0
+    may_be_new: bool = True
 
 
 class WriteAheadLog:
@@ -206,6 +210,7 @@ class WriteAheadLog:
                     self._state,
                     self._serde,
                     self._settings.partitions,
+                    self._settings.may_be_new,
                     self._clock.now_millis(),
                 )
                 report, chains = loader.load(on_replayed)
@@ -230,10 +235,6 @@ class WriteAheadLog:
             try:
                 if is_whole:
                     self._write_close_frames()
-            except OSError as error:
-                if not is_disk_full(error):
-                    raise
-                # No room to say that all is well: the next start finds an unclean end, and proves it.
             finally:
                 self._close_partitions()
 
@@ -460,8 +461,16 @@ class WriteAheadLog:
                 lengths = {log_name(p.path): p.offset for p in self._partitions if p.has_frames}
                 record = msgspec.msgpack.encode(CloseRecord(last_id=last_id, lengths=lengths))
                 for partition in self._partitions:
-                    partition.append(CLOSE, last_id, self._durable, record)
+                    self._append_close(partition, last_id, record)
             self._sync()
+
+    def _append_close(self, partition: Partition, last_id: int, record: bytes) -> None:
+        """With no room to say that all is well, the next start finds an unclean end, and proves it."""
+        try:
+            partition.append(CLOSE, last_id, self._durable, record)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
 
     def _close_partitions(self) -> None:
         """Release the files, but none that somebody is writing or syncing."""

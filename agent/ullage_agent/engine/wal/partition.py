@@ -161,14 +161,15 @@ class Partition:
         packed = pack_file_header(FILE_MAGIC, msgspec.msgpack.encode(header))
         try:
             file.write(packed, 0)
-        except OSError:
+            allocated = file.size().length
+        except BaseException:
             self.discard(file, path)
             raise
         if self._file is not None:
             self._retired.append(self._file)
             self._retired_bytes += self.offset
         self._file = file
-        self._allocated = file.size().length
+        self._allocated = allocated
         self._start = self.offset = len(packed)
         self.synced = 0
         self.broken = False

@@ -20,6 +20,7 @@ from ullage_agent.engine.files import File, Files
 from ullage_agent.engine.model import Operation
 from ullage_agent.engine.wal.format import (
     HEADER_BYTES_MAX,
+    UNDECODABLE,
     decode_header,
     pack_file_header,
     unpack_file_header,
@@ -153,7 +154,7 @@ class RecordReader(Generic[Header]):
         for payload, count, offset in self._payloads():
             try:
                 block = self._serde.decode_block(payload, self.header.serde_version)
-            except msgspec.MsgspecError as error:
+            except UNDECODABLE as error:
                 raise RepositoryDamaged(f"{self.path}: block at offset {offset} does not decode: {error}") from error
             if len(block) != count:
                 raise RepositoryDamaged(
@@ -179,7 +180,9 @@ class RecordReader(Generic[Header]):
             length, count, crc = _BLOCK.unpack_from(head)
             if length == 0:
                 break
-            payload = self._file.read(length, offset + _BLOCK.size) if length <= BLOCK_BYTES_MAX else b""
+            # A damaged length must not make us allocate more than there is to read.
+            is_there = length <= min(BLOCK_BYTES_MAX, self._length - offset - _BLOCK.size)
+            payload = self._file.read(length, offset + _BLOCK.size) if is_there else b""
             if len(payload) != length or crc32c(payload) != crc:
                 raise RepositoryDamaged(f"{self.path}: block of {length} bytes at offset {offset} is damaged")
             running = crc32c(head[: _BLOCK.size], running)

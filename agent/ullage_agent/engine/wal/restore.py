@@ -13,7 +13,8 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from ullage_agent.engine.wal.format import (
     HEADER_BYTES_MAX,
     MAGIC_PREFIX,
     PAYLOAD_BYTES_MAX,
+    UNDECODABLE,
     VOID,
     CloseRecord,
     FrameHeader,
@@ -231,7 +233,7 @@ def _collect(file: File, start: int, log: LogFile, chain: Chain) -> None:
         log.end = offset + FRAME_HEADER_BYTES + header.length
         chain.durable = max(chain.durable, header.durable)
         if header.kind == CLOSE:
-            log.close = msgspec.msgpack.decode(payload, type=CloseRecord)
+            log.close = _decode_close(payload, log.path, offset)
             log.body_end = offset
             continue
         log.close = None
@@ -242,6 +244,13 @@ def _collect(file: File, start: int, log: LogFile, chain: Chain) -> None:
         else:
             log.ids.append(header.id)
             log.offsets.append(offset)
+
+
+def _decode_close(payload: bytes, path: str, offset: int) -> CloseRecord:
+    try:
+        return msgspec.msgpack.decode(payload, type=CloseRecord)
+    except UNDECODABLE as error:
+        raise RepositoryDamaged(f"{path}: the close frame at offset {offset} does not decode: {error}") from error
 
 
 def _judge_end(file: File, path: str, end: int, chain: Chain) -> None:
@@ -306,13 +315,20 @@ def resolve(chains: list[Chain], snapshot_last_id: int) -> Resolution:
         last = id
     torn = [tail for chain in chains for tail in chain.torn]
     if last < durable:
-        where = ", ".join(f"{tail.path} at offset {tail.offset}" for tail in torn) or "none; a log file is gone"
+        where = ", ".join(f"{tail.path} at offset {tail.offset}" for tail in torn) or f"none; {_ends(chains)}"
         raise RepositoryDamaged(
             f"transaction {last + 1} is missing, but a later frame proves that everything up to {durable} was "
             f"acknowledged (damaged regions: {where}); restore the flowfile directory from a backup"
         )
     discarded = [id for id in held if id > last]
     return Resolution(snapshot_last_id, last, discarded, torn, not torn and _is_clean(chains, last))
+
+
+def _ends(chains: list[Chain]) -> str:
+    """Where each chain's frames end: one of these files is cut short, or the file after it is gone."""
+    ends = [f"{chain.files[-1].path} ends at offset {chain.files[-1].end}" for chain in chains if chain.files]
+    ends += [f"{path} holds no frame" for chain in chains for path in chain.unused]
+    return "a log file is cut short or gone: " + ", ".join(ends)
 
 
 def _is_clean(chains: list[Chain], last_id: int) -> bool:
@@ -338,10 +354,14 @@ def log_name(path: str) -> str:
 
 def replay(files: Files, chains: list[Chain], resolution: Resolution) -> Iterator[tuple[int, bytes, int, str]]:
     """Id, payload, SerDe version and file of each transaction to apply, by smallest id over all partitions."""
-    return heapq.merge(*(_chain_payloads(files, chain, resolution) for chain in chains))
+    with ExitStack() as stack:  # an error in one chain closes the files of all
+        runs = [stack.enter_context(closing(_chain_payloads(files, chain, resolution))) for chain in chains]
+        yield from heapq.merge(*runs)
 
 
-def _chain_payloads(files: Files, chain: Chain, resolution: Resolution) -> Iterator[tuple[int, bytes, int, str]]:
+def _chain_payloads(
+    files: Files, chain: Chain, resolution: Resolution
+) -> Generator[tuple[int, bytes, int, str], None, None]:
     for log in chain.files:
         at, end = bisect_right(log.ids, resolution.after), bisect_right(log.ids, resolution.last_id)
         if at == end:

@@ -1,0 +1,460 @@
+"""Let one call of a workload fail, and hold everything after it against what was promised.
+
+    open, step, step, ... the n-th call fails ... | reopen if the repository stopped | step, ... | close, reopen
+                                                  `- crash images at each of these ------------'
+
+An error must surface. A definite failure has changed nothing, an unknown one all or nothing; the steps after it find a
+healthy disk and must all succeed. What the repository has served must then survive a loss of power, with no file left
+behind.
+"""
+
+import errno
+import os
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.crash.workloads import Restart, Workload
+from tests.support import ManualClock, abandon
+from ullage_agent.engine.errors import (
+    CommitOutcomeUnknown,
+    NotARepository,
+    RepositoryStopped,
+    SessionMisuse,
+    UllageError,
+)
+from ullage_agent.engine.model import Delete, FlowFile, Operation, SwapDrop, SwapOut, Update, split_uuids, updated
+from ullage_agent.engine.reclaim.execute import Report
+from ullage_agent.engine.repository import Repository
+from ullage_agent.engine.session import ProcessSession
+from ullage_agent.engine.testing import CHANGING, Call, CrashFiles, CrashPoint, Fault, Image
+
+State = dict[bytes, FlowFile]
+
+HANG_SECONDS = 60
+"""A run takes a tenth of a second. Who is not done after so long waits for something that will not come."""
+
+GROWING = frozenset({"create", "make_directory", "rename", "lock", "write", "allocate", "sync", "sync_directory"})
+"""Calls that may find no room; a sync may, where blocks are only allocated when data is written back."""
+
+INTERRUPTIBLE = CHANGING - {"lock"}
+
+
+def _os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+@dataclass(slots=True)
+class TracedFault(Fault):
+    """A fault that knows who made the call, and how many calls of each kind there were."""
+
+    callers: tuple[str, ...] = ()
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def strikes(self, call: Call) -> bool:
+        before = self.struck
+        self.counts[call.kind] += 1
+        strikes = Fault.strikes(self, call)
+        if before is not self.struck:
+            frame = sys._getframe(1)
+            names = []
+            while frame.f_back is not None:
+                names.append(frame.f_code.co_name)
+                frame = frame.f_back
+            self.callers = tuple(names)
+        return strikes
+
+
+WAYS: dict[str, Callable[[int], TracedFault]] = {
+    "EIO": lambda at: TracedFault(at, _os_error(errno.EIO)),
+    "ENOSPC": lambda at: TracedFault(at, _os_error(errno.ENOSPC), GROWING),
+    "short write": lambda at: TracedFault(at, _os_error(errno.EIO), frozenset({"write"}), keeps=0.5),
+    "full write": lambda at: TracedFault(at, _os_error(errno.ENOSPC), frozenset({"write"}), keeps=0.9),
+    "late sync": lambda at: TracedFault(at, _os_error(errno.EIO), frozenset({"sync", "sync_directory"}), is_late=True),
+    "late write": lambda at: TracedFault(at, _os_error(errno.EIO), frozenset({"write"}), is_late=True),
+    "signal": lambda at: TracedFault(at, KeyboardInterrupt(), INTERRUPTIBLE),
+    "late signal": lambda at: TracedFault(at, KeyboardInterrupt(), INTERRUPTIBLE, is_late=True),
+}
+"""How a call may fail. A signal is what Python makes of EINTR when its handler raises."""
+
+FULL = "a full disk makes it spend the reserve and try again"
+
+ABSORBED: Mapping[str, str] = {
+    "poll": "what was found is handed out, and the next poll meets the error again",
+    "_cut_back": "what it could not cut off belongs to nobody; the next start seals the file where it ends",
+    "_unlink": "what it could not remove belongs to nobody, and is an orphan after the next start",
+}
+"""Functions that may keep an error to themselves, each with its reason; everywhere else it must surface."""
+
+ABSORBED_FULL: Mapping[str, str] = {
+    "_append_close": "an end without a close frame is unclean, and the next start proves what is there",
+    "grow": "a reserve that finds no room is grown by the next checkpoint",
+    "checkpoint": FULL,
+    "_checkpoint": FULL,
+    "commit": FULL,
+    "open": FULL,
+    "_spending_reserve": FULL,
+}
+"""The same, of errors that say that there is no room."""
+
+
+class Trial:
+    """One run of a workload in which one call fails."""
+
+    def __init__(self, workload: Workload, fault: TracedFault, seed: int) -> None:
+        self.fault = fault
+        self.reports: list[Report] = []
+        self.states: list[State] = [{}]
+        self.images = 0
+        self._workload = workload
+        self._spec = workload.spec
+        self._clock = ManualClock()
+        self._files = CrashFiles()
+        self._files.fault = fault
+        self._is_made = False
+        self._chooser = random.Random(seed)
+        self._repository: Repository | None = None
+
+    @property
+    def repository(self) -> Repository:
+        assert self._repository is not None
+        return self._repository
+
+    @property
+    def state(self) -> State:
+        """Where nothing is unknown, the one state there is."""
+        assert len(self.states) == 1, "the outcome of a commit is unknown, and the repository goes on"
+        return self.states[0]
+
+    def run(self) -> None:
+        """All of it."""
+        self._begin()
+        for step in self._workload:
+            if isinstance(step, Restart):
+                self._attempt(self._shut if not step.is_kill else self._kill)
+                self._spec = step.spec or self._spec
+                self._reopen()
+            else:
+                self._attempt(lambda step=step: step(self.repository, self._clock))  # type: ignore[misc]
+        self._attempt(self._shut)
+        self._lose_power()
+        self._reopen()
+        with self._quiet():
+            require_no_leaks(self.repository, self._files)
+        self._attempt(self._shut)
+
+    def _begin(self) -> None:
+        """Make and open; an init that failed at its last step is as good as done once an open has returned."""
+        try:
+            Repository.initialize(self._spec, self._files, self._clock)
+            self._is_made = True
+        except (UllageError, OSError, KeyboardInterrupt):
+            assert self.fault.struck is not None, "an error without a fault"
+            self._lose_power()
+            try:
+                Repository.initialize(self._spec, self._files, self._clock)
+                self._is_made = True
+            except SessionMisuse:
+                self._lose_power()
+        self._reopen()
+
+    def _reopen(self) -> None:
+        was_struck = self.fault.struck is not None
+        try:
+            self._open()
+        except (UllageError, OSError, KeyboardInterrupt) as error:
+            if was_struck or self.fault.struck is None:
+                raise AssertionError("an open failed on a healthy disk") from error
+        else:
+            return
+        assert self._files.held == 0, "an open that failed holds files"
+        self._lose_power()
+        self._open()
+
+    def _open(self) -> None:
+        was_struck = self.fault.struck is not None
+        self._repository = None
+        repository = Repository.open(self._spec, self._files, self._clock)
+        self._is_made = True
+        self._watch(repository)
+        self._repository = repository
+        with self._quiet():
+            found = records_of(repository)
+            assert found in self.states, "what was opened is neither the state before nor the one after"
+            self.states = [found]
+            if self.fault.struck is not None:
+                require_sound(repository)
+                self._lose_power()
+        if not was_struck and self.fault.struck is not None:
+            self._require_surfaced()
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        """One step; after the fault, look closely, and start anew if the repository stopped."""
+        was_struck = self.fault.struck is not None
+        error: BaseException | None = None
+        try:
+            step()
+        except (UllageError, OSError, KeyboardInterrupt) as caught:
+            if was_struck or self.fault.struck is None:
+                raise AssertionError("a step failed on a healthy disk") from caught
+            error = caught
+        if was_struck or self.fault.struck is None:
+            return
+        with self._quiet():
+            if error is None:
+                self._require_surfaced()
+            self._lose_power()
+            if self._repository is None:
+                assert self._files.held == 0, "a closed repository holds files"
+                return  # it was being closed, and is opened next
+            if len(self.states) > 1 or isinstance(error, KeyboardInterrupt) or self._has_stopped():
+                self._shut()
+                self._reopen()
+            else:
+                require_sound(self.repository)
+
+    def _has_stopped(self) -> bool:
+        return not self.repository.log.is_running or self._has_failed_container()
+
+    def _has_failed_container(self) -> bool:
+        return any(container.failure is not None for container in self.repository.content.containers.values())
+
+    def _shut(self) -> None:
+        repository, self._repository = self.repository, None
+        repository.close()
+        assert self._files.held == 0, "a closed repository holds files"
+
+    def _kill(self) -> None:
+        repository, self._repository = self.repository, None
+        abandon(repository)
+        self._files.held = 0  # what its sessions held open ends with the process
+
+    def _require_surfaced(self) -> None:
+        """Without an exception, something else must tell; or the function is one that may keep it."""
+        is_full = isinstance(self.fault.error, OSError) and self.fault.error.errno == errno.ENOSPC
+        keepers = ABSORBED.keys() | (ABSORBED_FULL.keys() if is_full else set())
+        is_absorbed = not keepers.isdisjoint(self.fault.callers)
+        assert is_absorbed or self._is_reported(), (
+            f"an injected error went unreported, in {' < '.join(self.fault.callers[:12])}"
+        )
+
+    def _is_reported(self) -> bool:
+        if self._repository is None:
+            return False
+        return (
+            self._has_stopped()
+            or self.repository.queues.swap_failure is not None
+            or any(report.problems for report in self.reports)
+            or bool(self.repository.check().orphans)
+        )
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """What the test looks at is no call of the workload."""
+        fault, self._files.fault = self._files.fault, None
+        try:
+            yield
+        finally:
+            self._files.fault = fault
+
+    def _lose_power(self) -> None:
+        """Recover from some of what the disk could now hold."""
+        if self.fault.struck is None:
+            return
+        for image in some_images(self._files.crash_point(), self._chooser):
+            self.images += 1
+            files = CrashFiles(image)
+            clock = ManualClock(self._clock.millis)
+            try:
+                repository = Repository.open(self._spec, files, clock)
+            except NotARepository:
+                assert not self._is_made, "the repository is gone"
+                Repository.initialize(self._spec, files, clock)
+                repository = Repository.open(self._spec, files, clock)
+            require_sound(repository)
+            assert records_of(repository) in self.states, "power was lost, and with it what was acknowledged"
+            require_no_leaks(repository, files)
+            repository.close()
+
+    def _watch(self, repository: Repository) -> None:
+        """See each commit, and which calls promise to do all or nothing."""
+        commit = repository.commit
+
+        def committing(operations: Sequence[Operation], **options: Any) -> int:
+            if len(self.states) > 1:
+                commit(operations, **options)
+                raise AssertionError("the outcome of a commit is unknown, and the repository goes on")
+            before = self.state
+            with self._quiet():
+                after = state_after(before, operations, repository)
+            try:
+                id = commit(operations, **options)
+            except BaseException as error:
+                if isinstance(error, CommitOutcomeUnknown) or not isinstance(error, Exception):
+                    self.states = [before, after]
+                elif not self._is_as_before(repository, before):
+                    raise AssertionError("a definite failure changed something") from error
+                raise
+            with self._quiet():
+                found = records_of(repository)
+            assert found == after, "a commit did not do what it says"
+            self.states = [found]
+            return id
+
+        repository.commit = committing  # type: ignore[method-assign]
+        session = repository.session
+
+        def sessions() -> ProcessSession:
+            made = session()
+            self._require_atomic(made, "commit")
+            return made
+
+        repository.session = sessions  # type: ignore[method-assign]
+        for name in ("put", "put_many", "delete", "undelete"):
+            self._require_atomic(repository.handles, name)
+        self._require_atomic(repository.queues, "define")
+        for name in ("clean", "truncate", "execute", "resume"):
+            self._collect(repository.reclamation, name)
+
+    def _is_as_before(self, repository: Repository, before: State) -> bool:
+        with self._quiet():
+            return records_of(repository) == before
+
+    def _require_atomic(self, owner: object, name: str) -> None:
+        method = getattr(owner, name)
+
+        def checked(*arguments: Any, **options: Any) -> Any:
+            before = self.states
+            try:
+                return method(*arguments, **options)
+            except (CommitOutcomeUnknown, RepositoryStopped):
+                raise
+            except Exception as error:
+                if self.states != before:
+                    raise AssertionError(f"{name} failed, but what it did stands") from error
+                raise
+
+        setattr(owner, name, checked)
+
+    def _collect(self, owner: object, name: str) -> None:
+        method = getattr(owner, name)
+
+        def collecting(*arguments: Any, **options: Any) -> Report:
+            report: Report = method(*arguments, **options)
+            self.reports.append(report)
+            return report
+
+        setattr(owner, name, collecting)
+
+
+def records_of(repository: Repository) -> State:
+    """All FlowFiles and handles, swapped ones included; their content is named by CRC, and `check` reads it."""
+    records = list(repository.ledger.flow_files())
+    for name in sorted(repository.ledger.swaps):
+        records.extend(repository.swap_files.read(name).records)
+    found = {record.uuid: record for record in records}
+    assert len(found) == len(records), "a FlowFile exists twice"
+    return found
+
+
+def state_after(state: State, operations: Sequence[Operation], repository: Repository) -> State:
+    """What a transaction makes of a state, by the model alone."""
+    after = dict(state)
+    for operation in operations:
+        if isinstance(operation, FlowFile):
+            after[operation.uuid] = operation
+        elif isinstance(operation, Update):
+            after[operation.uuid] = updated(after[operation.uuid], operation)
+        elif isinstance(operation, Delete):
+            for uuid in split_uuids(operation.uuids):
+                after.pop(uuid, None)
+        elif isinstance(operation, SwapDrop):
+            for record in repository.swap_files.read(operation.name).records:
+                del after[record.uuid]
+        elif isinstance(operation, SwapOut):
+            after.update({record.uuid: record for record in repository.swap_files.read(operation.name).records})
+    return after
+
+
+def require_sound(repository: Repository) -> None:
+    """Everything agrees with everything, and nobody holds anything."""
+    report = repository.check(deep=True)
+    assert report.problems == (), report.problems
+    for queue in repository.queues.all():
+        assert queue.figures().held == 0, f"queue {queue.name} counts FlowFiles that nobody holds"
+
+
+def require_no_leaks(repository: Repository, files: CrashFiles) -> None:
+    """After the usual upkeep there is no file that the repository does not need."""
+    repository.reclamation.adopt_orphans()
+    repository.reclamation.clean()
+    repository.checkpoint()
+    report = repository.check()
+    assert report.orphans == (), f"orphans that nobody adopts: {report.orphans}"
+    assert report.problems == (), report.problems
+    needed = {
+        repository.content.container_of(entry.claim).current_path(entry.claim) for entry in repository.ledger.entries()
+    }
+    needed |= {
+        repository.swap_files.path(name) for name in (*repository.ledger.swaps, *repository.ledger.retired_swaps)
+    }
+    left = [
+        path
+        for path in files.image().files
+        if path not in needed
+        and os.path.basename(path) not in ("ullage.json", "snapshot", "ballast", "lock")
+        and not path.endswith(".wal")
+    ]
+    assert left == [], f"files that nobody needs: {left}"
+    logs = [path for path in files.image().files if path.endswith(".wal")]
+    assert len(logs) <= repository.spec.flow_file.partitions, f"logs that a checkpoint left: {logs}"
+
+
+def some_images(point: CrashPoint, chooser: random.Random) -> list[Image]:
+    """None, all and two random subsets of the pending changes."""
+    pending = point.pending
+    kept = [(), pending, *(tuple(c for c in pending if chooser.random() < 0.5) for _ in range(2))]
+    images = {image.digest(): image for image in map(point.image, kept)}
+    return list(images.values())
+
+
+@contextmanager
+def watchdog(what: str) -> Iterator[None]:
+    """A wait that never ends becomes a failure that says where."""
+
+    def hung(number: int, frame: object) -> None:
+        raise AssertionError(f"{what} hangs")
+
+    before = signal.signal(signal.SIGALRM, hung)
+    signal.alarm(HANG_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fail_once(workload: Workload, way: str, at: int, seed: int) -> Trial:
+    """Run a workload with its `at`-th call failing in this way."""
+    trial = Trial(workload, WAYS[way](at), seed)
+    what = f"workload {workload.name}, {way} at call {at}, seed {seed}"
+    try:
+        with watchdog(what):
+            trial.run()
+    except BaseException as error:
+        struck = trial.fault.struck
+        where = "" if struck is None else f": {struck.kind} {struck.path} in {' < '.join(trial.fault.callers[1:9])}"
+        error.add_note(what + where)
+        raise
+    return trial
+
+
+def count_calls(workload: Workload) -> dict[str, int]:
+    """For each way, how many calls of a workload can fail so."""
+    counts = fail_once(workload, "EIO", sys.maxsize, 0).fault.counts
+    return {way: sum(counts[kind] for kind in make(1).kinds) for way, make in WAYS.items()}

@@ -1,0 +1,160 @@
+"""Coverage of crashes: each place where the engine changes the disk is crashed, before and after the change."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import pytest
+
+import ullage_agent
+from tests.crash.explore import Recording, Tally, explore
+from tests.crash.mutants import DISK
+from tests.crash.workloads import INIT, WORKLOADS
+from ullage_agent.engine import testing
+from ullage_agent.engine.testing import CrashFiles
+
+ENGINE = Path(ullage_agent.__file__).parent / "engine"
+
+CHANGES = {
+    *("create", "make_directory", "rename", "unlink", "sync_directory"),
+    *("write", "write_vector", "truncate", "allocate", "sync"),
+}
+NO_FILES = {
+    "self": "a session's or handle store's own method",
+    "container": "a container's create, whose calls are found inside it",
+    "stream": "a claim stream's write",
+    "writer": "a content writer's sync, found inside it",
+    "_writer": "the same",
+    "partition": "a partition's sync, found inside it",
+    "_swap_files": "a swap file's write, found inside it",
+}
+"""Receivers of methods with the same names; whoever is not listed here is taken for a file."""
+
+SEED = 20261121
+
+NOT_CRASHED = {
+    ("_begin", "files.unlink(partial)"): "a damaged identity: replace_file never leaves one, only bit rot does",
+    (
+        "_sync",
+        "file.sync()",
+    ): "a file whose length is not its record's: no crash leaves one, only rot or a stranger does",
+    (
+        "execute_repair",
+        "repository.files.unlink(step.path)",
+    ): "leftovers that nothing needs: the next repair removes them",
+    ("execute_repair", "repository.files.sync_directory(directory)"): "the same",
+    ("_allocate_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
+    ("_allocate_ahead", "file.allocate(offset, ahead)"): "the same",
+}
+"""(function, call) of error paths that no workload reaches, with the reason: the fault injection reaches them."""
+
+
+class Site(NamedTuple):
+    """One call, by the lines it stands on."""
+
+    path: str
+    first: int
+    last: int
+    function: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.first} {self.function}: {self.text}"
+
+
+def sites() -> list[Site]:
+    """Every call of the engine that changes or syncs something, found by walking its syntax tree."""
+    found: list[Site] = []
+    for path in sorted(ENGINE.rglob("*.py")):
+        if path.name not in ("testing.py", "faults.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found.extend(_sites_below(tree, str(path.relative_to(ENGINE)), ""))
+    return found
+
+
+def _sites_below(node: ast.AST, path: str, function: str) -> Iterator[Site]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef) and child.name in DISK:
+            continue
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and child.func.attr in CHANGES:
+            if _receiver(child.func.value) not in NO_FILES:
+                yield Site(path, child.lineno, child.end_lineno or 0, function, ast.unparse(child))
+        inner = function
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            inner = f"{function}.{child.name}".strip(".")
+        yield from _sites_below(child, path, inner)
+
+
+def _receiver(node: ast.expr) -> str:
+    if isinstance(node, ast.Call):
+        return _receiver(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+class Watch:
+    """Notes who made each call at which a crash point is recorded."""
+
+    def __init__(self) -> None:
+        self.before: set[tuple[str, int]] = set()
+        self.after: set[tuple[str, int]] = set()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From here on, files with a hook tell it who calls."""
+        enter, leave = testing._Mutation.__enter__, testing._Mutation.__exit__
+
+        def entering(mutation: testing._Mutation) -> None:
+            self._note(mutation._files, self.before)
+            enter(mutation)
+
+        def leaving(mutation: testing._Mutation, kind: type[BaseException] | None, *error: object) -> None:
+            if kind is None:
+                self._note(mutation._files, self.after)
+            leave(mutation, kind, *error)
+
+        monkeypatch.setattr(testing._Mutation, "__enter__", entering)
+        monkeypatch.setattr(testing._Mutation, "__exit__", leaving)
+
+    def _note(self, files: CrashFiles, places: set[tuple[str, int]]) -> None:
+        """Recoveries that nobody crashes have no hook, and do not count."""
+        if files.before is not testing._nothing:
+            places.add(_caller(sys._getframe(2)))
+
+
+def _caller(frame: FrameType | None) -> tuple[str, int]:
+    while frame is not None and frame.f_code.co_filename in (testing.__file__, __file__):
+        frame = frame.f_back
+    assert frame is not None
+    path = Path(frame.f_code.co_filename)
+    return str(path.relative_to(ENGINE)) if path.is_relative_to(ENGINE) else path.name, frame.f_lineno
+
+
+def test_each_change_of_the_disk_is_crashed_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call of the engine that changes the disk is left out of the crash states that are explored."""
+    watch = Watch()
+    watch.install(monkeypatch)
+    for name, workload in WORKLOADS.items():
+        sample, kills = (0.3, 0.3) if name == INIT else (0.002, 0.005)
+        explore(Recording(workload), SEED, Tally(), sample=sample, nested=1.0, kills=kills)
+
+    known = sites()
+    missed = "\n".join(
+        str(site)
+        for site in known
+        if (site.function, site.text) not in NOT_CRASHED
+        and not all(
+            any(path == site.path and site.first <= line <= site.last for path, line in places)
+            for places in (watch.before, watch.after)
+        )
+    )
+    unknown = [
+        f"{path}:{line}"
+        for path, line in sorted(watch.before)
+        if not any(path == site.path and site.first <= line <= site.last for site in known)
+    ]
+
+    assert missed == "", f"never crashed:\n{missed}"
+    assert unknown == []
+    assert len(known) > 30

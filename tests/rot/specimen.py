@@ -1,0 +1,228 @@
+"""Small repositories in memory with every format in them, and what each of their transactions left behind.
+
+The truth is kept apart from the engine's own reading: contents are taken from the files by claim when their
+transaction is applied, and FlowFiles by the operations themselves.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from unittest import mock
+
+from tests.support import ManualClock, spec_at
+from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
+from ullage_agent.engine.errors import UllageError
+from ullage_agent.engine.flowfile.ledger import Ledger
+from ullage_agent.engine.model import (
+    ContentClaim,
+    Delete,
+    FlowFile,
+    Lifetime,
+    Operation,
+    SwapDrop,
+    SwapOut,
+    Update,
+    split_uuids,
+    updated,
+)
+from ullage_agent.engine.repository import Repository
+from ullage_agent.engine.testing import CrashFiles, Image
+
+ROOT = "/r"
+Shown = tuple[int, int, bytes, bytes]
+"""Queue, place, attributes and content of a FlowFile."""
+
+
+@dataclass(slots=True)
+class Truth:
+    """What every transaction left: FlowFiles by uuid, after each id."""
+
+    after: dict[int, dict[bytes, Shown]] = field(default_factory=lambda: {0: {}})
+    contents: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    records: dict[bytes, FlowFile] = field(default_factory=dict)
+    swapped: dict[str, list[bytes]] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
+
+    def apply(self, id: int, operations: Sequence[Operation]) -> None:
+        """Follow one transaction."""
+        for operation in operations:
+            self._apply(operation)
+        self.after[id] = {uuid: self.show(record) for uuid, record in self.records.items()}
+
+    def show(self, record: FlowFile) -> Shown:
+        claim = record.claim
+        data = b"" if claim is None else self.contents[claim.resource, claim.offset]
+        return (record.queue, record.queued, record.attributes, data[record.start : record.start + record.size])
+
+    def claims_of(self, operations: Sequence[Operation]) -> Iterator[ContentClaim]:
+        for operation in operations:
+            if isinstance(operation, FlowFile) and operation.claim is not None:
+                yield operation.claim
+            elif isinstance(operation, Update) and operation.content and operation.content.claim:
+                yield operation.content.claim
+
+    def _apply(self, operation: Operation) -> None:
+        if isinstance(operation, FlowFile):
+            self.records[operation.uuid] = operation
+        elif isinstance(operation, Update):
+            self.records[operation.uuid] = updated(self.records[operation.uuid], operation)
+        elif isinstance(operation, Delete):
+            for uuid in split_uuids(operation.uuids):
+                del self.records[uuid]
+        elif isinstance(operation, SwapOut):
+            self.swapped[operation.name] = list(split_uuids(operation.uuids))
+        elif isinstance(operation, SwapDrop):
+            self.dropped.add(operation.name)
+            for uuid in self.swapped[operation.name]:
+                del self.records[uuid]
+
+
+class Specimen(NamedTuple):
+    """One repository's files, the spec that opens it, and what is true of it."""
+
+    name: str
+    image: Image
+    spec: ContentRepositorySpec
+    truth: Truth
+    last_id: int
+    snapshot_id: int
+    is_closed: bool
+
+    def files_like(self, part: str) -> list[str]:
+        return sorted(path for path in self.image.files if part in path)
+
+    def with_file(self, path: str, data: bytes) -> Image:
+        """The image with one file changed."""
+        return self.image._replace(files={**self.image.files, path: data})
+
+
+def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
+    """Write a repository: identities, log, snapshot, swap files, small, large, dead and archived content, handles."""
+    spec = _spec(partitions)
+    files, clock, truth = CrashFiles(), ManualClock(), Truth()
+    with mock.patch("os.urandom", random.Random(seed).randbytes):
+        Repository.initialize(spec, files, clock)
+        with _watched(files, truth):
+            repository = Repository.open(spec, files, clock)
+            _fill(repository, clock, random.Random(seed), large=True)
+            repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
+            repository.reclamation.clean()
+            repository.checkpoint()
+            snapshot_id = repository.log.last_id
+            clock.advance(60)
+            _fill(repository, clock, random.Random(seed + 1), large=False)
+            last_id = repository.log.last_id
+            if closed:
+                repository.close()
+                last_id = max(truth.after)
+            else:
+                repository.log.abandon()
+                repository.close()
+    name = f"{'closed' if closed else 'killed'}-{partitions}"
+    return Specimen(name, files.image(), spec, truth, last_id, snapshot_id, closed)
+
+
+def reopen(repository_image: Image, spec: ContentRepositorySpec) -> Repository:
+    """Open an image; the image itself stays as it is."""
+    return Repository.open(spec, CrashFiles(repository_image), ManualClock(1_700_000_100_000))
+
+
+def abandon(repository: Repository) -> None:
+    """End without writing: the image is thrown away."""
+    repository.log.abandon()
+    repository.close()
+
+
+def shown(repository: Repository) -> tuple[dict[bytes, Shown], list[str]]:
+    """All FlowFiles as readers see them, swapped ones included, and the message of each refusal to read one."""
+    found: dict[bytes, Shown] = {}
+    refused: list[str] = []
+    records: list[tuple[FlowFile, bytes | None]] = [(record, None) for record in repository.ledger.flow_files()]
+    for name in sorted(repository.ledger.swaps):
+        try:
+            content = repository.swap_files.read(name)
+        except UllageError as error:
+            refused.append(str(error))
+            continue
+        crcs = {(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks}
+        for record in content.records:
+            key = (record.claim.resource, record.claim.offset) if record.claim else (0, 0)
+            records.append((record, crcs.get(key)))
+    for record, blocks in records:
+        try:
+            claim = record.claim
+            data = b"" if claim is None else repository.reader.read(claim, record.start, record.size, blocks)
+        except UllageError as error:
+            refused.append(str(error))
+            continue
+        found[record.uuid] = (record.queue, record.queued, record.attributes, data)
+    return found, refused
+
+
+def _spec(partitions: int) -> ContentRepositorySpec:
+    quota = Quantity(1 << 30)
+    containers = (
+        Container(name="c1", sub_path="c1", capacity=quota),
+        Container(name="c2", sub_path="volumes/c2", capacity=quota),
+    )
+    return spec_at(
+        ROOT,
+        storage={"containers": containers, "sections": 2},
+        claims={"max_flow_files": 8, "large_claim": Quantity(500_000)},
+        flow_file={"partitions": partitions, "swap_threshold": 4, "swap_batch": 3},
+    )
+
+
+@contextmanager
+def _watched(files: CrashFiles, truth: Truth) -> Iterator[None]:
+    """Tell the truth of each transaction that is applied, with its contents straight from the files."""
+    apply = Ledger.apply
+
+    def watched(ledger: Ledger, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
+        apply(ledger, transaction, millis, operations)
+        if transaction:
+            names = {path.rsplit("-", 1)[-1]: path for path in files.image().files if "/c" in path and "-" in path}
+            for claim in truth.claims_of(operations):
+                if (claim.resource, claim.offset) not in truth.contents:
+                    data = files.image().files[names[str(claim.resource)]]
+                    truth.contents[claim.resource, claim.offset] = data[claim.offset : claim.end]
+            truth.apply(transaction, operations)
+
+    with mock.patch.object(Ledger, "apply", watched):
+        yield
+
+
+def _fill(repository: Repository, clock: ManualClock, chooser: random.Random, *, large: bool) -> None:
+    """A little of everything, a transaction at a time; `large` adds contents of several blocks."""
+    sizes = (0, 1, 700, 270_000, 530_000) if large else (0, 3, 900)
+    with repository.session() as session:
+        for size in sizes:
+            record = session.create(attributes={"n": str(size)})
+            session.write(record, chooser.randbytes(size), Lifetime.LONG if size == 1 else Lifetime.DEFAULT)
+            session.transfer(record, "files")
+        session.commit()
+    with repository.session() as session:
+        first, second, third, *others = session.get_many("files", len(sizes))
+        session.remove(second)
+        session.put_attribute(first, "route", "kept")
+        session.transfer_many([first, third, *session.split(third, [100, 400]), *others], "work")
+        session.commit()
+    for queue in ("long", "back", "dropped"):
+        clock.advance(1)
+        with repository.session() as session:
+            session.ingest(queue, [chooser.randbytes(size) for size in range(100, 108)], {"batch": queue})
+            session.commit()
+    with repository.session() as session:
+        session.remove_many(session.get_many("back", 5))
+        session.commit()
+    repository.queues.drop(repository.queue("dropped"))
+    repository.handles.put(chooser.randbytes(600), {"kind": "kept"})
+    repository.handles.delete(repository.handles.put(chooser.randbytes(50), {"kind": "deleted"}))
+
+
+def describe(found: Specimen) -> str:
+    """The sizes of its files, for the run's log."""
+    return json.dumps({path: len(data) for path, data in sorted(found.image.files.items())}, indent=1)
