@@ -126,6 +126,16 @@ def test_attributes_are_kept(root: Path) -> None:
     assert listed[0]["attributes"] == {"uuid": listed[0]["uuid"], "filename": "x.csv", "path": "./", "kind": "a=b"}
 
 
+def test_a_large_claim_behind_others_is_marked(root: Path, tmp_path: Path) -> None:
+    """A FlowFile whose content could be cut off its file says so; small content, and the first in a file, does not."""
+    (tmp_path / "1-small").write_bytes(b"s" * 1000)
+    (tmp_path / "2-large").write_bytes(b"l" * 200_000)
+    ullage_json("put", tmp_path / "1-small", tmp_path / "2-large", root=root)
+
+    listed = ullage_json("ls", "flowfiles", root=root)["flowfiles"]
+    assert {item["size"]: item["truncation_candidate"] for item in listed} == {1000: False, 200_000: True}
+
+
 @pytest.mark.parametrize("length", [0, 1, 300_000, 3 << 20])
 @pytest.mark.parametrize("option", ["--queue=q", "--handle"])
 def test_content_of_any_size_reads_back(root: Path, length: int, option: str) -> None:

@@ -211,6 +211,7 @@ class RepositoryMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         """The process dies; the next one finds the page cache as it was."""
         abandon(self.open)
+        self.files.held = 0  # the system closes what the sessions of a dead process had open
         self.start()
 
     @rule(choice=choices)

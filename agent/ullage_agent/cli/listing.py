@@ -11,7 +11,9 @@ import typer
 from ullage_agent.cli.choice import Config, Json, Root, opened
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import print_json, print_table, say, size
+from ullage_agent.contract import Claims
 from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile
+from ullage_agent.engine.reclaim.plan import is_truncation_candidate
 from ullage_agent.engine.reclaim.survey import ResourceFigures
 from ullage_agent.engine.repository import Repository
 
@@ -73,7 +75,9 @@ def _rows(repository: Repository, kind: Kind, queue: str | None) -> tuple[int, I
     chosen = [repository.queues.find(queue)] if queue is not None else repository.queues.all()
     total = sum(found.figures().flow_files for found in chosen)
     return total, (
-        _flow_file_row(found.name, record) for found in chosen for record in _in_queue(repository, found.name)
+        _flow_file_row(found.name, record, repository.spec.claims)
+        for found in chosen
+        for record in _in_queue(repository, found.name)
     )
 
 
@@ -101,7 +105,7 @@ def _queue_rows(repository: Repository) -> Iterable[Row]:
         }
 
 
-def _flow_file_row(queue: str, record: FlowFile) -> Row:
+def _flow_file_row(queue: str, record: FlowFile, claims: Claims) -> Row:
     attributes = record.attribute_map()
     return {
         "uuid": record.id,
@@ -114,6 +118,7 @@ def _flow_file_row(queue: str, record: FlowFile) -> Row:
         "parents": record.parent_ids,
         "attributes": attributes,
         "claim": _claim(record),
+        "truncation_candidate": record.claim is not None and is_truncation_candidate(record.claim, claims),
     }
 
 
