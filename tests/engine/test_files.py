@@ -19,7 +19,6 @@ from ullage_agent.engine.files import (
     is_disk_full,
     make_directories,
     read_file,
-    read_windows,
     replace_file,
 )
 
@@ -297,15 +296,6 @@ def test_a_replacement_is_durable_when_it_returns(path: str) -> None:
     replace_file(files, path, b"data")
 
     assert [kind for kind, _ in files.calls] == ["create", "write", "sync", "close", "rename", "sync_directory"]
-
-
-def test_windows_cover_a_file(file: File) -> None:
-    """A file larger than memory is read in pieces that lack and repeat nothing."""
-    data = bytes(range(256)) * 10
-    file.write(data, 0)
-
-    assert b"".join(read_windows(file, 100, 333)) == data[100:]
-    assert list(read_windows(file, 5_000, 333)) == []
 
 
 def test_no_room_is_told_from_a_broken_disk() -> None:

@@ -113,9 +113,6 @@ class Bar:
         """Set what is done, and the total where it is only known now."""
         self._progress.update(self._task, completed=done, total=total)
 
-    def describe(self, text: str) -> None:
-        self._progress.update(self._task, description=visible(text))
-
 
 @contextmanager
 def bar(text: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Bar]:

@@ -14,7 +14,7 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -296,13 +296,6 @@ def read_file(files: Files, path: str) -> bytes:
         return file.read(file.size().length, 0)
     finally:
         file.close()
-
-
-def read_windows(file: File, offset: int, window_bytes: int = COPY_BYTES) -> Iterator[bytes]:
-    """The file's bytes from `offset` on, in windows, until its end."""
-    while window := file.read(window_bytes, offset):
-        yield window
-        offset += len(window)
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -36,10 +36,9 @@ from ullage_agent.engine.model import (
     split_uuids,
     updated,
 )
+from ullage_agent.engine.wal.records import BLOCK_RECORDS
 
 SHARDS = 256
-BLOCK_RECORDS = 1_000
-"""Operations a snapshot block; also how long a checkpoint holds the interpreter at a time."""
 
 
 class SwapContent(NamedTuple):
@@ -233,14 +232,19 @@ class Ledger:
                 self._release_claim(record.claim, transaction, millis)
 
     def _delete(self, operation: Delete, transaction: int, millis: int) -> None:
-        for uuid in split_uuids(operation.uuids):
+        for record in self._take_out(operation.uuids, transaction):
+            if record.claim is not None:
+                self._release_claim(record.claim, transaction, millis)
+
+    def _take_out(self, uuids: bytes, transaction: int) -> Iterator[FlowFile]:
+        """Remove records one by one; what becomes of their claims is the caller's."""
+        for uuid in split_uuids(uuids):
             if self._view is not None:
                 self._view.keep_flow_files(uuid[0])
             record = self.shards[uuid[0]].pop(uuid, None)
             if record is None:
                 raise _unknown(uuid, transaction)
-            if record.claim is not None:
-                self._release_claim(record.claim, transaction, millis)
+            yield record
 
     def _release_claim(self, claim: ContentClaim, transaction: int, millis: int) -> None:
         """One claimant less; the last one's end is a death, and the resource claim a candidate for reclamation."""
@@ -297,12 +301,7 @@ class Ledger:
 
     def _swap_out(self, operation: SwapOut, transaction: int, millis: int) -> None:
         """FlowFiles move from memory to a file: claimants change place, nothing dies."""
-        for uuid in split_uuids(operation.uuids):
-            if self._view is not None:
-                self._view.keep_flow_files(uuid[0])
-            record = self.shards[uuid[0]].pop(uuid, None)
-            if record is None:
-                raise _unknown(uuid, transaction)
+        for record in self._take_out(operation.uuids, transaction):
             if record.claim is not None:
                 self._move_out(record.claim)
         for share in operation.shares:

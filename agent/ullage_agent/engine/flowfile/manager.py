@@ -154,9 +154,6 @@ class QueueManager:
             self._add(queue)
             return queue
 
-    def by_number(self, number: int) -> FlowFileQueue:
-        return self._by_number[number]
-
     def all(self) -> list[FlowFileQueue]:
         """All queues by name."""
         return [self._by_name[name] for name in sorted(self._by_name)]
