@@ -47,7 +47,7 @@ class _LogFile(NamedTuple):
     sequence: int
     previous_last_id: int
     frames: list[_Frame]
-    """Transactions and voids (a void has an empty payload), in order."""
+    """Transactions, in order."""
 
 
 class StorageReader:

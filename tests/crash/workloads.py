@@ -386,10 +386,9 @@ RESTARTS: list[Step | Restart] = [
 
 ERRORS: list[Step | Restart] = [
     put("a", 300, 100, 200, 400, 500),
-    broken(take("a", 1), fails("write", "*.wal", is_late=True)),
+    broken(take("a", 1), fails("write", "*.wal")),
+    Restart(is_kill=True),
     put("a", 150),
-    broken(take("a", 1), fails("write", "*.wal", is_late=True), fails("truncate", "*.wal")),
-    take("a", 1),
     broken(take("a", 1), fails("write", "*.wal", error=errno.ENOSPC)),
     broken(put("a", 10), fails("*", "*/ballast", error=errno.ENOSPC)),
     broken(put("a", 700, LARGE), fails("write", "*/c1/?/*-*", error=errno.ENOSPC)),

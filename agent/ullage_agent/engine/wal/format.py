@@ -4,7 +4,7 @@
     frame         magic 4s | payload length u32 | id u64 | durable u64 | synced u64 | payload CRC u32 | header CRC u32
                   | payload
 
-The magic tells the kind: "ULLt" a transaction, "ULLv" a void that fills an id whose append failed, "ULLc" a close.
+The magic tells the kind: "ULLt" a transaction, "ULLc" a close.
 `durable` and `synced` are what was known when the frame was written: every transaction up to `durable` was synced,
 and this file was synced up to offset `synced`. They are the proof that tells corruption from a torn tail: no writer
 was ever told that unsynced bytes are safe, so a bad region is loss only where some valid frame says it was synced.
@@ -26,9 +26,8 @@ FORMAT_VERSION = 1
 
 FILE_MAGIC = b"ULLAGEWL"
 TRANSACTION = b"ULLt"
-VOID = b"ULLv"
 CLOSE = b"ULLc"
-KINDS = frozenset((TRANSACTION, VOID, CLOSE))
+KINDS = frozenset((TRANSACTION, CLOSE))
 MAGIC_PREFIX = b"ULL"
 
 PAYLOAD_BYTES_MAX = 8 << 20

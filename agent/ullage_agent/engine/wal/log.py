@@ -119,7 +119,7 @@ class WriteAheadLog:
         return sum(partition.log_bytes for partition in self._partitions)
 
     def append(self, operations: Sequence[Operation], millis: int, validate: Callable[[], None] | None = None) -> int:
-        """Write and apply one transaction; returns its id. It is acknowledged only after `wait_durable(id)`.
+        """Apply one transaction and queue its frame; returns its id. It is acknowledged after `wait_durable(id)` only.
 
         `validate` runs under the lock right before the id is taken; what it raises is raised here, with nothing
         written. DiskFull and TransactionTooLarge are definite failures as well.
@@ -133,19 +133,14 @@ class WriteAheadLog:
             if validate is not None:
                 validate()
             self._state.require_applicable(operations)
-            id, failure = self._write_and_apply(partition, payload, operations, millis)
+            return self._write_and_apply(partition, payload, operations, millis)
         finally:
             partition.lock.release()
-        if failure is None:
-            return id
-        if is_disk_full(failure):
-            raise DiskFull(f"no room for transaction {id} in {self._directory}") from failure
-        raise failure
 
     def wait_durable(self, id: int) -> None:
         """Return when every transaction up to `id` is synced; the caller that finds nobody syncing does it for all.
 
-        leader     | fdatasync ....................... | durable = 7; wakes 5, 6, 7, then 8
+        leader     | write 5 to 7, fdatasync ......... | durable = 7; wakes 5, 6, 7, then 8
         follower 8 | append 8, sleep ................. | leads the next sync, which covers 9 and what 5, 6, 7 append
         follower 9 | append 9, sleep ............................................................. | done
         """
@@ -282,38 +277,29 @@ class WriteAheadLog:
 
     def _write_and_apply(
         self, partition: Partition, payload: bytes, operations: Sequence[Operation], millis: int
-    ) -> tuple[int, OSError | None]:
-        """Take an id, write its frame and apply it; an error that is returned was definite, and its id is voided.
+    ) -> int:
+        """Take an id, hand its frame to the partition and apply it.
 
-        From the moment an id is taken it needs a frame and a place in memory, or nothing may follow it: whatever else
-        goes wrong here stops the log.
+        From the moment an id is taken it needs a frame and a place in memory, or nothing may follow it: whatever goes
+        wrong here stops the log.
         """
         id = 0
         try:
             with self._id_lock:
                 id = self._last_id + 1
                 self._last_id = id
-            failure = self._write(partition, id, payload)
-            if failure is None:
-                self._state.apply(id, millis, operations)
-            return id, failure
+            partition.append(TRANSACTION, id, self._durable, payload)
+            self._state.apply(id, millis, operations)
         except BaseException as error:
             self._failure = error
             raise CommitOutcomeUnknown(
                 f"transaction {id} failed halfway, in {partition.path} at offset {partition.offset} ({error}): it may "
                 "or may not be there; the repository stops, reopen it to find out"
             ) from error
+        return id
 
-    def _write(self, partition: Partition, id: int, payload: bytes) -> OSError | None:
-        """Append the frame, or else void the id and return why."""
-        try:
-            partition.append(TRANSACTION, id, self._durable, payload)
-        except OSError as error:
-            if is_disk_full(error):
-                self.on_full()  # copy-on-write filesystems need room even inside what was reserved, for the void too
-            partition.append_void(id, self._durable)
-            return error
-        return None
+    def _make_room(self) -> None:
+        self.on_full()
 
     def _require_trust(self) -> None:
         """After a failure, or without its files, the log can promise nothing about what it has not synced yet."""
@@ -397,10 +383,7 @@ class WriteAheadLog:
             with self._exclusive():
                 while prepared:
                     partition, file, path = prepared.pop()
-                    if partition.may_rotate:
-                        partition.rotate(file, path)
-                    else:  # a failed append has rotated it meanwhile
-                        partition.discard(file, path)
+                    partition.rotate(file, path)
                 return _Rotation(
                     self._last_id,
                     {partition.number: partition.sequence for partition in self._partitions},
@@ -429,7 +412,7 @@ class WriteAheadLog:
             if not self._files.exists(directory):
                 self._files.make_directory(directory)
                 self._files.sync_directory(self._directory)
-            partition = Partition(self._files, directory, number, self._identity)
+            partition = Partition(self._files, directory, number, self._identity, self._make_room)
             self._partitions.append(partition)
             chain = known.get(number)
             if chain is not None:
@@ -468,9 +451,11 @@ class WriteAheadLog:
         """With no room to say that all is well, the next start finds an unclean end, and proves it."""
         try:
             partition.append(CLOSE, last_id, self._durable, record)
+            partition.write_out()
         except OSError as error:
             if not is_disk_full(error):
                 raise
+            partition.forget_waiting()
 
     def _close_partitions(self) -> None:
         """Release the files, but none that somebody is writing or syncing."""

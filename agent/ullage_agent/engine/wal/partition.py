@@ -6,9 +6,9 @@ and the last id of its predecessor, so that restore can demand an unbroken chain
 The partition's lock is the log's shared lock: an append holds its partition's, a rotation holds all of them.
 """
 
-import errno
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -17,7 +17,6 @@ from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.wal.format import (
     FILE_MAGIC,
     FORMAT_VERSION,
-    VOID,
     LogHeader,
     pack_file_header,
     pack_frame,
@@ -57,7 +56,9 @@ def log_paths(files: Files, directory: str) -> list[str]:
 
 
 WRITEBACK_BYTES = 16 << 10
-"""The kernel is asked to start on a frame this large at once, so that it writes while the transaction is applied."""
+"""Frames are written from this many bytes on without waiting for the sync, and the kernel is asked to start on them:
+it writes while the transaction is applied, and what waits in memory stays small.
+"""
 
 
 def all_log_paths(files: Files, log_directory: str) -> set[str]:
@@ -77,17 +78,27 @@ class LogIdentity:
 
 @dataclass(slots=True)
 class SyncMark:
-    """What one sync will cover: files retired by rotation, and the current file up to `offset`."""
+    """What one sync will cover: files retired by rotation, and the current file up to `offset`.
+
+    `frames` are not written yet; they end at `offset`.
+    """
 
     retired: list[File]
     file: File
+    frames: bytes
     offset: int
 
 
 class Partition:
-    """The writable end of one chain. All methods but `sync` are called with `lock` held."""
+    """The writable end of one chain. All methods but `sync` are called with `lock` held.
 
-    def __init__(self, files: Files, directory: str, number: int, identity: LogIdentity) -> None:
+    Frames wait in memory for the sync that makes them durable, which writes them all at once. Whatever fails from there
+    on stops the log: those frames have ids, they are applied, and later ones may build on them.
+    """
+
+    def __init__(
+        self, files: Files, directory: str, number: int, identity: LogIdentity, on_full: Callable[[], object] = bool
+    ) -> None:
         self.number = number
         self.directory = directory
         self.lock = threading.Lock()
@@ -95,14 +106,15 @@ class Partition:
         self.last_id = 0
         self.offset = 0
         self.synced = 0
-        self.broken = False
         self.has_frames = False
         self._files = files
         self._identity = identity
+        self._on_full = on_full
         self._file: File | None = None
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
         self._start = 0
         self._next_name = 0
-        self._sync_failure: OSError | None = None
         self._allocated = 0
         self._retired: list[File] = []
         self._retired_bytes = 0
@@ -144,7 +156,7 @@ class Partition:
         self._files.unlink(path)
 
     def rotate(self, file: File, path: str) -> None:
-        """Continue in a prepared file. The old one is kept for the next sync. OSError: nothing has changed.
+        """Continue in a prepared file. The old one is kept for the next sync. OSError: the old one goes on.
 
         A file that never got a frame is no link of the chain: its successor takes over its sequence number.
         """
@@ -160,6 +172,7 @@ class Partition:
         )
         packed = pack_file_header(FILE_MAGIC, msgspec.msgpack.encode(header))
         try:
+            self.write_out()
             file.write(packed, 0)
             allocated = file.size().length
         except BaseException:
@@ -172,7 +185,6 @@ class Partition:
         self._allocated = allocated
         self._start = self.offset = len(packed)
         self.synced = 0
-        self.broken = False
         self.has_frames = False
         self.sequence = sequence
         self.path = path
@@ -186,81 +198,59 @@ class Partition:
         self._allocated += _allocate_ahead(self._open_file(), self.offset, count)
 
     def append(self, kind: bytes, id: int, durable: int, payload: bytes) -> None:
-        """Write one frame. OSError: nothing of it remains, unless `broken` is set and the file must be left."""
+        """Put one frame at the end. OSError: the log must stop."""
         frame = pack_frame(kind, id, durable, self.synced, payload)
-        try:
-            self._open_file().write(frame, self.offset)
-        except OSError:
-            self._cut_back()
-            raise
-        if len(frame) >= WRITEBACK_BYTES:
-            self._open_file().start_writeback(self.offset, len(frame))
+        self._waiting.append(frame)
+        self._waiting_bytes += len(frame)
         self.offset += len(frame)
         self.last_id = id
         self.has_frames = True
+        if self._waiting_bytes >= WRITEBACK_BYTES:
+            start, count = self.offset - self._waiting_bytes, self._waiting_bytes
+            self.write_out()
+            self._open_file().start_writeback(start, count)
 
-    def append_void(self, id: int, durable: int) -> None:
-        """Fill the id of a failed append. OSError: a restart may find the failed frame whole.
+    def write_out(self) -> None:
+        """Write the frames that wait, durable or not. OSError: they go on waiting."""
+        if self._waiting:
+            self._write(self._open_file(), b"".join(self._waiting), self.offset)
+            self._waiting, self._waiting_bytes = [], 0
 
-        A file that could not be cut back is left for a fresh one, whose header disowns what lies behind the last
-        good frame. Both are synced at once: until then, a crash could bring the failed frame back.
-        """
-        if not self.broken:
-            self.append(VOID, id, durable, b"")
-            return
-        self._sync_locked()
-        self.rotate(*self.prepare(id))
-        self.append(VOID, id, durable, b"")
-        self._sync_locked()
-
-    def _cut_back(self) -> None:
-        """Remove what a failed write left, so that the next frame follows the last good one.
-
-        frame n | half of frame n+1        <- a crash here: a torn tail, nothing was acknowledged
-        frame n |                          <- truncated and synced: as if it had never been tried
-        """
-        self.broken = True
-        try:
-            self._open_file().truncate(self.offset)
-        except OSError:  # the frame stays behind, and the next file disowns it
-            return
-        self._sync_locked()
-        self._allocated = self.offset
-        self.broken = False
-
-    def _sync_locked(self) -> None:
-        """Sync with the lock held. OSError: the log must stop, for the error may have been meant for earlier frames.
-
-        The kernel reports a failed write once for a descriptor. If this call hears of it, a sync that runs beside it
-        does not; it finds the failure here before it acknowledges anything.
-        """
-        if self._sync_failure is not None:
-            raise self._sync_failure  # asked a second time, the kernel would say that all is well
-        try:
-            self._open_file().sync()
-        except OSError as error:
-            self._sync_failure = error
-            raise
-        self.synced = self.offset
+    def forget_waiting(self) -> None:
+        """Give up frames that nobody was promised, and that do not fit on the disk."""
+        self.offset -= self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
 
     def begin_sync(self) -> SyncMark:
-        """What a sync that starts now has to cover."""
-        return SyncMark(list(self._retired), self._open_file(), self.offset)
+        """What a sync that starts now has to cover; its frames are in the caller's hands."""
+        mark = SyncMark(list(self._retired), self._open_file(), b"".join(self._waiting), self.offset)
+        self._waiting, self._waiting_bytes = [], 0
+        return mark
 
     def sync(self, mark: SyncMark) -> None:
         """Make the mark durable (one caller at a time, without the lock held); OSError: the log must stop."""
         if mark.offset <= self.synced and not mark.retired:
             return
+        if mark.frames:
+            self._write(mark.file, mark.frames, mark.offset)
         for file in [*mark.retired, mark.file]:
             file.sync()
         with self.lock:
-            if self._sync_failure is not None:
-                raise OSError(errno.EIO, "an earlier sync failed", self.path) from self._sync_failure
             if mark.file is self._file:
                 self.synced = max(self.synced, mark.offset)
             del self._retired[: len(mark.retired)]
         for file in mark.retired:
             file.close()
+
+    def _write(self, file: File, frames: bytes, end: int) -> None:
+        """Write frames that end at `end`. Their blocks are reserved, but copy-on-write filesystems take new ones."""
+        try:
+            file.write(frames, end - len(frames))
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._on_full()
+            file.write(frames, end - len(frames))
 
     def inherit(self, count: int) -> None:
         """Account for log files of earlier processes that the next checkpoint will delete."""

@@ -31,7 +31,6 @@ from ullage_agent.engine.wal.format import (
     MAGIC_PREFIX,
     PAYLOAD_BYTES_MAX,
     UNDECODABLE,
-    VOID,
     CloseRecord,
     FrameHeader,
     LogHeader,
@@ -63,7 +62,6 @@ class LogFile:
     header: LogHeader
     ids: array[int] = field(default_factory=lambda: array("Q"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
-    voids: list[int] = field(default_factory=list)
     end: int = 0
     body_end: int = 0
     close: CloseRecord | None = None
@@ -174,7 +172,7 @@ def scan_partition(
 
 
 def _link(chain: Chain, log: LogFile, directory: str) -> None:
-    """Append a file to its chain. Frames of the predecessor above the id named here failed and do not count.
+    """Append a file to its chain. Frames of the predecessor above the id named here were discarded by an earlier start.
 
     When not one frame of the predecessor counts, this file has taken over its number.
     """
@@ -184,8 +182,7 @@ def _link(chain: Chain, log: LogFile, directory: str) -> None:
         while before.ids and before.ids[-1] > limit:
             before.ids.pop()
             before.offsets.pop()
-        before.voids = [id for id in before.voids if id <= limit]
-        if log.header.sequence == chain.last_sequence and not before.ids and not before.voids:
+        if log.header.sequence == chain.last_sequence and not before.ids:
             chain.unused.append(chain.files.pop().path)
             chain.last_sequence -= 1
     if log.header.sequence != chain.last_sequence + 1:
@@ -239,11 +236,8 @@ def _collect(file: File, start: int, log: LogFile, chain: Chain) -> None:
         log.close = None
         log.body_end = log.end
         log.last_id = header.id
-        if header.kind == VOID:
-            log.voids.append(header.id)
-        else:
-            log.ids.append(header.id)
-            log.offsets.append(offset)
+        log.ids.append(header.id)
+        log.offsets.append(offset)
 
 
 def _decode_close(payload: bytes, path: str, offset: int) -> CloseRecord:
@@ -303,7 +297,6 @@ def resolve(chains: list[Chain], snapshot_last_id: int) -> Resolution:
     for chain in chains:
         for log in chain.files:
             ids.extend(log.ids)
-            ids.extend(log.voids)
     held = sorted(id for id in ids if id > snapshot_last_id)
     durable = max((chain.durable for chain in chains), default=0)
     last = snapshot_last_id
