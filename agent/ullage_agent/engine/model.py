@@ -277,7 +277,9 @@ def pack_attributes(attributes: dict[str, str]) -> bytes:
     """A FlowFile's attributes as stored; `uuid` is the record's own and never stored."""
     if not attributes:
         return NO_ATTRIBUTES
-    return _pack({name: value for name, value in attributes.items() if name != "uuid"})
+    if "uuid" in attributes:
+        attributes = {name: value for name, value in attributes.items() if name != "uuid"}
+    return _pack(attributes)
 
 
 def unpack_attributes(packed: bytes) -> dict[str, str]:

@@ -85,8 +85,7 @@ class Ledger:
                 if kind is FlowFile:
                     self._create(run)  # type: ignore[arg-type]
                 elif kind is Update:
-                    for operation in run:
-                        self._update(operation, transaction, millis)  # type: ignore[arg-type]
+                    self._update(run, transaction, millis)  # type: ignore[arg-type]
                 else:
                     for operation in run:
                         self._apply[kind](operation, transaction, millis)
@@ -100,17 +99,18 @@ class Ledger:
             for operation in operations:
                 kind = type(operation)
                 if kind is Update:
-                    self._require_known(operation.uuid, operations)  # type: ignore[union-attr]
+                    uuid = operation.uuid  # type: ignore[union-attr]
+                    if uuid not in self.shards[uuid[0]]:
+                        self._require_created(uuid, operations)
                 elif kind is Delete or kind is SwapOut:
                     for uuid in split_uuids(operation.uuids):  # type: ignore[union-attr]
-                        self._require_known(uuid, operations)
+                        if uuid not in self.shards[uuid[0]]:
+                            self._require_created(uuid, operations)
                 elif (kind is SwapIn or kind is SwapDrop) and operation.name not in self.swaps:  # type: ignore[union-attr]
                     raise FlowFileNotFound(f"swap file {operation.name} is in no queue")  # type: ignore[union-attr]
 
-    def _require_known(self, uuid: bytes, operations: Sequence[Operation]) -> None:
-        if uuid not in self.shards[uuid[0]] and not any(
-            type(other) is FlowFile and other.uuid == uuid for other in operations
-        ):
+    def _require_created(self, uuid: bytes, operations: Sequence[Operation]) -> None:
+        if not any(type(other) is FlowFile and other.uuid == uuid for other in operations):
             raise FlowFileNotFound(f"FlowFile {format_uuid(uuid)} does not exist: nothing was written")
 
     def load(self, operations: list[Operation]) -> None:
@@ -216,20 +216,24 @@ class Ledger:
                     entry = self._entry_of(claim)
                 entry.add(claim)
 
-    def _update(self, update: Update, transaction: int, millis: int) -> None:
-        uuid = update.uuid
-        if self._view is not None:
-            self._view.keep_flow_files(uuid[0])
-        shard = self.shards[uuid[0]]
-        record = shard.get(uuid)
-        if record is None:
-            raise _unknown(uuid, transaction)
-        shard[uuid] = updated(record, update)
-        if update.content is not None:
-            if update.content.claim is not None:
-                self._entry_of(update.content.claim).add(update.content.claim)
-            if record.claim is not None:
-                self._release_claim(record.claim, transaction, millis)
+    def _update(self, updates: Iterable[Update], transaction: int, millis: int) -> None:
+        shards = self.shards
+        view = self._view
+        for update in updates:
+            uuid = update.uuid
+            number = uuid[0]
+            if view is not None:
+                view.keep_flow_files(number)
+            record = shards[number].get(uuid)
+            if record is None:
+                raise _unknown(uuid, transaction)
+            shards[number][uuid] = updated(record, update)
+            content = update.content
+            if content is not None:
+                if content.claim is not None:
+                    self._entry_of(content.claim).add(content.claim)
+                if record.claim is not None:
+                    self._release_claim(record.claim, transaction, millis)
 
     def _delete(self, operation: Delete, transaction: int, millis: int) -> None:
         for record in self._take_out(operation.uuids, transaction):
