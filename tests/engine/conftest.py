@@ -1,6 +1,7 @@
 import pytest
 
 from ullage_agent.engine import repository
+from ullage_agent.engine.wal import partition
 
 
 @pytest.fixture(autouse=True)
@@ -8,3 +9,10 @@ def _small_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of test repositories with the default reserves would fill the machine that runs them."""
     monkeypatch.setattr(repository, "LOG_RESERVE_BYTES", 256 << 10)
     monkeypatch.setattr(repository, "CONTENT_RESERVE_BYTES", 256 << 10)
+
+
+@pytest.fixture
+def _each_frame_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that reserves no blocks ahead asks for them before each frame: where a test can refuse a transaction."""
+    monkeypatch.setattr(partition, "PREALLOCATE_BYTES", 1)
+    monkeypatch.setattr(partition, "PREALLOCATE_BYTES_MIN", 1)

@@ -193,6 +193,7 @@ def test_a_drop_takes_expired_and_penalized_ones(workshop: Workshop) -> None:
     assert drain(workshop.reopen(), "q") == []
 
 
+@pytest.mark.usefixtures("_each_frame_reserves")
 def test_a_failed_drop_gives_back_what_is_left(workshop: Workshop) -> None:
     """When a dropping transaction fails for good reason, the rest of the queue is still there to be polled."""
     files = FailingFiles()
@@ -200,7 +201,7 @@ def test_a_failed_drop_gives_back_what_is_left(workshop: Workshop) -> None:
     queue = define(repository, expiration_millis=10_000)
     put_all(repository, "q", numbers(2_500))
     workshop.clock.advance(11)
-    files.fail("write", "*.wal", at=2)
+    files.fail("allocate", "*.wal", at=2)
 
     with pytest.raises(OSError, match="Input/output"):
         repository.queues.expire()
@@ -211,6 +212,7 @@ def test_a_failed_drop_gives_back_what_is_left(workshop: Workshop) -> None:
     assert repository.queues.expire() == 1_500
 
 
+@pytest.mark.usefixtures("_each_frame_reserves")
 def test_a_poll_with_expired_ones_survives_a_failure(workshop: Workshop) -> None:
     """If expired FlowFiles cannot be removed now, the poll still hands out what it found, and loses neither."""
     files = FailingFiles()
@@ -219,7 +221,7 @@ def test_a_poll_with_expired_ones_survives_a_failure(workshop: Workshop) -> None
     put_all(repository, "q", numbers(2))
     workshop.clock.advance(11)
     put_all(repository, "q", [b"young"])
-    files.fail("write", "*.wal")
+    files.fail("allocate", "*.wal")
 
     with repository.session() as session:
         assert len(session.get_many("q", 5)) == 1

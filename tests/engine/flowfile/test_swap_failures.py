@@ -167,13 +167,14 @@ def test_an_expiring_queue_with_a_lost_file_spares_the_others(workshop: Workshop
     repository.queues.drop(repository.queue("q"))
 
 
+@pytest.mark.usefixtures("_each_frame_reserves")
 def test_a_swap_in_that_cannot_be_logged_changes_nothing(workshop: Workshop) -> None:
     """When the log refuses a swap-in the file stays swapped, and the next poll gets it."""
     files = FailingFiles()
     repository = workshop.make(files, flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     drain(repository, "q", 6)
-    files.fail("write", "*.wal")
+    files.fail("allocate", "*.wal")
 
     with repository.session() as session, pytest.raises(OSError, match="Input/output"):
         session.get("q")

@@ -56,13 +56,14 @@ def test_the_largest_session_fits(workshop: Workshop) -> None:
     assert repository.queue("q").figures().flow_files == 10_000
 
 
+@pytest.mark.usefixtures("_each_frame_reserves")
 def test_a_failed_commit_gives_everything_back(workshop: Workshop) -> None:
     """When the log refuses the transaction its FlowFiles are in their queues as they were, and a retry works."""
     files = FailingFiles()
     repository = workshop.make(files)
     put_all(repository, "q", [b"1", b"2"])
     repository.queue("r")
-    files.fail("write", "*.wal")
+    files.fail("allocate", "*.wal")
     session = repository.session()
     for record in session.get_many("q", 2):
         session.transfer(session.put_attribute(session.write(record, b"changed"), "a", "b"), "r")

@@ -179,6 +179,13 @@ class Logbook:
         """One transaction that nobody has synced yet."""
         return self.log.append([note(number) for number in numbers], self.clock.now_millis())
 
+    def append_written(self, *numbers: int) -> int:
+        """One transaction that was written, as by a leader that died before its sync."""
+        id = self.append(*numbers)
+        for partition in self.log._partitions:
+            partition.write_out()
+        return id
+
     def commit(self, *numbers: int) -> int:
         """One durable transaction."""
         id = self.append(*numbers)

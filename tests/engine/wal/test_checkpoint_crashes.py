@@ -62,7 +62,7 @@ def test_a_death_during_recovery_changes_nothing(logbook: Logbook) -> None:
     logbook.commit_each(1, 3)
     logbook.log.checkpoint()
     logbook.commit_each(4, 5)
-    logbook.append(6)
+    logbook.append_written(6)
     logbook.crash()
     call = 0
     survived = False

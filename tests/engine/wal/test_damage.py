@@ -119,7 +119,7 @@ def test_a_gap_above_what_was_acknowledged_ends_the_log(logbook: Logbook, partit
     logbook.open(partitions=partitions)
     logbook.commit_each(1, partitions)
     for number in range(partitions + 1, 2 * partitions + 1):
-        logbook.append(number)
+        logbook.append_written(number)
     logbook.crash()
     path = logbook.logs(0)[0]
     cut(path, frames(path)[-1][0])
@@ -136,14 +136,14 @@ def test_an_id_in_two_partitions_stops_the_start(logbook: Logbook) -> None:
     killed(logbook, 1)
     first = Logbook(logbook.path.parent / "first")
     first.open(partitions=2)
-    first.append(1)
+    first.append_written(1)
     first.crash()
     second = first.copy_to(logbook.path.parent / "second")
     donor = Logbook(logbook.path.parent / "donor")
     donor.open(partitions=2)
     with pytest.raises(ZeroDivisionError):
         donor.log.append([], 0, lambda: print(1 // 0))
-    donor.append(2)
+    donor.append_written(2)
     donor.crash()
     second.logs(1)[0].write_bytes(donor.logs(1)[0].read_bytes())
 

@@ -91,7 +91,7 @@ def test_a_file_whose_header_never_reached_the_disk_is_no_damage(logbook: Logboo
     logbook.commit(1)
     logbook.log.close()
     logbook.open()
-    logbook.append(2)
+    logbook.append_written(2)
     logbook.crash()
     blank(logbook.logs()[1], 0, 64)
 
@@ -105,7 +105,7 @@ def test_a_file_whose_header_never_reached_the_disk_is_no_damage(logbook: Logboo
 def test_a_file_header_that_is_torn_is_no_damage(logbook: Logbook, kept: int) -> None:
     """Zeros may begin anywhere in the header of a file that nobody synced, right behind the magic too."""
     logbook.open()
-    logbook.append(1)
+    logbook.append_written(1)
     logbook.crash()
     blank(logbook.logs()[0], kept, 4 << 20)
 
@@ -119,8 +119,8 @@ def test_a_frame_that_was_kept_behind_one_that_was_not_is_no_damage(logbook: Log
     """Two frames that nobody synced: the disk may keep the second and lose the first."""
     logbook.open()
     logbook.commit(1)
-    logbook.append(2)
-    logbook.append(3)
+    logbook.append_written(2)
+    logbook.append_written(3)
     logbook.crash()
     (_, _, _), (offset, length, _), _ = frames(logbook.logs()[0])
     blank(logbook.logs()[0], offset, offset + length)
@@ -135,7 +135,7 @@ def test_ids_that_were_discarded_are_given_out_again(logbook: Logbook) -> None:
     logbook.open(partitions=3)
     logbook.commit_each(1, 3)
     for number in (4, 5, 6):
-        logbook.append(number)
+        logbook.append_written(number)
     logbook.crash()
     path = logbook.logs(1)[0]
     cut(path, frames(path)[-1][0])
