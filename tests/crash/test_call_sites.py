@@ -45,7 +45,6 @@ NOT_CRASHED = {
         "execute_repair",
         "repository.files.unlink(step.path)",
     ): "leftovers that nothing needs: the next repair removes them",
-    ("execute_repair", "repository.files.sync_directory(directory)"): "the same",
     ("_allocate_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
     ("_allocate_ahead", "file.allocate(offset, ahead)"): "the same",
 }

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.failing import WAYS, count_calls, fail_once, require_no_leaks, require_sound
-from tests.crash.workloads import SPEC, WORKLOADS, checkpoint, put, take
+from tests.crash.steps import checkpoint, put, take
+from tests.crash.workloads import SPEC, WORKLOADS
 from tests.support import ManualClock, abandon
 from ullage_agent.engine.errors import CommitOutcomeUnknown, ContentWriteFailed
 from ullage_agent.engine.repository import Repository

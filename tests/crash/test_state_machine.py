@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.crash.failing import require_no_leaks
-from tests.crash.workloads import LARGE, SPEC
+from tests.crash.steps import LARGE
+from tests.crash.workloads import SPEC
 from tests.support import ManualClock, abandon
 from ullage_agent.engine.errors import HandleDeleted, HandleNotFound
 from ullage_agent.engine.model import FlowFile
