@@ -24,6 +24,7 @@ from typing import NamedTuple
 import ullage_agent
 from tests.crash.explore import Recording, Tally, explore
 from tests.crash.workloads import INIT, WORKLOADS, Workload
+from tests.proof.figures import note
 
 PACKAGE = Path(ullage_agent.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -228,6 +229,7 @@ def main() -> int:
                 survivors.append(verdict)
     seconds = time.monotonic() - began
     print(f"{len(syncs)} syncs, {len(syncs) - len(survivors)} killed, {len(survivors)} survived, {seconds:.0f} s")
+    note(syncs=len(syncs), noticed=len(syncs) - len(survivors))
     for verdict in survivors:
         print(f"survivor: {verdict.sync}")
     if not intact:

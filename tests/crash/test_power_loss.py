@@ -56,7 +56,7 @@ def test_a_promise_whose_commit_failed_destroys_nothing_later() -> None:
         clean(repository, clock)
 
     for _ in range(2):
-        with suppress(UllageError):
+        with suppress(UllageError):  # that it refuses is not the point here: nothing may be gone
             clean(repository, clock)
     repository.close()
 
