@@ -55,8 +55,9 @@ kill-full: $(STAMP) ## 200 kills on each filesystem, and 200 power cuts where th
 rot-full: $(STAMP) ## Flip every bit and cut at every length: half an hour
 	@ULLAGE_ROT_SAMPLE=1 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot
 
-fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many
+fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many; guided by coverage if atheris is installed
 	@ULLAGE_FUZZ_EXAMPLES=20000 tools/stage fuzz $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/fuzz
+	@tools/stage "guided fuzz" $(BIN)/python -m tests.fuzz.guided
 
 bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 	@$(BIN)/python -m bench
@@ -68,7 +69,7 @@ lock: ## Pin the newest versions that pyproject.toml allows
 	@tools/lock
 
 clean: ## Remove the environment and everything that was built
-	@rm -rf .venv .proof dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .fuzz .proof dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find agent tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(STAMP): pyproject.toml requirements-dev.lock tools/bootstrap agent/ullage_agent/__init__.py
