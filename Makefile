@@ -1,12 +1,13 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench dist lock clean
+.PHONY: help run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PYTEST_ARGS ?= -n 2 --dist loadfile
 CRASH_SEEDS ?= 20261121 7
+SEED ?= 20261121
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,14 +36,17 @@ imports: $(STAMP) ## Import contracts: who may import whom
 unit: $(STAMP) ## Tests only; PYTEST_ARGS='-k name' chooses
 	@tools/stage tests $(BIN)/python -m pytest $(PYTEST_ARGS)
 
+proof-full: $(STAMP) ## All of the proof with one SEED, half an hour: the table of docs/reliability.md
+	@tools/stage "proof, seed $(SEED)" $(BIN)/python -m tests.proof --seed $(SEED) --write-docs
+
 crash-full: $(STAMP) ## Every crash state of every workload, kills, and crashes during recovery, with two seeds: some minutes
 	@for seed in $(CRASH_SEEDS); do \
-		ULLAGE_CRASH_SEED=$$seed ULLAGE_CRASH_SAMPLE=1 ULLAGE_CRASH_NESTED=0.02 ULLAGE_CRASH_KILLS=0.3 ULLAGE_FAULTS=all \
+		ULLAGE_CRASH_SEED=$$seed ULLAGE_CRASH_SAMPLE=1 ULLAGE_CRASH_NESTED=0.02 ULLAGE_CRASH_KILLS=0.3 ULLAGE_FAULTS=1 ULLAGE_MACHINE_EXAMPLES=1500 \
 			tools/stage "crashes, seed $$seed" $(BIN)/python -m pytest -n 2 --dist load -rP --timeout 3600 tests/crash \
 			|| exit 1; \
 	done
 
-crash-mutants: $(STAMP) ## Take each sync out of the engine in turn: a test must notice
+crash-mutants: $(STAMP) ## Take each sync out of the engine in turn, three minutes: a test must notice
 	@tools/stage mutants $(BIN)/python -m tests.crash.mutants
 
 kill-full: $(STAMP) ## 200 kills on each filesystem, and 200 power cuts where that can be had: half an hour
@@ -51,8 +55,9 @@ kill-full: $(STAMP) ## 200 kills on each filesystem, and 200 power cuts where th
 rot-full: $(STAMP) ## Flip every bit and cut at every length: half an hour
 	@ULLAGE_ROT_SAMPLE=1 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot
 
-fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many
+fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many; guided by coverage if atheris is installed
 	@ULLAGE_FUZZ_EXAMPLES=20000 tools/stage fuzz $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/fuzz
+	@tools/stage "guided fuzz" $(BIN)/python -m tests.fuzz.guided
 
 bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 	@$(BIN)/python -m bench
@@ -64,7 +69,7 @@ lock: ## Pin the newest versions that pyproject.toml allows
 	@tools/lock
 
 clean: ## Remove the environment and everything that was built
-	@rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .fuzz .proof dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find agent tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(STAMP): pyproject.toml requirements-dev.lock tools/bootstrap agent/ullage_agent/__init__.py

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from tests.crash.workloads import INIT, Restart, Workload, put
+from tests.crash.steps import put
+from tests.crash.workloads import INIT, Restart, Workload
 from tests.support import ManualClock, abandon
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine import testing
@@ -135,7 +136,7 @@ class Recording:
         Repository.initialize(self._spec, self._files, self._clock)
         self._is_made = True
         if self.workload.name != INIT:
-            self.moments.clear()  # all begin with the same one
+            self._skip_init()
         repository = self._open()
         for step in self.workload:
             if isinstance(step, Restart):
@@ -144,6 +145,10 @@ class Recording:
                 step(repository, self._clock)
         assert repository.check(deep=True).problems == ()
         self._close(repository)
+
+    def _skip_init(self) -> None:
+        """All workloads begin with the same one."""
+        self.moments.clear()
 
     def _open(self) -> Repository:
         repository = Repository.open(self._spec, self._files, self._clock)
@@ -251,12 +256,22 @@ def recover(image: Image, promises: Promises, millis: int) -> None:
 
 
 def explore(
-    recording: Recording, seed: int, tally: Tally, *, sample: float = 1.0, nested: float = 0.0, kills: float = 0.0
+    recording: Recording,
+    seed: int,
+    tally: Tally,
+    *,
+    sample: float = 1.0,
+    nested: float = 0.0,
+    kills: float = 0.0,
+    moments: Iterable[int] | None = None,
 ) -> None:
-    """Recover from a seeded share of the crash states of every moment, crash some of these recoveries, and kill."""
+    """Recover from a seeded share of the crash states of every moment, or of these, crash some of the recoveries, and
+    kill.
+    """
     chooser = random.Random(seed)
     millis = recording.end_millis
-    for number, moment in enumerate(recording.moments):
+    for number in range(len(recording.moments)) if moments is None else moments:
+        moment = recording.moments[number]
         promises = recording.promises_at(moment)
         try:
             for image in moment.point.images(seed + number):

@@ -1,12 +1,14 @@
 """Take one sync out of the engine at a time, and let the crash exploration find that it is gone.
 
 `python -m tests.crash.mutants` finds every call of `sync` and `sync_directory` in the engine by walking its syntax
-tree, so that a new one cannot be forgotten. Each is replaced by a no-op in a copy of the package; the exploration over
-that copy must then fail, first in small shares of all workloads, in the end in all their states. A sync whose removal
-breaks no promise is a survivor: a promise is not tested, or nobody needs that sync.
+tree, so that a new one cannot be forgotten. Each is left out in a copy of the package. First come the states right
+after the places where a workload missed it, then the tests in which power is lost, then ever larger shares of all
+states of all workloads; the first that fails ends it. A sync whose removal breaks no promise is a survivor: a promise
+is not tested, or nobody needs that sync.
 """
 
 import ast
+import builtins
 import os
 import shutil
 import subprocess
@@ -15,10 +17,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import ullage_agent
+from tests.crash.explore import Recording, Tally, explore
+from tests.crash.workloads import INIT, WORKLOADS, Workload
+from tests.proof.figures import note
 
 PACKAGE = Path(ullage_agent.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -29,15 +35,36 @@ DISK = {"OsFile", "OsFiles", "File", "Files"}
 
 SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
 
-ROUNDS = ((0.02, 0.02, 0.03), (0.1, 0.05, 0.1), (1.0, 0.02, 0.2))
-"""Shares of what is explored of each workload: of states, of crashes during their recovery, of kills."""
+NEAR_MOMENTS = 30
+"""Moments explored after a miss: until something else has been synced, or what needed the sync has been promised."""
+
+NEAR_MISSES = 3
+"""Misses explored so closely, of each workload."""
+
+TESTS = ("tests/crash/test_power_loss.py",)
+"""Paths that no workload can take: they begin with files that somebody else has changed."""
+
+
+class Shares(NamedTuple):
+    """What is explored of each workload: of its states, of crashes during their recovery, of kills."""
+
+    states: float
+    recoveries: float
+    kills: float
+
+
+ROUNDS = (Shares(0.02, 0.02, 0.03), Shares(0.1, 0.05, 0.1), Shares(1.0, 0.02, 0.2))
 
 INIT_TIMES = 50
 """The init is short, and has a sync at every other call: its shares are larger by this factor."""
 
 PROCESSES = 2
-TIMEOUT_SECONDS = 600
-"""For one mutant. One that is not decided by then counts as a survivor."""
+
+BUDGET_SECONDS = 100
+"""For the exploration of one mutant, after which it has survived; most are found within one."""
+
+MISSED = "ullage_sync_left_out"
+"""What stands in the place of a call, and tells the hunt that the engine came by."""
 
 
 class Sync(NamedTuple):
@@ -90,11 +117,11 @@ def _syncs_below(node: ast.AST, path: Path, function: str) -> Iterator[Sync]:
 
 
 def without(source: bytes, sync: Sync) -> bytes:
-    """The module with `None` in the call's place."""
+    """The module with `MISSED` in the call's place."""
     lines = source.splitlines(keepends=True)
     head = lines[sync.line - 1][: sync.column]
     tail = lines[sync.end_line - 1][sync.end_column :]
-    lines[sync.line - 1 : sync.end_line] = [head + b"None" + tail]
+    lines[sync.line - 1 : sync.end_line] = [head + MISSED.encode() + b"()" + tail]
     return b"".join(lines)
 
 
@@ -109,46 +136,83 @@ def judge(sync: Sync | None) -> Verdict:
             mutated.write_bytes(without(mutated.read_bytes(), sync))
         paths = os.pathsep.join((folder, str(ROOT)))
         command = [sys.executable, "-m", "tests.crash.mutants", "hunt", folder]
-        try:
-            result = subprocess.run(
-                command,
-                check=False,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            return Verdict(sync, "", f"not decided within {TIMEOUT_SECONDS} s", time.monotonic() - began)
+        result = subprocess.run(
+            command,
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=6 * BUDGET_SECONDS,
+        )
     killer, _, said = result.stdout.strip().partition(": ")
     if result.returncode:
         raise RuntimeError(f"the exploration of {sync} did not run:\n{result.stdout}{result.stderr}")
     return Verdict(sync, killer, said, time.monotonic() - began)
 
 
-def hunt(folder: str) -> str:
-    """In the mutant's own process: the workload that fails, and how; nothing if none does."""
-    from tests.crash.explore import Recording, Tally, explore
-    from tests.crash.workloads import INIT, WORKLOADS
+class Hunt(Recording):
+    """A recording that knows at which of its moments the engine came by without its sync."""
 
+    def __init__(self, workload: Workload) -> None:
+        self._misses: list[int] = []
+        setattr(builtins, MISSED, lambda: self._misses.append(len(self.moments)))
+        super().__init__(workload)
+        count = len(self.moments)
+        near = {moment for miss in self._chosen() for moment in range(miss, min(miss + NEAR_MOMENTS, count))}
+        ends = {at for at, moment in enumerate(self.moments) if moment.promises.is_closed}
+        self.near = sorted(near | ends) if near else []
+
+    def _skip_init(self) -> None:
+        super()._skip_init()
+        self._misses.clear()
+
+    def _chosen(self) -> list[int]:
+        """The first miss, the last, and some between them."""
+        misses = sorted({miss for miss in self._misses if miss < len(self.moments)})
+        return [misses[at * (len(misses) - 1) // (NEAR_MISSES - 1)] for at in range(NEAR_MISSES)] if misses else []
+
+
+def hunt(folder: str) -> str:
+    """In the mutant's own process: who notices the miss, and how; nothing if nobody does."""
     assert PACKAGE.is_relative_to(folder), f"{PACKAGE} is not the mutant in {folder}"
-    recordings: dict[str, Recording] = {}
+    end = time.monotonic() + BUDGET_SECONDS
     tally = Tally()
-    for sample, nested, kills in ROUNDS:
+    hunts: dict[str, Hunt] = {}
+    name = ""
+    try:
         for name, workload in WORKLOADS.items():
-            try:
-                recording = recordings.setdefault(name, recordings.get(name) or Recording(workload))
+            found = hunts[name] = Hunt(workload)
+            explore(found, SEED, tally, kills=ROUNDS[-1].kills, moments=found.near)
+        failed = _failing_test()
+        if failed:
+            return failed
+        for shares, (name, found) in product(ROUNDS, hunts.items()):
+            if time.monotonic() < end:
                 more = INIT_TIMES if name == INIT else 1
-                explore(recording, SEED, tally, sample=sample * more, nested=nested, kills=kills * more)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the missing sync was noticed
-                first = " ".join(f"{type(error).__name__} {error}".split())[:160]
-                return f"{name}: {first} [{' '.join(getattr(error, '__notes__', []))}]"
+                sample, kills = shares.states * more, shares.kills * more
+                explore(found, SEED, tally, sample=sample, nested=shares.recoveries, kills=kills)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the missing sync was noticed
+        first = " ".join(f"{type(error).__name__} {error}".split())[:160]
+        return f"{name}: {first} [{' '.join(getattr(error, '__notes__', []))}]"
     return f": none of {tally}"
+
+
+def _failing_test() -> str:
+    """The first of `TESTS` that fails on the mutant, and how."""
+    program = f"import builtins, sys, pytest; builtins.{MISSED} = lambda: None; sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "-x", "-q", "-p", "no:cacheprovider", *TESTS]
+    result = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    if result.returncode == 0:
+        return ""
+    failed = [line for line in result.stdout.splitlines() if line.startswith("FAILED")]
+    assert failed, f"{TESTS} did not run:\n{result.stdout}{result.stderr}"
+    return failed[0].partition("::")[2].replace(" - ", ": ", 1)[:200]
 
 
 def main() -> int:
     """Judge every sync of the engine; 1 if one survives."""
+    began = time.monotonic()
     syncs = find_syncs()
     print(f"{len(syncs)} syncs in the engine, seed {SEED}", flush=True)
     survivors: list[Verdict] = []
@@ -157,13 +221,15 @@ def main() -> int:
         for verdict in pool.map(judge, (*syncs, None)):
             if verdict.sync is None:
                 intact = not verdict.killer
-                print(f"the intact engine, explored for {verdict.seconds:.0f} s: {verdict.killer}: {verdict.said}")
+                print(f"{verdict.seconds:5.1f} s  the intact engine: {verdict.killer or 'nothing'}: {verdict.said}")
                 continue
             outcome = f"killed by {verdict.killer}" if verdict.killer else "SURVIVED"
             print(f"{verdict.seconds:5.1f} s  {outcome:22}  {verdict.sync}\n         {verdict.said}", flush=True)
             if not verdict.killer:
                 survivors.append(verdict)
-    print(f"{len(syncs)} syncs, {len(syncs) - len(survivors)} killed, {len(survivors)} survived")
+    seconds = time.monotonic() - began
+    print(f"{len(syncs)} syncs, {len(syncs) - len(survivors)} killed, {len(survivors)} survived, {seconds:.0f} s")
+    note(syncs=len(syncs), noticed=len(syncs) - len(survivors))
     for verdict in survivors:
         print(f"survivor: {verdict.sync}")
     if not intact:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.crash.explore import Recording, Tally, explore
 from tests.crash.workloads import INIT, WORKLOADS
+from tests.proof.figures import note
 
 SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
 """Printed with every failure; the environment repeats or varies a run."""
@@ -32,6 +33,7 @@ def test_what_was_acknowledged_survives_a_crash_at_any_call(name: str) -> None:
     explore(recording, SEED, tally, sample=SAMPLE * more, nested=NESTED * more, kills=KILLS * more)
 
     print(f"workload {name}, seed {SEED}: {len(recording.moments)} crash points, {tally}")
+    note(workloads=1, once=tally.once, twice=tally.twice, killed=tally.killed)
     assert tally.states >= STATES_MIN
 
 

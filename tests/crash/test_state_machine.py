@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.crash.failing import require_no_leaks
-from tests.crash.workloads import LARGE, SPEC
+from tests.crash.steps import LARGE
+from tests.crash.workloads import SPEC
+from tests.proof.figures import note
 from tests.support import ManualClock, abandon
 from ullage_agent.engine.errors import HandleDeleted, HandleNotFound
 from ullage_agent.engine.model import FlowFile
@@ -18,7 +20,7 @@ from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.session import ProcessSession
 from ullage_agent.engine.testing import CrashFiles
 
-EXAMPLES = 1_500 if os.environ.get("ULLAGE_FAULTS", "") == "all" else 80
+EXAMPLES = int(os.environ.get("ULLAGE_MACHINE_EXAMPLES", "80"))
 
 RETENTION_SECONDS = 60
 """`deletedRetention` of the workloads' spec."""
@@ -54,6 +56,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.live: dict[str, bytes] = {}
         self.deleted: dict[str, tuple[bytes, int]] = {}
         self.repository: Repository | None = None
+        self.steps = 0
 
     @property
     def open(self) -> Repository:
@@ -247,6 +250,7 @@ class RepositoryMachine(RuleBasedStateMachine):
     def queues_and_handles_are_the_models(self) -> None:
         if self.repository is None:
             return
+        self.steps += 1
         self.require_sound()
         for queue in QUEUES:
             held = [data for holding in self.holdings for name, data in holding.taken.values() if name == queue]
@@ -269,6 +273,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             self.reopen()
             require_no_leaks(self.open, self.files)
             self.open.close()
+        note(runs=1, steps=self.steps)
 
 
 RepositoryMachine.TestCase.settings = settings(

@@ -1,14 +1,39 @@
 """Scripted workloads: short, deterministic, and together through every path that changes the disk."""
 
 import errno
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 
 import msgspec
 
-from tests.support import ManualClock
+from tests.crash.steps import (
+    KB,
+    LARGE,
+    Step,
+    adopt,
+    brief,
+    broken,
+    change,
+    checkpoint,
+    clean,
+    clone,
+    drop,
+    expire,
+    fails,
+    handles,
+    leave,
+    lend,
+    maintain,
+    merge,
+    patterned,
+    put,
+    rollback,
+    split,
+    spoil,
+    take,
+    truncate,
+    wait,
+)
 from ullage_agent.contract import (
     Archive,
     Claims,
@@ -23,13 +48,6 @@ from ullage_agent.contract import (
     Truncation,
     TruncationMode,
 )
-from ullage_agent.engine.errors import UllageError
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
-from ullage_agent.engine.testing import Call, CrashFiles
-
-Step = Callable[[Repository, ManualClock], None]
 
 
 @dataclass(frozen=True)
@@ -39,29 +57,6 @@ class Restart:
     is_kill: bool = False
     spec: ContentRepositorySpec | None = None
 
-
-class Strike:
-    """The first call of a kind on a path fails; a late one does its work all the same."""
-
-    def __init__(self, kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False) -> None:
-        self.kind = kind
-        self.path = path
-        self.error = error
-        self.is_late = is_late
-        self.is_over = False
-
-    def meet(self, call: Call, *, is_late: bool) -> None:
-        """Fail if this is the call."""
-        if self.is_over or is_late != self.is_late or not fnmatch(call.kind, self.kind):
-            return
-        if fnmatch(call.path, self.path):
-            self.is_over = True
-            raise OSError(self.error, os.strerror(self.error), call.path)
-
-
-KB = 1024
-LARGE = 6 * KB
-"""Large enough for an aligned claim under `SPEC`, small enough to be copied a hundred thousand times."""
 
 SPEC = ContentRepositorySpec(
     storage=Storage(host_path=HostPath(path="/r"), sections=2),
@@ -78,224 +73,8 @@ SPEC = ContentRepositorySpec(
 )
 
 
-def put(queue: str, *sizes: int) -> Step:
-    """One commit of contents of these sizes."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            for size in sizes:
-                session.transfer(session.write(session.create(attributes={"n": str(size)}), _bytes(size)), queue)
-            session.commit()
-
-    return step
-
-
-def drop(queue: str) -> Step:
-    """Remove all of a queue."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        repository.queues.drop(repository.queue(queue))
-
-    return step
-
-
-def change(source: str, target: str, edit: Callable[[ProcessSession, FlowFile], FlowFile]) -> Step:
-    """One commit that edits the first FlowFile of a queue and moves it on."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            flow_file = session.get(source)
-            if flow_file is not None:
-                edit(session, flow_file)
-                session.transfer(flow_file, target)
-                session.commit()
-
-    return step
-
-
-def clone(source: str, target: str) -> Step:
-    """A clone and a slice of the first FlowFile, and one clone that dies in the same session."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            flow_file = session.get(source)
-            if flow_file is None:
-                return
-            session.transfer(session.clone(flow_file), target)
-            session.transfer(session.clone(flow_file, 1, max(0, flow_file.size - 2)), target)
-            session.remove(session.clone(flow_file))
-            session.transfer(flow_file, source)
-            session.commit()
-
-    return step
-
-
-def merge(source: str, target: str) -> Step:
-    """Two FlowFiles become one; the originals go."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            flow_files = session.get_many(source, 2)
-            session.transfer(session.merge(flow_files, b"<", b"|", b">"), target)
-            session.remove_many(flow_files)
-            session.commit()
-
-    return step
-
-
-def split(source: str, target: str) -> Step:
-    """A FlowFile becomes three slices; the original goes."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            flow_file = session.get(source)
-            if flow_file is None:
-                return
-            third = flow_file.size // 3
-            for part in session.split(flow_file, [third, third, flow_file.size - 2 * third]):
-                session.transfer(part, target)
-            session.remove(flow_file)
-            session.commit()
-
-    return step
-
-
-def take(queue: str, count: int) -> Step:
-    """Poll and remove; swaps in on the way."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            session.remove_many(session.get_many(queue, count))
-            session.commit()
-
-    return step
-
-
-def rollback(queue: str) -> Step:
-    """Write, change and roll back."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            session.write(session.create(), _bytes(LARGE))
-            session.get(queue)
-
-    return step
-
-
-def checkpoint(repository: Repository, clock: ManualClock) -> None:
-    """A snapshot."""
-    repository.checkpoint()
-
-
-def truncate(repository: Repository, clock: ManualClock) -> None:
-    """Dead tails go."""
-    repository.reclamation.truncate()
-
-
-def clean(repository: Repository, clock: ManualClock) -> None:
-    """Free resource claims go to the archive or away; what the archive kept long enough goes."""
-    repository.reclamation.clean()
-
-
-def wait(seconds: float) -> Step:
-    """Time passes."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        clock.advance(seconds)
-
-    return step
-
-
-def handles(repository: Repository, clock: ManualClock) -> None:
-    """Put, delete, undelete, delete and purge handles."""
-    first, second = repository.handles.put_many([_bytes(700), _bytes(LARGE)], {"kind": "handle"})
-    repository.handles.delete(first)
-    repository.handles.undelete(first)
-    repository.handles.delete(second)
-    clock.advance(120)
-    repository.handles.purge()
-    repository.handles.put(b"short lived", ttl_millis=1000)
-    clock.advance(2)
-    repository.handles.purge()
-
-
-def expire(repository: Repository, clock: ManualClock) -> None:
-    """A queue whose FlowFiles live for a second."""
-    repository.queues.define("brief", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1000)
-    put("brief", 100, 200)(repository, clock)
-    clock.advance(2)
-    repository.queues.expire()
-
-
-def adopt(repository: Repository, clock: ManualClock) -> None:
-    """Orphans get a record."""
-    repository.reclamation.adopt_orphans()
-
-
-def spoil(queue: str, *sizes: int) -> Step:
-    """Write these contents behind what others committed, so that they are on disk, and roll back."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            for size in sizes:
-                _written(session, size)
-
-    return step
-
-
-def leave(*sizes: int) -> Step:
-    """Write these contents in a session that neither ends nor is ended: the process is killed next."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        session = repository.session()
-        for size in sizes:
-            _written(session, size)
-
-    return step
-
-
-def broken(inner: Step, *strikes: Callable[[], Strike]) -> Step:
-    """A step that meets errors: whatever it raises, the repository must go on."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        files = repository.files
-        assert isinstance(files, CrashFiles)
-        before, after = files.before, files.after
-        made = [strike() for strike in strikes]
-
-        def meet(call: Call, hook: Callable[[Call], None], *, is_late: bool) -> None:
-            hook(call)
-            for strike in made:
-                strike.meet(call, is_late=is_late)
-
-        files.before = lambda call: meet(call, before, is_late=False)
-        files.after = lambda call: meet(call, after, is_late=True)
-        try:
-            inner(repository, clock)
-        except (OSError, UllageError):
-            # What the step meant to do failed: that is what it is for. The states that follow tell the rest.
-            pass
-        finally:
-            files.before, files.after = before, after
-        assert all(strike.is_over for strike in made), [strike.kind for strike in made if not strike.is_over]
-
-    return step
-
-
-def fails(kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False) -> Callable[[], Strike]:
-    """Each run of a workload makes its strikes anew."""
-    return lambda: Strike(kind, path, error=error, is_late=is_late)
-
-
-def _written(session: ProcessSession, size: int) -> None:
-    """Reading back what is not committed puts it on disk."""
-    flow_file = session.write(session.create(), _bytes(size))
-    assert session.read(flow_file).read() == _bytes(size)
-
-
-def _bytes(size: int) -> bytes:
-    pattern = f"{size}:".encode()
-    return (pattern * (size // len(pattern) + 1))[:size]
+def _with(**sections: object) -> ContentRepositorySpec:
+    return msgspec.structs.replace(SPEC, **sections)
 
 
 WRITES: list[Step] = [
@@ -303,7 +82,7 @@ WRITES: list[Step] = [
     put("a", 900, LARGE),
     put("a", 300, 300, 300, LARGE, LARGE),
     change("a", "b", lambda s, f: s.put_attributes(f, {"seen": "yes"})),
-    change("a", "b", lambda s, f: s.write(f, _bytes(1200))),
+    change("a", "b", lambda s, f: s.write(f, patterned(1200))),
     change("a", "b", lambda s, f: s.append(f, b"tail")),
     rollback("b"),
     clone("a", "b"),
@@ -401,6 +180,29 @@ ERRORS: list[Step | Restart] = [
     checkpoint,
 ]
 
+KEEPING = _with(
+    archive=Archive(max_retention_period=Duration(60_000), max_usage_percentage=99, backpressure_percentage=100)
+)
+ROOMY = _with(archive=KEEPING.archive, flow_file=FlowFileSettings())
+
+UPKEEP: list[Step | Restart] = [
+    brief("brief", 30),
+    put("kept", 100),
+    put("brief", LARGE),
+    put("q", 500, LARGE),
+    put("q", *[30 + n for n in range(6)]),
+    Restart(spec=KEEPING),
+    lend(30),
+    take("q", 2),
+    maintain(60),
+    put("q", 300, LARGE),
+    maintain(120),
+    Restart(is_kill=True),
+    drop("q"),
+    maintain(120),
+    maintain(60),
+]
+
 LIVES: list[Step] = [handles, expire, checkpoint, handles, clean, truncate]
 
 
@@ -416,13 +218,6 @@ class Workload:
         return iter(self._steps)
 
 
-def _with(**sections: object) -> ContentRepositorySpec:
-    return msgspec.structs.replace(SPEC, **sections)
-
-
-KEEPING = _with(
-    archive=Archive(max_retention_period=Duration(60_000), max_usage_percentage=99, backpressure_percentage=100)
-)
 THREE_PARTITIONS = _with(flow_file=FlowFileSettings(partitions=3, swap_threshold=4, swap_batch=2))
 TWO_CONTAINERS = _with(
     storage=msgspec.structs.replace(
@@ -470,6 +265,7 @@ WORKLOADS = {
         Workload("reclaims", RECLAIMS),
         Workload("archives", RECLAIMS, KEEPING),
         Workload("lives", LIVES),
+        Workload("upkeep", UPKEEP, ROOMY),
         Workload("partitions", [*WRITES[:6], checkpoint, *SWAPS[:5]], THREE_PARTITIONS),
         Workload("seals", SEALS),
         Workload("restarts", RESTARTS),

@@ -8,7 +8,7 @@ import msgspec
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from tests.rot.oracle import frames_from, start_of
+from tests.rot.oracle import Frame, frames_from, start_of
 from tests.rot.specimen import Specimen, specimen
 
 SEED = int(os.environ.get("ULLAGE_FUZZ_SEED", "20261121"))
@@ -63,31 +63,65 @@ def edited(data: bytes, changes: list[Edit]) -> bytes:
 
 def resealed_header(data: bytes, changes: list[Edit]) -> bytes:
     """A file whose header's body is edited, under a valid checksum."""
-    magic, length, _ = struct.unpack_from("<8sII", data)
-    body = edited(data[16 : 16 + length], changes)
-    return struct.pack("<8sII", magic, len(body), crc32c(body)) + body + data[16 + length :]
+    return with_header(data, edited(header_of(data), changes))
 
 
 def resealed_block(data: bytes, changes: list[Edit]) -> bytes:
     """A snapshot or swap file whose first block's payload is edited, under valid checksums and footer."""
-    start = 16 + struct.unpack_from("<8sII", data)[1]
-    length, count, _ = struct.unpack_from("<III", data, start)
-    payload = edited(data[start + 12 : start + 12 + length], changes) or b"\x90"
+    return with_block(data, edited(block_of(data), changes) or b"\x90")
+
+
+def resealed_frame(data: bytes, changes: list[Edit], choice: int) -> bytes:
+    """A log one of whose frames has an edited payload, under valid checksums."""
+    return with_frame(data, edited(frame_of(data, choice), changes), choice)
+
+
+def header_of(data: bytes) -> bytes:
+    """The body of a file's header."""
+    return data[16 : 16 + struct.unpack_from("<8sII", data)[1]]
+
+
+def with_header(data: bytes, body: bytes) -> bytes:
+    """The file under another header."""
+    magic, length, _ = struct.unpack_from("<8sII", data)
+    return struct.pack("<8sII", magic, len(body), crc32c(body)) + body + data[16 + length :]
+
+
+def block_of(data: bytes) -> bytes:
+    """The payload of a record file's first block."""
+    start = 16 + len(header_of(data))
+    length, _, _ = struct.unpack_from("<III", data, start)
+    return data[start + 12 : start + 12 + length]
+
+
+def with_block(data: bytes, payload: bytes) -> bytes:
+    """The record file with this as its only block."""
+    start = 16 + len(header_of(data))
+    _, count, _ = struct.unpack_from("<III", data, start)
     head = struct.pack("<III", len(payload), count, crc32c(payload))
     footer = struct.pack("<IQI", 0, count, crc32c(head))
     return data[:start] + head + payload + footer + struct.pack("<I", crc32c(footer))
 
 
-def resealed_frame(data: bytes, changes: list[Edit], choice: int) -> bytes:
-    """A log one of whose frames has an edited payload, under valid checksums."""
-    frames = list(frames_from(data, start_of(data)))
-    frame = frames[choice % len(frames)]
-    payload = edited(data[frame.offset + 40 : frame.end], changes)
+def frame_of(data: bytes, choice: int) -> bytes:
+    """The payload of one frame of a log."""
+    frame = _frame(data, choice)
+    return data[frame.offset + 40 : frame.end]
+
+
+def with_frame(data: bytes, payload: bytes, choice: int) -> bytes:
+    """The log with another payload in this frame."""
+    frame = _frame(data, choice)
     return (
         data[: frame.offset]
         + packed_frame(frame.kind, frame.id, frame.durable, frame.synced, payload)
         + data[frame.end :]
     )
+
+
+def _frame(data: bytes, choice: int) -> Frame:
+    frames = list(frames_from(data, start_of(data)))
+    return frames[choice % len(frames)]
 
 
 def packed_frame(kind: bytes, id: int, durable: int, synced: int, payload: bytes) -> bytes:

@@ -23,6 +23,7 @@ from tests.fuzz.corpus import (
     resealed_frame,
     resealed_header,
 )
+from tests.proof.figures import note
 from tests.rot.specimen import abandon, reopen, shown
 from ullage_agent.engine.content.containers import ContainerIdentity
 from ullage_agent.engine.errors import UllageError
@@ -115,6 +116,7 @@ def test_mutated_files_are_read_or_refused(kind: str) -> None:
         parse(kind, edited(data, changes))
 
     run()
+    note(examples=EXAMPLES)
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "swap", "log"])
@@ -131,6 +133,7 @@ def test_hostile_bytes_under_valid_checksums_are_read_or_refused(kind: str) -> N
         parse(kind, resealed_frame(data, changes, choice) if kind == "log" else resealed_block(data, changes))
 
     run()
+    note(examples=EXAMPLES)
 
 
 @pytest.mark.parametrize("part", ["/snapshot", ".swap", ".wal"])
@@ -157,6 +160,7 @@ def test_a_repository_with_a_hostile_file_opens_or_says_why_not(part: str) -> No
             abandon(repository)
 
     run()
+    note(examples=EXAMPLES)
 
 
 @pytest.mark.parametrize("kind", PARSERS)

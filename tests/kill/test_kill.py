@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults import failing_disk, volumes
 from tests.kill.oracle import Oracle
+from tests.proof.figures import note
 from ullage_agent.engine import repository
 
 KILLS = int(os.environ.get("ULLAGE_KILLS", "0"))
@@ -54,6 +55,7 @@ def kill(oracle: Oracle, seed: int, kills: int) -> None:
         except BaseException:
             print(f"kill {number + 1} of seed {seed} failed: ULLAGE_SEED={seed} ULLAGE_KILLS={kills}")
             raise
+    note(kills=kills, acknowledged=oracle.acknowledged, in_flight=oracle.in_flight)
     print(
         f"seed {seed}: {kills} kills survived, {oracle.acknowledged} transactions acknowledged, "
         f"{oracle.in_flight} in flight when killed"
@@ -75,6 +77,8 @@ def test_what_was_acknowledged_survives_sigkill_on_each_filesystem(volume: volum
 
     kill(oracle, seed, KILLS or 2)
 
+    note(filesystems=1)
+
 
 @pytest.mark.timeout(3600 if KILLS else 300)
 def test_what_was_acknowledged_survives_a_power_cut(cuttable: volumes.Volume, seed: int) -> None:
@@ -82,3 +86,5 @@ def test_what_was_acknowledged_survives_a_power_cut(cuttable: volumes.Volume, se
     oracle = Oracle(cuttable.path / "repository", seed, cuttable.cut_power)
 
     kill(oracle, seed, KILLS or 3)
+
+    note(cuts=KILLS or 3)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.proof.figures import note
 from tests.rot.specimen import Specimen, specimen
 from tests.rot.verdict import CHECKING, OPENING, UNTOLD, kind_of, table, verdict
 
@@ -45,6 +46,10 @@ def flip(data: bytes, at: int, bit: int) -> bytes:
     return data[:at] + bytes((data[at] ^ (1 << bit),)) + data[at + 1 :]
 
 
+def _untold(counts: Counter[tuple[str, str]]) -> int:
+    return sum(count for (_, found), count in counts.items() if found == UNTOLD)
+
+
 def test_any_flipped_bit_is_named_or_harmless(whole: Specimen) -> None:
     """Opening, checking and reading name the file of every flipped bit, but for what is dead or cannot be told."""
     chooser = random.Random(SEED)
@@ -60,6 +65,7 @@ def test_any_flipped_bit_is_named_or_harmless(whole: Specimen) -> None:
                 assert not must_be_found(whole, path) or found in (OPENING, CHECKING), path
                 counts[kind_of(path), found] += 1
     print(f"\n{whole.name}, seed {SEED}: {counts.total():,} flips\n{table(counts)}")
+    note(flips=counts.total(), untold=_untold(counts))
 
     assert counts["content", CHECKING] > 0
     assert not whole.is_closed or not any(found == UNTOLD for _, found in counts)
@@ -79,5 +85,6 @@ def test_any_cut_file_is_named_or_harmless(whole: Specimen) -> None:
             assert not must_be_found(whole, path) or found in (OPENING, CHECKING), path
             counts[kind_of(path), found] += 1
     print(f"\n{whole.name}, seed {SEED}: {counts.total():,} cuts\n{table(counts)}")
+    note(cuts=counts.total(), untold=_untold(counts))
 
     assert counts["content", CHECKING] > 0

@@ -1,10 +1,12 @@
 """After an unclean end: prove that what the log brought back is on disk, before anything is served.
 
-The page cache may show what the disk does not hold. So every file that frames after the snapshot name is synced, its
-directory too, and those claims are read against their checksums; then the log publishes a fresh snapshot.
+The page cache may show what the disk does not hold: frames, names, the ends of open files. So the log publishes a fresh
+snapshot, and files are sealed where they are synced to end. Content needs no sync here, only to be read against its
+checksums: a frame is not written before the content and the names that it speaks of are durable.
+
+    content synced, name synced | frame written | killed | next start finds the frame: the content is on disk
 """
 
-import os
 from collections.abc import Sequence
 
 from ullage_agent.engine.content.reader import ContentReader
@@ -36,24 +38,9 @@ class Recovery:
                 self._claims[claim.resource, claim.offset] = claim
 
     def prove(self, reader: ContentReader) -> None:
-        """Sync and verify the collected claims that are still live. RepositoryDamaged names the first that fails."""
+        """Read the collected claims that are still live. RepositoryDamaged names the first that fails."""
         self._require_ledger()
         live = [claim for claim in self._claims.values() if self._is_live(claim)]
-        directories: set[str] = set()
-        for index in sorted({claim.resource for claim in live}):
-            entry = self._ledger.entry(index)
-            assert entry is not None
-            container = self._store.container_of(entry.claim)
-            path = container.current_path(entry.claim)
-            # The file's directory, and the directories that hold that one: each may be as new as the file.
-            directory = os.path.dirname(path)
-            while directory != container.path:
-                directories.add(directory)
-                directory = os.path.dirname(directory)
-            directories.add(directory)
-            self._sync(path, index)
-        for directory in sorted(directories):
-            self._files.sync_directory(directory)
         for claim in sorted(live, key=lambda claim: (claim.resource, claim.offset)):
             try:
                 reader.verify(claim)
@@ -115,15 +102,3 @@ class Recovery:
             return False
         reach = max((share.end for share in (entry.swapped or {}).values()), default=0)
         return claim.offset in entry.live or claim.end <= reach
-
-    def _sync(self, path: str, index: int) -> None:
-        try:
-            file = self._files.open(path, writable=True)
-        except FileNotFoundError as error:
-            raise RepositoryDamaged(
-                f"resource claim {index} has live content, but {path} is missing: restore it from a backup"
-            ) from error
-        try:
-            file.sync()
-        finally:
-            file.close()

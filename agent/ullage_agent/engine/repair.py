@@ -99,13 +99,9 @@ def execute_repair(repository: RepairableRepository, plan: RepairPlan) -> None:
     for step in plan.steps:
         if step.mend in (Mend.RESEAL, Mend.FORGET):
             _commit_entry(repository, step)
-    directories: set[str] = set()
     for step in plan.steps:
         if step.mend is Mend.REMOVE:
-            repository.files.unlink(step.path)
-            directories.add(os.path.dirname(step.path))
-    for directory in sorted(directories):
-        repository.files.sync_directory(directory)
+            repository.files.unlink(step.path)  # no sync: a leftover that a crash brings back is one to the next plan
 
 
 def _mend_entry(repository: RepairableRepository, entry: ResourceEntry) -> RepairStep | None:

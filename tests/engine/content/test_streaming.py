@@ -139,6 +139,17 @@ def test_a_short_file_is_missing_content(workshop: Workshop, left: int) -> None:
     workshop.expects_problems = True
 
 
+@pytest.mark.parametrize(("start", "size"), [(0, 11), (11, 0), (-1, 2), (5, 6), (3, -1)])
+def test_a_range_beyond_the_claim_is_missing_content(workshop: Workshop, start: int, size: int) -> None:
+    """Bytes that a claim has not got are an error that names it, whatever follows it in the file."""
+    repository = workshop.make()
+    record, _ = put_all(repository, "q", [b"0123456789", b"of somebody else"])
+    assert record.claim is not None
+
+    with pytest.raises(ContentMissing, match=f"at offset {record.claim.offset} of resource claim"):
+        repository.reader.read(record.claim, start, size)
+
+
 def test_an_absent_file_is_missing_content(workshop: Workshop) -> None:
     """The error names the resource claim and where its file should be."""
     repository, claim = store_one(workshop, pattern(MB))

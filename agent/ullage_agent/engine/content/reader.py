@@ -26,11 +26,14 @@ class ContentReader:
     def read(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None) -> bytes:
         """Bytes [start, start + size) of a base claim. `crcs` are its block CRCs, where the ledger lost them.
 
-        ContentMissing if the file is absent or short, ContentCorrupt if a checksum does not match: never zeros,
-        never fewer bytes than asked for.
+        ContentMissing if the file is absent or short, or the claim has no such bytes; ContentCorrupt if a checksum
+        does not match: never zeros, never fewer bytes than asked for.
         """
         if not 0 <= start <= start + size <= claim.length:
-            raise ValueError(f"range {start}+{size} lies outside a claim of {claim.length} bytes")
+            raise ContentMissing(
+                f"range {start}+{size} lies outside the claim of {claim.length} bytes at offset {claim.offset} of "
+                f"resource claim {claim.resource}"
+            )
         if size == 0:
             return b""
         resource = self._resource(claim)

@@ -96,13 +96,9 @@ class SwapFiles:
         return [name for name in self._files.list_directory(self.directory) if name.endswith(SUFFIX)]
 
     def remove(self, names: Iterable[str]) -> None:
-        """Unlink files that nothing refers to."""
-        removed = False
+        """Unlink files that nothing refers to. No sync: what a crash brings back, the next start removes again."""
         for name in names:
             self._files.unlink(self.path(name))
-            removed = True
-        if removed:
-            self._files.sync_directory(self.directory)
 
     def discard(self, name: str) -> None:
         """Give up a file that nothing will name, whatever of it was written."""

@@ -162,10 +162,17 @@ class Reclamation:
                 raise
 
     def _begin(self) -> Report:
-        """Before each run: finish what an earlier one could not, and seal what sessions left behind."""
+        """Before each run: finish what an earlier one could not, and seal what sessions left behind.
+
+        An intent stands in the ledger from its append on. If its commit failed, it may not be on disk, and neither may
+        the deaths that it builds on: CommitOutcomeUnknown, and nothing is touched.
+
+            removal of X, intent to delete its file | sync fails, log stops | unlink | restart: X lives, without file
+        """
         report = Report()
         pending = self._executor.pending()
         if pending:
+            self._log.wait_durable(self._log.last_id)
             self._executor.finish(pending, report)
         self._commit_seals()
         return report

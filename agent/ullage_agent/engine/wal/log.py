@@ -421,17 +421,16 @@ class WriteAheadLog:
                 partition.inherit(sum(log.end for log in chain.files))
             partition.rotate(*partition.prepare(last_id + 1))
             if chain is not None:
-                self._remove_unused(directory, chain)
+                self._remove_unused(chain)
 
-    def _remove_unused(self, directory: str, chain: Chain) -> None:
+    def _remove_unused(self, chain: Chain) -> None:
         """Files without a frame hold nothing; left alone, each idle open would leave one behind.
 
-        Their successor was made first: a partition that a snapshot knows is never without a file.
+        Their successor was made first: a partition that a snapshot knows is never without a file. No sync: what a
+        crash brings back holds nothing either, and the next open removes it.
         """
         for path in chain.unused:
             self._files.unlink(path)
-        if chain.unused:
-            self._files.sync_directory(directory)
 
     def _write_close_frames(self) -> None:
         """Called when appends are refused already: what was under way is let through, nothing follows it."""

@@ -333,9 +333,10 @@ def _is_clean(chains: list[Chain], last_id: int) -> bool:
     found = {log_name(log.path): log.body_end for chain in chains for log in chain.files}
     for name, length in records[0].lengths.items():
         if found.get(name, 0) != length:
+            said = used[0].files[-1].path if used[0].files else used[0].unused[-1]
             raise RepositoryDamaged(
-                f"log file {name} had {length} bytes when the repository was closed, {found.get(name, 0)} are left; "
-                "restore it from a backup of this volume"
+                f"log file {name} had {length} bytes when the repository was closed, says the close frame in {said}, "
+                f"{found.get(name, 0)} are left; restore it from a backup of this volume"
             )
     return True
 

@@ -1,0 +1,294 @@
+"""What a workload's script is made of: one small deed each, to a repository and its clock."""
+
+import errno
+import os
+from collections.abc import Callable
+from fnmatch import fnmatch
+
+from tests.support import ManualClock
+from ullage_agent.engine.errors import UllageError
+from ullage_agent.engine.maintenance import Maintenance
+from ullage_agent.engine.model import FlowFile
+from ullage_agent.engine.repository import Repository
+from ullage_agent.engine.session import ProcessSession
+from ullage_agent.engine.testing import Call, CrashFiles
+
+Step = Callable[[Repository, ManualClock], None]
+
+KB = 1024
+LARGE = 6 * KB
+"""Large enough for an aligned claim under `SPEC`, small enough to be copied a hundred thousand times."""
+
+
+class Strike:
+    """The first call of a kind on a path fails; a late one does its work all the same."""
+
+    def __init__(self, kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False) -> None:
+        self.kind = kind
+        self.path = path
+        self.error = error
+        self.is_late = is_late
+        self.is_over = False
+
+    def meet(self, call: Call, *, is_late: bool) -> None:
+        """Fail if this is the call."""
+        if self.is_over or is_late != self.is_late or not fnmatch(call.kind, self.kind):
+            return
+        if fnmatch(call.path, self.path):
+            self.is_over = True
+            raise OSError(self.error, os.strerror(self.error), call.path)
+
+
+def put(queue: str, *sizes: int) -> Step:
+    """One commit of contents of these sizes."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            for size in sizes:
+                session.transfer(session.write(session.create(attributes={"n": str(size)}), patterned(size)), queue)
+            session.commit()
+
+    return step
+
+
+def drop(queue: str) -> Step:
+    """Remove all of a queue."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        repository.queues.drop(repository.queue(queue))
+
+    return step
+
+
+def change(source: str, target: str, edit: Callable[[ProcessSession, FlowFile], FlowFile]) -> Step:
+    """One commit that edits the first FlowFile of a queue and moves it on."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            flow_file = session.get(source)
+            if flow_file is not None:
+                edit(session, flow_file)
+                session.transfer(flow_file, target)
+                session.commit()
+
+    return step
+
+
+def clone(source: str, target: str) -> Step:
+    """A clone and a slice of the first FlowFile, and one clone that dies in the same session."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            flow_file = session.get(source)
+            if flow_file is None:
+                return
+            session.transfer(session.clone(flow_file), target)
+            session.transfer(session.clone(flow_file, 1, max(0, flow_file.size - 2)), target)
+            session.remove(session.clone(flow_file))
+            session.transfer(flow_file, source)
+            session.commit()
+
+    return step
+
+
+def merge(source: str, target: str) -> Step:
+    """Two FlowFiles become one; the originals go."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            flow_files = session.get_many(source, 2)
+            session.transfer(session.merge(flow_files, b"<", b"|", b">"), target)
+            session.remove_many(flow_files)
+            session.commit()
+
+    return step
+
+
+def split(source: str, target: str) -> Step:
+    """A FlowFile becomes three slices; the original goes."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            flow_file = session.get(source)
+            if flow_file is None:
+                return
+            third = flow_file.size // 3
+            for part in session.split(flow_file, [third, third, flow_file.size - 2 * third]):
+                session.transfer(part, target)
+            session.remove(flow_file)
+            session.commit()
+
+    return step
+
+
+def take(queue: str, count: int) -> Step:
+    """Poll and remove; swaps in on the way."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            session.remove_many(session.get_many(queue, count))
+            session.commit()
+
+    return step
+
+
+def rollback(queue: str) -> Step:
+    """Write, change and roll back."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            session.write(session.create(), patterned(LARGE))
+            session.get(queue)
+
+    return step
+
+
+def checkpoint(repository: Repository, clock: ManualClock) -> None:
+    """A snapshot."""
+    repository.checkpoint()
+
+
+def truncate(repository: Repository, clock: ManualClock) -> None:
+    """Dead tails go."""
+    repository.reclamation.truncate()
+
+
+def clean(repository: Repository, clock: ManualClock) -> None:
+    """Free resource claims go to the archive or away; what the archive kept long enough goes."""
+    repository.reclamation.clean()
+
+
+def wait(seconds: float) -> Step:
+    """Time passes."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        clock.advance(seconds)
+
+    return step
+
+
+def handles(repository: Repository, clock: ManualClock) -> None:
+    """Put, delete, undelete, delete and purge handles."""
+    first, second = repository.handles.put_many([patterned(700), patterned(LARGE)], {"kind": "handle"})
+    repository.handles.delete(first)
+    repository.handles.undelete(first)
+    repository.handles.delete(second)
+    clock.advance(120)
+    repository.handles.purge()
+    repository.handles.put(b"short lived", ttl_millis=1000)
+    clock.advance(2)
+    repository.handles.purge()
+
+
+def expire(repository: Repository, clock: ManualClock) -> None:
+    """A queue whose FlowFiles live for a second."""
+    repository.queues.define("brief", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1000)
+    put("brief", 100, 200)(repository, clock)
+    clock.advance(2)
+    repository.queues.expire()
+
+
+def brief(queue: str, seconds: float) -> Step:
+    """FlowFiles live so long in this queue."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        repository.queues.define(
+            queue, priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=round(seconds * 1000)
+        )
+
+    return step
+
+
+def maintain(seconds: float) -> Step:
+    """What a repository does by itself, all that is due after such a time, in its order."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        upkeep = Maintenance(repository)
+        clock.advance(seconds)
+        upkeep.run_due()
+        for _, error in upkeep.failures:
+            raise error
+
+    return step
+
+
+def lend(seconds: float) -> Step:
+    """A handle that ends by itself, and one that is deleted."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        repository.handles.put(patterned(800), ttl_millis=round(seconds * 1000))
+        repository.handles.delete(repository.handles.put(patterned(LARGE)))
+
+    return step
+
+
+def adopt(repository: Repository, clock: ManualClock) -> None:
+    """Orphans get a record."""
+    repository.reclamation.adopt_orphans()
+
+
+def spoil(queue: str, *sizes: int) -> Step:
+    """Write these contents behind what others committed, so that they are on disk, and roll back."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            for size in sizes:
+                _written(session, size)
+
+    return step
+
+
+def leave(*sizes: int) -> Step:
+    """Write these contents in a session that neither ends nor is ended: the process is killed next."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        session = repository.session()
+        for size in sizes:
+            _written(session, size)
+
+    return step
+
+
+def broken(inner: Step, *strikes: Callable[[], Strike]) -> Step:
+    """A step that meets errors: whatever it raises, the repository must go on."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        files = repository.files
+        assert isinstance(files, CrashFiles)
+        before, after = files.before, files.after
+        made = [strike() for strike in strikes]
+
+        def meet(call: Call, hook: Callable[[Call], None], *, is_late: bool) -> None:
+            hook(call)
+            for strike in made:
+                strike.meet(call, is_late=is_late)
+
+        files.before = lambda call: meet(call, before, is_late=False)
+        files.after = lambda call: meet(call, after, is_late=True)
+        try:
+            inner(repository, clock)
+        except (OSError, UllageError):
+            # What the step meant to do failed: that is what it is for. The states that follow tell the rest.
+            pass
+        finally:
+            files.before, files.after = before, after
+        assert all(strike.is_over for strike in made), [strike.kind for strike in made if not strike.is_over]
+
+    return step
+
+
+def fails(kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False) -> Callable[[], Strike]:
+    """Each run of a workload makes its strikes anew."""
+    return lambda: Strike(kind, path, error=error, is_late=is_late)
+
+
+def _written(session: ProcessSession, size: int) -> None:
+    """Reading back what is not committed puts it on disk."""
+    flow_file = session.write(session.create(), patterned(size))
+    assert session.read(flow_file).read() == patterned(size)
+
+
+def patterned(size: int) -> bytes:
+    """Content that says its size, so that a mix-up shows."""
+    pattern = f"{size}:".encode()
+    return (pattern * (size // len(pattern) + 1))[:size]
