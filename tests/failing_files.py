@@ -157,6 +157,9 @@ class FailingFiles:
         if self.syncs:
             self.files.sync_directory(path)
 
+    def overwrites_in_place(self, path: str) -> bool:
+        return self.files.overwrites_in_place(path)
+
     def usage(self, path: str) -> DiskUsage:
         return self.files.usage(path)
 

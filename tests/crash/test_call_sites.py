@@ -46,6 +46,7 @@ NOT_CRASHED = {
         "execute_repair",
         "repository.files.unlink(step.path)",
     ): "leftovers that nothing needs: the next repair removes them",
+    ("_zero_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
     ("_allocate_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
     ("_allocate_ahead", "file.allocate(offset, ahead)"): "the same",
 }

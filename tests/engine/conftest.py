@@ -16,3 +16,4 @@ def _each_frame_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that reserves no blocks ahead asks for them before each frame: where a test can refuse a transaction."""
     monkeypatch.setattr(partition, "PREALLOCATE_BYTES", 1)
     monkeypatch.setattr(partition, "PREALLOCATE_BYTES_MIN", 1)
+    monkeypatch.setattr(partition, "ZEROED_FRAME_BYTES_MAX", 0)

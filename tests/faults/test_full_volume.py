@@ -85,11 +85,11 @@ def test_a_refused_put_leaves_nothing(repository: Repository, volume: Volume) ->
 def test_a_full_volume_is_emptied_and_used_again(repository: Repository, volume: Volume) -> None:
     """Removing, dropping, purging, checkpoint, truncation and cleaning all work without room, and make some."""
     kept = put_all(repository, "keep", [b"k" * 100])[0]
-    put_all(repository, "tail", [b"t" * 2 * MIB])
+    put_all(repository, "tail", [b"t" * 8 * MIB])
     put_all(repository, "lane", [b"l" * 10_000] * 100)
     ids = fill(repository, volume)
 
-    assert drain(repository, "tail") == [b"t" * 2 * MIB]
+    assert drain(repository, "tail") == [b"t" * 8 * MIB]
     assert repository.queues.drop(repository.queue("lane")) == 100
     for id in ids:
         repository.handles.delete(id)

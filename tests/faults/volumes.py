@@ -80,6 +80,8 @@ class Volume:
 
     @property
     def free_bytes(self) -> int:
+        """What a writer can take, once the filesystem has closed its books: btrfs counts what was freed after that."""
+        run("sync", "--file-system", str(self.path))
         figures = os.statvfs(self.path)
         return figures.f_bavail * figures.f_frsize
 

@@ -27,6 +27,12 @@ COPY_BYTES = 1 << 20
 _SYNC_FILE_RANGE_WRITE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
+_STATFS_LONGS = 32
+"""Room for the kernel's `struct statfs`, whose first field is the kind of filesystem."""
+
+_IN_PLACE = frozenset((0xEF53, 0x58465342))
+"""ext2 to ext4, and XFS without reflinks to share (log files never have any)."""
+
 
 class DiskUsage(NamedTuple):
     """A filesystem's size and what an unprivileged writer can still take, in bytes; `device` tells them apart."""
@@ -119,6 +125,10 @@ class Files(Protocol):
 
     def usage(self, path: str) -> DiskUsage:
         """The filesystem's figures at this moment."""
+        ...
+
+    def overwrites_in_place(self, path: str) -> bool:
+        """Whether bytes that are written again keep their blocks: not so on a copy-on-write filesystem."""
         ...
 
     def lock(self, path: str) -> File:
@@ -244,6 +254,12 @@ class OsFiles:
         # As df does: blocks kept back for root are neither used nor ours, or an empty disk would look used.
         total = (figures.f_blocks - figures.f_bfree + figures.f_bavail) * block
         return DiskUsage(total, figures.f_bavail * block, os.stat(path).st_dev)
+
+    def overwrites_in_place(self, path: str) -> bool:
+        figures = (ctypes.c_long * _STATFS_LONGS)()
+        if _libc.statfs(os.fsencode(path), figures) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+        return figures[0] in _IN_PLACE
 
     def lock(self, path: str) -> File:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -289,6 +289,9 @@ class CrashFiles:
                     _change_names(self._durable_names, self._durable_directories, change)
             self._pending = kept
 
+    def overwrites_in_place(self, path: str) -> bool:
+        return True
+
     def usage(self, path: str) -> DiskUsage:
         self.look("usage", path)
         return self.room()

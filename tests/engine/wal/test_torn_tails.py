@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engine.wal.logbook import Logbook, blank, cut, flip, frames, trim
+from ullage_agent.engine.wal.partition import PREALLOCATE_BYTES_MIN
 
 
 def three_frames(logbook: Logbook) -> tuple[int, int]:
@@ -64,7 +65,7 @@ def test_zeros_behind_the_last_frame_are_no_damage(logbook: Logbook) -> None:
     logbook.open()
     logbook.commit_each(1, 3)
     logbook.log.close()
-    assert logbook.logs()[0].stat().st_size == 4 << 20
+    assert logbook.logs()[0].stat().st_size == PREALLOCATE_BYTES_MIN
 
     report = logbook.open()
 
