@@ -125,6 +125,20 @@ def fill(
         say(f"{numbers.stop:,} of {count:,} FlowFiles")
 
 
+def make_sections(repository: Repository, files: int) -> None:
+    """Touch every section once: a repository that is in use has all of its directories."""
+    content = bytes(int(repository.spec.claims.max_appendable_size))
+    for _ in range(files):
+        repository.handles.put(content)
+
+
+def empty(repository: Repository, queue: str) -> None:
+    """Drop what a round has put in, give its space back and start a fresh log."""
+    repository.queues.drop(repository.queue(queue))
+    repository.checkpoint()
+    repository.reclamation.clean()
+
+
 class SlowDisk(OsFiles):
     """The operating system's files on a disk whose sync takes `seconds` longer."""
 

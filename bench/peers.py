@@ -1,0 +1,225 @@
+"""The engine beside Apache NiFi's own classes and beside the disk: the same work, in turns, in one run."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import count as counter
+
+from bench.growth import RESIDENT
+from bench.harness import Harness
+from bench.rounds import Rounds, Timed, looped, rotate, seconds_of, settle
+from bench.table import Row, Target
+from bench.workbench import SharedLog, Workbench, empty, fill, make_sections
+from ullage_agent.engine.model import FlowFile, Update, pack_attributes
+from ullage_agent.engine.repository import Repository
+
+KILOBYTE = 1_024
+MEGABYTE = 1 << 20
+
+SYNCED = "NiFi, synced"
+UNSYNCED = "NiFi, unsynced (we sync)"
+DISK = "the disk"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSizes:
+    """How much work each comparison does."""
+
+    rounds: int
+    contents: tuple[tuple[int, int, int], ...]
+    """Bytes of a content, contents of a session, sessions of a round."""
+    warm_files: int
+    calls: tuple[tuple[int, int], ...]
+    """Records a call, calls of a round that the threads share."""
+    threads: tuple[int, ...]
+
+
+PEER_FULL = PeerSizes(
+    5,
+    (
+        (KILOBYTE, 1, 100),
+        (KILOBYTE, 100, 20),
+        (10 * KILOBYTE, 1, 100),
+        (10 * KILOBYTE, 100, 10),
+        (100 * KILOBYTE, 1, 50),
+        (100 * KILOBYTE, 100, 2),
+        (10 * MEGABYTE, 1, 4),
+        (10 * MEGABYTE, 100, 1),
+        (1 << 30, 1, 1),
+    ),
+    1_024,
+    ((1, 400), (100, 160), (1_000, 24), (10_000, 8)),
+    (1, 2, 8),
+)
+PEER_QUICK = PeerSizes(3, ((KILOBYTE, 1, 100), (KILOBYTE, 100, 20)), 1_024, ((1, 400), (100, 160)), (1, 8))
+PEER_TINY = PeerSizes(1, ((KILOBYTE, 1, 2), (KILOBYTE, 100, 1)), 4, ((1, 8), (100, 8)), (1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where both sides work, and how much."""
+
+    bench: Workbench
+    sizes: PeerSizes
+    nifi: Harness
+
+
+def contents(arena: Arena) -> Iterator[Row]:
+    """Sessions that create FlowFiles with content and commit."""
+    bench, nifi = arena.bench, arena.nifi
+    with ExitStack() as stack:
+        repository = stack.enter_context(bench.repository("ullage", archive={"enabled": False}, flow_file=RESIDENT))
+        for name, is_synced in (("synced", True), ("unsynced", False)):
+            nifi.ask("open", name, sync=is_synced)
+            stack.callback(nifi.forget, name)
+        make_sections(repository, arena.sizes.warm_files)
+        for size, claims, sessions in arena.sizes.contents:
+            what = f"{claims} content{'s' if claims > 1 else ''} of {bytes_text(size)} a session"
+            bench.say(what)
+            yield from _content_rows(arena, repository, what, (size, claims, sessions))
+
+
+def _content_rows(arena: Arena, repository: Repository, what: str, work: tuple[int, int, int]) -> Iterator[Row]:
+    size, claims, sessions = work
+    store = _store_batch if size <= MEGABYTE else _store_stream
+    with arena.bench.peer_file("disk") as descriptor:
+        piece = os.urandom(min(size, MEGABYTE))
+
+        def engine() -> float:
+            settle()
+            seconds = seconds_of(partial(store, repository, piece, work))
+            if size > MEGABYTE:
+                empty(repository, "inbox")
+            return seconds
+
+        def disk() -> float:
+            settle()
+            os.ftruncate(descriptor, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            return seconds_of(partial(_write_bare, descriptor, piece, work))
+
+        def peer(name: str) -> float:
+            settle()
+            return arena.nifi.seconds("write", name, size=size, claims=claims, sessions=sessions)
+
+        sides: dict[str, Timed] = {
+            "engine": engine,
+            SYNCED: partial(peer, "synced"),
+            UNSYNCED: partial(peer, "unsynced"),
+            DISK: disk,
+        }
+        seconds = rotate(arena.sizes.rounds, sides)
+    is_batch = claims >= 100
+    yield from rows(
+        "content",
+        what,
+        claims * sessions,
+        seconds,
+        {
+            SYNCED: Target(2 if is_batch else 0.9),
+            UNSYNCED: Target(1) if is_batch else None,
+            DISK: Target(0.95) if size >= 1 << 30 else None,
+        },
+    )
+
+
+def _store_batch(repository: Repository, piece: bytes, work: tuple[int, int, int]) -> None:
+    _, claims, sessions = work
+    batch = [piece] * claims
+    for _ in range(sessions):
+        with repository.session() as session:
+            session.ingest("inbox", batch)
+            session.commit()
+
+
+def _store_stream(repository: Repository, piece: bytes, work: tuple[int, int, int]) -> None:
+    size, claims, sessions = work
+    for _ in range(sessions):
+        with repository.session() as session:
+            for _ in range(claims):
+                flow_file = session.create()
+                with session.writing(flow_file) as out:
+                    for _ in range(size // len(piece)):
+                        out.write(piece)
+                session.transfer(flow_file, "inbox")
+            session.commit()
+
+
+def _write_bare(descriptor: int, piece: bytes, work: tuple[int, int, int]) -> None:
+    size, claims, sessions = work
+    for _ in range(sessions):
+        if size <= MEGABYTE:
+            os.writev(descriptor, [piece] * claims)
+        else:
+            for _ in range(claims * size // len(piece)):
+                os.write(descriptor, piece)
+        os.fdatasync(descriptor)
+
+
+def updates(arena: Arena) -> Iterator[Row]:
+    """Calls that change one attribute of 1 to 10,000 FlowFiles which have five, in 1 to 8 threads."""
+    bench, nifi, sizes = arena.bench, arena.nifi, arena.sizes
+    resident = max(sizes.threads) * max(size for size, _ in sizes.calls)
+    with ExitStack() as stack:
+        repository = stack.enter_context(bench.repository("ullage", flow_file=RESIDENT))
+        for name, is_synced in (("synced", True), ("unsynced", False)):
+            nifi.ask("open", name, sync=is_synced)
+            stack.callback(nifi.forget, name)
+            nifi.ask("fill", name, count=resident)
+        fill(repository, "work", resident, with_attributes=True, say=bench.say)
+        records = repository.queue("work").records(resident)
+        for size, calls in sizes.calls:
+            for threads in sizes.threads:
+                what = f"{size:,} a call, {threads} thread{'s' if threads > 1 else ''}"
+                bench.say(what)
+                yield from _update_rows(arena, repository, records, what, (size, threads, max(1, calls // threads)))
+
+
+def _update_rows(
+    arena: Arena, repository: Repository, records: Sequence[FlowFile], what: str, work: tuple[int, int, int]
+) -> Iterator[Row]:
+    size, threads, calls = work
+    number = counter()
+
+    def call(thread: int) -> None:
+        packed = pack_attributes({"status": f"seen-{next(number) % 100_000}"})
+        mine = records[thread * size : (thread + 1) * size]
+        repository.commit([Update(record.uuid, set_attributes=packed) for record in mine], creates=False)
+
+    def peer(name: str) -> float:
+        return arena.nifi.seconds("update", name, size=size, threads=threads, calls=calls)
+
+    before = repository.log.log_bytes
+    call(0)
+    frame = bytes(repository.log.log_bytes - before)
+    with arena.bench.peer_file("disk") as descriptor:
+        shared = SharedLog(descriptor)
+        sides: dict[str, Timed] = {
+            "engine": looped(threads, calls, call),
+            SYNCED: partial(peer, "synced"),
+            UNSYNCED: partial(peer, "unsynced"),
+            DISK: looped(threads, calls, lambda _: shared.commit(frame)),
+        }
+        seconds = rotate(arena.sizes.rounds, sides)
+    target = 2.0 if size >= 100 or threads >= 8 else 0.9 if threads == 1 else None
+    targets = {SYNCED: Target(target) if target else None}
+    yield from rows("updates", what, size * threads * calls, seconds, targets)
+
+
+def rows(
+    case: str, what: str, operations: int, seconds: dict[str, list[float]], targets: dict[str, Target | None]
+) -> Iterator[Row]:
+    """One row for each side that is not the engine."""
+    for name, others in seconds.items():
+        if name != "engine":
+            yield Rounds(operations, seconds["engine"], others).row(case, what, name, targets.get(name))
+
+
+def bytes_text(size: int) -> str:
+    """A size as people say it."""
+    for unit, name in ((1 << 30, "GB"), (MEGABYTE, "MB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size // KILOBYTE} KB"
