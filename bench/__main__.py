@@ -18,9 +18,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import content, growth, memory, peers, updates
+from bench import content, growth, memory, peers, peers_growth, updates
+from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
 from bench.harness import Harness, HarnessFailed
-from bench.peers import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
 from bench.table import PEERS, TABLE, Row, as_json, describe_machine, filesystem_of, markdown, write_docs
 from bench.workbench import FULL, QUICK, TINY, Workbench
 
@@ -39,7 +39,10 @@ CASES: dict[str, Case] = {
 }
 PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "content": peers.contents,
+    "reads": peers.reads,
     "updates": peers.updates,
+    "many": peers_growth.many,
+    "drops": peers_growth.drops,
 }
 SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 PEER_SIZES = {"full": PEER_FULL, "quick": PEER_QUICK, "tiny": PEER_TINY}
@@ -65,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             cases = CASES
             if options.peers:
                 try:
-                    harness = stack.enter_context(Harness(directory))
+                    harness = stack.enter_context(Harness.start(directory))
                 except HarnessFailed as error:
                     print(error, file=sys.stderr)
                     return 3

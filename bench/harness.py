@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -48,14 +49,11 @@ class HarnessFailed(Exception):
 
 
 class Harness:
-    """A running harness that works in `directory`; a context manager."""
+    """A running harness that works in `directory`; a context manager. `start` builds it first."""
 
-    def __init__(self, directory: Path) -> None:
-        home = java_home()
-        source = os.environ.get("NIFI_SRC")
-        self.version, classpath = build(home, Path(source).resolve() if source else None)
-        command = [str(home / "bin" / "java"), f"-Xms{HEAP}", f"-Xmx{HEAP}", "-cp", classpath, "harness.Harness"]
+    def __init__(self, command: Sequence[str], directory: Path, version: str) -> None:
         self.directory = directory
+        self.version = version
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the harness
         self._process = subprocess.Popen(
             [*command, str(directory)],
@@ -65,6 +63,15 @@ class Harness:
             text=True,
         )
         self.java = str(self.ask("hello")["java"])
+
+    @classmethod
+    def start(cls, directory: Path) -> Self:
+        """HarnessFailed says what is missing, or what did not compile."""
+        home = java_home()
+        source = os.environ.get("NIFI_SRC")
+        version, classpath = build(home, Path(source).resolve() if source else None)
+        command = [str(home / "bin" / "java"), f"-Xms{HEAP}", f"-Xmx{HEAP}", "-cp", classpath, "harness.Harness"]
+        return cls(command, directory, version)
 
     def __enter__(self) -> Self:
         return self

@@ -1,69 +1,20 @@
 """The engine beside Apache NiFi's own classes and beside the disk: the same work, in turns, in one run."""
 
 import os
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import count as counter
+from pathlib import Path
 
+from bench.arena import DISK, KILOBYTE, MEGABYTE, SYNCED, UNSYNCED, Arena, rows
 from bench.growth import RESIDENT
-from bench.harness import Harness
-from bench.rounds import Rounds, Timed, looped, rotate, seconds_of, settle
+from bench.rounds import Timed, looped, rotate, seconds_of, settle
 from bench.table import Row, Target
-from bench.workbench import SharedLog, Workbench, empty, fill, make_sections
+from bench.workbench import SharedLog, empty, fill, make_sections
 from ullage_agent.engine.model import FlowFile, Update, pack_attributes
 from ullage_agent.engine.repository import Repository
-
-KILOBYTE = 1_024
-MEGABYTE = 1 << 20
-
-SYNCED = "NiFi, synced"
-UNSYNCED = "NiFi, unsynced (we sync)"
-DISK = "the disk"
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSizes:
-    """How much work each comparison does."""
-
-    rounds: int
-    contents: tuple[tuple[int, int, int], ...]
-    """Bytes of a content, contents of a session, sessions of a round."""
-    warm_files: int
-    calls: tuple[tuple[int, int], ...]
-    """Records a call, calls of a round that the threads share."""
-    threads: tuple[int, ...]
-
-
-PEER_FULL = PeerSizes(
-    5,
-    (
-        (KILOBYTE, 1, 100),
-        (KILOBYTE, 100, 20),
-        (10 * KILOBYTE, 1, 100),
-        (10 * KILOBYTE, 100, 10),
-        (100 * KILOBYTE, 1, 50),
-        (100 * KILOBYTE, 100, 2),
-        (10 * MEGABYTE, 1, 4),
-        (10 * MEGABYTE, 100, 1),
-        (1 << 30, 1, 1),
-    ),
-    1_024,
-    ((1, 400), (100, 160), (1_000, 24), (10_000, 8)),
-    (1, 2, 8),
-)
-PEER_QUICK = PeerSizes(3, ((KILOBYTE, 1, 100), (KILOBYTE, 100, 20)), 1_024, ((1, 400), (100, 160)), (1, 8))
-PEER_TINY = PeerSizes(1, ((KILOBYTE, 1, 2), (KILOBYTE, 100, 1)), 4, ((1, 8), (100, 8)), (1, 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Arena:
-    """Where both sides work, and how much."""
-
-    bench: Workbench
-    sizes: PeerSizes
-    nifi: Harness
 
 
 def contents(arena: Arena) -> Iterator[Row]:
@@ -158,6 +109,52 @@ def _write_bare(descriptor: int, piece: bytes, work: tuple[int, int, int]) -> No
         os.fdatasync(descriptor)
 
 
+def reads(arena: Arena) -> Iterator[Row]:
+    """Random reads of whole claims of 1 KB, out of the page cache and from the disk."""
+    bench, nifi, count = arena.bench, arena.nifi, arena.sizes.reads
+    sessions = max(1, count // 5)
+    with bench.repository("ullage", archive={"enabled": False}, flow_file=RESIDENT) as repository:
+        bench.say("storing what will be read")
+        for _ in range(sessions):
+            with repository.session() as session:
+                session.ingest("inbox", [os.urandom(KILOBYTE) for _ in range(100)])
+                session.commit()
+        nifi.ask("open", "nifi", sync=False)
+        nifi.ask("write", "nifi", size=KILOBYTE, claims=100, sessions=sessions)
+        stored = [record.claim for record in repository.queue("inbox").records() if record.claim is not None]
+        seeds = counter()
+        chance = random.Random(1)
+
+        def engine(*, cold: bool) -> float:
+            if cold:
+                evict(bench.directory / "ullage")
+            chosen = chance.choices(stored, k=count)
+            return seconds_of(lambda: [repository.reader.read(claim, 0, claim.length) for claim in chosen])
+
+        def peer(*, cold: bool) -> float:
+            if cold:
+                evict(bench.directory / "nifi")
+            return nifi.seconds("read", "nifi", size=KILOBYTE, count=count, seed=next(seeds))
+
+        for name, cold in (("hot", False), ("cold", True)):
+            bench.say(f"random reads, {name}")
+            sides: dict[str, Timed] = {"engine": partial(engine, cold=cold), "NiFi": partial(peer, cold=cold)}
+            seconds = rotate(arena.sizes.rounds, sides)
+            target = {"NiFi": Target(1)}
+            yield from rows("content", f"random reads of 1 KB, {name}, verified by us", count, seconds, target)
+        nifi.forget("nifi")
+
+
+def evict(directory: Path) -> None:
+    """Have the kernel forget the pages of all files below a directory."""
+    os.sync()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
 def updates(arena: Arena) -> Iterator[Row]:
     """Calls that change one attribute of 1 to 10,000 FlowFiles which have five, in 1 to 8 threads."""
     bench, nifi, sizes = arena.bench, arena.nifi, arena.sizes
@@ -206,15 +203,6 @@ def _update_rows(
     target = 2.0 if size >= 100 or threads >= 8 else 0.9 if threads == 1 else None
     targets = {SYNCED: Target(target) if target else None}
     yield from rows("updates", what, size * threads * calls, seconds, targets)
-
-
-def rows(
-    case: str, what: str, operations: int, seconds: dict[str, list[float]], targets: dict[str, Target | None]
-) -> Iterator[Row]:
-    """One row for each side that is not the engine."""
-    for name, others in seconds.items():
-        if name != "engine":
-            yield Rounds(operations, seconds["engine"], others).row(case, what, name, targets.get(name))
 
 
 def bytes_text(size: int) -> str:

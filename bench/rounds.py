@@ -43,10 +43,10 @@ def take_turns(rounds: int, operations: int, engine: Timed, peer: Timed) -> Roun
     return result
 
 
-def rotate(rounds: int, sides: Mapping[str, Timed]) -> dict[str, list[float]]:
-    """Run all sides `rounds` times, another one first each time, after one round that does not count."""
+def rotate(rounds: int, sides: Mapping[str, Timed], *, warm: bool = True) -> dict[str, list[float]]:
+    """Run all sides `rounds` times, another one first each time, after one round (`warm`) that does not count."""
     names = list(sides)
-    for name in names:
+    for name in names if warm else ():
         sides[name]()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):

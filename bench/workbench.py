@@ -152,6 +152,25 @@ class SlowDisk(OsFiles):
         return SlowFile(super().open(path, writable=writable), self.seconds)
 
 
+class UnsyncedDisk(OsFiles):
+    """The operating system's files, none of them ever synced: to prepare in a hurry what is measured later."""
+
+    def create(self, path: str) -> File:
+        return _unsynced(super().create(path))
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        return _unsynced(super().open(path, writable=writable))
+
+    def sync_directory(self, path: str) -> None:
+        """Not done."""
+
+
+def _unsynced(file: File) -> File:
+    unsynced = SlowFile(file, 0)
+    unsynced.sync = lambda: None  # type: ignore[method-assign]
+    return unsynced
+
+
 class SlowFile:
     """One file of a `SlowDisk`."""
 
