@@ -110,7 +110,7 @@ class Harness:
     def forget(self, repository: str) -> None:
         """Close a repository and remove its files, some of which NiFi's last tasks may be removing just now."""
 
-        def unless_gone(function: object, path: str, info: tuple[object, BaseException, object]) -> None:
+        def unless_gone(_call: object, _path: str, info: tuple[object, BaseException, object]) -> None:
             if not isinstance(info[1], FileNotFoundError):
                 raise info[1]
 
