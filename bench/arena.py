@@ -34,6 +34,7 @@ class PeerSizes:
     dropped: int
     """Resource claims that die at once."""
     drop_rounds: int
+    """Making them takes longer than all else, and a round holds thousands of commits."""
 
 
 PEER_FULL = PeerSizes(
@@ -56,7 +57,7 @@ PEER_FULL = PeerSizes(
     1_000_000,
     3,
     300_000,
-    3,
+    1,
 )
 PEER_QUICK = PeerSizes(
     3, ((KILOBYTE, 1, 100), (KILOBYTE, 100, 20)), 1_024, ((1, 400), (100, 160)), (1, 8), 500, 100_000, 3, 30_000, 3

@@ -108,10 +108,11 @@ class Pauses:
 
 
 class Prober:
-    """Commits single records and notes how long each took."""
+    """Commits single records, with a pause after each, and notes how long each took."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, pause_seconds: float = 0) -> None:
         self._repository = repository
+        self._pause_seconds = pause_seconds
         self._uuid = repository.queue("work").records(1)[0].uuid
 
     def quiet(self, count: int) -> list[float]:
@@ -127,6 +128,8 @@ class Prober:
             while not done.is_set():
                 waits.append(seconds_of(self._commit))
                 started.set()
+                if self._pause_seconds:
+                    time.sleep(self._pause_seconds)
 
         thread = threading.Thread(target=probe)
         thread.start()

@@ -24,6 +24,9 @@ SWAP_FILE = 10_000
 FILES_AT_ONCE = 200
 """Resource claims one filling session makes: each is an open file."""
 
+PROBE_SECONDS = 0.002
+"""Between two commits of the thread that waits, on both sides: it is to see pauses, not to cause them."""
+
 PAUSE = Target(50, is_ceiling=True)
 """Milliseconds."""
 
@@ -183,7 +186,7 @@ def drops(arena: Arena) -> Iterator[Row]:
 def _drop_engine(bench: Workbench, count: int) -> float:
     path = bench.path("ullage")
     one_each = {"max_appendable_size": 1, "max_batch_file": 1, "max_flow_files": 1}
-    spec = spec_at(path, claims=one_each, flow_file=RESIDENT, archive={"enabled": False})
+    spec = spec_at(path, claims=one_each, flow_file=RESIDENT, archive={"enabled": False}, storage={"sections": 16})
     Repository.initialize(spec)
     with Repository.open(spec, UnsyncedDisk()) as repository:
         for first in range(0, count, FILES_AT_ONCE):
@@ -202,7 +205,7 @@ def _drop_engine(bench: Workbench, count: int) -> float:
             repository.checkpoint()
             repository.reclamation.clean()
 
-        longest = max(Prober(repository).during(drop))
+        longest = max(Prober(repository, PROBE_SECONDS).during(drop))
     shutil.rmtree(path)
     return longest
 

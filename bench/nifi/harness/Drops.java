@@ -19,6 +19,8 @@ import org.apache.nifi.controller.repository.claim.ResourceClaim;
 /** How long other sessions' commits wait while many resource claims die at once. */
 final class Drops {
     private static final int BATCH = 10_000;
+    private static final int SECTIONS = 1_024;
+    private static final int PAUSE_MILLIS = 2; // as the caller's prober: it is to see pauses, not to cause them
     private static final int FIRST_NUMBER = 100_000_000; // above those that `fill` uses
 
     private Drops() {
@@ -41,6 +43,7 @@ final class Drops {
                 while (!isDone.get()) {
                     waits.add(Harness.timed(() -> Updates.updateSlice(repositories, own, 1, 1)));
                     started.countDown();
+                    Thread.sleep(PAUSE_MILLIS);
                 }
                 return null;
             });
@@ -63,10 +66,12 @@ final class Drops {
     }
 
     private static List<FlowFileRecord> doomed(final Repositories repositories, final int count) throws Exception {
+        final int perSection = (count + SECTIONS - 1) / SECTIONS;
         final List<FlowFileRecord> doomed = new ArrayList<>(count);
         for (int first = 0; first < count; first += BATCH) {
             final List<RepositoryRecord> records = new ArrayList<>(BATCH);
-            for (int number = first; number < Math.min(first + BATCH, count); number++) {
+            for (int i = first; i < Math.min(first + BATCH, count); i++) {
+                final int number = i % perSection * SECTIONS + i / perSection; // a section after the other: quicker
                 final ResourceClaim resource = Updates.resource(repositories, FIRST_NUMBER + number);
                 Files.write(repositories.contentPath.resolve(resource.getSection()).resolve(resource.getId()), new byte[1]);
                 repositories.claims.incrementClaimantCount(resource);
