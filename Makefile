@@ -57,7 +57,7 @@ fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many
 bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 	@$(BIN)/python -m bench
 
-bench-peers: $(STAMP) ## The same beside Apache NiFi's own classes; needs Java 21 and Maven, NIFI_SRC names a release's source
+bench-peers: $(STAMP) ## The same beside Apache NiFi's own classes; needs Maven; NIFI_SRC names a release's source
 	@$(BIN)/python -m bench --peers
 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/

@@ -38,6 +38,9 @@ MODULES = (
 API_OF_SOURCES = "2.8.0"
 """nifi-api comes from Maven Central: releases to 2.11.0 use nothing in these classes that is newer."""
 
+COMPILER = "org.eclipse.jdt:ecj:3.40.0"
+"""For a Java runtime that comes without a compiler."""
+
 HEAP = "4g"
 """A million FlowFiles take about one; less would make the collector work."""
 
@@ -119,7 +122,7 @@ class Harness:
 
 
 def java_home() -> Path:
-    """A JDK that can compile and run NiFi; HarnessFailed says what to install."""
+    """A Java that can run NiFi, with or without a compiler; HarnessFailed says what is missing."""
     found = subprocess.run([ROOT / "tools" / "java"], capture_output=True, text=True, check=False)
     if found.returncode:
         raise HarnessFailed(found.stderr.strip())
@@ -153,24 +156,38 @@ def version_of(pom: Path, name: str) -> str:
 
 def _compile(home: Path, source: Path | None, built: Path) -> None:
     (built / "classes").mkdir(parents=True)
-    maven = ["mvn", "--quiet", "--batch-mode", "--file", str(SOURCES / "pom.xml"), "dependency:build-classpath"]
+    maven = ["mvn", "--quiet", "--batch-mode", "--file", str(SOURCES / "pom.xml")]
     choice = [f"-Dnifi-api.version={API_OF_SOURCES}"] if source else ["-Preleased"]
-    _run([*maven, f"-Dmdep.outputFile={built / 'libraries'}", *choice])
+    _run([*maven, "dependency:build-classpath", f"-Dmdep.outputFile={built / 'libraries'}", *choice], home)
+    compiler = [str(home / "bin" / "javac")]
+    if not (home / "bin" / "javac").exists():
+        _run([*maven, "dependency:copy", f"-Dartifact={COMPILER}", f"-DoutputDirectory={built}"], home)
+        compiler = [
+            str(home / "bin" / "java"),
+            "-jar",
+            *map(str, built.glob("ecj-*.jar")),
+            "-source",
+            "21",
+            "-target",
+            "21",
+        ]
     paths = [SOURCES, *(source / module / "src" / "main" / "java" for module in MODULES)] if source else [SOURCES]
     _run(
         [
-            *(str(home / "bin" / "javac"), "-nowarn", "-proc:none", "-encoding", "UTF-8"),
+            *(*compiler, "-nowarn", "-proc:none", "-encoding", "UTF-8"),
             *("-d", str(built / "classes")),
             *("-cp", (built / "libraries").read_text(encoding="utf-8").strip()),
             *("-sourcepath", os.pathsep.join(map(str, paths))),
             *map(str, sorted(SOURCES.rglob("*.java"))),
-        ]
+        ],
+        home,
     )
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], home: Path) -> None:
+    environment = {**os.environ, "JAVA_HOME": str(home)}
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise HarnessFailed(f"{command[0]} is needed and not installed") from error
     if result.returncode:

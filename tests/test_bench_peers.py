@@ -76,14 +76,14 @@ def test_versions_are_read_from_poms(tmp_path: Path) -> None:
     ("version", "is_chosen"), [("21.0.1", True), ("25", True), ("17.0.15", False), ("1.8.0", False)]
 )
 def test_a_jdk_is_chosen_by_the_version_it_states(tmp_path: Path, version: str, is_chosen: bool) -> None:
-    """JAVA_HOME comes first, if it has a compiler and is of 21 or newer."""
+    """JAVA_HOME comes first, if it has a compiler and is of 21 or newer. (Nothing is installed: `false` is no pip.)"""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "javac").write_text("#!/bin/sh\n", encoding="utf-8")
     (tmp_path / "bin" / "javac").chmod(0o755)
     (tmp_path / "release").write_text(f'IMPLEMENTOR="X"\nJAVA_VERSION="{version}"\n', encoding="utf-8")
     found = subprocess.run(
         [ROOT / "tools" / "java"],
-        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        env={**os.environ, "JAVA_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHON": "false"},
         capture_output=True,
         text=True,
         check=False,
