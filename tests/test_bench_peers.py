@@ -76,7 +76,7 @@ def test_versions_are_read_from_poms(tmp_path: Path) -> None:
     ("version", "is_chosen"), [("21.0.1", True), ("25", True), ("17.0.15", False), ("1.8.0", False)]
 )
 def test_a_jdk_is_chosen_by_the_version_it_states(tmp_path: Path, version: str, is_chosen: bool) -> None:
-    """JAVA_HOME comes first, if it has a compiler and is of 21 or newer. (Nothing is installed: `false` is no pip.)"""
+    """JAVA_HOME comes first, if it has a compiler and is of 21 or newer; nothing is installed, `false` being no pip."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "javac").write_text("#!/bin/sh\n", encoding="utf-8")
     (tmp_path / "bin" / "javac").chmod(0o755)
