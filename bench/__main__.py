@@ -58,26 +58,25 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"unknown case {', '.join(sorted(unknown))}: there are {', '.join(known)}", file=sys.stderr)
         return 2
     chosen = options.cases or list(known)
-    with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place:
+    with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place, ExitStack() as stack:
         directory = Path(place)
         if filesystem_of(directory) in ("tmpfs", "ramfs"):
             print("this is memory, not a disk: a sync costs nothing here; choose --dir", file=sys.stderr)
         machine = describe_machine(directory)
+        cases = CASES
+        if options.peers:
+            try:
+                harness = stack.enter_context(Harness.start(directory))
+            except HarnessFailed as error:
+                print(error, file=sys.stderr)
+                return 3
+            cases = _peer_cases(harness, options.size)
+            machine += f"; Apache NiFi {harness.version} on Java {harness.java}"
         rows: list[Row] = []
-        with ExitStack() as stack:
-            cases = CASES
-            if options.peers:
-                try:
-                    harness = stack.enter_context(Harness.start(directory))
-                except HarnessFailed as error:
-                    print(error, file=sys.stderr)
-                    return 3
-                cases = _peer_cases(harness, options.size)
-                machine += f"; Apache NiFi {harness.version} on Java {harness.java}"
-            for name in chosen:
-                rows += _run(name, cases[name], Workbench(directory, SIZES[options.size], _sayer(name)))
-                for leftover in directory.iterdir():
-                    shutil.rmtree(leftover)
+        for name in chosen:
+            rows += _run(name, cases[name], Workbench(directory, SIZES[options.size], _sayer(name)))
+            for leftover in directory.iterdir():
+                shutil.rmtree(leftover)
     print(f"{machine}\n\n{markdown(rows)}")
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(rows, machine), indent=2) + "\n", encoding="utf-8")
