@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench dist lock clean
+.PHONY: help run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -61,6 +61,9 @@ fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many; guide
 
 bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 	@$(BIN)/python -m bench
+
+bench-peers: $(STAMP) ## The same beside Apache NiFi's own classes; needs Maven; NIFI_SRC names a release's source
+	@$(BIN)/python -m bench --peers
 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation

@@ -1,5 +1,6 @@
 """`python -m bench [CASE...]`: measure the engine beside the disk and print one table of ratios.
 
+--peers        beside Apache NiFi's own classes instead: needs a JDK of 21 or newer, and Maven
 --quick        smaller sizes: about a minute
 --dir DIR      where to work: on the disk that is to be measured (default: the system's temporary directory)
 --json FILE    write the table as JSON too
@@ -12,11 +13,15 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from bench import content, growth, memory, updates
-from bench.table import Row, as_json, describe_machine, filesystem_of, markdown, write_docs
+from bench import content, growth, memory, peers, peers_growth, updates
+from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
+from bench.harness import Harness, HarnessFailed
+from bench.table import PEERS, TABLE, Row, as_json, describe_machine, filesystem_of, markdown, write_docs
 from bench.workbench import FULL, QUICK, TINY, Workbench
 
 Case = Callable[[Workbench], Iterator[Row]]
@@ -32,39 +37,65 @@ CASES: dict[str, Case] = {
     "pauses": growth.pauses,
     "memory": memory.memory,
 }
+PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
+    "content": peers.contents,
+    "reads": peers.reads,
+    "updates": peers.updates,
+    "many": peers_growth.many,
+    "drops": peers_growth.drops,
+}
 SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
+PEER_SIZES = {"full": PEER_FULL, "quick": PEER_QUICK, "tiny": PEER_TINY}
 DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen cases; 0 whatever the targets say, because a busy machine is slow, not wrong."""
     options = _parser().parse_args(arguments)
-    unknown = set(options.cases) - set(CASES)
+    known: Mapping[str, object] = PEER_CASES if options.peers else CASES
+    unknown = set(options.cases) - set(known)
     if unknown:
-        print(f"unknown case {', '.join(sorted(unknown))}: there are {', '.join(CASES)}", file=sys.stderr)
+        print(f"unknown case {', '.join(sorted(unknown))}: there are {', '.join(known)}", file=sys.stderr)
         return 2
-    chosen = options.cases or list(CASES)
-    with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place:
+    chosen = options.cases or list(known)
+    with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place, ExitStack() as stack:
         directory = Path(place)
         if filesystem_of(directory) in ("tmpfs", "ramfs"):
             print("this is memory, not a disk: a sync costs nothing here; choose --dir", file=sys.stderr)
         machine = describe_machine(directory)
+        cases = CASES
+        if options.peers:
+            try:
+                harness = stack.enter_context(Harness.start(directory))
+            except HarnessFailed as error:
+                print(error, file=sys.stderr)
+                return 3
+            cases = _peer_cases(harness, options.size)
+            machine += f"; Apache NiFi {harness.version} on Java {harness.java}"
         rows: list[Row] = []
         for name in chosen:
-            rows += _run(name, Workbench(directory, SIZES[options.size], _sayer(name)))
+            rows += _run(name, cases[name], Workbench(directory, SIZES[options.size], _sayer(name)))
             for leftover in directory.iterdir():
                 shutil.rmtree(leftover)
     print(f"{machine}\n\n{markdown(rows)}")
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(rows, machine), indent=2) + "\n", encoding="utf-8")
     if options.write_docs:
-        write_docs(DOCUMENT, rows, f"{machine}; sizes: {options.size}")
+        write_docs(DOCUMENT, PEERS if options.peers else TABLE, rows, f"{machine}; sizes: {options.size}")
     return 0
+
+
+def _peer_cases(harness: Harness, size: str) -> dict[str, Case]:
+    def with_harness(case: Callable[[Arena], Iterator[Row]], bench: Workbench) -> Iterator[Row]:
+        return case(Arena(bench, PEER_SIZES[size], harness))
+
+    return {name: partial(with_harness, case) for name, case in PEER_CASES.items()}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the engine beside the disk.")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"any of {', '.join(CASES)}; all by default")
+    parser.add_argument("--peers", action="store_true", help=f"beside Apache NiFi: any of {', '.join(PEER_CASES)}")
     parser.add_argument("--size", choices=SIZES, default="full", help="tiny is for tests: its figures mean nothing")
     parser.add_argument("--quick", action="store_const", const="quick", dest="size", help="the same as --size quick")
     parser.add_argument("--dir", type=Path, help="where to work: on the disk to measure")
@@ -73,10 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(name: str, bench: Workbench) -> list[Row]:
+def _run(name: str, case: Case, bench: Workbench) -> list[Row]:
     begin = time.monotonic()
     rows = []
-    for row in CASES[name](bench):
+    for row in case(bench):
         rows.append(row)
         bench.say("")
         print(" | ".join(cell for cell in row.cells() if cell), file=sys.stderr)

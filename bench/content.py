@@ -8,7 +8,7 @@ from functools import partial
 
 from bench.rounds import seconds_of, settle, take_turns
 from bench.table import Row, Target
-from bench.workbench import Workbench
+from bench.workbench import Workbench, empty, make_sections
 from ullage_agent.engine.model import ContentClaim
 from ullage_agent.engine.repository import Repository
 
@@ -26,7 +26,7 @@ def batches(bench: Workbench) -> Iterator[Row]:
         bench.repository("batches", archive={"enabled": False}) as repository,
         bench.peer_file("batches.peer") as descriptor,
     ):
-        _make_sections(repository, sizes.warm_files)
+        make_sections(repository, sizes.warm_files)
 
         def ingest() -> None:
             for _ in range(sizes.batches):
@@ -37,7 +37,7 @@ def batches(bench: Workbench) -> Iterator[Row]:
         def engine() -> float:
             settle()
             seconds = seconds_of(ingest)
-            _empty(repository, "inbox")
+            empty(repository, "inbox")
             return seconds
 
         def engine_piling_up() -> float:
@@ -81,7 +81,7 @@ def stream(bench: Workbench) -> Iterator[Row]:
         def engine() -> float:
             settle()
             seconds = seconds_of(store)
-            _empty(repository, "inbox")
+            empty(repository, "inbox")
             return seconds
 
         def peer() -> float:
@@ -158,17 +158,3 @@ def _descriptor_path(repository: Repository, claim: ContentClaim) -> str:
     entry = repository.ledger.entry(claim.resource)
     assert entry is not None
     return repository.content.container_of(entry.claim).current_path(entry.claim)
-
-
-def _make_sections(repository: Repository, files: int) -> None:
-    """Touch every section once: a repository that is in use has all of its directories."""
-    content = bytes(int(repository.spec.claims.max_appendable_size))
-    for _ in range(files):
-        repository.handles.put(content)
-
-
-def _empty(repository: Repository, queue: str) -> None:
-    """Drop what a round has put in, give its space back and start a fresh log."""
-    repository.queues.drop(repository.queue(queue))
-    repository.checkpoint()
-    repository.reclamation.clean()

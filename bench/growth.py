@@ -108,10 +108,11 @@ class Pauses:
 
 
 class Prober:
-    """Commits single records and notes how long each took."""
+    """Commits single records, with a pause after each, and notes how long each took."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, pause_seconds: float = 0) -> None:
         self._repository = repository
+        self._pause_seconds = pause_seconds
         self._uuid = repository.queue("work").records(1)[0].uuid
 
     def quiet(self, count: int) -> list[float]:
@@ -127,6 +128,8 @@ class Prober:
             while not done.is_set():
                 waits.append(seconds_of(self._commit))
                 started.set()
+                if self._pause_seconds:
+                    time.sleep(self._pause_seconds)
 
         thread = threading.Thread(target=probe)
         thread.start()
@@ -145,10 +148,11 @@ class Prober:
 
 def _open_times(bench: Workbench, spec: ContentRepositorySpec, count: int) -> list[float]:
     """Seconds a FlowFile of several opens, each closed cleanly and without a checkpoint."""
-    return [_open_seconds(spec) / count for _ in range(bench.sizes.pause_rounds)]
+    return [open_seconds(spec) / count for _ in range(bench.sizes.pause_rounds)]
 
 
-def _open_seconds(spec: ContentRepositorySpec) -> float:
+def open_seconds(spec: ContentRepositorySpec) -> float:
+    """Opening and closing: what is measured is all of it."""
     gc.collect()
     begin = time.perf_counter()
     with Repository.open(spec):
@@ -159,25 +163,23 @@ def _crash_times(bench: Workbench, path: Path, count: int) -> list[float]:
     """The same without a clean end. An open after a crash publishes a snapshot, so each takes a copy of the ledger."""
     ledger, saved = path / "flowfile", path.with_name("recovery.flowfile")
     shutil.copytree(ledger, saved)
-    for log in saved.rglob("*.wal"):
-        _forget_close(log)
+    forget_closes(saved)
     times = []
     for _ in range(bench.sizes.pause_rounds):
         shutil.rmtree(ledger)
         shutil.copytree(saved, ledger)
         settle()
-        times.append(_open_seconds(spec_at(path, flow_file=RESIDENT)) / count)
+        times.append(open_seconds(spec_at(path, flow_file=RESIDENT)) / count)
     shutil.rmtree(saved)
     return times
 
 
-def _forget_close(log: Path) -> None:
-    """Blank a log's close frames, as if the process had been killed just before it wrote them."""
-    data = log.read_bytes()
-    at = data.rfind(b"ULLc")
-    if at >= 0:
-        with log.open("r+b") as file:
-            file.truncate(at)
+def forget_closes(ledger: Path) -> None:
+    """Cut off the logs' close frames, as if the process had been killed just before it wrote them."""
+    for log in ledger.rglob("*.wal"):
+        at = log.read_bytes().rfind(b"ULLc")
+        if at >= 0:
+            os.truncate(log, at)
 
 
 def _decode_seconds(snapshot: Path) -> float:

@@ -74,9 +74,14 @@ def _make(bench: Workbench, name: str, count: int, *, threshold: int) -> Path:
     return path
 
 
-def _probe(path: Path, threshold: int) -> dict[str, int]:
+def resident_bytes(path: Path, threshold: int) -> int:
+    """How large a fresh process is that opens the repository."""
+    return _probe(path, threshold, "--size-only")["rss"]
+
+
+def _probe(path: Path, threshold: int, *options: str) -> dict[str, int]:
     """What a fresh process that opens the repository uses."""
-    program = [sys.executable, "-m", "bench.probe", str(path), str(threshold)]
+    program = [sys.executable, "-m", "bench.probe", str(path), str(threshold), *options]
     result = subprocess.run(program, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, int] = json.loads(result.stdout)
     return figures

@@ -1,4 +1,4 @@
-"""`python -m bench.probe PATH THRESHOLD`: open a repository and print, as JSON, what memory that takes."""
+"""`python -m bench.probe PATH THRESHOLD [--size-only]`: open a repository; print, as JSON, what memory that takes."""
 
 import gc
 import json
@@ -19,6 +19,9 @@ def main() -> None:
         gc.collect()
         rss = resident_bytes()
         figures = repository.queue("inbox").figures()
+    if "--size-only" in sys.argv:
+        print(json.dumps({"rss": rss, "swapped": figures.swapped}))
+        return
     del repository
     gc.unfreeze()
     gc.collect()

@@ -5,7 +5,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench.table import Row, Target, duration
@@ -41,6 +41,20 @@ def take_turns(rounds: int, operations: int, engine: Timed, peer: Timed) -> Roun
             gc.collect()
             seconds.append(run())
     return result
+
+
+def rotate(rounds: int, sides: Mapping[str, Timed], *, warm: bool = True) -> dict[str, list[float]]:
+    """Run all sides `rounds` times, another one first each time, after one round (`warm`) that does not count."""
+    names = list(sides)
+    for name in names if warm else ():
+        sides[name]()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            gc.collect()
+            seconds[name].append(sides[name]())
+    return seconds
 
 
 def settle() -> None:
@@ -80,3 +94,13 @@ def in_threads(count: int, work: Callable[[int], None]) -> float:
     if failures:
         raise failures[0]
     return seconds
+
+
+def looped(threads: int, each: int, work: Callable[[int], None]) -> Timed:
+    """`each` calls of `work`, with the thread's number, in each of so many threads."""
+
+    def loop(number: int) -> None:
+        for _ in range(each):
+            work(number)
+
+    return lambda: in_threads(threads, loop)

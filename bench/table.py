@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-BEGIN = "<!-- bench: begin -->"
-END = "<!-- bench: end -->"
+TABLE = "bench"
+PEERS = "bench-peers"
+"""Which table: a document has the lines `<!-- NAME: begin -->` and `<!-- NAME: end -->` around each."""
 
 HEADINGS = ("Case", "What", "Against", "Ratio or figure (min - median - max)", "Target", "Met", "Medians")
 
@@ -118,11 +119,12 @@ def filesystem_of(directory: Path) -> str:
     return found
 
 
-def write_docs(document: Path, rows: Sequence[Row], machine: str) -> None:
-    """Replace what stands between the markers of a document by this run's machine and table."""
+def write_docs(document: Path, table: str, rows: Sequence[Row], machine: str) -> None:
+    """Replace what stands between the markers of a table by this run's machine and rows."""
+    begin, end = f"<!-- {table}: begin -->", f"<!-- {table}: end -->"
     text = document.read_text(encoding="utf-8")
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{document} has no lines {BEGIN} and {END} to write between")
-    document.write_text(f"{head}{BEGIN}\n\n{machine}.\n\n{markdown(rows)}\n\n{END}{tail}", encoding="utf-8")
+    head, found_begin, rest = text.partition(begin)
+    _, found_end, tail = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"{document} has no lines {begin} and {end} to write between")
+    document.write_text(f"{head}{begin}\n\n{machine}.\n\n{markdown(rows)}\n\n{end}{tail}", encoding="utf-8")

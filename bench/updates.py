@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from bench.rounds import in_threads, take_turns
+from bench.rounds import looped, take_turns
 from bench.table import Row, Target, duration
 from bench.workbench import SharedLog, SlowDisk, Workbench, fill
 from ullage_agent.engine.model import Update, pack_attributes
@@ -52,7 +52,7 @@ def threads(bench: Workbench) -> Iterator[Row]:
             for what, engine, peer_name, peer, target in comparisons:
                 bench.say(f"{what}, {count} threads, {peer_name}")
                 turns = take_turns(
-                    bench.sizes.rounds, each * count, _looped(count, each, engine), _looped(count, each, peer)
+                    bench.sizes.rounds, each * count, looped(count, each, engine), looped(count, each, peer)
                 )
                 yield turns.row("updates", f"{what}: {_threads(count)}", f"write + fdatasync, {peer_name}", target)
 
@@ -70,8 +70,8 @@ def slow_disk(bench: Workbench) -> Iterator[Row]:
         )
         for what, commit in cases:
             bench.say(f"{what} on a slow disk")
-            one = _looped(1, each, commit)
-            all_threads = _looped(many, each, commit)
+            one = looped(1, each, commit)
+            all_threads = looped(many, each, commit)
             turns = take_turns(bench.sizes.rounds, each, all_threads, one)
             gains = tuple(many * alone / together for together, alone in zip(turns.engine, turns.peer, strict=True))
             alone = duration(statistics.median(turns.peer) / each)
@@ -106,19 +106,11 @@ def batches(bench: Workbench) -> Iterator[Row]:
 
                 bench.say(f"{size} records a commit")
                 turns = take_turns(
-                    bench.sizes.rounds, commits * size, _looped(1, commits, engine), _looped(1, commits, peer)
+                    bench.sizes.rounds, commits * size, looped(1, commits, engine), looped(1, commits, peer)
                 )
                 yield turns.row(
                     "updates", f"{size:,} records a commit, a record", "write + fdatasync of the same bytes"
                 )
-
-
-def _looped(threads: int, each: int, commit: Commit) -> Callable[[], float]:
-    def work(number: int) -> None:
-        for _ in range(each):
-            commit(number)
-
-    return lambda: in_threads(threads, work)
 
 
 def _touch_one(repository: Repository) -> None:

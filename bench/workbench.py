@@ -125,6 +125,20 @@ def fill(
         say(f"{numbers.stop:,} of {count:,} FlowFiles")
 
 
+def make_sections(repository: Repository, files: int) -> None:
+    """Touch every section once: a repository that is in use has all of its directories."""
+    content = bytes(int(repository.spec.claims.max_appendable_size))
+    for _ in range(files):
+        repository.handles.put(content)
+
+
+def empty(repository: Repository, queue: str) -> None:
+    """Drop what a round has put in, give its space back and start a fresh log."""
+    repository.queues.drop(repository.queue(queue))
+    repository.checkpoint()
+    repository.reclamation.clean()
+
+
 class SlowDisk(OsFiles):
     """The operating system's files on a disk whose sync takes `seconds` longer."""
 
@@ -136,6 +150,25 @@ class SlowDisk(OsFiles):
 
     def open(self, path: str, *, writable: bool = False) -> File:
         return SlowFile(super().open(path, writable=writable), self.seconds)
+
+
+class UnsyncedDisk(OsFiles):
+    """The operating system's files, none of them ever synced: to prepare in a hurry what is measured later."""
+
+    def create(self, path: str) -> File:
+        return _unsynced(super().create(path))
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        return _unsynced(super().open(path, writable=writable))
+
+    def sync_directory(self, path: str) -> None:
+        """Not done."""
+
+
+def _unsynced(file: File) -> File:
+    unsynced = SlowFile(file, 0)
+    unsynced.sync = lambda: None  # type: ignore[method-assign]
+    return unsynced
 
 
 class SlowFile:

@@ -1,0 +1,124 @@
+package harness;
+
+import java.io.IOException;
+import java.lang.reflect.Proxy;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import org.apache.nifi.controller.FileSystemSwapManager;
+import org.apache.nifi.controller.queue.FlowFileQueue;
+import org.apache.nifi.controller.repository.FileSystemRepository;
+import org.apache.nifi.controller.repository.FlowFileRecord;
+import org.apache.nifi.controller.repository.FlowFileRepository;
+import org.apache.nifi.controller.repository.QueueProvider;
+import org.apache.nifi.controller.repository.RepositoryRecord;
+import org.apache.nifi.controller.repository.StandardContentRepositoryContext;
+import org.apache.nifi.controller.repository.StandardRepositoryRecord;
+import org.apache.nifi.controller.repository.SwapManagerInitializationContext;
+import org.apache.nifi.controller.repository.WriteAheadFlowFileRepository;
+import org.apache.nifi.controller.repository.claim.ContentClaim;
+import org.apache.nifi.controller.repository.claim.ResourceClaimManager;
+import org.apache.nifi.controller.repository.claim.StandardResourceClaimManager;
+import org.apache.nifi.events.EventReporter;
+import org.apache.nifi.util.NiFiProperties;
+
+/** NiFi's three repositories in one directory, as its FlowController opens them, with one queue. */
+final class Repositories {
+    /** As shipped: nifi.content.claim.max.appendable.size. */
+    static final long MAX_APPENDABLE_BYTES = 50 * 1024;
+
+    final ResourceClaimManager claims = new StandardResourceClaimManager();
+    final FileSystemRepository content;
+    final WriteAheadFlowFileRepository flowFiles;
+    final FileSystemSwapManager swap;
+    final FlowFileQueue queue;
+    final Path contentPath;
+
+    /** What recovery, `fill` and swapping in put into the queue. */
+    final List<FlowFileRecord> queued = new ArrayList<>();
+    final Map<Integer, List<ContentClaim>> written = new HashMap<>();
+    final List<String> swapLocations = new ArrayList<>();
+    final long openNanos;
+
+    Repositories(final Path directory, final boolean sync) throws Exception {
+        contentPath = directory.resolve("content");
+        final NiFiProperties properties = NiFiProperties.createBasicNiFiProperties("", Map.of(
+            "nifi.content.repository.directory.default", contentPath.toString(),
+            "nifi.content.repository.always.sync", String.valueOf(sync),
+            "nifi.content.repository.archive.enabled", "false",
+            "nifi.flowfile.repository.directory", directory.resolve("flowfile").toString(),
+            "nifi.flowfile.repository.always.sync", String.valueOf(sync),
+            "nifi.flowfile.repository.checkpoint.interval", "10 hours")); // the bench says when
+        queue = queueOf(queued);
+        content = new FileSystemRepository(properties);
+        content.initialize(new StandardContentRepositoryContext(claims, EventReporter.NO_OP));
+        final long begin = System.nanoTime();
+        flowFiles = new WriteAheadFlowFileRepository(properties);
+        flowFiles.initialize(claims);
+        swap = new FileSystemSwapManager(properties);
+        swap.initialize(swapContext());
+        final QueueProvider queues = () -> Collections.singletonList(queue);
+        flowFiles.loadFlowFiles(queues);
+        openNanos = System.nanoTime() - begin;
+    }
+
+    void update(final Collection<RepositoryRecord> records) throws IOException {
+        flowFiles.updateRepository(records);
+    }
+
+    /** A record that creates a FlowFile, as a session hands it to the FlowFile repository. */
+    RepositoryRecord creation(final FlowFileRecord flowFile) {
+        final StandardRepositoryRecord record = new StandardRepositoryRecord((FlowFileQueue) null);
+        record.setWorking(flowFile, flowFile.getAttributes(), flowFile.getContentClaim() != null);
+        record.setDestination(queue);
+        return record;
+    }
+
+    void close() throws IOException {
+        flowFiles.close();
+        content.shutdown();
+    }
+
+    private SwapManagerInitializationContext swapContext() {
+        return new SwapManagerInitializationContext() {
+            @Override
+            public FlowFileRepository getFlowFileRepository() {
+                return flowFiles;
+            }
+
+            @Override
+            public ResourceClaimManager getResourceClaimManager() {
+                return claims;
+            }
+
+            @Override
+            public EventReporter getEventReporter() {
+                return EventReporter.NO_OP;
+            }
+        };
+    }
+
+    /** A queue that is a list: the repositories ask a queue for its identifier, and recovery puts FlowFiles into it. */
+    private static FlowFileQueue queueOf(final List<FlowFileRecord> queued) {
+        final String identifier = new UUID(0, 1).toString();
+        return (FlowFileQueue) Proxy.newProxyInstance(
+            Repositories.class.getClassLoader(),
+            new Class<?>[] {FlowFileQueue.class},
+            (proxy, method, arguments) -> switch (method.getName()) {
+                case "getIdentifier" -> identifier;
+                case "put" -> {
+                    queued.add((FlowFileRecord) arguments[0]);
+                    yield null;
+                }
+                case "hashCode" -> 1;
+                case "equals" -> proxy == arguments[0];
+                case "toString" -> "the queue";
+                default -> throw new UnsupportedOperationException(method.toString());
+            });
+    }
+}
