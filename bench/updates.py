@@ -42,7 +42,7 @@ def threads(bench: Workbench) -> Iterator[Row]:
             shared.commit(frame)
 
         comparisons: tuple[tuple[str, Commit, str, Commit, Target | None], ...] = (
-            ("get, put_attribute, transfer, commit", by_session, "a file each", own_file, Target(0.7)),
+            ("get, put_attribute, transfer, commit", by_session, "a file each", own_file, None),
             ("one Update, committed", by_transaction, "a file each", own_file, Target(0.7)),
             ("get, put_attribute, transfer, commit", by_session, "one shared group commit", one_file, None),
             ("one Update, committed", by_transaction, "one shared group commit", one_file, None),
