@@ -17,16 +17,22 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from ullage_agent.sections import DNS_LABEL, Percentage, Section
 from ullage_agent.units import Duration as Duration  # part of the contract: whoever reads it has them
 from ullage_agent.units import Quantity as Quantity
+from ullage_agent.window_sections import Emergency as Emergency
+from ullage_agent.window_sections import Maintenance as Maintenance
+from ullage_agent.window_sections import MaintenanceOperation as MaintenanceOperation
+from ullage_agent.window_sections import Overrun as Overrun
+from ullage_agent.window_sections import Window as Window
+from ullage_agent.window_sections import WindowKind as WindowKind
+from ullage_agent.window_sections import window_problems
 
 GROUP: Final = "ullage.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = "ullage.dev/v1alpha1"
 KIND: Final = "ContentRepository"
 
-Percentage = Annotated[int, Meta(ge=0, le=100)]
-DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
 RESERVED_PATHS: Final = frozenset({"flowfile", "swap", "provenance", "lock", "ullage.json"})
@@ -36,12 +42,13 @@ LATER: Final[dict[str, frozenset[str]]] = {
     "spec": frozenset(
         {
             *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-            *("maintenance", "provenance", "leases", "service", "tls", "auth", "planning"),
+            *("provenance", "leases", "service", "tls", "auth", "planning"),
             *("deletionPolicy", "updateStrategy"),
         }
     ),
     "spec.storage": frozenset({"localPersistentVolume", "provenanceDirectories"}),
     "spec.storage.containers": frozenset({"evacuate"}),
+    "spec.maintenance": frozenset({"maxConcurrentNodes", "blockers"}),
     "spec.compaction": frozenset(
         {
             *("enabled", "policy", "triggers", "checkFrequency", "bytesPerSecond", "minUsedPercentage"),
@@ -84,17 +91,14 @@ CHOICES: Final[dict[str, type[enum.StrEnum]]] = {
     "spec.durability.mode": DurabilityMode,
     "spec.truncation.mode": TruncationMode,
     "spec.flowFile.queueDefaults.priority": QueuePriority,
+    "spec.maintenance.windows[].kind": WindowKind,
+    "spec.maintenance.windows[].operations[]": MaintenanceOperation,
+    "spec.maintenance.windows[].overrun": Overrun,
 }
 """For the message of a wrong one."""
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Strict, immutable, camelCase outside; `frozen` and `kw_only` are repeated below because type checkers
-    do not inherit them.
-    """
-
-
-class HostPath(_Section, frozen=True, kw_only=True):
+class HostPath(Section, frozen=True, kw_only=True):
     """A directory of the node."""
 
     path: str = "/var/lib/ullage"
@@ -102,7 +106,7 @@ class HostPath(_Section, frozen=True, kw_only=True):
     (NiFi: none)."""
 
 
-class Container(_Section, frozen=True, kw_only=True):
+class Container(Section, frozen=True, kw_only=True):
     """One directory of content, best on a volume of its own: the repository stripes over its containers."""
 
     name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
@@ -118,7 +122,7 @@ class Container(_Section, frozen=True, kw_only=True):
     others, set it: there a percentage of the volume says nothing about the repository (NiFi: none)."""
 
 
-class Storage(_Section, frozen=True, kw_only=True):
+class Storage(Section, frozen=True, kw_only=True):
     """Where the repository lies."""
 
     host_path: HostPath = HostPath()
@@ -135,7 +139,7 @@ class Storage(_Section, frozen=True, kw_only=True):
     for small repositories."""
 
 
-class Claims(_Section, frozen=True, kw_only=True):
+class Claims(Section, frozen=True, kw_only=True):
     """How content is packed into resource claims."""
 
     max_appendable_size: Quantity = Quantity(50 * 1024)
@@ -156,7 +160,7 @@ class Claims(_Section, frozen=True, kw_only=True):
     truncation)."""
 
 
-class Durability(_Section, frozen=True, kw_only=True):
+class Durability(Section, frozen=True, kw_only=True):
     """When an answer may be given. In both modes acknowledged means durable."""
 
     mode: DurabilityMode = DurabilityMode.COMMIT
@@ -169,7 +173,7 @@ class Durability(_Section, frozen=True, kw_only=True):
     each answer."""
 
 
-class Archive(_Section, frozen=True, kw_only=True):
+class Archive(Section, frozen=True, kw_only=True):
     """Dead content, kept for replay."""
 
     enabled: bool = True
@@ -199,7 +203,7 @@ class Archive(_Section, frozen=True, kw_only=True):
     none)."""
 
 
-class QueueDefaults(_Section, frozen=True, kw_only=True):
+class QueueDefaults(Section, frozen=True, kw_only=True):
     """What a queue has that says nothing else."""
 
     priority: QueuePriority = QueuePriority.FIRST_IN_FIRST_OUT
@@ -217,7 +221,7 @@ class QueueDefaults(_Section, frozen=True, kw_only=True):
     unasked (NiFi: a connection's FlowFile expiration)."""
 
 
-class FlowFileSettings(_Section, frozen=True, kw_only=True):
+class FlowFileSettings(Section, frozen=True, kw_only=True):
     """The write-ahead log, its checkpoints, and the queues."""
 
     partitions: Annotated[int, Meta(ge=1, le=256)] = 1
@@ -246,7 +250,7 @@ class FlowFileSettings(_Section, frozen=True, kw_only=True):
     """What a queue has that says nothing else (NiFi: the defaults of a connection)."""
 
 
-class Truncation(_Section, frozen=True, kw_only=True):
+class Truncation(Section, frozen=True, kw_only=True):
     """Cutting off dead tails of resource claims that are still in use."""
 
     enabled: bool = True
@@ -264,7 +268,7 @@ class Truncation(_Section, frozen=True, kw_only=True):
     """Time between two runs of the truncation (NiFi: a constant, the same)."""
 
 
-class Compaction(_Section, frozen=True, kw_only=True):
+class Compaction(Section, frozen=True, kw_only=True):
     """What deletion promises. Compaction itself comes with a later version."""
 
     deleted_retention: Duration = Duration(168 * 3_600_000)
@@ -272,7 +276,7 @@ class Compaction(_Section, frozen=True, kw_only=True):
     (Ambry: store.deleted.message.retention.hours)."""
 
 
-class ContentRepositorySpec(_Section, frozen=True, kw_only=True):
+class ContentRepositorySpec(Section, frozen=True, kw_only=True):
     """The wish: everything the engine obeys."""
 
     storage: Storage = Storage()
@@ -282,10 +286,17 @@ class ContentRepositorySpec(_Section, frozen=True, kw_only=True):
     flow_file: FlowFileSettings = FlowFileSettings()
     truncation: Truncation = Truncation()
     compaction: Compaction = Compaction()
+    maintenance: Maintenance = Maintenance()
 
     def __post_init__(self) -> None:
         """Hold the rules that join several fields, or that a bare type cannot say."""
-        if problems := [*_storage_problems(self.storage), *_minimum_problems(self), *_order_problems(self)]:
+        problems = [
+            *_storage_problems(self.storage),
+            *_minimum_problems(self),
+            *_order_problems(self),
+            *window_problems(self.maintenance),
+        ]
+        if problems:
             raise ContractError("; ".join(problems))
 
     @classmethod
@@ -301,7 +312,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)] = "default"
 
 
-class ContentRepository(_Section, frozen=True, kw_only=True):
+class ContentRepository(Section, frozen=True, kw_only=True):
     """One object: `apiVersion`, `kind`, `metadata`, `spec`."""
 
     api_version: Literal["ullage.dev/v1alpha1"] = API_VERSION
@@ -378,8 +389,8 @@ def _name_field(message: str) -> str:
     if match := re.fullmatch(r"Object (contains unknown|missing required) field `(.+)`", reason):
         path = f"{path}.{match[2]}".lstrip(".")
         reason = "unknown field" if match[1] == "contains unknown" else "required field is missing"
-    if path in CHOICES:
-        reason += f", expected one of {', '.join(CHOICES[path])}"
+    if choices := CHOICES.get(re.sub(r"\[(?:[0-9]+|\.\.\.)\]", "[]", path)):
+        reason += f", expected one of {', '.join(choices)}"
     return f"{path}: {reason[:1].lower()}{reason[1:]}" if path else reason
 
 

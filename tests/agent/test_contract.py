@@ -225,6 +225,7 @@ def test_a_negative_unit_cannot_be_built(unit: type[Quantity | Duration]) -> Non
             (f"{{compaction: {{{name}: 1}}}}", f"spec.compaction.{name}")
             for name in sorted(contract.LATER["spec.compaction"])
         ),
+        ("{maintenance: {maxConcurrentNodes: 1}}", "spec.maintenance.maxConcurrentNodes"),
         ("{storage: {localPersistentVolume: {}}}", "spec.storage.localPersistentVolume"),
         ("{storage: {provenanceDirectories: []}}", "spec.storage.provenanceDirectories"),
         (
@@ -240,10 +241,10 @@ def test_a_field_of_a_later_version_is_refused_by_name(spec: str, path: str) -> 
 
 def test_all_fields_of_later_versions_are_named_at_once() -> None:
     """Nobody has to run the command once for each field."""
-    message = refusal("{provenance: {enabled: true}, maintenance: {paused: true}}")
+    message = refusal("{provenance: {enabled: true}, maintenance: {blockers: {}}}")
 
     assert "spec.provenance is not supported" in message
-    assert "spec.maintenance is not supported" in message
+    assert "spec.maintenance.blockers is not supported" in message
 
 
 @pytest.mark.parametrize(

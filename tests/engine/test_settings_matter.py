@@ -13,14 +13,18 @@ from ullage_agent.contract import (
     ContentRepositorySpec,
     DurabilityMode,
     Duration,
+    Emergency,
     HostPath,
+    MaintenanceOperation,
     Quantity,
     QueueDefaults,
     QueuePriority,
     TruncationMode,
+    Window,
 )
 from ullage_agent.engine.errors import BackPressure, DiskFull
 from ullage_agent.engine.maintenance import Maintenance
+from ullage_agent.windows import Calendar
 
 KB = 1024
 HOUR = 3_600_000
@@ -158,6 +162,17 @@ def _purged(workshop: Workshop) -> object:
     return repository.handles.purge()
 
 
+def _ticket(free_percentage: float | None = None) -> Observe:
+    """What a run may do at that moment, a Tuesday evening."""
+
+    def observe(workshop: Workshop) -> object:
+        calendar = Calendar(_opened(workshop).spec.maintenance)
+        ticket = calendar.ticket(MaintenanceOperation, workshop.clock.millis, free_percentage)
+        return ticket.operations, ticket.not_after_millis
+
+    return observe
+
+
 def _opened(workshop: Workshop) -> Any:
     assert workshop.repository is not None
     return workshop.repository
@@ -177,6 +192,8 @@ ROOMY = {"storage": {"containers": _quota(10_000 * KB)}}
 SMALL = {"storage": {"containers": _quota(100 * KB)}}
 EAGER = {"mode": TruncationMode.EAGER}
 PRESSED = {"archive": {"enabled": False}, "storage": {"containers": _quota(500 * KB)}}
+
+NIGHTS = {"windows": (Window(name="night", schedule="0 23 * * *", duration=Duration(HOUR)),)}
 
 CASES: dict[str, Case] = {
     "storage.containers.name": Case(
@@ -245,6 +262,16 @@ CASES: dict[str, Case] = {
     ),
     "truncation.frequency": Case({}, {"truncation": {"frequency": Duration(10_000)}}, _due_after(20)),
     "compaction.deletedRetention": Case({}, {"compaction": {"deleted_retention": Duration(60_000)}}, _purged),
+    "maintenance.paused": Case({}, {"maintenance": {"paused": True}}, _ticket()),
+    "maintenance.timeZone": Case(
+        {"maintenance": NIGHTS}, {"maintenance": NIGHTS | {"time_zone": "Europe/Berlin"}}, _ticket()
+    ),
+    "maintenance.windows": Case({}, {"maintenance": NIGHTS}, _ticket()),
+    "maintenance.emergency.minFreePercentage": Case(
+        {"maintenance": NIGHTS},
+        {"maintenance": NIGHTS | {"emergency": Emergency(min_free_percentage=10)}},
+        _ticket(free_percentage=8.0),
+    ),
 }
 
 

@@ -1,0 +1,15 @@
+"""What all sections of the contract are made of."""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+Percentage = Annotated[int, Meta(ge=0, le=100)]
+DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Strict, immutable, camelCase outside; `frozen` and `kw_only` are repeated in each because type checkers
+    do not inherit them.
+    """

@@ -1,0 +1,281 @@
+"""Windows: when reclamation may run. Pure: a moment goes in, an answer with its reason comes out.
+
+A window opens at each time of its schedule (cron, in the zone of `spec.maintenance.timeZone`) and stays open for its
+duration in elapsed time; openings that touch or overlap are one. For an operation:
+
+    no window names it                 always allowed
+    an open Deny window names it       closed, whatever else is open
+    Allow windows name it              allowed while one of them is open
+    something cannot be read           closed: an Allow window that never opens, a Deny window that never closes
+
+Rules and names are those of Argo CD's sync windows; failing closed is not: a mistyped night must not become any time.
+
+Clock changes as Debian's cron handles them: a fixed time that the change skips comes right after the gap, one that it
+repeats comes the first time only; schedules whose minute or hour begins with `*` follow elapsed time. Not held: where
+clocks change by half an hour (Lord Howe Island alone), cronsim lets the latter miss openings on the day of the change.
+"""
+
+import zoneinfo
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from ullage_agent.contract import (
+    Maintenance,
+    MaintenanceOperation,
+    Overrun,
+    Window,
+    WindowKind,
+)
+
+HORIZON_MILLIS: Final = 8 * 24 * 3_600_000
+"""How far ahead a closing is looked for: more than the longest window. A ticket never reaches further."""
+
+FOLD_MILLIS: Final = 3 * 3_600_000
+"""How much earlier a schedule is entered than asked: entered in an hour that comes twice, cron's order of wall times
+is not that of real ones. No zone sets its clocks back by more."""
+
+OPENINGS_MAX: Final = 1_000
+"""Openings looked at, one inside Deny windows after the other, before the answer is that none is in sight."""
+
+CRON_FIELDS: Final = 5
+
+EMERGENCY_OPERATIONS: Final = (MaintenanceOperation.DELETE, MaintenanceOperation.TRUNCATE)
+"""They move no bytes, so they need no room and cost next to nothing."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one operation at one moment. Times are milliseconds since 1970.
+
+    `closes_millis`: when an allowed operation stops being so, None if nothing in sight closes it; `overrun`: what
+    becomes then of a run under way. `opens_millis`: from when on it is allowed, None if nothing in sight opens it.
+    """
+
+    operation: MaintenanceOperation
+    is_allowed: bool
+    may_start: bool
+    closes_millis: int | None
+    overrun: Overrun
+    opens_millis: int | None
+    reason: str
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+    """The permission that a run needs. It covers `operations`; without any it is a refusal, and `reason` says why.
+
+    From `not_after_millis` on the run stops after its present action; None: it may finish.
+    """
+
+    operations: tuple[MaintenanceOperation, ...]
+    not_after_millis: int | None
+    reason: str
+
+
+class Calendar:
+    """The windows of one `spec.maintenance`, read once."""
+
+    def __init__(self, maintenance: Maintenance) -> None:
+        self._maintenance = maintenance
+        zone, zone_problem = _zone(maintenance.time_zone)
+        self.zone = zone
+        self._schedules = [
+            _Schedule(window, zone, zone_problem or _schedule_problem(window, f"spec.maintenance.windows[{index}]"))
+            for index, window in enumerate(maintenance.windows)
+        ]
+        problems = [zone_problem, *(schedule.problem for schedule in self._schedules)]
+        self.problems: tuple[str, ...] = tuple(dict.fromkeys(filter(None, problems)))
+
+    def verdict(self, operation: MaintenanceOperation, millis: int) -> Verdict:
+        """Whether the operation is allowed at that moment, may start, until when or from when on, and why."""
+        opens = self._opening(operation, millis)
+        if opens != millis:
+            return Verdict(
+                operation=operation,
+                is_allowed=False,
+                may_start=False,
+                closes_millis=None,
+                overrun=Overrun.STOP,
+                opens_millis=opens,
+                reason=self._why_closed(operation, millis, opens),
+            )
+        closes, overrun = self._closing(operation, millis)
+        open_now = [s for s in self._of(operation, WindowKind.ALLOW) if s.is_open(millis)]
+        cutoff = min((int(schedule.window.start_cutoff) for schedule in open_now), default=0)
+        may_start = closes is None or millis < closes - cutoff
+        names = ", ".join(schedule.window.name for schedule in open_now)
+        reason = f"in window {names}" if names else f"no window is about {operation}"
+        if not names and self._of(operation, WindowKind.DENY):
+            reason = "outside of every Deny window"
+        if not may_start:
+            reason = f"nothing starts in the last {min(s.window.start_cutoff for s in open_now)} of window {names}"
+        return Verdict(
+            operation=operation,
+            is_allowed=True,
+            may_start=may_start,
+            closes_millis=closes,
+            overrun=overrun,
+            opens_millis=millis,
+            reason=reason,
+        )
+
+    def ticket(
+        self, operations: Iterable[MaintenanceOperation], millis: int, free_percentage: float | None = None
+    ) -> Ticket:
+        """Permission for those of the operations that may start now, until the first of them has to stop.
+
+        `free_percentage` of the fullest container: below the emergency's floor, Delete and Truncate need no window.
+        """
+        verdicts = [self.verdict(operation, millis) for operation in operations]
+        floor = self._maintenance.emergency.min_free_percentage
+        if free_percentage is not None and free_percentage < floor and not self._maintenance.paused:
+            if urgent := tuple(v.operation for v in verdicts if v.operation in EMERGENCY_OPERATIONS):
+                reason = f"emergency: {free_percentage:.1f}% free, below {floor}%; windows are ignored"
+                return Ticket(operations=urgent, not_after_millis=None, reason=reason)
+        granted = [verdict for verdict in verdicts if verdict.may_start]
+        reasons = dict.fromkeys(verdict.reason for verdict in granted or verdicts)
+        ends = [end for verdict in granted if (end := _end_of_run(verdict, millis)) is not None]
+        return Ticket(
+            operations=tuple(verdict.operation for verdict in granted),
+            not_after_millis=min(ends, default=None),
+            reason="; ".join(reasons) or "no operation was asked for",
+        )
+
+    def _of(self, operation: MaintenanceOperation, kind: WindowKind) -> list["_Schedule"]:
+        return [s for s in self._schedules if s.window.kind == kind and operation in s.window.operations]
+
+    def _opening(self, operation: MaintenanceOperation, millis: int) -> int | None:
+        """The first moment from `millis` on at which the operation is allowed."""
+        if self._maintenance.paused:
+            return None
+        allows, denies = self._of(operation, WindowKind.ALLOW), self._of(operation, WindowKind.DENY)
+        for _ in range(OPENINGS_MAX):
+            denied = [end for schedule in denies if (end := schedule.end_at(millis)) is not None]
+            if denied:
+                if max(denied) - millis >= HORIZON_MILLIS:
+                    return None
+                millis = max(denied)
+                continue
+            if not allows or any(schedule.is_open(millis) for schedule in allows):
+                return millis
+            starts = [start for schedule in allows if (start := schedule.next_start(millis)) is not None]
+            if not starts:
+                return None
+            millis = min(starts)
+        return None
+
+    def _closing(self, operation: MaintenanceOperation, millis: int) -> tuple[int | None, Overrun]:
+        """When an operation allowed at `millis` stops being so, and what the windows that end it say of a run."""
+        allows, denies = self._of(operation, WindowKind.ALLOW), self._of(operation, WindowKind.DENY)
+        if not allows and not denies:
+            return None, Overrun.FINISH
+        end, enders = _union_end(allows, millis, millis + HORIZON_MILLIS)
+        starts = [(start, schedule) for schedule in denies if (start := schedule.next_start(millis)) is not None]
+        first = min((start for start, _ in starts), default=end)
+        if first <= end:
+            denying = [schedule for start, schedule in starts if start == first]
+            end, enders = first, denying if first < end else [*denying, *enders]
+        if end >= millis + HORIZON_MILLIS:
+            return None, Overrun.STOP
+        must_stop = any(schedule.window.overrun == Overrun.STOP for schedule in enders)
+        return end, Overrun.STOP if must_stop else Overrun.FINISH
+
+    def _why_closed(self, operation: MaintenanceOperation, millis: int, opens: int | None) -> str:
+        if self._maintenance.paused:
+            return "spec.maintenance.paused is true"
+        denying = [s for s in self._of(operation, WindowKind.DENY) if s.is_open(millis)]
+        allows = self._of(operation, WindowKind.ALLOW)
+        when = "no opening is in sight" if opens is None else f"opens at {in_words(opens, self._maintenance)}"
+        broken = [s.problem for s in (denying or allows) if s.problem is not None]
+        if broken:
+            return f"{'; '.join(dict.fromkeys(broken))}: kept closed; {when}"
+        if denying:
+            return f"denied by window {', '.join(s.window.name for s in denying)}; {when}"
+        return f"outside of window {', '.join(s.window.name for s in allows)}; {when}"
+
+
+class _Schedule:
+    """One window in real time. `problem`: it cannot be read, so it is closed to what it governs."""
+
+    def __init__(self, window: Window, zone: zoneinfo.ZoneInfo | None, problem: str | None) -> None:
+        self.window = window
+        self.problem = problem
+        self._zone = zone
+        self._duration = int(window.duration)
+        self._is_every_minute = window.schedule.split() == ["*"] * CRON_FIELDS
+
+    def is_open(self, millis: int) -> bool:
+        if self.problem is not None:
+            return self.window.kind == WindowKind.DENY
+        start = self.next_start(millis - self._duration)
+        return start is not None and start <= millis
+
+    def end_at(self, millis: int) -> int | None:
+        """The end of the opening at that moment, at most the horizon ahead; None if it is not open."""
+        if self.problem is not None:
+            return millis + HORIZON_MILLIS if self.window.kind == WindowKind.DENY else None
+        if self._is_every_minute:
+            return millis + HORIZON_MILLIS
+        end: int | None = None
+        for start in self._starts(millis - self._duration):
+            if start > (millis if end is None else end):
+                break
+            end = start + self._duration
+            if end >= millis + HORIZON_MILLIS:
+                return millis + HORIZON_MILLIS
+        return end
+
+    def next_start(self, millis: int) -> int | None:
+        """The first time after that moment at which the schedule opens; None if it never does again."""
+        return None if self.problem is not None else next(self._starts(millis), None)
+
+    def _starts(self, after: int) -> Iterator[int]:
+        """The times of the schedule after that moment, in order."""
+        entered = datetime.fromtimestamp((after - FOLD_MILLIS) // 1000, UTC).astimezone(self._zone)
+        for moment in CronSim(self.window.schedule, entered):
+            start = int(moment.timestamp()) * 1000
+            if start > after:
+                yield start
+
+
+def in_words(millis: int, maintenance: Maintenance) -> str:
+    """A moment in the zone of the schedules, or in UTC where that is unknown: `2026-03-01T01:00:00+00:00`."""
+    zone, _ = _zone(maintenance.time_zone)
+    return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=millis)).astimezone(zone or UTC).isoformat()
+
+
+def _union_end(allows: Sequence[_Schedule], millis: int, limit: int) -> tuple[int, list[_Schedule]]:
+    """The first moment with none of these windows open, at most `limit`, and the windows that reach it."""
+    end, last = millis if allows else limit, list(allows)
+    while end < limit:
+        ends = [(reached, schedule) for schedule in allows if (reached := schedule.end_at(end)) is not None]
+        if not ends:
+            break
+        end = max(reached for reached, _ in ends)
+        last = [schedule for reached, schedule in ends if reached == end]
+    return min(end, limit), last
+
+
+def _end_of_run(verdict: Verdict, millis: int) -> int | None:
+    if verdict.closes_millis is not None:
+        return verdict.closes_millis if verdict.overrun == Overrun.STOP else None
+    return millis + HORIZON_MILLIS if verdict.overrun == Overrun.STOP else None
+
+
+def _zone(name: str) -> tuple[zoneinfo.ZoneInfo | None, str | None]:
+    try:
+        return zoneinfo.ZoneInfo(name), None
+    except (KeyError, ValueError, OSError):  # not there; not a name; a directory of names
+        return None, f"spec.maintenance.timeZone: {name!r} is no IANA time zone, such as UTC or Europe/Berlin"
+
+
+def _schedule_problem(window: Window, field: str) -> str | None:
+    if len(window.schedule.split()) != CRON_FIELDS:
+        return f"{field}.schedule: {window.schedule!r} is not cron with five fields, such as '0 1 * * *'"
+    try:
+        CronSim(window.schedule, datetime.fromtimestamp(0, UTC))
+    except CronSimError as error:
+        return f"{field}.schedule: {window.schedule!r} is not cron: {str(error).lower()}"
+    return None
