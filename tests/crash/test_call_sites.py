@@ -30,6 +30,7 @@ NO_FILES = {
     "writer": "a content writer's sync, found inside it",
     "_writer": "the same",
     "partition": "a partition's sync, found inside it",
+    "_backup": "a repository's backup, whose calls are found inside it",
     "_swap_files": "a swap file's write, found inside it",
 }
 """Receivers of methods with the same names; whoever is not listed here is taken for a file."""

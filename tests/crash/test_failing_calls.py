@@ -26,8 +26,8 @@ SHARE = float(os.environ.get("ULLAGE_FAULTS", "0"))
 SAMPLE = 18
 """Runs of each workload in CI: half a minute in all."""
 
-HEALTHY = [name for name in WORKLOADS if name != "errors"]
-"""The other one breaks its own calls."""
+HEALTHY = [name for name in WORKLOADS if name not in {"errors", "backups"}]
+"""The others break their own calls. tests/engine/test_backup.py fails those of a backup."""
 
 
 def chosen(name: str) -> list[tuple[str, int]]:

@@ -34,6 +34,7 @@ from tests.crash.steps import (
     truncate,
     wait,
 )
+from tests.support import ManualClock
 from ullage_agent.contract import (
     Archive,
     Claims,
@@ -48,6 +49,7 @@ from ullage_agent.contract import (
     Truncation,
     TruncationMode,
 )
+from ullage_agent.engine.repository import Repository
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,17 @@ SPEC = ContentRepositorySpec(
 
 def _with(**sections: object) -> ContentRepositorySpec:
     return msgspec.structs.replace(SPEC, **sections)
+
+
+def backup(repository: Repository, clock: ManualClock) -> None:
+    """Begin the backup, or bring it up to date."""
+    repository.backup("/b")
+
+
+def restore(repository: Repository, clock: ManualClock) -> None:
+    """Make another repository of the backup."""
+    spec = _with(storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/copy")))
+    Repository.restore_backup("/b", spec, repository.files)
 
 
 WRITES: list[Step] = [
@@ -253,6 +266,19 @@ TURNS: list[Step | Restart] = [
     Restart(),
 ]
 
+BACKUPS: list[Step] = [
+    put("a", 300, LARGE),
+    put("c", 20, 21, 22, 23, 24, 25),
+    backup,
+    drop("a"),
+    clean,
+    put("b", 40),
+    broken(backup, fails("rename", "/b/*")),
+    backup,
+    restore,
+    put("b", 50),
+]
+
 INIT = "init"
 """The workload whose crashes during the init itself are explored."""
 
@@ -272,5 +298,6 @@ WORKLOADS = {
         Workload("growth", GROWTH),
         Workload("turns", TURNS),
         Workload("errors", ERRORS),
+        Workload("backups", BACKUPS),
     )
 }

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ullage_agent import __version__
-from ullage_agent.cli import demo, get, listing, put, upkeep, windows
+from ullage_agent.cli import backup, demo, get, listing, put, upkeep, windows
 from ullage_agent.cli.exits import Commands, ExitCode
 
 app = typer.Typer(
@@ -48,6 +48,8 @@ app.command(rich_help_panel=SPACE)(upkeep.clean)
 app.command(rich_help_panel=SPACE)(windows.windows)
 app.command(rich_help_panel=OTHER)(upkeep.check)
 app.command(rich_help_panel=OTHER)(upkeep.checkpoint)
+app.command(rich_help_panel=OTHER)(backup.backup)
+app.command(rich_help_panel=OTHER)(backup.restore)
 app.command(rich_help_panel=OTHER)(demo.demo)
 app.command(name=demo.WRITER_COMMAND, hidden=True)(demo.writer)
 

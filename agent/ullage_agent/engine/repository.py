@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from typing import Self
 
 from ullage_agent.contract import ContentRepositorySpec, DurabilityMode
+from ullage_agent.engine.backup import Backup, BackupReport
+from ullage_agent.engine.backup import restore as restore_backup
 from ullage_agent.engine.check import CheckReport, check_repository
 from ullage_agent.engine.clock import Clock, SystemClock
 from ullage_agent.engine.content.reader import ContentReader
@@ -71,6 +73,7 @@ class Repository:
         self.root = root
         self.clock = clock
         self.files = files
+        self.serde = serde
         identity = read_identity(files, root)
         containers, self.identity = open_containers(files, spec, identity)
         require_snapshot(files, root, containers)
@@ -97,6 +100,8 @@ class Repository:
         self.reclamation = Reclamation(files, self.ledger, self.content, self._commit_removing, clock, spec, self.log)
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
+        self._backup = Backup(self)
+        self._keeps_swaps = False
         self._is_reserve_spent = False
         self.log.on_full = self._spend_reserve
         self._reserve = Reserve(files, os.path.join(root, FLOWFILE))
@@ -139,6 +144,17 @@ class Repository:
             raise
 
     @classmethod
+    def restore_backup(
+        cls,
+        source: str,
+        spec: ContentRepositorySpec,
+        files: Files | None = None,
+        on_progress: Callable[[int, int], None] = lambda _d, _t: None,
+    ) -> BackupReport:
+        """Make the repository of a backup in empty directories; see `backup.restore`."""
+        return restore_backup(files or OsFiles(), source, spec, on_progress)
+
+    @classmethod
     def _restored(
         cls, files: Files, clock: Clock, spec: ContentRepositorySpec, serde: SerDe, lock: File
     ) -> "Repository":
@@ -176,8 +192,23 @@ class Repository:
                 raise
             self._spend_reserve()
             covered = self.log.checkpoint(on_progress)
-        self._remove_retired_swaps(covered)
+        if not self._keeps_swaps:
+            self._remove_retired_swaps(covered)
         self._grow_reserves()
+
+    def backup(self, destination: str, on_progress: Callable[[int, int], None] = lambda _d, _t: None) -> BackupReport:
+        """Bring the backup in a directory up to date while sessions go on; see `Backup.write`."""
+        return self._backup.write(destination, on_progress)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """While this lasts, no file that a snapshot may name is given back."""
+        with self.reclamation.held():
+            self._keeps_swaps = True
+            try:
+                yield
+            finally:
+                self._keeps_swaps = False
 
     def commit(
         self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None

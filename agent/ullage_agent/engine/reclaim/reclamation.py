@@ -6,7 +6,8 @@ note is a shortcut: after a restart, or whenever it was lost, a survey derives t
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -133,6 +134,12 @@ class Reclamation:
                 for claim in claims:
                     self._content.container_of(claim).add_bytes(claim.length)
             return len(adopted)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is given back while this lasts; runs wait, and writers under pressure are not relieved."""
+        with self._run_lock:
+            yield
 
     def relieve(self) -> None:
         """A writer waits for room: clean and truncate now, unless a run is under way already."""

@@ -1,0 +1,150 @@
+"""Crashes while a backup is written, and while one is restored: the last backup counts, or the new one, never a mix."""
+
+import os
+
+import msgspec
+import pytest
+
+from tests.crash.explore import State, state_of
+from tests.crash.steps import LARGE, checkpoint, clean, drop, put, truncate
+from tests.crash.workloads import SPEC
+from tests.support import ManualClock
+from ullage_agent.contract import HostPath
+from ullage_agent.engine.errors import NotARepository, RepositoryDamaged, SessionMisuse
+from ullage_agent.engine.repository import Repository
+from ullage_agent.engine.testing import Call, CrashFiles, CrashPoint
+
+SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
+BACKUP = "/b"
+COPY = msgspec.structs.replace(SPEC, storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/copy")))
+
+
+class Recorder:
+    """Takes the disk's state around each call while it is on."""
+
+    def __init__(self, files: CrashFiles) -> None:
+        self.points: list[CrashPoint] = []
+        self._files = files
+
+    def start(self) -> None:
+        self._files.before = self._files.after = self._take
+
+    def stop(self) -> None:
+        self._files.before = self._files.after = lambda _: None
+
+    def _take(self, call: Call) -> None:
+        self.points.append(self._files.crash_point())
+
+
+def restored(files: CrashFiles) -> State:
+    """The state of the backup, restored and checked deeply."""
+    Repository.restore_backup(BACKUP, COPY, files)
+    with Repository.open(COPY, files, ManualClock()) as repository:
+        assert repository.check(deep=True).problems == ()
+        return state_of(repository)
+
+
+def recorded(states: list[State], point_of_restore: bool = False) -> Recorder:
+    """Two backups with writing, dropping and reclaiming between them; the calls of the last step are recorded."""
+    files, clock = CrashFiles(), ManualClock()
+    recorder = Recorder(files)
+    Repository.initialize(SPEC, files, clock)
+    with Repository.open(SPEC, files, clock) as repository:
+        for step in (put("a", 300, LARGE), put("b", 40), put("c", *[20 + n for n in range(6)])):
+            step(repository, clock)
+        repository.backup(BACKUP)
+        states.append(state_of(repository))
+        for step in (put("b", LARGE, 10), drop("a"), checkpoint, truncate, clean, put("c", 50)):
+            step(repository, clock)
+        if not point_of_restore:
+            recorder.start()
+        repository.backup(BACKUP)
+        recorder.stop()
+        states.append(state_of(repository))
+    if point_of_restore:
+        recorder.start()
+        Repository.restore_backup(BACKUP, COPY, files)
+        recorder.stop()
+    return recorder
+
+
+def test_a_crash_during_a_backup_leaves_the_last_one_or_the_new_one() -> None:
+    """Whatever reached the disk, the backup restores to exactly one of the two moments, and the next backup works."""
+    states: list[State] = []
+    points = recorded(states).points
+    assert states[0] != states[1]
+    found = [0, 0]
+    seen: set[bytes] = set()
+
+    for point in points:
+        for image in point.images(SEED, torn=False):
+            if image.digest() in seen:
+                continue
+            seen.add(image.digest())
+            found[states.index(restored(CrashFiles(image)))] += 1
+
+    print(f"seed {SEED}: {len(points)} crash points, {len(seen)} images, {found} restored to the first and the second")
+    assert min(found) > 0
+
+
+def test_the_next_backup_after_a_crash_is_whole() -> None:
+    """What a crash left in the directory neither stops the next backup nor gets into it."""
+    states: list[State] = []
+    points = recorded(states).points
+
+    for point in points[::3]:
+        files = CrashFiles(point.image(point.pending[: len(point.pending) // 2]))
+        with Repository.open(SPEC, files, ManualClock()) as repository:
+            repository.backup(BACKUP)
+            expected = state_of(repository)
+        assert restored(files) == expected
+
+
+def test_a_crash_during_a_restore_leaves_no_repository_or_a_whole_one() -> None:
+    """Before its commit point there is nothing that opens, and a repeated restore asks for an empty directory."""
+    states: list[State] = []
+    points = recorded(states, point_of_restore=True).points
+    whole = refused = 0
+    seen: set[bytes] = set()
+
+    for point in points:
+        for image in point.images(SEED, torn=False):
+            if image.digest() in seen:
+                continue
+            seen.add(image.digest())
+            files = CrashFiles(image)
+            try:
+                repository = Repository.open(COPY, files, ManualClock())
+            except (NotARepository, RepositoryDamaged):
+                assert not files.exists("/copy/ullage.json")
+                refused += 1
+                continue
+            with repository:
+                assert repository.check(deep=True).problems == ()
+                assert state_of(repository) == states[1]
+            whole += 1
+
+    print(f"seed {SEED}: {len(points)} crash points, {whole} whole, {refused} no repository")
+    assert min(whole, refused) > 0
+
+
+def test_a_crash_during_the_first_backup_leaves_none_and_stops_no_other() -> None:
+    """Without a manifest there is no backup; the directory is taken up by the next one all the same."""
+    files, clock = CrashFiles(), ManualClock()
+    recorder = Recorder(files)
+    Repository.initialize(SPEC, files, clock)
+    with Repository.open(SPEC, files, clock) as repository:
+        put("a", 300, LARGE)(repository, clock)
+        recorder.start()
+        repository.backup(BACKUP)
+        recorder.stop()
+        expected = state_of(repository)
+
+    for point in recorder.points:
+        again = CrashFiles(point.image(()))
+        if not again.exists(f"{BACKUP}/backup.json"):
+            with pytest.raises(SessionMisuse, match="holds no backup"):
+                Repository.restore_backup(BACKUP, COPY, again)
+            with Repository.open(SPEC, again, ManualClock()) as repository:
+                repository.backup(BACKUP)
+        assert restored(again) == expected

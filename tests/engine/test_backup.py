@@ -1,0 +1,269 @@
+"""Backup and restore: consistent while writing goes on, incremental, refused where it would do harm."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, content_sizes, drain, put_all, spec_at
+from ullage_agent.cli.app import app
+from ullage_agent.contract import Container
+from ullage_agent.engine.errors import ContentMissing, RepositoryDamaged, SessionMisuse
+from ullage_agent.engine.repository import Repository
+
+KB = 1024
+TWO = {"containers": (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2"))}
+
+
+def restored(source: Path, root: Path, queue: str, **sections: Any) -> list[bytes]:
+    """Restore, check deeply, and read a queue to its end."""
+    spec = spec_at(root, **sections)
+    Repository.restore_backup(str(source), spec)
+    with Repository.open(spec) as repository:
+        assert repository.check(deep=True).problems == ()
+        assert repository.check().orphans == ()
+        return drain(repository, queue)
+
+
+def files_below(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def test_a_restored_backup_holds_what_was_committed_and_nothing_later(workshop: Workshop, tmp_path: Path) -> None:
+    """Content of any size, handles, an open resource claim and the queue's order come back; later commits do not."""
+    repository = workshop.make()
+    contents = [b"a" * KB, b"b" * (3 << 20), b"", b"c" * 70 * KB]
+    put_all(repository, "q", contents)
+    handle = repository.handles.put(b"kept by id")
+
+    repository.backup(str(tmp_path / "b"))
+    put_all(repository, "q", [b"later"])
+
+    spec = spec_at(tmp_path / "r")
+    Repository.restore_backup(str(tmp_path / "b"), spec)
+    with Repository.open(spec) as again:
+        assert again.check(deep=True).problems == ()
+        with again.handles.get(handle) as reader:
+            assert reader.read() == b"kept by id"
+        assert drain(again, "q") == contents
+        put_all(again, "q", [b"it works on"])
+        assert again.check(deep=True).problems == ()
+
+
+def test_swapped_flow_files_are_in_the_backup(workshop: Workshop, tmp_path: Path) -> None:
+    """Swap files go along, and the restored queue is as long as the other."""
+    swapping: dict[str, Any] = {"flow_file": {"swap_threshold": 20, "swap_batch": 10}}
+    repository = workshop.make(**swapping)
+    contents = [bytes([n]) * 100 for n in range(100)]
+    for content in contents:
+        put_all(repository, "q", [content])
+    assert repository.queue("q").figures().swapped > 0
+
+    repository.backup(str(tmp_path / "b"))
+
+    assert sorted(restored(tmp_path / "b", tmp_path / "r", "q", **swapping)) == contents
+
+
+def test_unchanged_files_are_not_copied_again(workshop: Workshop, tmp_path: Path) -> None:
+    """The second backup copies what is new, keeps the rest untouched, and drops what is gone."""
+    repository = workshop.make(archive={"enabled": False})
+    put_all(repository, "old", [b"o" * (2 << 20)])
+    put_all(repository, "gone", [b"g" * (2 << 20)])
+    first = repository.backup(str(tmp_path / "b"))
+    repository.queues.drop(repository.queue("gone"))
+    repository.reclamation.clean()
+    put_all(repository, "new", [b"n" * 100 * KB])
+
+    second = repository.backup(str(tmp_path / "b"))
+
+    assert first.copied_bytes == 4 << 20
+    assert (second.copied_files, second.copied_bytes) == (1, 100 * KB)
+    assert (second.kept_files, second.kept_bytes) == (1, 2 << 20)
+    kept = [name for name in files_below(tmp_path / "b") if name.startswith("content")]
+    assert len(kept) == 2
+    assert restored(tmp_path / "b", tmp_path / "r", "new") == [b"n" * 100 * KB]
+
+
+def test_a_truncated_resource_claim_is_copied_anew(workshop: Workshop, tmp_path: Path) -> None:
+    """Another generation and length is another file of the backup."""
+    repository = workshop.make()
+    with repository.session() as session:
+        session.transfer(session.write(session.create(), b"s" * KB), "small")
+        session.transfer(session.write(session.create(), b"l" * 3000 * KB), "large")
+        session.commit()
+    repository.backup(str(tmp_path / "b"))
+    repository.queues.drop(repository.queue("large"))
+    repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
+
+    report = repository.backup(str(tmp_path / "b"))
+
+    assert report.copied_bytes < 10 * KB
+    assert restored(tmp_path / "b", tmp_path / "r", "small") == [b"s" * KB]
+
+
+def test_writing_and_reclaiming_go_on_while_a_backup_is_written(workshop: Workshop, tmp_path: Path) -> None:
+    """Commits, drops, a checkpoint and a cleaning between two copied files: the backup is of one moment still."""
+    repository = workshop.make(archive={"enabled": False})
+    contents = [bytes([n]) * 60 * KB for n in range(8)]
+    for content in contents:
+        put_all(repository, "q", [content])
+    cleaned: list[threading.Thread] = []
+
+    def interfere(done: int, total: int) -> None:
+        if not cleaned:
+            assert drain(repository, "q") == contents
+            repository.checkpoint()
+            cleaned.append(threading.Thread(target=repository.reclamation.clean))
+            cleaned[0].start()  # waits until the backup has what it needs
+        put_all(repository, "later", [b"x" * KB])
+
+    repository.backup(str(tmp_path / "b"), interfere)
+    cleaned[0].join()
+
+    assert restored(tmp_path / "b", tmp_path / "r", "q") == contents
+    assert len(content_sizes(workshop.path)) < 8
+
+
+def test_containers_can_lie_elsewhere_after_a_restore(workshop: Workshop, tmp_path: Path) -> None:
+    """Names stay, paths may change; a container that the spec lacks is named."""
+    repository = workshop.make(storage=TWO)
+    contents = [bytes([n]) * 60 * KB for n in range(6)]
+    for content in contents:
+        put_all(repository, "q", [content])
+    repository.backup(str(tmp_path / "b"))
+
+    with pytest.raises(SessionMisuse, match="has containers c2"):
+        Repository.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "none"))
+    elsewhere = {"containers": (Container(name="c2", sub_path="x/y"), Container(name="c1", sub_path="z"))}
+
+    assert restored(tmp_path / "b", tmp_path / "r", "q", storage=elsewhere) == contents
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(workshop: Workshop, tmp_path: Path) -> None:
+    """Neither a backup nor a restore writes beside what somebody else put there, nor into the repository."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+    repository.backup(str(tmp_path / "b"))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("the only copy")
+
+    with pytest.raises(SessionMisuse, match=r"thesis\.txt"):
+        repository.backup(str(other))
+    with pytest.raises(SessionMisuse, match="lies in the repository"):
+        repository.backup(str(workshop.path / "c1" / "b"))
+    with pytest.raises(SessionMisuse, match=r"thesis\.txt"):
+        Repository.restore_backup(str(tmp_path / "b"), spec_at(other))
+    with pytest.raises(SessionMisuse, match="is not empty"):
+        Repository.restore_backup(str(tmp_path / "b"), workshop.spec)
+    with pytest.raises(SessionMisuse, match="holds no backup"):
+        Repository.restore_backup(str(other), spec_at(tmp_path / "r"))
+
+    assert files_below(other) == {"thesis.txt": b"the only copy"}
+
+
+def test_a_backup_of_another_repository_is_not_overwritten(workshop: Workshop, tmp_path: Path) -> None:
+    """Each repository needs a directory of its own."""
+    put_all(workshop.make(), "q", [b"x"])
+    assert workshop.repository is not None
+    workshop.repository.backup(str(tmp_path / "b"))
+    spec = spec_at(tmp_path / "second")
+    Repository.initialize(spec)
+
+    with Repository.open(spec) as second, pytest.raises(SessionMisuse, match="backup of repository"):
+        second.backup(str(tmp_path / "b"))
+
+    assert restored(tmp_path / "b", tmp_path / "r", "q") == [b"x"]
+
+
+@pytest.mark.parametrize("pattern", ["content/*/*", "flowfile/*", "backup.json"])
+def test_a_flipped_bit_of_a_backup_is_found_by_the_restore(workshop: Workshop, tmp_path: Path, pattern: str) -> None:
+    """Every file has its checksum; what does not match never becomes a repository."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x" * 60 * KB])
+    repository.backup(str(tmp_path / "b"))
+    file = next((tmp_path / "b").glob(pattern))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+    with pytest.raises(RepositoryDamaged, match="checksum"):
+        Repository.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "r"))
+
+    assert not (tmp_path / "r" / "ullage.json").exists()
+
+
+def test_a_file_that_is_missing_fails_the_backup_and_leaves_the_last(workshop: Workshop, tmp_path: Path) -> None:
+    """Content that was lost is an error that names the file, not a backup with a hole."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x" * 60 * KB])
+    repository.backup(str(tmp_path / "b"))
+    put_all(repository, "q", [b"y" * 60 * KB])
+    lost = max(content_sizes(workshop.path))
+    (workshop.path / lost).rename(tmp_path / "aside")
+
+    with pytest.raises(ContentMissing, match="is missing"):
+        repository.backup(str(tmp_path / "b"))
+
+    (tmp_path / "aside").rename(workshop.path / lost)
+    assert restored(tmp_path / "b", tmp_path / "r", "q") == [b"x" * 60 * KB]
+
+
+def test_any_call_of_a_backup_may_fail(tmp_path: Path) -> None:
+    """Whichever call of the second backup fails, the directory restores to the first or the second, and the next
+    backup succeeds.
+    """
+    files = FailingFiles()
+    spec = spec_at(tmp_path / "r")
+    Repository.initialize(spec)
+    destination = tmp_path / "b"
+    with Repository.open(spec, files) as repository:
+        put_all(repository, "q", [b"1" * 60 * KB])
+        repository.backup(str(destination))
+        for number, (kind, path) in enumerate(
+            [
+                ("create", "*/b/flowfile/*"),
+                ("write", "*/b/flowfile/*"),
+                ("sync", "*/b/flowfile/*"),
+                ("create", "*/b/content/*"),
+                ("write", "*/b/content/*"),
+                ("sync", "*/b/content/*"),
+                ("sync_directory", "*/b/content/*"),
+                ("write", "*/b/backup.json*"),
+                ("sync", "*/b/backup.json*"),
+                ("rename", "*/b/backup.json*"),
+                ("sync_directory", "*/b"),
+                ("unlink", "*/b/flowfile/*"),
+            ]
+        ):
+            print(kind, path)
+            put_all(repository, "q", [b"2" * 60 * KB])
+            files.fail(kind, path)
+            with pytest.raises(OSError, match="Input/output"):
+                repository.backup(str(destination))
+            found = len(restored(destination, tmp_path / f"after-{number}", "q"))
+            assert found in {number + 1, number + 2}
+            repository.backup(str(destination))
+
+
+def test_the_commands_back_up_and_restore(workshop: Workshop, tmp_path: Path) -> None:
+    """`ullage backup` and `ullage restore` do it from the command line, and the restore checks every byte."""
+    put_all(workshop.make(), "q", [b"x" * 60 * KB])
+    workshop.close()
+    run = CliRunner().invoke
+
+    first = run(app, ["backup", str(tmp_path / "b"), "--root", str(workshop.path), "--json"])
+    again = run(app, ["restore", str(tmp_path / "b"), str(tmp_path / "r"), "--container", "c1=elsewhere", "--json"])
+    twice = run(app, ["restore", str(tmp_path / "b"), str(tmp_path / "r")])
+    wrong = run(app, ["restore", str(tmp_path / "b"), str(tmp_path / "s"), "--container", "c9=x"])
+
+    assert (first.exit_code, again.exit_code, twice.exit_code, wrong.exit_code) == (0, 0, 2, 2)
+    assert json.loads(first.stdout)["copied_bytes"] == 60 * KB
+    assert json.loads(again.stdout)["problems"] == []
+    assert "is not empty" in twice.stderr
+    assert (tmp_path / "r" / "elsewhere").is_dir()
