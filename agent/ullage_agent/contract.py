@@ -17,6 +17,11 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from ullage_agent.provenance_settings import IndexedField as IndexedField
+from ullage_agent.provenance_settings import OnFull as OnFull
+from ullage_agent.provenance_settings import Provenance as Provenance
+from ullage_agent.provenance_settings import directory_problems
+from ullage_agent.section import Section as _Section
 from ullage_agent.units import Duration as Duration  # part of the contract: whoever reads it has them
 from ullage_agent.units import Quantity as Quantity
 
@@ -36,11 +41,12 @@ LATER: Final[dict[str, frozenset[str]]] = {
     "spec": frozenset(
         {
             *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-            *("maintenance", "provenance", "leases", "service", "tls", "auth", "planning"),
+            *("maintenance", "leases", "service", "tls", "auth", "planning"),
             *("deletionPolicy", "updateStrategy"),
         }
     ),
-    "spec.storage": frozenset({"localPersistentVolume", "provenanceDirectories"}),
+    "spec.storage": frozenset({"localPersistentVolume"}),
+    "spec.provenance": frozenset({"journalCount"}),
     "spec.storage.containers": frozenset({"evacuate"}),
     "spec.compaction": frozenset(
         {
@@ -84,14 +90,9 @@ CHOICES: Final[dict[str, type[enum.StrEnum]]] = {
     "spec.durability.mode": DurabilityMode,
     "spec.truncation.mode": TruncationMode,
     "spec.flowFile.queueDefaults.priority": QueuePriority,
+    "spec.provenance.onFull": OnFull,
 }
 """For the message of a wrong one."""
-
-
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Strict, immutable, camelCase outside; `frozen` and `kw_only` are repeated below because type checkers
-    do not inherit them.
-    """
 
 
 class HostPath(_Section, frozen=True, kw_only=True):
@@ -100,6 +101,9 @@ class HostPath(_Section, frozen=True, kw_only=True):
     path: str = "/var/lib/ullage"
     """The root of the repository, absolute. Immutable. The default is where Linux keeps the state of programs
     (NiFi: none)."""
+
+
+_Path = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Container(_Section, frozen=True, kw_only=True):
@@ -129,6 +133,10 @@ class Storage(_Section, frozen=True, kw_only=True):
     )
     """The directories of content; may be appended, never removed or reordered (NiFi:
     nifi.content.repository.directory.*)."""
+
+    provenance_directories: Annotated[tuple[_Path, ...], Meta(max_length=64)] = ()
+    """Directories of provenance event files, below the root; mount volumes there and files are striped over them.
+    None: `provenance/events` (NiFi: nifi.provenance.repository.directory.*)."""
 
     sections: Annotated[int, Meta(ge=1, le=1024)] = 1024
     """Sub-directories of each container. Immutable. 1024 is NiFi's constant, and keeps its layout; fewer are
@@ -282,6 +290,7 @@ class ContentRepositorySpec(_Section, frozen=True, kw_only=True):
     flow_file: FlowFileSettings = FlowFileSettings()
     truncation: Truncation = Truncation()
     compaction: Compaction = Compaction()
+    provenance: Provenance = Provenance()
 
     def __post_init__(self) -> None:
         """Hold the rules that join several fields, or that a bare type cannot say."""
@@ -404,6 +413,7 @@ def _storage_problems(storage: Storage) -> Iterator[str]:
             yield f"{field}.capacity: must be above 0, or null for the volume"
         names.add(container.name)
         paths.append(path)
+    yield from directory_problems(storage.provenance_directories, paths, RESERVED_PATHS)
 
 
 def _minimum_problems(spec: ContentRepositorySpec) -> Iterator[str]:
@@ -417,6 +427,7 @@ def _minimum_problems(spec: ContentRepositorySpec) -> Iterator[str]:
         "flowFile.checkpointLogSize": spec.flow_file.checkpoint_log_size,
         "flowFile.walMaxBytes": spec.flow_file.wal_max_bytes,
         "truncation.frequency": spec.truncation.frequency,
+        **spec.provenance.positive(),
     }
     yield from (f"spec.{path}: must be above 0" for path, value in positive.items() if value < 1)
 

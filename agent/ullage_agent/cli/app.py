@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ullage_agent import __version__
-from ullage_agent.cli import demo, get, listing, put, upkeep
+from ullage_agent.cli import demo, get, listing, provenance, put, upkeep
 from ullage_agent.cli.exits import Commands, ExitCode
 
 app = typer.Typer(
@@ -45,6 +45,7 @@ app.command(rich_help_panel=CONTENT)(upkeep.undelete)
 app.command(rich_help_panel=SPACE)(upkeep.survey)
 app.command(rich_help_panel=SPACE)(upkeep.truncate)
 app.command(rich_help_panel=SPACE)(upkeep.clean)
+app.add_typer(provenance.app, name="provenance", rich_help_panel=OTHER)
 app.command(rich_help_panel=OTHER)(upkeep.check)
 app.command(rich_help_panel=OTHER)(upkeep.checkpoint)
 app.command(rich_help_panel=OTHER)(demo.demo)
