@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import content, growth, memory, peers, peers_growth, updates
+from bench import content, growth, memory, peers, peers_growth, provenance, updates
 from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
 from bench.harness import Harness, HarnessFailed
 from bench.table import PEERS, TABLE, Row, as_json, describe_machine, filesystem_of, markdown, write_docs
@@ -36,6 +36,8 @@ CASES: dict[str, Case] = {
     "recovery": growth.recovery,
     "pauses": growth.pauses,
     "memory": memory.memory,
+    "provenance-costs": provenance.costs,
+    "provenance-answers": provenance.answers,
 }
 PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "content": peers.contents,

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,19 @@ class Sizes:
     pause_rounds: int
     pause_baseline: int
     memory: int
+    events: tuple[int, ...] = (100_000, 10_000_000)
+    queries: int = 500
 
 
 FULL = Sizes(9, 20, 1_024, 1 << 30, 5, 2_000, 2_000, 64, (100_000, 1_000_000), 1_000_000, 300_000, 3, 2_000, 1_000_000)
-QUICK = Sizes(5, 20, 1_024, 128 << 20, 5, 500, 640, 32, (10_000, 100_000), 100_000, 30_000, 3, 500, 100_000)
-TINY = Sizes(3, 2, 4, 4 << 20, 3, 20, 32, 2, (200, 2_000), 2_000, 500, 1, 20, 2_000)
+QUICK = replace(
+    Sizes(5, 20, 1_024, 128 << 20, 5, 500, 640, 32, (10_000, 100_000), 100_000, 30_000, 3, 500, 100_000),
+    events=(20_000, 100_000),
+    queries=200,
+)
+TINY = replace(
+    Sizes(3, 2, 4, 4 << 20, 3, 20, 32, 2, (200, 2_000), 2_000, 500, 1, 20, 2_000), events=(2_000,), queries=20
+)
 
 
 @dataclass(frozen=True, slots=True)

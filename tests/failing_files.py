@@ -163,6 +163,12 @@ class FailingFiles:
     def usage(self, path: str) -> DiskUsage:
         return self.files.usage(path)
 
+    def scratch_directory(self, path: str) -> str | None:
+        return self.files.scratch_directory(path)
+
+    def remove_scratch(self, path: str) -> None:
+        self.files.remove_scratch(path)
+
     def lock(self, path: str) -> File:
         self.meet("lock", path)
         return self.files.lock(path)

@@ -4,6 +4,7 @@ It exists to prove that the document suffices. It reads the way the document say
 damage, and knows nothing of performance, torn tails or recovery: it is for repositories that were closed.
 """
 
+import io
 import json
 import struct
 from collections.abc import Iterator
@@ -12,10 +13,26 @@ from typing import Any, NamedTuple
 
 import msgspec
 from crc32c import crc32c
+from pyarrow import parquet
 
 FORMAT = 1
-SERDE = ("ullage-msgpack", 1)
+SERDES = (("ullage-msgpack", 1), ("ullage-msgpack", 2))
 BLOCK = 256 << 10
+EVENT_TYPES = (
+    *(
+        "RECEIVE",
+        "CREATE",
+        "FETCH",
+        "FORK",
+        "JOIN",
+        "CLONE",
+        "CONTENT_MODIFIED",
+        "ATTRIBUTES_MODIFIED",
+        "ROUTE",
+        "SEND",
+    ),
+    *("DROP", "EXPIRE", "REPLAY", "DOWNLOAD", "ADDINFO"),
+)
 FRAME_HEADER = 40
 
 
@@ -65,6 +82,8 @@ class StorageReader:
         self.swaps: dict[str, list[Any]] = {}
         self._records: dict[bytes, list[Any]] = {}
         self._blocks: dict[tuple[int, int], bytes] = {}
+        self.manifest = self._read_manifest()
+        self._undrained: list[tuple[str, str]] = []
         self.last_id = self._read_flowfile_directory()
 
     def flow_files(self) -> Iterator[ReadFlowFile]:
@@ -75,6 +94,18 @@ class StorageReader:
             records, blocks = self._read_swap(name)
             for record in records:
                 yield self._flow_file(record, blocks)
+
+    def events(self) -> list[tuple[int, str, str]]:
+        """Sequence, type and FlowFile of every provenance event, from event files and the log."""
+        found = []
+        for directory, name, first, count, *_, length, crc in self.manifest["files"]:
+            data = (self.root / directory / name).read_bytes()
+            _require((len(data), crc32c(data)) == (length, crc), f"event file {name}")
+            rows = parquet.read_table(io.BytesIO(data)).to_pylist()
+            _require([row["sequence"] for row in rows] == list(range(first, first + count)), f"rows of {name}")
+            found += [(row["sequence"], row["type"], row["flow_file"]) for row in rows]
+        later = enumerate(self._undrained, start=self.manifest["next_sequence"])
+        return found + [(sequence, *event) for sequence, event in later]
 
     def path_of(self, resource: list[Any]) -> Path:
         """Where a resource claim's file lies."""
@@ -101,6 +132,7 @@ class StorageReader:
             if frame.payload:
                 _millis, operations = msgspec.msgpack.decode(frame.payload)
                 self._apply(operations)
+                self._tell(frame.id, operations)
         return last_id
 
     def _chain(self, directory: Path, partition: int, first: int) -> list[_Frame]:
@@ -127,6 +159,33 @@ class StorageReader:
         _require(not any(data[offset:]), f"{path}: bytes behind the last frame at {offset} of a closed log")
         return _LogFile(header["sequence"], header["previous_last_id"], frames)
 
+    # ------------------------------------------------------------------------------------------------------ provenance
+
+    def _read_manifest(self) -> dict[str, Any]:
+        path = self.root / "provenance" / "manifest"
+        if not path.exists():  # a repository from before there was provenance, or without it
+            return {"drained": 0, "next_sequence": 1, "files": []}
+        data = path.read_bytes()
+        magic, length, crc = struct.unpack_from("<8sII", data)
+        body = data[16:]
+        _require(magic == b"ULLAGEPM" and len(body) == length and crc32c(body) == crc, "manifest")
+        manifest: dict[str, Any] = msgspec.msgpack.decode(body)
+        _require(manifest["repository"] == self.repository, "manifest of another repository")
+        return manifest
+
+    def _tell(self, id: int, operations: list[Any]) -> None:
+        """Note the events of one transaction, unless they are in an event file."""
+        if id <= self.manifest["drained"]:
+            return
+        created = [operation[1] for operation in operations if operation[0] == 1]
+        for operation in operations:
+            if operation[0] == 20:
+                subjects = created + [record[1] for record in operation[4]]
+                for run in operation[3]:
+                    kind, first, count = run[:3]
+                    for uuid in subjects[first : first + count]:
+                        self._undrained.append((EVENT_TYPES[kind - 1], _format(uuid)))
+
     # ------------------------------------------------------------------------------------------------------ operations
 
     def _apply(self, operations: list[Any]) -> None:
@@ -142,8 +201,10 @@ class StorageReader:
                 self._blocks[fields[0], fields[1]] = fields[2]
             elif tag in (9, 10, 11):
                 self._swap(tag, fields)
+            elif tag == 21:
+                self._tell(fields[0], fields[2])
             else:
-                _require(tag == 8, f"operation {tag} is unknown")
+                _require(tag in (8, 20), f"operation {tag} is unknown")
 
     def _change(self, tag: int, fields: list[Any]) -> None:
         if tag == 1:
@@ -242,7 +303,7 @@ def _file_header(data: bytes, magic: bytes, repository: str, path: Path) -> tupl
     _require(found == magic and len(body) == length and crc32c(body) == crc, f"{path}: file header")
     header: dict[str, Any] = msgspec.msgpack.decode(body, strict=False)
     _require(header["format"] == FORMAT, f"{path}: format {header['format']}")
-    _require((header["serde"], header["serde_version"]) == SERDE, f"{path}: SerDe {header['serde']}")
+    _require((header["serde"], header["serde_version"]) in SERDES, f"{path}: SerDe {header['serde']}")
     _require(header["repository"] == repository, f"{path}: of repository {header['repository']}")
     return header, 16 + length
 

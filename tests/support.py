@@ -94,6 +94,10 @@ class Workshop:
             finally:
                 repository.close()
 
+    def leave(self) -> None:
+        """Check and close, for a test that then damages what lies on disk."""
+        self.close()
+
     def reopen(self, **sections: Any) -> Repository:
         """Check, close cleanly and open again."""
         self.close()

@@ -10,6 +10,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from tests.engine.provenance.history import history
 from tests.storage_reader import Damaged, ReadFlowFile, StorageReader
 from tests.support import ManualClock, spec_at
 from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
@@ -35,8 +36,10 @@ KINDS = {
     9: model.SwapOut,
     10: model.SwapIn,
     11: model.SwapDrop,
+    20: model.Events,
+    21: model.Undrained,
 }
-PARTS = (model.ContentClaim, model.Content, model.SwapShare)
+PARTS = (model.ContentClaim, model.Content, model.SwapShare, model.EventRun)
 LIMITS = {
     "transaction payload": PAYLOAD_BYTES_MAX,
     "operations in a transaction": OPERATIONS_MAX,
@@ -153,7 +156,9 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         fill(repository, random_bytes)
         swap(repository, random_bytes)
         put_handles(repository, random_bytes)
-        repository.checkpoint()
+        repository.provenance.drain()
+        put_handles(repository, random_bytes)
+        repository.checkpoint(drains=False)  # so that the snapshot carries events
         fill(repository, random_bytes)
         swap(repository, random_bytes)
         reclaim(repository.reclamation)
@@ -167,9 +172,12 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
 
     with Repository.open(wanted, clock=clock) as repository:
         seen = seen_by_the_engine(repository)
+        events = [(event.sequence, event.type.name, event.flow_file) for event in history(repository)]
         archived = [entry.claim for entry in repository.ledger.entries() if entry.claim.archived_millis]
 
     assert read_now == seen
+    assert read.events() == events
+    assert any(sequence > read.manifest["next_sequence"] for sequence, *_ in events)
     assert last_id <= read.last_id
     assert {flow_file.queue for flow_file in seen} == {"work", "long", "returning", None}
     assert len(read.swaps) > 2

@@ -17,6 +17,10 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from ullage_agent.provenance_sections import IndexedField as IndexedField
+from ullage_agent.provenance_sections import OnFull as OnFull
+from ullage_agent.provenance_sections import Provenance as Provenance
+from ullage_agent.provenance_sections import directory_problems
 from ullage_agent.sections import DNS_LABEL, Percentage, Section
 from ullage_agent.units import Duration as Duration  # part of the contract: whoever reads it has them
 from ullage_agent.units import Quantity as Quantity
@@ -42,11 +46,12 @@ LATER: Final[dict[str, frozenset[str]]] = {
     "spec": frozenset(
         {
             *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-            *("provenance", "leases", "service", "tls", "auth", "planning"),
+            *("leases", "service", "tls", "auth", "planning"),
             *("deletionPolicy", "updateStrategy"),
         }
     ),
-    "spec.storage": frozenset({"localPersistentVolume", "provenanceDirectories"}),
+    "spec.storage": frozenset({"localPersistentVolume"}),
+    "spec.provenance": frozenset({"journalCount"}),
     "spec.storage.containers": frozenset({"evacuate"}),
     "spec.maintenance": frozenset({"maxConcurrentNodes", "blockers"}),
     "spec.compaction": frozenset(
@@ -94,6 +99,7 @@ CHOICES: Final[dict[str, type[enum.StrEnum]]] = {
     "spec.maintenance.windows[].kind": WindowKind,
     "spec.maintenance.windows[].operations[]": MaintenanceOperation,
     "spec.maintenance.windows[].overrun": Overrun,
+    "spec.provenance.onFull": OnFull,
 }
 """For the message of a wrong one."""
 
@@ -104,6 +110,9 @@ class HostPath(Section, frozen=True, kw_only=True):
     path: str = "/var/lib/ullage"
     """The root of the repository, absolute. Immutable. The default is where Linux keeps the state of programs
     (NiFi: none)."""
+
+
+_Path = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Container(Section, frozen=True, kw_only=True):
@@ -133,6 +142,10 @@ class Storage(Section, frozen=True, kw_only=True):
     )
     """The directories of content; may be appended, never removed or reordered (NiFi:
     nifi.content.repository.directory.*)."""
+
+    provenance_directories: Annotated[tuple[_Path, ...], Meta(max_length=64)] = ()
+    """Directories of provenance event files, below the root; mount volumes there and files are striped over them.
+    None: `provenance/events` (NiFi: nifi.provenance.repository.directory.*)."""
 
     sections: Annotated[int, Meta(ge=1, le=1024)] = 1024
     """Sub-directories of each container. Immutable. 1024 is NiFi's constant, and keeps its layout; fewer are
@@ -287,6 +300,7 @@ class ContentRepositorySpec(Section, frozen=True, kw_only=True):
     truncation: Truncation = Truncation()
     compaction: Compaction = Compaction()
     maintenance: Maintenance = Maintenance()
+    provenance: Provenance = Provenance()
 
     def __post_init__(self) -> None:
         """Hold the rules that join several fields, or that a bare type cannot say."""
@@ -415,6 +429,7 @@ def _storage_problems(storage: Storage) -> Iterator[str]:
             yield f"{field}.capacity: must be above 0, or null for the volume"
         names.add(container.name)
         paths.append(path)
+    yield from directory_problems(storage.provenance_directories, paths, RESERVED_PATHS)
 
 
 def _minimum_problems(spec: ContentRepositorySpec) -> Iterator[str]:
@@ -428,6 +443,7 @@ def _minimum_problems(spec: ContentRepositorySpec) -> Iterator[str]:
         "flowFile.checkpointLogSize": spec.flow_file.checkpoint_log_size,
         "flowFile.walMaxBytes": spec.flow_file.wal_max_bytes,
         "truncation.frequency": spec.truncation.frequency,
+        **spec.provenance.positive(),
     }
     yield from (f"spec.{path}: must be above 0" for path, value in positive.items() if value < 1)
 

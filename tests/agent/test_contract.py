@@ -43,6 +43,9 @@ def flat(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(node, dict):
         for key, value in node.items():
             yield from flat(value, f"{path}.{key}")
+    elif isinstance(node, list) and all(isinstance(value, str) for value in node):
+        if node:
+            yield f"{path}[]", ", ".join(node)
     elif isinstance(node, list):
         for value in node:
             yield from flat(value, f"{path}[]")
@@ -227,7 +230,10 @@ def test_a_negative_unit_cannot_be_built(unit: type[Quantity | Duration]) -> Non
         ),
         ("{maintenance: {maxConcurrentNodes: 1}}", "spec.maintenance.maxConcurrentNodes"),
         ("{storage: {localPersistentVolume: {}}}", "spec.storage.localPersistentVolume"),
-        ("{storage: {provenanceDirectories: []}}", "spec.storage.provenanceDirectories"),
+        *(
+            (f"{{provenance: {{{name}: 1}}}}", f"spec.provenance.{name}")
+            for name in sorted(contract.LATER["spec.provenance"])
+        ),
         (
             "{storage: {containers: [{name: a, subPath: a, evacuate: true}]}}",
             "spec.storage.containers[0].evacuate",
@@ -241,9 +247,9 @@ def test_a_field_of_a_later_version_is_refused_by_name(spec: str, path: str) -> 
 
 def test_all_fields_of_later_versions_are_named_at_once() -> None:
     """Nobody has to run the command once for each field."""
-    message = refusal("{provenance: {enabled: true}, maintenance: {blockers: {}}}")
+    message = refusal("{leases: {maxCount: 1}, maintenance: {blockers: {}}}")
 
-    assert "spec.provenance is not supported" in message
+    assert "spec.leases is not supported" in message
     assert "spec.maintenance.blockers is not supported" in message
 
 

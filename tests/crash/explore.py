@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
+from tests.crash.history import EVENTS, History, history_after, history_of
 from tests.crash.steps import put
 from tests.crash.workloads import INIT, Restart, Workload
 from tests.support import ManualClock, abandon
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine import testing
 from ullage_agent.engine.errors import NotARepository
-from ullage_agent.engine.model import Delete, Operation, ResourceClaim, ResourceClaimGone
+from ullage_agent.engine.model import Delete, Events, Operation, ResourceClaim, ResourceClaimGone
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.testing import Call, Change, CrashFiles, CrashPoint, Image
 
@@ -88,7 +89,7 @@ class Tally:
 
 
 def state_of(repository: Repository) -> State:
-    """All FlowFiles and handles, swapped ones included, with queue, attributes and content."""
+    """All FlowFiles and handles, swapped ones included, with queue, attributes and content, and their history."""
     found: State = {}
     records = list(repository.ledger.flow_files())
     crcs = {}
@@ -112,6 +113,7 @@ def state_of(repository: Repository) -> State:
             record.deleted_millis,
             content_bytes,
         )
+    found[EVENTS] = (history_of(repository),)
     return found
 
 
@@ -197,7 +199,7 @@ class Recording:
     def promises_at(self, moment: Moment) -> Promises:
         """With the states that a crash may leave: after the last acknowledged commit, or the one in flight."""
         at = moment.acknowledged
-        states = self.states[max(0, at - 1) : at + 1] or [{}]
+        states = self.states[max(0, at - 1) : at + 1] or [{EVENTS: (History(()),)}]
         if moment.attempted is not None:
             states = [*states, moment.attempted]
         return moment.promises._replace(states=tuple(states))
@@ -205,11 +207,14 @@ class Recording:
 
 def _without(state: State, operations: Sequence[Operation]) -> State | None:
     """The state that a commit of nothing but removals makes: such a one may fail, and its frame still be whole."""
-    if not all(isinstance(operation, Delete) for operation in operations):
+    if not all(isinstance(operation, Delete | Events) for operation in operations):
         return None
     removed = b"".join(operation.uuids for operation in operations if isinstance(operation, Delete))
     uuids = {removed[at : at + UUID_BYTES] for at in range(0, len(removed), UUID_BYTES)}
-    return {uuid: record for uuid, record in state.items() if uuid not in uuids}
+    after = {uuid: record for uuid, record in state.items() if uuid not in uuids}
+    (events,) = state[EVENTS]
+    assert isinstance(events, History)
+    return after | {EVENTS: (history_after(events, operations),)}
 
 
 class Process:

@@ -87,6 +87,7 @@ FULL = "a full disk makes it spend the reserve and try again"
 ABSORBED: Mapping[str, str] = {
     "poll": "what was found is handed out, and the next poll meets the error again",
     "_cut_back": "what it could not cut off belongs to nobody; the next start seals the file where it ends",
+    "try_drain": "the logs stay, `failure` says why, and the next rollover tries again",
     "_unlink": "what it could not remove belongs to nobody, and is an orphan after the next start",
 }
 """Functions that may keep an error to themselves, each with its reason; everywhere else it must surface."""
@@ -309,8 +310,8 @@ class Trial:
         repository.commit = committing  # type: ignore[method-assign]
         session = repository.session
 
-        def sessions() -> ProcessSession:
-            made = session()
+        def sessions(component: str = "", component_type: str = "") -> ProcessSession:
+            made = session(component, component_type)
             self._require_atomic(made, "commit")
             return made
 
@@ -400,6 +401,7 @@ def require_no_leaks(repository: Repository, files: CrashFiles) -> None:
     needed = {
         repository.content.container_of(entry.claim).current_path(entry.claim) for entry in repository.ledger.entries()
     }
+    needed |= {repository.provenance.event_files.path(file) for file in repository.provenance.manifest.files}
     needed |= {
         repository.swap_files.path(name) for name in (*repository.ledger.swaps, *repository.ledger.retired_swaps)
     }
@@ -407,7 +409,7 @@ def require_no_leaks(repository: Repository, files: CrashFiles) -> None:
         path
         for path in files.image().files
         if path not in needed
-        and os.path.basename(path) not in ("ullage.json", "snapshot", "ballast", "lock")
+        and os.path.basename(path) not in ("ullage.json", "snapshot", "ballast", "lock", "manifest")
         and not path.endswith(".wal")
     ]
     assert left == [], f"files that nobody needs: {left}"

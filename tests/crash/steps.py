@@ -8,7 +8,8 @@ from fnmatch import fnmatch
 from tests.support import ManualClock
 from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.model import FlowFile
+from ullage_agent.engine.model import EventType, FlowFile
+from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.session import ProcessSession
 from ullage_agent.engine.testing import Call, CrashFiles
@@ -146,6 +147,33 @@ def rollback(queue: str) -> Step:
 def checkpoint(repository: Repository, clock: ManualClock) -> None:
     """A snapshot."""
     repository.checkpoint()
+
+
+def snapshot(repository: Repository, clock: ManualClock) -> None:
+    """A snapshot that carries the events that are in no event file."""
+    repository.checkpoint(drains=False)
+
+
+def rollover(repository: Repository, clock: ManualClock) -> None:
+    """Events leave the log."""
+    repository.provenance.drain()
+
+
+def retain(repository: Repository, clock: ManualClock) -> None:
+    """Events whose time is over go."""
+    repository.provenance.retain()
+
+
+def replay(type: EventType, queue: str = "") -> Step:
+    """The last event of a type is replayed if it still can be; a refusal changes nothing."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        page = repository.history.query(Query(types=(type,), newest_first=True, limit=1))
+        for event in page.events:
+            if repository.history.refusal(event, queue) is None:
+                repository.history.replay(event, queue)
+
+    return step
 
 
 def truncate(repository: Repository, clock: ManualClock) -> None:

@@ -31,6 +31,8 @@ NO_FILES = {
     "_writer": "the same",
     "partition": "a partition's sync, found inside it",
     "_backup": "a repository's backup, whose calls are found inside it",
+    "_place": "the manifest's write, found inside replace_file",
+    "event_files": "an event file's write, found inside it",
     "_swap_files": "a swap file's write, found inside it",
 }
 """Receivers of methods with the same names; whoever is not listed here is taken for a file."""
@@ -47,6 +49,7 @@ NOT_CRASHED = {
         "execute_repair",
         "repository.files.unlink(step.path)",
     ): "leftovers that nothing needs: the next repair removes them",
+    ("_Shard.make", "files.make_directory(path)"): "an index shard: what is lost of it is made anew",
     ("_zero_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
     ("_allocate_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
     ("_allocate_ahead", "file.allocate(offset, ahead)"): "the same",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.failing import WAYS, count_calls, fail_once, require_no_leaks, require_sound
-from tests.crash.steps import checkpoint, put, take
+from tests.crash.steps import put, snapshot, take
 from tests.crash.workloads import SPEC, WORKLOADS
 from tests.proof.figures import note
 from tests.support import ManualClock, abandon
@@ -157,7 +157,7 @@ def test_a_snapshot_whose_name_was_not_synced_is_synced_by_the_next_start() -> N
     take("a", 10)(repository, clock)
     files.fault = fault("sync_directory", 2)  # a checkpoint syncs the directory of the new log, then the snapshot's
     with pytest.raises(OSError, match="Input/output"):
-        checkpoint(repository, clock)
+        snapshot(repository, clock)
     assert files.fault.struck is not None
     assert files.fault.struck.path == "/r/flowfile"
     repository.close()

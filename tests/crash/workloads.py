@@ -27,7 +27,11 @@ from tests.crash.steps import (
     merge,
     patterned,
     put,
+    replay,
+    retain,
     rollback,
+    rollover,
+    snapshot,
     split,
     spoil,
     take,
@@ -44,11 +48,13 @@ from ullage_agent.contract import (
     Duration,
     FlowFileSettings,
     HostPath,
+    Provenance,
     Quantity,
     Storage,
     Truncation,
     TruncationMode,
 )
+from ullage_agent.engine.model import EventType
 from ullage_agent.engine.repository import Repository
 
 
@@ -190,6 +196,10 @@ ERRORS: list[Step | Restart] = [
     broken(checkpoint, fails("write", "*/snapshot.partial")),
     broken(checkpoint, fails("write", "*/snapshot.partial"), fails("unlink", "*/snapshot.partial")),
     broken(put("a", *[30 + n for n in range(6)]), fails("write", "*.swap"), fails("unlink", "*.swap")),
+    put("a", 5),
+    broken(rollover, fails("write", "*.parquet")),
+    broken(rollover, fails("sync", "*.parquet"), fails("unlink", "*.parquet")),
+    broken(rollover, fails("rename", "*/manifest*")),
     checkpoint,
 ]
 
@@ -216,6 +226,58 @@ UPKEEP: list[Step | Restart] = [
     maintain(60),
 ]
 
+DRAINS: list[Step | Restart] = [
+    put("a", 100, 200),
+    put("a", 300),
+    rollover,
+    change("a", "b", lambda s, f: s.put_attributes(f, {"seen": "yes"})),
+    snapshot,
+    drop("b"),
+    Restart(is_kill=True),
+    split("a", "c"),
+    snapshot,
+    wait(20),
+    rollover,
+    merge("c", "d"),
+    Restart(),
+    put("a", 10),
+    drop("d"),
+    checkpoint,
+    put("a", 20),
+    Restart(is_kill=True),
+    wait(50),
+    retain,
+    take("a", 1),
+    rollover,
+    wait(100),
+    retain,
+    put("a", 30),
+]
+
+REPLAYS: list[Step | Restart] = [
+    put("mixed", 300, LARGE),
+    put("kept", 100, LARGE),
+    take("kept", 1),
+    drop("mixed"),
+    replay(EventType.DROP),
+    rollover,
+    drop("mixed"),
+    truncate,
+    replay(EventType.DROP),
+    Restart(is_kill=True),
+    drop("kept"),
+    replay(EventType.DROP),
+    truncate,
+    clean,
+    replay(EventType.CREATE, "mixed"),
+    checkpoint,
+    drop("kept"),
+    Restart(),
+    replay(EventType.DROP),
+    clean,
+    truncate,
+]
+
 LIVES: list[Step] = [handles, expire, checkpoint, handles, clean, truncate]
 
 
@@ -237,6 +299,12 @@ TWO_CONTAINERS = _with(
         SPEC.storage,
         containers=(Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2")),
     )
+)
+
+DRAINED = _with(
+    storage=msgspec.structs.replace(SPEC.storage, provenance_directories=("p1", "p2")),
+    flow_file=FlowFileSettings(partitions=2, swap_threshold=4, swap_batch=2),
+    provenance=Provenance(rollover_events=4, max_storage_time=Duration(60_000)),
 )
 
 GROWTH: list[Step | Restart] = [
@@ -299,5 +367,8 @@ WORKLOADS = {
         Workload("turns", TURNS),
         Workload("errors", ERRORS),
         Workload("backups", BACKUPS),
+        Workload("drains", DRAINS, DRAINED),
+        Workload("replays", REPLAYS),
+        Workload("replays, archived", REPLAYS, KEEPING),
     )
 }

@@ -7,7 +7,7 @@ from tests.support import Workshop, drain, put_all
 from ullage_agent.engine import maintenance
 from ullage_agent.engine.maintenance import Maintenance
 
-EVERY = {"clean", "truncate", "swap", "expire", "purge"}
+EVERY = {"clean", "truncate", "swap", "expire", "purge", "provenance", "index"}
 
 
 def test_tasks_run_when_they_are_due(workshop: Workshop) -> None:
@@ -16,9 +16,9 @@ def test_tasks_run_when_they_are_due(workshop: Workshop) -> None:
     upkeep = Maintenance(repository)
     assert upkeep.run_due() == []
 
-    workshop.clock.advance(59.9)
-    assert upkeep.run_due() == []
-    workshop.clock.advance(0.1)
+    workshop.clock.advance(59)
+    assert upkeep.run_due() == ["provenance", "index"]
+    workshop.clock.advance(1)
     assert set(upkeep.run_due()) == EVERY
     assert upkeep.run_due() == []
     workshop.clock.advance(60)

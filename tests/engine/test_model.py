@@ -14,6 +14,9 @@ from ullage_agent.engine.model import (
     Content,
     ContentClaim,
     Delete,
+    EventRun,
+    Events,
+    EventType,
     FlowFile,
     IndexCeiling,
     Operation,
@@ -24,6 +27,7 @@ from ullage_agent.engine.model import (
     SwapIn,
     SwapOut,
     SwapShare,
+    Undrained,
     Update,
     format_uuid,
     new_uuids,
@@ -55,6 +59,12 @@ SAMPLES: list[tuple[int, Any]] = [
     (9, SwapOut("f.swap", 3, 2, 100, 1, 2, 3, (SwapShare(7, 2, 100, 4_196),), A + B)),
     (10, SwapIn("f.swap")),
     (11, SwapDrop("f.swap")),
+    (20, Events("p1", "RouteText", (EventRun(EventType.ROUTE, 0, 2, "nifi"),), (RECORD,), True)),
+    (21, Undrained(7, 1_000, (RECORD, Events("", "", (EventRun(EventType.CREATE, 0),))))),
+    (
+        20,
+        Events("p1", "RouteText", (EventRun(EventType.ROUTE, 0, 2, "nifi", "d", "u", "i", 3, A, B),), (RECORD,), True),
+    ),
 ]
 
 

@@ -16,14 +16,16 @@ from ullage_agent.contract import (
     Emergency,
     HostPath,
     MaintenanceOperation,
+    OnFull,
     Quantity,
     QueueDefaults,
     QueuePriority,
     TruncationMode,
     Window,
 )
-from ullage_agent.engine.errors import BackPressure, DiskFull
+from ullage_agent.engine.errors import BackPressure, DiskFull, ProvenanceDamaged
 from ullage_agent.engine.maintenance import Maintenance
+from ullage_agent.engine.provenance.query import Query
 from ullage_agent.windows import Calendar
 
 KB = 1024
@@ -96,6 +98,74 @@ def _after_drop(advance_seconds: float) -> Observe:
         return [path.split("/")[-2] for path in content_sizes(workshop.path)]
 
     return observe
+
+
+def _event_files(seconds: float) -> Observe:
+    """Which event files there are after some work, and so much time under maintenance."""
+
+    def observe(workshop: Workshop) -> object:
+        repository = _opened(workshop)
+        upkeep = Maintenance(repository)
+        put_all(repository, "q", [b"x"] * 20)
+        for _ in range(2):
+            upkeep.run_due()
+            workshop.clock.advance(seconds)
+        upkeep.run_due()
+        if not seconds:
+            repository.provenance.drain()
+        return sorted(str(path.relative_to(workshop.path)) for path in workshop.path.glob("p*/**/*.parquet"))
+
+    return observe
+
+
+def _without_files(query: Query) -> Observe:
+    """Whether an answer needs the event files: one of nothing does not, where the index knows what was asked."""
+
+    def observe(workshop: Workshop) -> object:
+        _shards(workshop)
+        workshop.expects_problems = True
+        _opened(workshop).provenance.event_files.close()
+        for path in workshop.path.glob("provenance/**/*.parquet"):
+            path.unlink()
+        try:
+            return _opened(workshop).history.query(query).events
+        except ProvenanceDamaged as error:
+            return type(error)
+
+    return observe
+
+
+def _shards(workshop: Workshop) -> object:
+    for _ in range(2):
+        put_all(_opened(workshop), "q", [b"x"] * 3, n="1")
+        _opened(workshop).provenance.drain()
+        _opened(workshop).history.index_step()
+    return len(list((workshop.path / "provenance" / "index").iterdir()))
+
+
+def _event_bytes(workshop: Workshop) -> object:
+    put_all(_opened(workshop), "q", [b"x"] * 2000)
+    _opened(workshop).provenance.drain()
+    return sum(path.stat().st_size for path in workshop.path.glob("provenance/**/*.parquet")) > 100 * KB
+
+
+def _refused_for_events(workshop: Workshop) -> object:
+    """Whether new content is refused when the directory of event files takes none."""
+    events = workshop.path / "provenance" / "events"
+    events.parent.mkdir(exist_ok=True)
+    events.write_text("no directory")
+    try:
+        for _ in range(60):
+            put_all(_opened(workshop), "q", [b"x"] * 5)
+    except (BackPressure, OSError):
+        return True
+    finally:
+        events.unlink()
+    return False
+
+
+def _lazy(**fields: Any) -> dict[str, Any]:
+    return {"provenance": LAZY["provenance"] | fields}
 
 
 def _due_after(seconds: float) -> Observe:
@@ -194,6 +264,9 @@ EAGER = {"mode": TruncationMode.EAGER}
 PRESSED = {"archive": {"enabled": False}, "storage": {"containers": _quota(500 * KB)}}
 
 NIGHTS = {"windows": (Window(name="night", schedule="0 23 * * *", duration=Duration(HOUR)),)}
+LAZY: dict[str, Any] = {"provenance": {"rollover_time": Duration(5 * HOUR)}}
+DROPPING: dict[str, Any] = {"provenance": {"rollover_events": 50, "on_full": OnFull.DROP}}
+CRAMPED: dict[str, Any] = {"provenance": {"rollover_events": 50}}
 
 CASES: dict[str, Case] = {
     "storage.containers.name": Case(
@@ -261,6 +334,22 @@ CASES: dict[str, Case] = {
         PRESSED, PRESSED | {"truncation": {"usage_threshold_percentage": 80}}, _after_truncation
     ),
     "truncation.frequency": Case({}, {"truncation": {"frequency": Duration(10_000)}}, _due_after(20)),
+    "storage.provenanceDirectories": Case({}, {"storage": {"provenance_directories": ("p1",)}}, _event_files(0)),
+    "provenance.enabled": Case({}, {"provenance": {"enabled": False}}, _event_files(60)),
+    "provenance.maxStorageTime": Case({}, {"provenance": {"max_storage_time": Duration(10_000)}}, _event_files(60)),
+    "provenance.maxStorageSize": Case({}, {"provenance": {"max_storage_size": Quantity(KB)}}, _event_files(60)),
+    "provenance.rolloverTime": Case({}, LAZY, _event_files(50)),
+    "provenance.rolloverSize": Case(LAZY, _lazy(rollover_size=Quantity(KB)), _event_files(50)),
+    "provenance.rolloverEvents": Case(LAZY, _lazy(rollover_events=5), _event_files(50)),
+    "provenance.compressOnRollover": Case({}, {"provenance": {"compress_on_rollover": False}}, _event_bytes),
+    "provenance.indexedFields": Case({}, {"provenance": {"indexed_fields": ()}}, _without_files(Query(component="x"))),
+    "provenance.indexedAttributes": Case(
+        {}, {"provenance": {"indexed_attributes": ("n",)}}, _without_files(Query(attributes=(("n", "x"),)))
+    ),
+    "provenance.indexShardSize": Case({}, {"provenance": {"index_shard_size": Quantity(1)}}, _shards),
+    "provenance.onFull": Case(
+        CRAMPED, {"provenance": CRAMPED["provenance"] | {"on_full": OnFull.DROP}}, _refused_for_events
+    ),
     "compaction.deletedRetention": Case({}, {"compaction": {"deleted_retention": Duration(60_000)}}, _purged),
     "maintenance.paused": Case({}, {"maintenance": {"paused": True}}, _ticket()),
     "maintenance.timeZone": Case(

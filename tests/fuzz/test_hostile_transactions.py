@@ -75,6 +75,9 @@ TRANSACTION: dict[str, Callable[[], Sequence[object]]] = {
     "a tag that was never given": lambda: [[99, 1]],
     "an unknown promise": lambda: [held(77, 0)],
     "attributes that are none": lambda: [[2, resident().uuid, None, None, None, b"\xff"]],
+    "an event of nothing": lambda: [[20, "", "", [[2, 0, 1]]]],
+    "events without end": lambda: [flow_file(), [20, "", "", [[2, 0, 1 << 62]]]],
+    "an event of no known type": lambda: [flow_file(), [20, "", "", [[77, 0, 1]]]],
     "text that is no UTF-8": lambda: [[4, 9, b"\xff\xfe", "FirstInFirstOut", "p", 0, 0, 0]],
 }
 

@@ -30,6 +30,9 @@ from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.files import Files, OsFiles
 from ullage_agent.engine.flowfile.swap import SWAP_MAGIC, SwapHeader
 from ullage_agent.engine.opening import read_identity
+from ullage_agent.engine.provenance.columns import from_table
+from ullage_agent.engine.provenance.eventfiles import EventFiles
+from ullage_agent.engine.provenance.manifest import EventFile, Place
 from ullage_agent.engine.testing import CrashFiles, Image
 from ullage_agent.engine.wal.format import LogHeader, decode_header
 from ullage_agent.engine.wal.records import RecordReader
@@ -82,11 +85,42 @@ def parse_identity(files: Files, path: str) -> None:
     decode_header(files.open(path).read(1 << 20, 0), ContainerIdentity, path)
 
 
+def parse_manifest(files: Files, path: str) -> None:
+    repository = reopened_identity()
+    Place(files, path, repository).read()
+
+
+def parse_event_file(files: Files, path: str) -> None:
+    """All rows of it, as a search reads them."""
+    file = msgspec.structs.replace(_listed(), directory="", name=path.rsplit("/", 1)[1])
+    event_files = EventFiles(files, path.rsplit("/", 1)[0], ("",))
+    try:
+        for _, table in event_files.scan(file):
+            from_table(table)
+    finally:
+        event_files.close()
+
+
+def _listed() -> EventFile:
+    """What the manifest says of the specimen's event file."""
+    files = CrashFiles(killed().image)
+    manifest = Place(files, "/r/provenance/manifest", reopened_identity()).read()
+    assert manifest is not None
+    return manifest.files[0]
+
+
+def reopened_identity() -> str:
+    """The specimen's repository."""
+    return read_identity(CrashFiles(killed().image), "/r").repository
+
+
 PARSERS: dict[str, tuple[str, str, Callable[[Files, str], None]]] = {
     "snapshot": ("/snapshot", "snapshot", parse_snapshot),
     "swap": (".swap", "1.swap", parse_swap),
     "log": (".wal", "00000000000000000001.wal", parse_log),
     "identity": ("ullage.json", "ullage.json", parse_identity),
+    "manifest": ("/manifest", "manifest", parse_manifest),
+    "event file": (".parquet", "1.parquet", parse_event_file),
 }
 
 
@@ -119,7 +153,7 @@ def test_mutated_files_are_read_or_refused(kind: str) -> None:
     note(examples=EXAMPLES)
 
 
-@pytest.mark.parametrize("kind", ["snapshot", "swap", "log"])
+@pytest.mark.parametrize("kind", ["snapshot", "swap", "log", "manifest"])
 def test_hostile_bytes_under_valid_checksums_are_read_or_refused(kind: str) -> None:
     """A checksum proves nothing about who wrote it: headers, records and transactions are refused all the same."""
     corpus = files_of(PARSERS[kind][0])
@@ -130,7 +164,8 @@ def test_hostile_bytes_under_valid_checksums_are_read_or_refused(kind: str) -> N
     @given(st.sampled_from(corpus), edits(), st.integers(0, 100))
     def run(data: bytes, changes: list[Edit], choice: int) -> None:
         parse(kind, resealed_header(data, changes))
-        parse(kind, resealed_frame(data, changes, choice) if kind == "log" else resealed_block(data, changes))
+        if kind != "manifest":  # which is a header and nothing else
+            parse(kind, resealed_frame(data, changes, choice) if kind == "log" else resealed_block(data, changes))
 
     run()
     note(examples=EXAMPLES)

@@ -22,6 +22,7 @@ from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
 from ullage_agent.engine.model import FlowFile, Lifetime
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.wal.format import FORMAT_VERSION
+from ullage_agent.engine.wal.serde import MsgpackSerDe
 
 HERE = Path(__file__).parent
 MADE_AT_OPEN = ("ballast", "lock")
@@ -165,4 +166,4 @@ def _packed(root: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / f"format-{FORMAT_VERSION}")
+    make(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / f"format-{FORMAT_VERSION}-serde-{MsgpackSerDe.version}")

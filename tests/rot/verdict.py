@@ -79,7 +79,7 @@ def kind_of(path: str) -> str:
     if name == IDENTITY:
         return "root identity" if path.count("/") == 2 else "container identity"
     if "." in name:
-        return {"wal": "log", "swap": "swap file"}[name.rsplit(".", 1)[1]]
+        return {"wal": "log", "swap": "swap file", "parquet": "event file"}[name.rsplit(".", 1)[1]]
     if "-" in name:
         return "archive" if "/archive/" in path else "content"
     return name

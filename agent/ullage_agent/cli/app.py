@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ullage_agent import __version__
-from ullage_agent.cli import backup, demo, get, listing, put, upkeep, windows
+from ullage_agent.cli import backup, demo, get, listing, provenance, put, upkeep, windows
 from ullage_agent.cli.exits import Commands, ExitCode
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.command(rich_help_panel=SPACE)(upkeep.survey)
 app.command(rich_help_panel=SPACE)(upkeep.truncate)
 app.command(rich_help_panel=SPACE)(upkeep.clean)
 app.command(rich_help_panel=SPACE)(windows.windows)
+app.add_typer(provenance.app, name="provenance", rich_help_panel=OTHER)
 app.command(rich_help_panel=OTHER)(upkeep.check)
 app.command(rich_help_panel=OTHER)(upkeep.checkpoint)
 app.command(rich_help_panel=OTHER)(backup.backup)

@@ -16,6 +16,7 @@ from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.flowfile.swap import SwapFiles, shares_of
 from ullage_agent.engine.model import HANDLE_QUEUE, Action, ContentClaim, FlowFile
+from ullage_agent.engine.provenance.store import ProvenanceStore
 from ullage_agent.engine.reclaim.orphans import find_orphans
 
 Progress = Callable[[int, int], None]
@@ -41,6 +42,7 @@ class CheckedRepository(Protocol):
     reader: ContentReader
     queues: QueueManager
     swap_files: SwapFiles
+    provenance: ProvenanceStore
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ def check_repository(
     _check_queues(repository, findings)
     verified = _check_content(repository, findings, on_progress) if deep else 0
     _check_accounts(repository, entries, findings)
+    findings.problems.extend(repository.provenance.problems(deep=deep))
     orphans = find_orphans(repository.files, repository.ledger, repository.content)
     return CheckReport(
         tuple(findings.problems), tuple(orphan.path for orphan in orphans), flow_files, len(entries), verified

@@ -72,12 +72,32 @@ class ClaimGone(UllageError):
     """A transaction named a content claim that is neither live nor pinned."""
 
 
+class ClaimTruncated(ClaimGone):
+    """The claim's bytes were given back while the rest of its file stayed."""
+
+
 class HandleNotFound(UllageError):
     """No handle with this id was ever stored, or it was purged and forgotten."""
 
 
 class HandleDeleted(UllageError):
     """The handle was deleted or has expired; while its retention lasts, a deleted one can be undeleted."""
+
+
+class EventNotFound(UllageError):
+    """No provenance event has this number or id, or retention has removed it."""
+
+
+class ProvenanceDamaged(UllageError):
+    """An event file is missing or unreadable: the history in it is gone unless it comes back, all else is well."""
+
+
+class ReplayRefused(UllageError):
+    """A provenance event cannot be replayed; `reason` says which of the known reasons it is."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class FlowFileNotFound(UllageError):

@@ -30,6 +30,7 @@ from ullage_agent.engine.model import (
     HANDLE_QUEUE,
     ContentClaim,
     Delete,
+    EventType,
     FlowFile,
     Lifetime,
     Operation,
@@ -39,6 +40,10 @@ from ullage_agent.engine.model import (
     pack_attributes,
     parse_uuid,
 )
+from ullage_agent.engine.provenance.runs import of_existing, of_new
+
+COMPONENT = "handles"
+"""The component of provenance events of handles, which no processor causes."""
 
 PURGE_SLICE = 1_000
 """Handles one purging transaction removes."""
@@ -61,6 +66,7 @@ class HandleHost(Protocol):
     ledger: Ledger
     reader: ContentReader
     clock: Clock
+    records_provenance: bool
 
     def new_writer(self) -> ContentWriter: ...
 
@@ -142,7 +148,7 @@ class HandleStore:
         with self._changing([uuid]):
             millis = self._host.clock.now_millis()
             self._host.commit(
-                [Update(uuid, deleted_millis=millis)],
+                [Update(uuid, deleted_millis=millis), *self._events(EventType.DROP, [uuid], "the handle was deleted")],
                 creates=False,
                 validate=lambda: self._require_readable(uuid),
             )
@@ -152,8 +158,9 @@ class HandleStore:
         """Bring a deleted handle back; HandleNotFound once it was purged, decided right before the commit."""
         uuid = parse_handle(id)
         with self._changing([uuid]):
+            told = self._events(EventType.ADDINFO, [uuid], "the handle was undeleted")
             self._host.commit(
-                [Update(uuid, deleted_millis=0)], creates=False, validate=lambda: self._require_deleted(uuid)
+                [Update(uuid, deleted_millis=0), *told], creates=False, validate=lambda: self._require_deleted(uuid)
             )
             self._schedule(self._find(uuid))
 
@@ -166,7 +173,9 @@ class HandleStore:
                 uuids = [uuid for uuid in uuids if self._is_due(uuid)]
                 try:
                     if uuids:
-                        self._host.commit([Delete(b"".join(uuids))], creates=False)
+                        expired = [uuid for uuid in uuids if not self._find(uuid).deleted_millis]
+                        told = self._events(EventType.EXPIRE, expired, "the handle's time was over")
+                        self._host.commit([Delete(b"".join(uuids)), *told], creates=False)
                 except BaseException:
                     self.restore(record for uuid in uuids if (record := self._host.ledger.find(uuid)) is not None)
                     raise
@@ -206,7 +215,8 @@ class HandleStore:
                 FlowFile(uuid, HANDLE_QUEUE, claim, 0, claim.length if claim else 0, now, now, 0, packed, b"", expires)
                 for uuid, claim in zip(new_uuids(len(claims)), claims, strict=True)
             ]
-            self._host.commit([*operations, *records], creates=True)
+            told = of_new(EventType.CREATE, len(records), COMPONENT) if self._host.records_provenance else []
+            self._host.commit([*operations, *records, *told], creates=True)
         except (CommitOutcomeUnknown, RepositoryStopped):
             writer.abandon()
             raise
@@ -221,6 +231,13 @@ class HandleStore:
             for record in records:
                 self._schedule(record)
         return [record.id for record in records]
+
+    def _events(self, type: EventType, uuids: Iterable[bytes], details: str) -> list[Operation]:
+        """What provenance has to tell of handles as they are; purging a deleted one was told when it was deleted."""
+        if not self._host.records_provenance:
+            return []
+        records = [record for uuid in uuids if (record := self._host.ledger.find(uuid)) is not None]
+        return of_existing(type, records, details, COMPONENT)
 
     def _find(self, uuid: bytes) -> FlowFile:
         record = self._host.ledger.find(uuid)

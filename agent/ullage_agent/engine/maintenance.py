@@ -52,6 +52,8 @@ class Maintenance:
             ("swap", SWAP_FREQUENCY_SECONDS, repository.queues.swap_out_all),
             ("expire", EXPIRATION_FREQUENCY_SECONDS, repository.queues.expire),
             ("purge", EXPIRATION_FREQUENCY_SECONDS, repository.handles.purge),
+            ("provenance", TICK_SECONDS, repository.provenance.step),
+            ("index", TICK_SECONDS, repository.history.index_step),
         ]
         self._tasks = [Task(name, frequency, run, now + frequency) for name, frequency, run in plan]
 

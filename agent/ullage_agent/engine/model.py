@@ -230,6 +230,71 @@ class SwapDrop(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
     name: str
 
 
+class EventType(IntEnum):
+    """What happened to a FlowFile; the words are NiFi's."""
+
+    RECEIVE = 1
+    CREATE = 2
+    FETCH = 3
+    FORK = 4
+    JOIN = 5
+    CLONE = 6
+    CONTENT_MODIFIED = 7
+    ATTRIBUTES_MODIFIED = 8
+    ROUTE = 9
+    SEND = 10
+    DROP = 11
+    EXPIRE = 12
+    REPLAY = 13
+    DOWNLOAD = 14
+    ADDINFO = 15
+
+
+class EventRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One provenance event, or `count` like ones of consecutive subjects: what a batch does costs one run.
+
+    Subjects are numbered: first the FlowFile operations of the transaction in their order, then `Events.before`.
+    `attributes` and `content` are those at the time of emission, where they differ from those at the commit.
+    `children` and `parents` are 16 bytes a FlowFile. `duration_millis` -1: not known.
+    """
+
+    type: EventType
+    first: Whole
+    count: Whole = 1
+    relationship: str = ""
+    details: str = ""
+    transit_uri: str = ""
+    alternate_identifier: str = ""
+    duration_millis: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)] = -1
+    parents: bytes = b""
+    children: bytes = b""
+    attributes: bytes | None = None
+    content: Content | None = None
+
+
+class Events(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """The provenance events of this transaction, by the component that committed it.
+
+    Only what the other operations do not say: `before` are the FlowFiles as they were, since an `Update` or `Delete`
+    does not tell; what they became is worked out from the operations. `is_abridged`: their attributes were too large
+    for one transaction and are left out.
+    """
+
+    component: str
+    component_type: str
+    runs: tuple[EventRun, ...]
+    before: tuple[FlowFile, ...] = ()
+    is_abridged: bool = False
+
+
+class Undrained(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """In a snapshot: what one transaction has to tell, whose events are in no event file yet."""
+
+    transaction: Whole
+    millis: Whole
+    operations: tuple[FlowFile | Update | Events, ...]
+
+
 Operation = (
     FlowFile
     | Update
@@ -242,7 +307,12 @@ Operation = (
     | SwapOut
     | SwapIn
     | SwapDrop
+    | Events
+    | Undrained
 )
+
+
+_NOT_COUNTED = (ResourceClaim, ClaimBlocks, Events)
 
 
 def new_uuids(count: int) -> list[bytes]:
@@ -324,12 +394,13 @@ def updated(record: FlowFile, update: Update) -> FlowFile:
 def operation_count(operations: Iterable[Operation]) -> int:
     """How many records a transaction touches: a `Delete` or `SwapOut` counts for each uuid it names.
 
-    What accompanies content is not counted: a session that fills its limit with FlowFiles may still say where.
+    What accompanies content and what tells of it is not counted: a session that fills its limit with FlowFiles may
+    still say where they are, and what happened to them.
     """
     count = 0
     for operation in operations:
         if type(operation) is Delete or type(operation) is SwapOut:
             count += len(operation.uuids) // UUID_BYTES
-        elif type(operation) is not ResourceClaim and type(operation) is not ClaimBlocks:
+        elif type(operation) not in _NOT_COUNTED:
             count += 1
     return count

@@ -42,6 +42,9 @@ from ullage_agent.engine.opening import (
     read_identity,
     require_snapshot,
 )
+from ullage_agent.engine.provenance.history import History
+from ullage_agent.engine.provenance.state import RecordedState
+from ullage_agent.engine.provenance.store import ProvenanceStore
 from ullage_agent.engine.reclaim.reclamation import Reclamation
 from ullage_agent.engine.recovery import Recovery
 from ullage_agent.engine.session import ProcessSession
@@ -84,19 +87,37 @@ class Repository:
         self.ledger = Ledger(self.swap_files.read)
         self.content = ContentRepository(files, containers, spec, clock, self._reserve_indexes)
         self.reader = ContentReader(self.content, self.ledger)
+        self.records_provenance = spec.provenance.enabled
+        self.provenance = ProvenanceStore(
+            files,
+            root,
+            self.identity.repository,
+            spec.provenance,
+            spec.storage.provenance_directories,
+            clock,
+            self._queue_name,
+        )
         self.log = WriteAheadLog(
             files,
             os.path.join(root, FLOWFILE),
             self.identity.repository,
-            self.ledger,
+            RecordedState(self.ledger, self.provenance.tail),
             serde,
             clock,
             LogSettings(spec.flow_file.partitions, _interval_seconds(spec), may_be_new=False),
         )
+        self.provenance.durable = lambda: self.log.durable
         self.queues = QueueManager(
-            self.ledger, self.swap_files, self._commit_removing, self._commit_new, clock, spec.flow_file
+            self.ledger,
+            self.swap_files,
+            self._commit_removing,
+            self._commit_new,
+            clock,
+            spec.flow_file,
+            records_provenance=self.records_provenance,
         )
         self.handles = HandleStore(self, int(spec.compaction.deleted_retention))
+        self.history = History(files, root, self.provenance, spec.provenance, self)
         self.reclamation = Reclamation(files, self.ledger, self.content, self._commit_removing, clock, spec, self.log)
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
@@ -168,9 +189,9 @@ class Repository:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def session(self) -> ProcessSession:
-        """A new session; use it in one thread, as a context manager."""
-        return ProcessSession(self)
+    def session(self, component: str = "", component_type: str = "") -> ProcessSession:
+        """A new session; use it in one thread, as a context manager. `component` is who its events name."""
+        return ProcessSession(self, component, component_type)
 
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""
@@ -180,11 +201,19 @@ class Repository:
         """Verify everything against everything; nothing may be committed meanwhile."""
         return check_repository(self, deep=deep, on_progress=on_progress)
 
-    def checkpoint(self, on_progress: Callable[[int], None] | None = None) -> None:
+    def checkpoint(self, on_progress: Callable[[int], None] | None = None, *, drains: bool = True) -> None:
         """Publish a snapshot and drop what it makes unnecessary: old logs, retired swap files.
 
-        A full disk spends the reserve on it: a snapshot is what lets logs go.
+        Provenance events move to event files first; where they find no room, and without `drains`, the snapshot carries
+        them.
+
+        A full disk spends the reserve on the snapshot: it is what lets logs go.
         """
+        if drains:
+            self.provenance.try_drain()
+        self._checkpoint(on_progress)
+
+    def _checkpoint(self, on_progress: Callable[[int], None] | None) -> None:
         try:
             covered = self.log.checkpoint(on_progress)
         except (DiskFull, OSError) as error:
@@ -253,6 +282,8 @@ class Repository:
                 self.log.close()
             finally:
                 self.content.close()
+                self.history.close()
+                self.provenance.close()
                 # What `_restore` froze may go now, or a process that reopens would keep every repository it had.
                 gc.unfreeze()
                 if self._lock is not None:
@@ -274,6 +305,7 @@ class Repository:
                 self.content.start_after(self.ledger.index_ceiling)
                 self._count_bytes()
                 self.handles.restore(self.queues.restore())
+            self.provenance.start(self.restored.last_id)
             # What was loaded stays: the collector need not look at a million records again.
             gc.freeze()
             self._remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
@@ -285,6 +317,7 @@ class Repository:
         except BaseException:
             self.log.close()
             self.content.close()
+            self.provenance.close()
             raise
 
     def _count_bytes(self) -> None:
@@ -325,6 +358,8 @@ class Repository:
                     f"the volume of {self.root} is full and its reserve spent: remove FlowFiles, reclaim, or add space"
                 )
         limit = self.spec.flow_file.wal_max_bytes
+        if self.provenance.is_overdue:
+            self.provenance.make_room()
         if self.log.log_bytes >= limit:
             self.checkpoint()
             if self.log.log_bytes >= limit:
@@ -332,6 +367,10 @@ class Repository:
                     f"the write-ahead log has {self.log.log_bytes} bytes (spec.flowFile.walMaxBytes {limit}): new "
                     "content is refused until a checkpoint succeeds"
                 )
+
+    def _queue_name(self, number: int) -> str:
+        definition = self.ledger.queues.get(number)
+        return "" if definition is None else definition.name
 
     def _commit_removing(self, operations: Sequence[Operation]) -> None:
         self.commit(operations, creates=False)

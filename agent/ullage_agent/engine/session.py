@@ -10,11 +10,10 @@ living through a clone therefore never counts to zero on the way.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
-from typing import IO, Protocol, Self
+from typing import IO, Self
 
-from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.content.reader import ContentReader, ContentStream
-from ullage_agent.engine.content.writer import ClaimStream, ContentWriter
+from ullage_agent.engine.content.reader import ContentStream
+from ullage_agent.engine.content.writer import ClaimStream
 from ullage_agent.engine.errors import (
     BackPressure,
     CommitOutcomeUnknown,
@@ -22,9 +21,6 @@ from ullage_agent.engine.errors import (
     RepositoryStopped,
     SessionMisuse,
 )
-from ullage_agent.engine.files import COPY_BYTES
-from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.model import (
     HANDLE_QUEUE,
@@ -32,6 +28,7 @@ from ullage_agent.engine.model import (
     Content,
     ContentClaim,
     Delete,
+    EventType,
     FlowFile,
     Lifetime,
     Operation,
@@ -41,44 +38,37 @@ from ullage_agent.engine.model import (
     unpack_attributes,
     updated,
 )
+from ullage_agent.engine.provenance.registration import Registration
+from ullage_agent.engine.provenance.reporter import ProvenanceReporter
 from ullage_agent.engine.wal.format import OPERATIONS_MAX
-from ullage_agent.engine.working import Settled, Working, common_attributes, require_size, settle, with_blocks_of
+from ullage_agent.engine.working import (
+    SessionHost,
+    Settled,
+    Working,
+    common_attributes,
+    pieces_of,
+    require_size,
+    settle,
+    with_blocks_of,
+)
 
 PENALTY_MILLIS = 30_000
 """How long a penalized FlowFile stays out of polls, as in NiFi."""
 
 
-class SessionHost(Protocol):
-    """What a session needs of its repository."""
-
-    ledger: Ledger
-    queues: QueueManager
-    reader: ContentReader
-    clock: Clock
-
-    def new_writer(self) -> ContentWriter: ...
-
-    def commit(
-        self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None
-    ) -> int:
-        """One durable transaction; see `Repository.commit`."""
-        ...
-
-    def handle_record(self, uuid: bytes) -> FlowFile:
-        """A readable handle's record."""
-        ...
-
-    def add_counters(self, counters: dict[str, int]) -> None: ...
-
-
 class ProcessSession:
     """See the module's text. After `commit` or `rollback` the session is empty and can be used again."""
 
-    def __init__(self, host: SessionHost) -> None:
+    def __init__(self, host: SessionHost, component: str = "", component_type: str = "") -> None:
+        """`component` is who works here, as provenance events name it: a processor's id and type."""
         self._host = host
+        self._component = component
+        self._component_type = component_type
+        self.provenance = ProvenanceReporter(self._reportable)
         self._writer = host.new_writer()
         self._working: dict[bytes, Working] = {}
         self._ingested: list[tuple[FlowFileQueue, list[FlowFile]]] = []
+        self._reported_ingested: set[bytes] = set()
         self._pinned: list[ContentClaim] = []
         self._counters: dict[str, int] = {}
 
@@ -123,7 +113,10 @@ class ProcessSession:
             pack_attributes(inherited | (attributes or {})),
             b"".join(parent.uuid for parent in originals),
         )
-        return self._add_new(record)
+        flow_file = self._add_new(record)
+        if originals:
+            self._spawned(flow_file, EventType.FORK if len(originals) == 1 else EventType.JOIN)
+        return flow_file
 
     def ingest(
         self,
@@ -172,6 +165,7 @@ class ProcessSession:
             self._host.ledger.pin([record.claim])
             self._pinned.append(record.claim)
         flow_file = self.create(attributes=unpack_attributes(record.attributes) | (attributes or {}))
+        self._spawned(flow_file, EventType.CLONE, f"content of handle {record.id}").parents = record.uuid
         return self._set_content(self._find(flow_file), Content(record.claim, record.start, record.size))
 
     def write(
@@ -185,7 +179,7 @@ class ProcessSession:
         if isinstance(data, bytes):
             return self._set_content(working, self._writer.put(data, lifetime))
         with self._writer.stream(lifetime) as stream:
-            for piece in _pieces(data):
+            for piece in pieces_of(data):
                 stream.write(piece)
         return self._set_content(working, stream.content)
 
@@ -231,6 +225,7 @@ class ProcessSession:
         if not 0 <= start <= start + size <= current.size:
             raise SessionMisuse(f"slice {start}+{size} lies outside FlowFile {current.id} of {current.size} bytes")
         clone = self.create([flow_file])
+        self._spawned(clone, EventType.CLONE if size == current.size else EventType.FORK)
         claim = current.claim if size else None
         return self._set_content(self._find(clone), Content(claim, current.start + start if claim else 0, size))
 
@@ -243,6 +238,7 @@ class ProcessSession:
         start = 0
         for number, size in enumerate(sizes):
             fragment = self.clone(flow_file, start, size)
+            self._spawned(fragment, EventType.FORK)
             start += size
             marks = {
                 "fragment.identifier": current.id,
@@ -262,6 +258,7 @@ class ProcessSession:
     ) -> FlowFile:
         """One FlowFile whose content is theirs in order (JOIN); they stay in the session."""
         merged = self.create(flow_files)
+        self._spawned(merged, EventType.JOIN)
         with self._writer.stream() as stream:
             stream.write(header)
             for number, flow_file in enumerate(flow_files):
@@ -295,16 +292,17 @@ class ProcessSession:
             working.set.pop(name, None)
         return self._refresh(working, Update(working.current.uuid, remove_attributes=names))
 
-    def transfer(self, flow_file: FlowFile, queue: str) -> None:
-        """Where the FlowFile goes at the commit."""
-        working = self._find(flow_file)
-        working.target = self._host.queues.queue(queue)
+    def transfer(self, flow_file: FlowFile, queue: str, relationship: str = "") -> None:
+        """Where the FlowFile goes at the commit; along a named relationship it leaves a ROUTE event."""
+        self.transfer_many((flow_file,), queue, relationship)
 
-    def transfer_many(self, flow_files: Iterable[FlowFile], queue: str) -> None:
+    def transfer_many(self, flow_files: Iterable[FlowFile], queue: str, relationship: str = "") -> None:
         """The batch form of `transfer`."""
         target = self._host.queues.queue(queue)
         for flow_file in flow_files:
-            self._find(flow_file).target = target
+            working = self._find(flow_file)
+            working.target = target
+            working.relationship = relationship
 
     def remove(self, flow_file: FlowFile) -> None:
         """The FlowFile ceases to exist at the commit."""
@@ -402,6 +400,21 @@ class ProcessSession:
             raise SessionMisuse(f"FlowFile {flow_file.id} was removed in this session")
         return working
 
+    def _reportable(self, flow_file: FlowFile) -> FlowFile:
+        """The FlowFile as it is in this session, ingested ones included."""
+        if flow_file.uuid in self._working:
+            return self._find(flow_file).current
+        if len(self._reported_ingested) != sum(len(records) for _, records in self._ingested):
+            self._reported_ingested = {record.uuid for _, records in self._ingested for record in records}
+        return flow_file if flow_file.uuid in self._reported_ingested else self._find(flow_file).current
+
+    def _spawned(self, flow_file: FlowFile, type: EventType, details: str = "") -> Working:
+        """Note how a FlowFile that was created here came to be."""
+        working = self._working[flow_file.uuid]
+        working.spawned = type
+        working.spawned_details = details
+        return working
+
     def _add_new(self, record: FlowFile) -> FlowFile:
         self._working[record.uuid] = Working(None, record, None)
         return record
@@ -425,12 +438,17 @@ class ProcessSession:
         if self._pinned or any(type(operation) is ClaimBlocks for operation in content):
             claims = settled.claims() | {record.claim for record in ingested}
             content = with_blocks_of(claims, content, self._pinned, self._host.ledger)
+        events: list[Operation] = []
+        if self._host.records_provenance:
+            registration = Registration(ingested, self._working, settled, self.provenance.pending)
+            events = registration.operations(self._component, self._component_type)
         return [
             *content,
             *ingested,
             *settled.created.values(),
             *settled.updates,
             *([Delete(b"".join(settled.removed))] if settled.removed else []),
+            *events,
         ]
 
     def _publish(self, settled: Settled) -> None:
@@ -466,6 +484,7 @@ class ProcessSession:
         self._working = {}
         self._ingested = []
         self._counters = {}
+        self.provenance.take()
 
     def _end(self, *, committed: bool) -> None:
         """Be empty again, also if giving back what the session used fails: nothing may be given back twice."""
@@ -473,16 +492,8 @@ class ProcessSession:
         self._working = {}
         self._ingested = []
         self._counters = {}
+        self.provenance.take()
         try:
             self._writer.release(committed=committed)
         finally:
             self._host.ledger.unpin(pinned)
-
-
-def _pieces(data: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
-    read = getattr(data, "read", None)
-    if read is None:
-        yield from data
-        return
-    while piece := read(COPY_BYTES):
-        yield piece

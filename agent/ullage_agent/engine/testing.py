@@ -301,6 +301,12 @@ class CrashFiles:
         used = sum(inode.length for inode in self._names.values())
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - used), 1)
 
+    def scratch_directory(self, path: str) -> str | None:
+        return None
+
+    def remove_scratch(self, path: str) -> None:
+        """There is none."""
+
     def lock(self, path: str) -> File:
         self.look("lock", path)
         if path in self._locked:

@@ -1,16 +1,22 @@
 """A FlowFile in the hands of a session: what it was, what it is, and the least that has to be logged of it."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, NamedTuple, Protocol
 
+from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.content.reader import ContentReader
+from ullage_agent.engine.content.writer import ContentWriter
 from ullage_agent.engine.errors import TransactionTooLarge
+from ullage_agent.engine.files import COPY_BYTES
 from ullage_agent.engine.flowfile.ledger import Ledger
+from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.model import (
     NO_ATTRIBUTES,
     ClaimBlocks,
     Content,
     ContentClaim,
+    EventType,
     FlowFile,
     Operation,
     Update,
@@ -28,18 +34,49 @@ ATTRIBUTES_BYTES_MAX = 4 << 20
 """Packed attributes of one FlowFile: updates add up over many transactions, and a snapshot must hold the sum."""
 
 
+class SessionHost(Protocol):
+    """What a session needs of its repository."""
+
+    ledger: Ledger
+    queues: QueueManager
+    reader: ContentReader
+    clock: Clock
+    records_provenance: bool
+
+    def new_writer(self) -> ContentWriter: ...
+
+    def commit(
+        self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None
+    ) -> int:
+        """One durable transaction; see `Repository.commit`."""
+        ...
+
+    def handle_record(self, uuid: bytes) -> FlowFile:
+        """A readable handle's record."""
+        ...
+
+    def add_counters(self, counters: dict[str, int]) -> None: ...
+
+
 class Working:
-    """One FlowFile in a session: as it was (None: created here), as it is, and where it is to go."""
+    """One FlowFile in a session: as it was (None: created here), as it is, and where it is to go.
+
+    `spawned` is how one that was created here came to be, from `parents`; `relationship` is the name of its way.
+    """
 
     __slots__ = (
         "content",
         "current",
         "is_removed",
         "original",
+        "parents",
         "penalty_millis",
+        "relationship",
         "removed",
         "set",
         "source",
+        "spawned",
+        "spawned_details",
         "target",
     )
 
@@ -53,6 +90,10 @@ class Working:
         self.content: Content | None = None
         self.is_removed = False
         self.penalty_millis = 0
+        self.relationship = ""
+        self.spawned = EventType.CREATE
+        self.spawned_details = ""
+        self.parents = current.parents
 
 
 class Settled(NamedTuple):
@@ -156,3 +197,13 @@ def require_size(working: Iterable[Working], ingested: int) -> None:
         raise TransactionTooLarge(
             f"this session changes {count} FlowFiles, one transaction at most {OPERATIONS_MAX}: commit in parts"
         )
+
+
+def pieces_of(data: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
+    """What is to be written, piece by piece: of an open file, or of an iterable."""
+    read = getattr(data, "read", None)
+    if read is None:
+        yield from data
+        return
+    while piece := read(COPY_BYTES):
+        yield piece

@@ -72,10 +72,10 @@ class Notes:
 
 
 class SecondSerDe:
-    """A second version of the engine's SerDe, whose encoding is another one: compressed."""
+    """The version after the engine's, whose encoding is another one: compressed."""
 
     name = MsgpackSerDe.name
-    version = 2
+    version = MsgpackSerDe.version + 1
 
     def __init__(self) -> None:
         self._first = MsgpackSerDe()
@@ -84,13 +84,13 @@ class SecondSerDe:
         return zlib.compress(self._first.encode(millis, operations))
 
     def decode(self, payload: bytes, version: int) -> Transaction:
-        return self._first.decode(payload if version == 1 else zlib.decompress(payload), 1)
+        return self._first.decode(payload if version < self.version else zlib.decompress(payload), version)
 
     def encode_block(self, operations: Sequence[Operation]) -> bytes:
         return zlib.compress(self._first.encode_block(operations))
 
     def decode_block(self, payload: bytes, version: int) -> list[Operation]:
-        return self._first.decode_block(payload if version == 1 else zlib.decompress(payload), 1)
+        return self._first.decode_block(payload if version < self.version else zlib.decompress(payload), version)
 
 
 class ForeignSerDe(MsgpackSerDe):

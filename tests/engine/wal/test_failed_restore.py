@@ -86,7 +86,7 @@ def test_a_repository_whose_last_step_fails_can_be_opened_again(
     workshop: Workshop, files: FailingFiles, kind: str, path: str
 ) -> None:
     """The repository's lock is released as well: the second open gets it, and all content is there."""
-    put_all(workshop.make(), "q", [b"one", b"two"])
+    put_all(workshop.make(provenance={"enabled": False}), "q", [b"one", b"two"])
     repository, workshop.repository = workshop.repository, None
     assert repository is not None
     with pytest.raises(RepositoryLocked):

@@ -9,7 +9,7 @@ from ullage_agent.engine.files import OsFiles
 from ullage_agent.engine.flowfile.swap import SwapFiles, summarize
 from ullage_agent.engine.wal.serde import MsgpackSerDe, SerDe
 
-BOTH_VERSIONS = "version 2 of SerDe 'ullage-msgpack'; this version of Ullage reads up to 1"
+BOTH_VERSIONS = "version 3 of SerDe 'ullage-msgpack'; this version of Ullage reads up to 2"
 
 
 def test_the_second_version_reads_snapshot_and_logs_of_the_first(logbook: Logbook) -> None:

@@ -62,6 +62,17 @@ class ContentReader:
             yield self.read(claim, start, count, crcs)
             start += count
 
+    def verified_blocks(self, claim: ContentClaim) -> bytes | None:
+        """Read all of a claim and return its block CRCs, None for one of a single block. Raises as `read` does."""
+        if claim.length <= BLOCK_BYTES:
+            self.read(claim, 0, claim.length)
+            return None
+        resource = self._resource(claim)
+        with self._store.reading(resource) as file:
+            crcs = self._blocks_of(file, resource, claim)
+        self.verify(claim, crcs)
+        return crcs
+
     def verify(self, claim: ContentClaim, crcs: bytes | None = None) -> None:
         """Read all of a claim for the sake of its checksums."""
         for _ in self.stream(claim, 0, claim.length, crcs):

@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from ullage_agent.engine.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
+from ullage_agent.engine.errors import ClaimGone, ClaimTruncated, FlowFileNotFound, RepositoryDamaged
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.model import (
+    Action,
     ClaimBlocks,
     ContentClaim,
     Delete,
+    Events,
     FlowFile,
     IndexCeiling,
     Operation,
@@ -31,6 +33,7 @@ from ullage_agent.engine.model import (
     SwapIn,
     SwapOut,
     SwapShare,
+    Undrained,
     Update,
     format_uuid,
     split_uuids,
@@ -84,6 +87,8 @@ class Ledger:
             for kind, run in groupby(operations, type):
                 if kind is FlowFile:
                     self._create(run)  # type: ignore[arg-type]
+                elif kind is Events or kind is Undrained:
+                    continue  # they tell of operations, and change nothing
                 elif kind is Update:
                     self._update(run, transaction, millis)  # type: ignore[arg-type]
                 else:
@@ -162,6 +167,25 @@ class Ledger:
             self._require_usable(claims)
             for claim in claims:
                 self._entry_of(claim).pin(claim)
+
+    def pin_bytes(self, claim: ContentClaim) -> None:
+        """Keep a base claim's bytes readable until `unpin`, also if it is dead but not given back yet.
+
+        ClaimTruncated or ClaimGone, nothing pinned, if they are given back or durably promised to be: decided under the
+        lock under which an executor intends.
+        """
+        with self.lock:
+            entry = self.entry(claim.resource)
+            if entry is None or entry.claim.intent == Action.DELETE:
+                raise ClaimGone(f"resource claim {claim.resource} is gone, and the content at {claim.offset} with it")
+            resource = entry.claim
+            end = resource.intent_length if resource.intent == Action.TRUNCATE else resource.length
+            if (resource.sealed and claim.end > end) and not entry.uses(claim):
+                raise ClaimTruncated(
+                    f"resource claim {claim.resource} was cut to {end} bytes, the content lay at {claim.offset} to "
+                    f"{claim.end}"
+                )
+            entry.pin(claim)
 
     def unpin(self, claims: Iterable[ContentClaim]) -> None:
         """Give pins back."""

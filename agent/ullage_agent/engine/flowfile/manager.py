@@ -28,6 +28,7 @@ from ullage_agent.engine.model import (
     HANDLE_QUEUE,
     ClaimBlocks,
     Delete,
+    EventType,
     FlowFile,
     Operation,
     QueueDefinition,
@@ -35,10 +36,14 @@ from ullage_agent.engine.model import (
     SwapIn,
     SwapOut,
 )
+from ullage_agent.engine.provenance.runs import of_existing
 from ullage_agent.engine.wal.format import OPERATIONS_MAX
 
 DROP_SLICE = 1_000
 """FlowFiles one dropping transaction removes: about two milliseconds of everybody's time."""
+
+EMPTIED = "the queue was emptied"
+EXPIRED = "older than its queue allows"
 
 Commit = Callable[[Sequence[Operation]], None]
 
@@ -54,7 +59,10 @@ class QueueManager:
         commit_new: Commit,
         clock: Clock,
         settings: FlowFileSettings,
+        *,
+        records_provenance: bool = False,
     ) -> None:
+        self._records_provenance = records_provenance
         self._ledger = ledger
         self._swap_files = swap_files
         self._commit = commit
@@ -181,7 +189,7 @@ class QueueManager:
                 rest = count - len(records)
                 polled = queue.poll(rest, now) if wanted is None else queue.poll_by(rest, now, wanted)
                 records.extend(polled.records)
-                self._remove(queue, polled.expired)
+                self._remove(queue, polled.expired, EventType.EXPIRE)
                 if wanted is not None or (queue.is_drained and not polled.expired):
                     break
         except BaseException as error:
@@ -225,7 +233,7 @@ class QueueManager:
     def drop(self, queue: FlowFileQueue, on_progress: Callable[[int], None] | None = None) -> int:
         """Remove as many FlowFiles as are in a queue now and not held by a session; returns how many.
 
-        Swap files go first, each whole and unread.
+        Swap files go first, each whole; they are read only for what provenance tells of them.
         """
         figures = queue.figures()
         present = figures.flow_files - figures.held
@@ -269,18 +277,18 @@ class QueueManager:
             summary = queue.first_swapped()
             if summary is None:
                 return 0
-            self._commit([SwapDrop(summary.name)])
+            self._commit([SwapDrop(summary.name), *self._events_of_swap(summary)])
             queue.swap_replaced(summary, None)
             return summary.count
 
     def _drop_slice(self, queue: FlowFileQueue, count: int) -> int:
         records = queue.take(count)
-        self._remove(queue, records)
+        self._remove(queue, records, EventType.DROP)
         return len(records)
 
     def _expire_resident(self, queue: FlowFileQueue) -> int:
         expired = queue.take_expired(self._clock.now_millis())
-        self._remove(queue, expired)
+        self._remove(queue, expired, EventType.EXPIRE)
         return len(expired)
 
     def _expire_swapped(self, queue: FlowFileQueue) -> int:
@@ -298,23 +306,41 @@ class QueueManager:
     def _rewrite_swap(self, queue: FlowFileQueue, old: SwapOut, due_millis: int) -> int:
         content = self._swap_files.read(old.name)
         kept = [record for record in content.records if record.entry_millis > due_millis]
+        expired = [record for record in content.records if record.entry_millis <= due_millis]
+        events = self._events(EventType.EXPIRE, expired)
         if not kept:
-            self._commit([SwapDrop(old.name)])
+            self._commit([SwapDrop(old.name), *events])
             queue.swap_replaced(old, None)
             return old.count
         claims = {(record.claim.resource, record.claim.offset) for record in kept if record.claim is not None}
         blocks = [crcs for crcs in content.blocks if (crcs.resource, crcs.offset) in claims]
         new = summarize(kept, queue.number, self._clock.now_millis())
-        self._write_file(new, kept, blocks, [SwapDrop(old.name), new])
+        self._write_file(new, kept, blocks, [SwapDrop(old.name), new, *events])
         queue.swap_replaced(old, new)
         return old.count - new.count
 
-    def _remove(self, queue: FlowFileQueue, records: list[FlowFile]) -> None:
+    def _events(self, type: EventType, records: list[FlowFile]) -> list[Operation]:
+        """What provenance has to tell of FlowFiles that go without a session."""
+        if not self._records_provenance:
+            return []
+        return of_existing(type, records, EXPIRED if type == EventType.EXPIRE else EMPTIED)
+
+    def _events_of_swap(self, summary: SwapOut) -> list[Operation]:
+        """The same for a swap file that is dropped whole. One that cannot be read goes all the same, untold."""
+        if not self._records_provenance:
+            return []
+        try:
+            return self._events(EventType.DROP, self._swap_files.read(summary.name).records)
+        except RepositoryDamaged as error:
+            self.swap_failure = error
+            return []
+
+    def _remove(self, queue: FlowFileQueue, records: list[FlowFile], type: EventType) -> None:
         """Delete what was taken out of a queue, in slices; what a failure leaves goes back."""
         for first in range(0, len(records), DROP_SLICE):
             part = records[first : first + DROP_SLICE]
             try:
-                self._commit([Delete(b"".join(record.uuid for record in part))])
+                self._commit([Delete(b"".join(record.uuid for record in part)), *self._events(type, part)])
             except (CommitOutcomeUnknown, RepositoryStopped):
                 raise  # they may be gone: only a restart can tell
             except Exception:

@@ -45,10 +45,10 @@ class SerDe(Protocol):
 
 
 class MsgpackSerDe:
-    """Version 1: msgpack arrays, each operation headed by its tag (model.py)."""
+    """Msgpack arrays, each operation headed by its tag (model.py). Version 2 added provenance events."""
 
     name = "ullage-msgpack"
-    version = 1
+    version = 2
 
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder()

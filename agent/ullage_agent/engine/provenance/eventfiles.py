@@ -1,0 +1,271 @@
+"""Writing and reading event files: Parquet, through `Files` like everything else on disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from ullage_agent.engine.errors import ProvenanceDamaged
+from ullage_agent.engine.files import COPY_BYTES, File, Files, make_directories
+from ullage_agent.engine.provenance.columns import DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
+from ullage_agent.engine.provenance.events import EventId, ProvenanceEvent
+from ullage_agent.engine.provenance.manifest import EventFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+SUFFIX = ".parquet"
+OPEN_FILES_MAX = 32
+"""Event files kept open with their footers read: a search touches the newest ones again and again."""
+
+
+class Written(NamedTuple):
+    """An event file in memory, and the times its events span."""
+
+    data: memoryview
+    millis_min: int
+    millis_max: int
+
+
+def encode(events: Iterable[ProvenanceEvent], *, compress: bool) -> Written:
+    """Build a whole event file, some thousand rows at a time."""
+    import pyarrow as pa  # noqa: PLC0415 - see columns.py
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    sink = pa.BufferOutputStream()
+    remaining = iter(events)
+    times: list[int] = []
+    with pq.ParquetWriter(
+        sink,
+        schema(),
+        compression="zstd" if compress else "none",
+        use_dictionary=DICTIONARIES,
+        write_page_checksum=True,
+    ) as writer:
+        while chunk := list(islice(remaining, ROW_GROUP_ROWS)):
+            millis = [event.millis for event in chunk]
+            times += (min(millis), max(millis))
+            writer.write_batch(to_batch(chunk))
+    return Written(memoryview(sink.getvalue()), min(times), max(times))
+
+
+class EventFiles:
+    """The directories of event files of one repository. Thread-safe."""
+
+    def __init__(self, files: Files, root: str, directories: Sequence[str]) -> None:
+        self._files = files
+        self._root = root
+        self._directories = directories
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
+
+    def path(self, file: EventFile) -> str:
+        return os.path.join(self._root, file.directory, file.name)
+
+    def directory_for(self, number: int) -> str:
+        """Stripes files over the directories."""
+        return self._directories[number % len(self._directories)]
+
+    def write(self, directory: str, name: str, data: memoryview) -> None:
+        """Write a file and make it and its name durable. What a failure leaves is removed, or later replaced."""
+        parent = os.path.join(self._root, directory)
+        make_directories(self._files, parent)  # if it is there, its name may still not be durable
+        path = os.path.join(parent, name)
+        if self._files.exists(path):  # the leftover of a rollover that failed
+            self._files.unlink(path)
+        file = self._files.create(path)
+        try:
+            for at in range(0, len(data), COPY_BYTES):
+                file.write(data[at : at + COPY_BYTES], at)
+            file.sync()
+            self._files.sync_directory(parent)
+        except BaseException:
+            with suppress(OSError):  # the error that led here counts; an unlisted file is removed at the next start
+                self._files.unlink(path)
+            raise
+        finally:
+            file.close()
+
+    def remove(self, gone: Sequence[EventFile]) -> None:
+        """Unlink files that the manifest lists no more, durably."""
+        for file in gone:
+            with self._lock:
+                held = self._open.pop(self.path(file), None)
+            if held is not None:
+                held.close()
+            if self._files.exists(self.path(file)):
+                self._files.unlink(self.path(file))
+        for directory in sorted({os.path.join(self._root, file.directory) for file in gone}):
+            if self._files.exists(directory):
+                self._files.sync_directory(directory)
+
+    def names(self) -> list[str]:
+        """All event files there are, listed or not."""
+        found = []
+        for directory in self._directories:
+            parent = os.path.join(self._root, directory)
+            if self._files.exists(parent):
+                found += [name for name in self._files.list_directory(parent) if name.endswith(SUFFIX)]
+        return found
+
+    def remove_unlisted(self, listed: Iterable[EventFile]) -> None:
+        """Leftovers of rollovers and removals that were cut short: their events are in the log, or gone on purpose."""
+        known = {self.path(file) for file in listed}
+        for directory in self._directories:
+            parent = os.path.join(self._root, directory)
+            if not self._files.exists(parent):
+                continue
+            paths = [os.path.join(parent, name) for name in self._files.list_directory(parent)]
+            unlisted = [path for path in paths if path.endswith(SUFFIX) and path not in known]
+            for path in unlisted:
+                self._files.unlink(path)
+            if unlisted:
+                self._files.sync_directory(parent)
+
+    def scan(
+        self, file: EventFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Row groups with the sequence number of their first row. ProvenanceDamaged names a file that fails."""
+        try:
+            with self._lock:
+                found = self._opened(file)
+                count = found.parquet.num_row_groups
+            for group in range(count) if groups is None else groups:
+                with self._lock:  # one reader at a time moves the file's position
+                    found = self._opened(file)
+                    table = found.parquet.read_row_group(group, columns=columns, use_threads=False)
+                yield file.first_sequence + group * ROW_GROUP_ROWS, table
+        except _unreadable() as error:
+            raise ProvenanceDamaged(
+                f"{self.path(file)}: events {file.first_sequence} to {file.last_sequence} cannot be read: {error}; "
+                "mount its volume, or restore the file from a backup"
+            ) from error
+
+    def events_at(self, file: EventFile, sequences: Sequence[int]) -> list[ProvenanceEvent]:
+        """The events with these sequence numbers, all in this file; each row group is read once."""
+        groups: dict[int, list[int]] = {}
+        for sequence in sequences:
+            group, row = divmod(sequence - file.first_sequence, ROW_GROUP_ROWS)
+            groups.setdefault(group, []).append(row)
+        found: list[ProvenanceEvent] = []
+        for (_, table), rows in zip(self.scan(file, groups=list(groups)), groups.values(), strict=True):
+            found += from_table(table.take(rows))
+        return found
+
+    def sequence_of(self, file: EventFile, id: EventId) -> int | None:
+        """The sequence number of the event with this id, if the file holds it."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
+
+        for start, table in self.scan(file, ["transaction", "ordinal"]):
+            is_it = pc.and_(pc.equal(table["transaction"], id.transaction), pc.equal(table["ordinal"], id.ordinal))
+            for row in pc.indices_nonzero(is_it).to_pylist():
+                return start + int(row)
+        return None
+
+    def verify(self, file: EventFile) -> str:
+        """What is wrong with a file: nothing, or a problem in words. Reads every byte."""
+        path = self.path(file)
+        if not self._files.exists(path):
+            return f"{path} is missing: events {file.first_sequence} to {file.last_sequence} cannot be read"
+        opened = self._files.open(path)
+        try:
+            crc = length = 0
+            while piece := opened.read(COPY_BYTES, length):
+                crc = crc32c(piece, crc)
+                length += len(piece)
+        finally:
+            opened.close()
+        if (length, crc) != (file.bytes, file.crc):
+            return f"{path}: {length} bytes do not match the manifest ({file.bytes} bytes)"
+        return ""
+
+    def close(self) -> None:
+        with self._lock:
+            held, self._open = self._open, OrderedDict()
+        for file in held.values():
+            file.close()
+
+    def _opened(self, file: EventFile) -> _OpenFile:
+        path = self.path(file)
+        found = self._open.get(path)
+        if found is None:
+            found = self._open[path] = _OpenFile(self._files.open(path))
+            if len(self._open) > OPEN_FILES_MAX:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(path)
+        return found
+
+
+class _OpenFile:
+    """A Parquet file over an engine's `File`."""
+
+    def __init__(self, file: File) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - see columns.py
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        self._file = file
+        try:
+            self.parquet: pq.ParquetFile = pq.ParquetFile(
+                pa.PythonFile(_Seekable(file), mode="r"), page_checksum_verification=True
+            )
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        self.parquet.close(force=True)
+        self._file.close()
+
+
+class _Seekable:
+    """What pyarrow needs of a file: a position, which the engine's positional `File` has not."""
+
+    closed = False
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._length = file.size().length
+        self._at = 0
+
+    def read(self, count: int = -1) -> bytes:
+        data = self._file.read(self._length - self._at if count < 0 else count, self._at)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = (0, self._at, self._length)[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    import pyarrow as pa  # noqa: PLC0415 - see columns.py
+
+    errors: tuple[type[Exception], ...] = (OSError, pa.ArrowException, ValueError, KeyError)
+    return errors
+
+
+def checksum(data: memoryview) -> int:
+    """The CRC-32C that the manifest keeps of a file."""
+    crc: int = crc32c(data)
+    return crc

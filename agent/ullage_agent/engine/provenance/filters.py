@@ -1,0 +1,111 @@
+"""Filters over the columns of an event file: they leave candidates, which `Query.matches` then decides on."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ullage_agent.engine.provenance.query import Query
+
+MAPS = ("attributes_before", "attributes_updated")
+
+
+def filter_columns(query: Query) -> list[str]:
+    """The columns that a query's filters look at; always one, for the number of rows."""
+    columns = ["time"]
+    columns += [name for name, value in query.texts() if value]
+    if query.types:
+        columns.append("type")
+    if query.size_min is not None or query.size_max is not None:
+        columns.append("size")
+    if query.related:
+        columns += ["flow_file", "parents", "children"]
+    if query.filename:
+        columns.append("flow_file")
+    if query.filename or query.attributes:
+        columns += MAPS
+    return list(dict.fromkeys(columns))
+
+
+def candidates(table: pa.Table, query: Query) -> list[int]:
+    """The rows that may match, in order."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
+
+    mask = _plain(table, query)
+    rows = set(pc.indices_nonzero(mask).to_pylist())
+    for name, value in query.attributes:
+        rows &= _with_attribute(table, name, value)
+    if query.filename:
+        own = pc.equal(_column(table, "flow_file"), query.filename)
+        rows &= _with_attribute(table, "filename", query.filename) | set(pc.indices_nonzero(own).to_pylist())
+    if query.related:
+        rows &= _related(table, query.related)
+    return sorted(rows)
+
+
+def _plain(table: pa.Table, query: Query) -> Any:
+    """The conditions on one plain column each, as a mask of rows."""
+    import pyarrow as pa  # noqa: PLC0415 - see columns.py
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    mask: Any = pa.array([True] * table.num_rows)
+    for name, value in query.texts():
+        if value:
+            mask = pc.and_(mask, pc.equal(_column(table, name), value))
+    if query.types:
+        names = pa.array([type.name for type in query.types])
+        mask = pc.and_(mask, pc.is_in(_column(table, "type"), value_set=names))
+    times = pc.cast(_column(table, "time"), pa.int64())
+    for bound, compare in ((query.since_millis, pc.greater_equal), (query.until_millis, pc.less)):
+        if bound is not None:
+            mask = pc.and_(mask, compare(times, bound))
+    for bound, compare in ((query.size_min, pc.greater_equal), (query.size_max, pc.less_equal)):
+        if bound is not None:
+            mask = pc.and_(mask, compare(_column(table, "size"), bound))
+    return mask
+
+
+def _column(table: pa.Table, name: str) -> Any:
+    return table.column(name).combine_chunks()
+
+
+def _with_attribute(table: pa.Table, name: str, value: str) -> set[int]:
+    """Rows that had, or were given, this value."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
+
+    rows: set[int] = set()
+    for column in MAPS:
+        maps = _array(table, column)
+        hits = pc.and_(pc.equal(maps.keys, name), pc.fill_null(pc.equal(maps.items, value), fill_value=False))
+        rows.update(_parents_of(maps.offsets, pc.indices_nonzero(hits)))
+    return rows
+
+
+def _related(table: pa.Table, uuids: Sequence[str]) -> set[int]:
+    import pyarrow as pa  # noqa: PLC0415 - see columns.py
+    import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
+
+    wanted = pa.array(uuids)
+    rows = set(pc.indices_nonzero(pc.is_in(_column(table, "flow_file"), value_set=wanted)).to_pylist())
+    for column in ("parents", "children"):
+        lists = _array(table, column)
+        rows.update(_parents_of(lists.offsets, pc.indices_nonzero(pc.is_in(lists.values, value_set=wanted))))
+    return rows
+
+
+def _array(table: pa.Table, name: str) -> Any:
+    """A nested column as one array, so that its values and offsets belong together."""
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _parents_of(offsets: Any, hits: Any) -> set[int]:
+    """The rows that hold these positions of a nested column's values."""
+    if not len(hits):
+        return set()
+    starts = offsets.to_pylist()
+    return {bisect_right(starts, position) - 1 for position in hits.to_pylist()}

@@ -1,0 +1,252 @@
+"""Searching events: what is asked, what answers it, and the pages that come back.
+
+An answer is made of all events that exist: those that only the log holds, those in event files, and of the latter those
+that an index shard covers through the index. It is the same whatever is indexed; only the time it takes differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from ullage_agent.engine.errors import ProvenanceDamaged, SessionMisuse
+from ullage_agent.engine.model import EventType, parse_uuid
+from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS, from_table
+from ullage_agent.engine.provenance.events import ProvenanceEvent
+from ullage_agent.engine.provenance.filters import candidates, filter_columns
+from ullage_agent.engine.provenance.manifest import EventFile, Lost, Manifest
+from ullage_agent.engine.provenance.store import ProvenanceStore
+from ullage_agent.engine.provenance.tail import Numbered
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LIMIT_MAX = 10_000
+"""Events in one page: what an answer may take of memory and time. Whoever wants more asks for the next page."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events; empty fields ask nothing. All that is given must hold. Uuids in their usual notation.
+
+    `related` are FlowFiles, one of which the event is about, or has among its parents or children. `after` and `before`
+    are sequence numbers, themselves excluded; times are milliseconds since the epoch, `since` included and `until` not.
+    """
+
+    types: tuple[EventType, ...] = ()
+    flow_file: str = ""
+    related: tuple[str, ...] = ()
+    component: str = ""
+    component_type: str = ""
+    relationship: str = ""
+    transit_uri: str = ""
+    alternate_identifier: str = ""
+    filename: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+    since_millis: int | None = None
+    until_millis: int | None = None
+    size_min: int | None = None
+    size_max: int | None = None
+    after: int = 0
+    before: int | None = None
+    limit: int = 100
+    newest_first: bool = False
+
+    def matches(self, event: ProvenanceEvent) -> bool:
+        """Whether an event is one of those; the one definition, which index and filters only hurry."""
+        return (
+            self._is_within(event)
+            and (not self.types or event.type in self.types)
+            and all(value in ("", getattr(event, name)) for name, value in self.texts())
+            and (not self.filename or event.filename == self.filename)
+            and (not self.related or not self.kin(event).isdisjoint(self.related))
+            and (not self.attributes or _has(event.attribute_map(), self.attributes))
+        )
+
+    def texts(self) -> tuple[tuple[str, str], ...]:
+        """Conditions that are equalities of text, by the event's field."""
+        return (
+            ("flow_file", self.flow_file),
+            ("component", self.component),
+            ("component_type", self.component_type),
+            ("relationship", self.relationship),
+            ("transit_uri", self.transit_uri),
+            ("alternate_identifier", self.alternate_identifier),
+        )
+
+    @staticmethod
+    def kin(event: ProvenanceEvent) -> set[str]:
+        """The FlowFiles that an event is related to."""
+        return {event.flow_file, *event.parent_ids, *event.child_ids}
+
+    def _is_within(self, event: ProvenanceEvent) -> bool:
+        return (
+            self.after < event.sequence
+            and (self.before is None or event.sequence < self.before)
+            and (self.since_millis is None or event.millis >= self.since_millis)
+            and (self.until_millis is None or event.millis < self.until_millis)
+            and (self.size_min is None or event.size >= self.size_min)
+            and (self.size_max is None or event.size <= self.size_max)
+        )
+
+    def touches(self, first: int, last: int, millis_min: int, millis_max: int) -> bool:
+        """Whether a run of events with these bounds may hold one of those."""
+        return (
+            self.after < last
+            and (self.before is None or first < self.before)
+            and (self.since_millis is None or millis_max >= self.since_millis)
+            and (self.until_millis is None or millis_min < self.until_millis)
+        )
+
+
+class Page(NamedTuple):
+    """One answer. `next` is the sequence to ask `after` (newest first: `before`) for the following page, None: no more.
+
+    `removed_through`: events up to this sequence were removed by retention; `lost`: runs that found no room. Whoever
+    reads events in order learns from both what is missing before `events`.
+    """
+
+    events: tuple[ProvenanceEvent, ...]
+    next: int | None
+    removed_through: int
+    lost: tuple[Lost, ...]
+
+
+class Lookup(Protocol):
+    """An index: for a query the sequence numbers of candidates in one event file, up to where it covers it."""
+
+    def lookup(self, query: Query, file: EventFile, count: int) -> tuple[list[int], int] | None:
+        """Candidates in the query's order, at most `count`, and the last sequence the index covers. None: no help."""
+        ...
+
+
+def search(store: ProvenanceStore, index: Lookup | None, query: Query) -> Page:
+    """Answer a query. SessionMisuse for an impossible one; ProvenanceDamaged names a file that cannot be read."""
+    _require_possible(query)
+    manifest, newest = store.moment()
+    found: list[ProvenanceEvent] = []
+    for events in _sources(store, index, query, manifest, newest):
+        for event in events():
+            if query.matches(event):
+                found.append(event)
+                if len(found) > query.limit:
+                    break
+        if len(found) > query.limit:
+            break
+    more = len(found) > query.limit
+    found = found[: query.limit]
+    return Page(
+        tuple(found),
+        found[-1].sequence if more and found else None,
+        manifest.removed_through,
+        tuple(lost for lost in manifest.lost if query.touches(lost.first_sequence, _end(lost), 0, 1 << 62)),
+    )
+
+
+Events = Callable[[], Iterator[ProvenanceEvent]]
+
+
+def _sources(
+    store: ProvenanceStore, index: Lookup | None, query: Query, manifest: Manifest, newest: list[Numbered]
+) -> Iterator[Events]:
+    """Where events are, in the query's order; each is opened only when the ones before it were not enough."""
+
+    def tail() -> Iterator[ProvenanceEvent]:
+        for numbered in reversed(newest) if query.newest_first else newest:
+            if query.touches(
+                numbered.first_sequence, numbered.last_sequence, numbered.told.millis, numbered.told.millis
+            ):
+                events = list(store.expand(numbered))
+                yield from reversed(events) if query.newest_first else events
+
+    files = [file for file in manifest.files if _touches(query, file)]
+    if query.newest_first:
+        yield tail
+        files.reverse()
+    for file in files:
+        yield lambda file=file: _of_file(store, index, query, file)  # type: ignore[misc]
+    if not query.newest_first:
+        yield tail
+
+
+def _of_file(store: ProvenanceStore, index: Lookup | None, query: Query, file: EventFile) -> Iterator[ProvenanceEvent]:
+    """Candidates in one event file. One that retention removes meanwhile has none."""
+    found = None if index is None else index.lookup(query, file, query.limit + 1)
+    try:
+        if found is None:
+            yield from _scan(store, query, file, file.first_sequence)
+            return
+        sequences, covered = found
+        rest = _scan(store, query, file, covered + 1) if covered < file.last_sequence else iter(())
+        if query.newest_first:
+            yield from rest
+        yield from _fetch(store, file, sequences)
+        if not query.newest_first:
+            yield from rest
+    except ProvenanceDamaged:
+        if file in store.manifest.files:
+            raise
+
+
+def _fetch(store: ProvenanceStore, file: EventFile, sequences: Sequence[int]) -> Iterator[ProvenanceEvent]:
+    """These events, a row group at a time, so that what is not asked for is not read."""
+    at = 0
+    while at < len(sequences):
+        group = (sequences[at] - file.first_sequence) // ROW_GROUP_ROWS
+        end = at
+        while end < len(sequences) and (sequences[end] - file.first_sequence) // ROW_GROUP_ROWS == group:
+            end += 1
+        yield from store.event_files.events_at(file, sequences[at:end])
+        at = end
+
+
+def _scan(store: ProvenanceStore, query: Query, file: EventFile, first: int) -> Iterator[ProvenanceEvent]:
+    """The events of a file from a sequence on that pass the filters: first the columns asked about, then whole rows."""
+    count = -(-file.events // ROW_GROUP_ROWS)
+    groups = [group for group in range(count) if _group_touches(query, file, group, first)]
+    if query.newest_first:
+        groups.reverse()
+    for group in groups:
+        ((start, table),) = store.event_files.scan(file, filter_columns(query), [group])
+        rows = [row for row in candidates(table, query) if start + row >= first]
+        if query.newest_first:
+            rows.reverse()
+        if rows:
+            ((_, whole),) = store.event_files.scan(file, None, [group])
+            yield from _lazily(whole, rows)
+
+
+def _lazily(table: pa.Table, rows: Sequence[int], step: int = 256) -> Iterator[ProvenanceEvent]:
+    """Rows as events, some at a time: a page may be full long before a row group ends."""
+    for at in range(0, len(rows), step):
+        yield from from_table(table.take(list(rows[at : at + step])))
+
+
+def _group_touches(query: Query, file: EventFile, group: int, first: int) -> bool:
+    start = file.first_sequence + group * ROW_GROUP_ROWS
+    end = min(start + ROW_GROUP_ROWS - 1, file.last_sequence)
+    return end >= first and query.touches(start, end, file.millis_min, file.millis_max)
+
+
+def _touches(query: Query, file: EventFile) -> bool:
+    return query.touches(file.first_sequence, file.last_sequence, file.millis_min, file.millis_max)
+
+
+def _end(lost: Lost) -> int:
+    return lost.first_sequence + lost.events - 1
+
+
+def _has(attributes: dict[str, str], wanted: Sequence[tuple[str, str]]) -> bool:
+    return all(attributes.get(name) == value for name, value in wanted)
+
+
+def _require_possible(query: Query) -> None:
+    if not 0 < query.limit <= LIMIT_MAX:
+        raise SessionMisuse(f"a page of {query.limit} events: ask for 1 to {LIMIT_MAX}, then for the next page")
+    for uuid in (query.flow_file, *query.related):
+        try:
+            if uuid:
+                parse_uuid(uuid)
+        except ValueError as error:
+            raise SessionMisuse(str(error)) from error

@@ -1,0 +1,266 @@
+"""The provenance repository: events from the moment they are durable until their retention ends.
+
+    commit                         rollover                                        retention
+    log (or snapshot), tail  ----> event file written, synced | manifest replaced  ----> manifest replaced | unlinked
+                                                                ^ commit point           ^ commit point
+
+The log takes the job of NiFi's rolling group of journals: events ride in the transactions that cause them, so there is
+nothing to lose or to double between the two. A snapshot carries the events that are in no event file yet, so that the
+log before it may go (state.py). An error at rollover leaves the events where they are.
+
+Nothing here runs by itself: `step` does what is due, and Maintenance calls it.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from ullage_agent.contract import OnFull
+from ullage_agent.contract import Provenance as ProvenanceSettings
+from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.errors import RepositoryDamaged, UllageError
+from ullage_agent.engine.files import Files, make_directories
+from ullage_agent.engine.provenance.eventfiles import SUFFIX, EventFiles, checksum, encode
+from ullage_agent.engine.provenance.events import ProvenanceEvent, expand, size_of
+from ullage_agent.engine.provenance.manifest import EventFile, Lost, Manifest, Place
+from ullage_agent.engine.provenance.retention import expired_files, without
+from ullage_agent.engine.provenance.tail import Numbered, Tail
+
+PROVENANCE = "provenance"
+MANIFEST = "manifest"
+EVENTS = "provenance/events"
+
+PATIENCE = 2
+"""Rollovers' worth of events in memory at which a writer does the rollover itself: whoever maintains is behind."""
+
+
+class ProvenanceStore:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        repository: str,
+        settings: ProvenanceSettings,
+        directories: Sequence[str],
+        clock: Clock,
+        queue_name: Callable[[int], str],
+    ) -> None:
+        self._files = files
+        self._settings = settings
+        self._clock = clock
+        self._queue_name = queue_name
+        self._directory = os.path.join(root, PROVENANCE)
+        self._place = Place(files, os.path.join(self._directory, MANIFEST), repository)
+        self.event_files = EventFiles(files, root, directories or (EVENTS,))
+        self._drain_lock = threading.Lock()
+        found = self._place.read()
+        self._is_new = found is None
+        self._manifest = found or self._place.new(0)
+        self.tail = Tail(self._manifest.drained, self._manifest.next_sequence)
+        self._waiting_since: float | None = None
+        self._rollovers = 0
+        self.failure: Exception | None = None
+        self.durable: Callable[[], int] = int
+
+    @property
+    def repository(self) -> str:
+        """The uuid of the repository."""
+        return self._place.repository
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    def start(self, last_id: int) -> None:
+        """Once the log is restored: begin a manifest where there is none yet, and remove leftovers.
+
+        RepositoryDamaged if there should be one: without it nobody knows which events the files and the log share.
+        """
+        if not self._is_new:
+            self.event_files.remove_unlisted(self._manifest.files)
+            return
+        if self.tail.events or self.event_files.names():
+            raise RepositoryDamaged(
+                f"{self._place.path} is missing, but there are provenance events: mount its volume, or restore it from "
+                "a backup; nothing was removed"
+            )
+        if self._settings.enabled:
+            make_directories(self._files, self._directory)
+            self._manifest = self._place.new(last_id)
+            self._place.write(self._manifest)
+            self._is_new = False
+
+    def step(self) -> None:
+        """What is due by now: a rollover, and the end of some events' retention."""
+        if self._is_due():
+            self.drain()
+        self.retain()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether so many events wait in memory that writers have to help."""
+        return (
+            self.tail.events >= PATIENCE * self._settings.rollover_events
+            or self.tail.bytes >= PATIENCE * self._settings.rollover_size
+        )
+
+    def drain(self) -> int:
+        """Move every durable event to event files; returns how many. An error leaves the rest in the log.
+
+        write file | sync it and its name | replace manifest | forget
+                                            ^ commit point
+        a crash before it: the file is not listed, the events are read from the log again and get the same numbers
+        a crash after it: they are in the file, and the log's are passed by
+        """
+        with self._drain_lock:
+            self.tail.settle(self.durable())
+            moved = 0
+            while run := self._next_run():
+                self._replace(self._with_file(run), len(run))
+                moved += sum(numbered.told.events for numbered in run)
+            if not self.tail.events:
+                self._waiting_since = None
+            self.failure = None
+        return moved
+
+    def try_drain(self) -> None:
+        """Drain for a checkpoint, whose snapshot carries what could not be drained; `failure` says why."""
+        try:
+            self.drain()
+        except (UllageError, OSError) as error:
+            self.failure = error
+
+    def make_room(self) -> None:
+        """Drain because the newest events must not become more; where that fails, obey `onFull`."""
+        try:
+            self.drain()
+        except (UllageError, OSError):
+            if self._settings.on_full != OnFull.DROP:
+                raise
+            self._drop()
+
+    def retain(self) -> int:
+        """Remove the event files whose retention has ended; returns how many. Never the newest events."""
+        with self._drain_lock:
+            count = expired_files(
+                self._manifest.files,
+                self._clock.now_millis(),
+                int(self._settings.max_storage_time),
+                int(self._settings.max_storage_size),
+            )
+            if not count:
+                return 0
+            gone = self._manifest.files[:count]
+            manifest = without(self._manifest, count)
+            self._place.write(manifest)
+            self._manifest = manifest
+            self.event_files.remove(gone)
+            return count
+
+    def moment(self) -> tuple[Manifest, list[Numbered]]:
+        """The event files, and the durable transactions that are not in them: together all events, none twice."""
+        self.tail.settle(self.durable())
+        newest = self.tail.numbered()  # first, or a rollover in between would hide what it moves
+        manifest = self._manifest
+        return manifest, [numbered for numbered in newest if numbered.first_sequence >= manifest.next_sequence]
+
+    def expand(self, numbered: Numbered) -> Iterator[ProvenanceEvent]:
+        """The events of a transaction that is not in an event file yet."""
+        return expand(numbered.told, numbered.first_sequence, self._queue_name)
+
+    def problems(self, *, deep: bool) -> list[str]:
+        """What `check` has to say: event files that are missing or, with `deep`, changed."""
+        found = []
+        for file in self._manifest.files:
+            path = self.event_files.path(file)
+            if deep:
+                found.append(self.event_files.verify(file))
+            elif not self._files.exists(path) or self._files.size(path).length != file.bytes:
+                found.append(f"{path} is missing, or has not the {file.bytes} bytes it was written with")
+        return [problem for problem in found if problem]
+
+    def close(self) -> None:
+        """Release what is open. Events that are not in an event file stay in the log."""
+        self.event_files.close()
+
+    def _is_due(self) -> bool:
+        self.tail.settle(self.durable())
+        if not self.tail.numbered():
+            return False
+        now = self._clock.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        settings = self._settings
+        return (
+            now - self._waiting_since >= settings.rollover_time.seconds
+            or self.tail.events >= settings.rollover_events
+            or self.tail.bytes >= settings.rollover_size
+        )
+
+    def _next_run(self) -> list[Numbered]:
+        """The transactions of the next event file."""
+        run: list[Numbered] = []
+        events = size = 0
+        for numbered in self.tail.numbered():
+            if events >= self._settings.rollover_events or size >= self._settings.rollover_size:
+                break
+            run.append(numbered)
+            events += numbered.told.events
+            size += size_of(numbered.told)
+        return run
+
+    def _with_file(self, run: list[Numbered]) -> Manifest:
+        """Write an event file; returns the manifest that lists it."""
+        first = run[0].first_sequence
+        directory = self.event_files.directory_for(self._rollovers)
+        name = f"{first:020d}{SUFFIX}"
+        written = encode(
+            (event for numbered in run for event in self.expand(numbered)),
+            compress=self._settings.compress_on_rollover,
+        )
+        self.event_files.write(directory, name, written.data)
+        self._rollovers += 1
+        file = EventFile(
+            directory=directory,
+            name=name,
+            first_sequence=first,
+            events=run[-1].last_sequence - first + 1,
+            first_id=run[0].told.transaction,
+            last_id=run[-1].told.transaction,
+            millis_min=written.millis_min,
+            millis_max=written.millis_max,
+            bytes=len(written.data),
+            crc=checksum(written.data),
+        )
+        return msgspec.structs.replace(
+            self._manifest,
+            drained=run[-1].told.transaction,
+            next_sequence=run[-1].last_sequence + 1,
+            files=(*self._manifest.files, file),
+        )
+
+    def _drop(self) -> None:
+        """Give up the events that find no room; their numbers are reported as lost ever after."""
+        with self._drain_lock:
+            self.tail.settle(self.durable())
+            run = self.tail.numbered()
+            if not run:
+                return
+            first, last = run[0].first_sequence, run[-1].last_sequence
+            manifest = msgspec.structs.replace(
+                self._manifest,
+                drained=run[-1].told.transaction,
+                next_sequence=last + 1,
+                lost=(*self._manifest.lost, Lost(first, last - first + 1)),
+            )
+            self._replace(manifest, len(run))
+
+    def _replace(self, manifest: Manifest, moved: int) -> None:
+        """The commit point of a rollover, and what follows from it."""
+        self._place.write(manifest)
+        self._manifest = manifest
+        self.tail.forget(moved)

@@ -1,0 +1,72 @@
+"""Provenance as the crash tests hold it: every event exactly once, in order, whatever retention has removed."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tests.engine.provenance.history import history
+from ullage_agent.engine.model import Operation
+from ullage_agent.engine.provenance.events import ProvenanceEvent, Told, count_events, expand
+from ullage_agent.engine.repository import Repository
+
+EVENTS = b"events"
+"""Their key in a state, among the uuids."""
+
+Told_ = tuple[object, ...]
+
+
+class History:
+    """Events by sequence. Two are equal if they end alike and agree wherever both still have their events."""
+
+    def __init__(self, events: tuple[Told_, ...]) -> None:
+        self.events = events
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, History):
+            return NotImplemented
+        shared = min(len(self.events), len(other.events))
+        if shared == 0:
+            return self.last == other.last or not (self.events or other.events)
+        return self.events[-shared:] == other.events[-shared:]
+
+    def __hash__(self) -> int:
+        return hash(self.last)
+
+    def __repr__(self) -> str:
+        return repr(self.events)
+
+    @property
+    def last(self) -> object:
+        """The sequence of the last event, 0 for none."""
+        return self.events[-1][0] if self.events else 0
+
+
+def history_of(repository: Repository) -> History:
+    """All events there are; between what retention removed and the newest none is missing."""
+    events = history(repository)
+    sequences = [event.sequence for event in events]
+    assert all(one + 1 == other for one, other in pairwise(sequences)), f"events are missing or double: {sequences}"
+    removed = repository.provenance.manifest.removed_through
+    assert not sequences or sequences[0] == removed + 1, f"events {removed + 1} to {sequences[0] - 1} are lost"
+    return History(tuple(map(_told, events)))
+
+
+def history_after(before: History, operations: Sequence[Operation]) -> History:
+    """What a transaction of removals adds."""
+    last = before.last
+    assert isinstance(last, int)
+    told = Told(0, 0, operations, count_events(operations))
+    return History((*before.events, *map(_told, expand(told, last + 1, str))))
+
+
+def _told(event: ProvenanceEvent) -> Told_:
+    attributes = tuple(sorted(event.attribute_map().items()))
+    return (
+        event.sequence,
+        event.type,
+        event.uuid,
+        event.details,
+        event.parents,
+        event.children,
+        attributes,
+        event.size,
+    )

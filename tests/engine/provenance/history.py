@@ -1,0 +1,38 @@
+"""What the tests of provenance share: a repository's whole history, however it is stored at the moment."""
+
+from ullage_agent.engine.model import EventType
+from ullage_agent.engine.provenance.events import ProvenanceEvent
+from ullage_agent.engine.repository import Repository
+
+
+def history(repository: Repository) -> list[ProvenanceEvent]:
+    """All events there are, in order: those in event files, then those that only the log holds."""
+    store = repository.provenance
+    manifest, newest = store.moment()
+    events: list[ProvenanceEvent] = []
+    for file in manifest.files:
+        events += store.event_files.events_at(file, range(file.first_sequence, file.last_sequence + 1))
+    for numbered in newest:
+        events += store.expand(numbered)
+    return events
+
+
+def types(events: list[ProvenanceEvent]) -> list[str]:
+    """The types of events, in order."""
+    return [event.type.name for event in events]
+
+
+def told(event: ProvenanceEvent) -> tuple[object, ...]:
+    """What an event says, with attributes as mappings: their packed order is nobody's business."""
+    return (
+        *(event.sequence, event.transaction, event.ordinal, event.millis, event.type, event.uuid),
+        *(event.component, event.component_type, event.relationship, event.details, event.transit_uri),
+        *(event.alternate_identifier, event.duration_millis, event.queue, event.entry_millis, event.lineage_millis),
+        *(event.parents, event.children, event.content_before, event.content),
+        *(tuple(sorted(each.items())) for each in (event.previous_attributes(), event.attribute_map())),
+    )
+
+
+def of_type(repository: Repository, type: EventType) -> list[ProvenanceEvent]:
+    """The events of one type."""
+    return [event for event in history(repository) if event.type == type]

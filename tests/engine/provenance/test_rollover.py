@@ -1,0 +1,296 @@
+"""From the log to event files: numbers without a gap, nothing lost and nothing twice, whatever fails in between."""
+
+import errno
+import io
+
+import pyarrow.parquet
+import pytest
+
+from tests.engine.provenance.history import history, told, types
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, put_all
+from ullage_agent.contract import Duration, OnFull, Quantity
+from ullage_agent.engine.errors import ProvenanceDamaged, RepositoryDamaged
+from ullage_agent.engine.files import OsFiles, read_file
+from ullage_agent.engine.maintenance import Maintenance
+from ullage_agent.engine.repository import Repository
+
+
+def _files(repository: Repository) -> int:
+    return len(repository.provenance.manifest.files)
+
+
+def _work(repository: Repository, count: int = 3) -> None:
+    for number in range(count):
+        put_all(repository, "a", [b"x" * number], n=str(number))
+    with repository.session() as session:
+        flow_file = session.get("a")
+        assert flow_file is not None
+        session.transfer(session.put_attribute(flow_file, "seen", "yes"), "b", "seen")
+        session.commit()
+
+
+def test_events_are_the_same_in_the_log_and_in_a_file(workshop: Workshop) -> None:
+    """A rollover moves events and changes nothing about them."""
+    repository = workshop.make()
+    _work(repository)
+    before = [told(event) for event in history(repository)]
+
+    assert repository.provenance.drain() == 4
+
+    assert len(repository.provenance.manifest.files) == 1
+    assert [told(event) for event in history(repository)] == before
+    _work(repository)
+    assert [event.sequence for event in history(repository)] == list(range(1, 9))
+
+
+def test_the_sequence_survives_restarts(workshop: Workshop) -> None:
+    """Events have the same numbers after a crash, a clean close, a checkpoint and a rollover."""
+    repository = workshop.make()
+    _work(repository)
+    expected = [told(event) for event in history(repository)]
+    for step in (workshop.crash, workshop.reopen, workshop.crash, workshop.crash):
+        repository = step()
+        assert [told(event) for event in history(repository)] == expected
+    repository.log.checkpoint()
+    repository = workshop.crash()
+    assert [told(event) for event in history(repository)] == expected
+    repository.provenance.drain()
+    for step in (workshop.crash, workshop.reopen):
+        repository = step()
+        assert [told(event) for event in history(repository)] == expected
+
+
+def test_a_snapshot_carries_what_is_not_drained(workshop: Workshop) -> None:
+    """The log goes with the snapshot as ever; events that no event file holds are in the snapshot."""
+    repository = workshop.make()
+    logs = workshop.path / "flowfile" / "partition-0"
+    _work(repository)
+    expected = [told(event) for event in history(repository)]
+
+    repository.checkpoint(drains=False)
+
+    assert len(list(logs.iterdir())) == 1
+    assert _files(repository) == 0
+    for step in (workshop.crash, workshop.reopen):
+        assert [told(event) for event in history(step())] == expected
+
+
+@pytest.mark.parametrize("setting", [{"rollover_time": Duration(5000)}, {"rollover_events": 4}])
+def test_a_rollover_is_due_by_time_or_by_count(workshop: Workshop, setting: dict[str, object]) -> None:
+    """Maintenance moves events when they are old enough, or many enough."""
+    repository = workshop.make(provenance=setting)
+    upkeep = Maintenance(repository)
+    _work(repository, 2)
+    workshop.clock.advance(1)
+    upkeep.run_due()
+    assert _files(repository) == 0
+    _work(repository, 2)
+    workshop.clock.advance(5)
+    upkeep.run_due()
+
+    assert _files(repository) >= 1
+    assert upkeep.failures == []
+
+
+def test_one_event_file_holds_no_more_than_its_setting(workshop: Workshop) -> None:
+    """A backlog becomes several files; a transaction is never divided."""
+    repository = workshop.make(provenance={"rollover_events": 5})
+    for _ in range(4):
+        put_all(repository, "a", [b"x"] * 3)
+
+    repository.provenance.drain()
+
+    assert [file.events for file in repository.provenance.manifest.files] == [6, 6]
+
+
+def test_a_writer_that_nobody_maintains_rolls_over_itself(workshop: Workshop) -> None:
+    """The newest events are bounded in memory also where no maintenance runs."""
+    repository = workshop.make(provenance={"rollover_events": 5})
+    for _ in range(12):
+        put_all(repository, "a", [b"x"])
+
+    assert len(repository.provenance.manifest.files) >= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("create", "*.parquet"),
+        ("write", "*.parquet"),
+        ("sync", "*.parquet"),
+        ("sync_directory", "*/events"),
+        ("write", "*/manifest.partial"),
+        ("sync", "*/manifest.partial"),
+        ("rename", "*/manifest*"),
+        ("sync_directory", "*/provenance"),
+    ],
+)
+def test_a_failed_rollover_loses_nothing(workshop: Workshop, kind: str, path: str) -> None:
+    """Whatever call fails, the events are still there once, and so they are when it is tried again."""
+    files = FailingFiles()
+    repository = workshop.make(files)
+    _work(repository)
+    expected = [told(event) for event in history(repository)]
+    files.fail(kind, path)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        repository.provenance.drain()
+
+    assert [told(event) for event in history(repository)] == expected
+    repository.provenance.drain()
+    assert [told(event) for event in history(repository)] == expected
+    assert [told(event) for event in history(workshop.crash())] == expected
+
+
+def test_a_failed_compression_loses_nothing(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error inside the Parquet writer leaves the events in the log."""
+    repository = workshop.make()
+    _work(repository)
+    expected = [told(event) for event in history(repository)]
+
+    def fail(*_: object, **__: object) -> None:
+        raise pyarrow.ArrowInvalid("zstd failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pyarrow.parquet.ParquetWriter, "write_batch", fail)
+        with pytest.raises(pyarrow.ArrowInvalid):
+            repository.provenance.drain()
+
+    assert [told(event) for event in history(repository)] == expected
+    assert repository.provenance.drain() == 4
+
+
+@pytest.mark.parametrize("on_full", OnFull)
+def test_events_that_find_no_room_block_or_go_as_told(workshop: Workshop, on_full: OnFull) -> None:
+    """Block refuses new content; Drop gives events up, and says which. Removing passes in any case."""
+    files = FailingFiles()
+    repository = workshop.make(files, provenance={"on_full": on_full, "rollover_events": 50})
+    files.fail("create", "*.parquet", times=1_000_000, error=errno.ENOSPC)
+    refused = 0
+    for _ in range(60):
+        try:
+            put_all(repository, "q", [b"x"] * 5)
+        except OSError:
+            refused += 1
+    repository.queues.drop(repository.queue("q"))
+
+    lost = sum(gap.events for gap in repository.provenance.manifest.lost)
+    assert (refused > 0, lost > 0) == (on_full == OnFull.BLOCK, on_full == OnFull.DROP)
+    sequences = [event.sequence for event in history(repository)]
+    assert sequences == list(range(lost + 1, lost + len(sequences) + 1))
+    repository = workshop.crash()
+    assert [event.sequence for event in history(repository)] == sequences
+
+
+def test_retention_removes_whole_files_oldest_first(workshop: Workshop) -> None:
+    """By age and by bytes; events that only the log holds stay, and what went is known."""
+    repository = workshop.make(provenance={"max_storage_time": Duration(60_000)})
+    for _ in range(3):
+        _work(repository)
+        repository.provenance.drain()
+        workshop.clock.advance(25)
+    _work(repository)
+
+    workshop.clock.advance(5)
+    repository.provenance.retain()
+
+    manifest = repository.provenance.manifest
+    assert manifest.removed_through == 4
+    assert [event.sequence for event in history(repository)] == list(range(5, 17))
+    assert len(list((workshop.path / "provenance" / "events").iterdir())) == 2
+    workshop.clock.advance(1000)
+    assert repository.provenance.retain() == 2
+    assert repository.provenance.retain() == 0
+    assert [event.sequence for event in history(repository)] == list(range(13, 17))
+    assert [event.sequence for event in history(workshop.reopen())] == list(range(13, 17))
+
+
+def test_retention_by_bytes_ends_when_nothing_can_go(workshop: Workshop) -> None:
+    """A limit below one file removes what there is, once, and keeps the newest events."""
+    repository = workshop.make(provenance={"max_storage_size": Quantity(1)})
+    _work(repository)
+    repository.provenance.drain()
+    _work(repository)
+
+    repository.provenance.step()
+    repository.provenance.step()
+
+    assert [event.sequence for event in history(repository)] == [5, 6, 7, 8]
+
+
+def test_files_are_striped_over_the_directories(workshop: Workshop) -> None:
+    """Each directory takes its turn, and all of them are read."""
+    repository = workshop.make(storage={"provenance_directories": ("disk1/p", "disk2/p")})
+    for _ in range(3):
+        _work(repository)
+        repository.provenance.drain()
+
+    assert len(list((workshop.path / "disk1" / "p").iterdir())) == 2
+    assert len(list((workshop.path / "disk2" / "p").iterdir())) == 1
+    assert len(history(workshop.reopen())) == 12
+
+
+@pytest.mark.parametrize(("compresses", "codec"), [(True, "ZSTD"), (False, "UNCOMPRESSED")])
+def test_anybody_can_read_an_event_file(workshop: Workshop, *, compresses: bool, codec: str) -> None:
+    """It is Parquet with the documented columns, with or without compression."""
+    repository = workshop.make(provenance={"compress_on_rollover": compresses})
+    _work(repository)
+    repository.provenance.drain()
+    (path,) = (workshop.path / "provenance" / "events").iterdir()
+
+    file = pyarrow.parquet.ParquetFile(io.BytesIO(read_file(OsFiles(), str(path))))
+    rows = file.read().to_pylist(maps_as_pydicts="strict")
+
+    assert file.metadata.row_group(0).column(0).compression == codec
+    assert [row["type"] for row in rows] == types(history(repository))
+    assert rows[3]["attributes_before"] == {"n": "0"}
+    assert rows[3]["attributes_updated"] == {"seen": "yes"}
+    assert rows[3]["queue"] == "a"
+
+
+def test_a_damaged_or_missing_event_file_is_named(workshop: Workshop) -> None:
+    """`check` and reading say which file; everything else goes on, a start included."""
+    repository = workshop.make()
+    _work(repository)
+    repository.provenance.drain()
+    (path,) = (workshop.path / "provenance" / "events").iterdir()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    workshop.expects_problems = True
+
+    assert any(str(path) in problem for problem in repository.check(deep=True).problems)
+    path.unlink()
+    repository = workshop.crash()
+    assert any("missing" in problem for problem in repository.check().problems)
+    with pytest.raises(ProvenanceDamaged, match="events 1 to 4"):
+        history(repository)
+    put_all(repository, "q", [b"x"])
+
+
+def test_a_lost_manifest_stops_the_start(workshop: Workshop) -> None:
+    """Without it nobody knows what the event files hold; nothing is removed."""
+    repository = workshop.make()
+    _work(repository)
+    repository.provenance.drain()
+    workshop.leave()
+    (workshop.path / "provenance" / "manifest").unlink()
+
+    with pytest.raises(RepositoryDamaged, match="manifest is missing"):
+        workshop.open()
+    assert len(list((workshop.path / "provenance" / "events").iterdir())) == 1
+
+
+def test_history_may_be_switched_off_and_on(workshop: Workshop) -> None:
+    """While it is off nothing is recorded; what was recorded stays, and the numbers go on without a gap."""
+    repository = workshop.make()
+    _work(repository)
+    repository = workshop.reopen(provenance={"enabled": False})
+    _work(repository)
+    repository.checkpoint()
+    assert len(history(repository)) == 4
+    repository = workshop.reopen(provenance={"enabled": True})
+    _work(repository)
+
+    assert [event.sequence for event in history(repository)] == list(range(1, 9))
