@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,6 +69,31 @@ def _plain(table: pa.Table, query: Query) -> Any:
     return mask
 
 
+def attribute_values(table: pa.Table, name: str) -> dict[int, str]:
+    """An attribute's value at the event, of the rows that have one."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
+
+    values: dict[int, str] = {}
+    for column in MAPS:  # what was updated comes last, and None of it means that it was removed
+        maps = _array(table, column)
+        at = pc.indices_nonzero(pc.equal(maps.keys, name))
+        if len(at):
+            rows = _rows_of(maps.offsets, at)
+            for row, value in zip(rows, maps.items.take(at).to_pylist(), strict=True):
+                if value is None:
+                    values.pop(row, None)
+                else:
+                    values[row] = value
+    return values
+
+
+def list_values(table: pa.Table, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows whose list is not empty, with it."""
+    lists = _array(table, name)
+    if len(lists.values):
+        yield from ((row, value) for row, value in enumerate(lists.to_pylist()) if value)
+
+
 def _column(table: pa.Table, name: str) -> Any:
     return table.column(name).combine_chunks()
 
@@ -105,7 +130,9 @@ def _array(table: pa.Table, name: str) -> Any:
 
 def _parents_of(offsets: Any, hits: Any) -> set[int]:
     """The rows that hold these positions of a nested column's values."""
-    if not len(hits):
-        return set()
+    return set(_rows_of(offsets, hits)) if len(hits) else set()
+
+
+def _rows_of(offsets: Any, positions: Any) -> list[int]:
     starts = offsets.to_pylist()
-    return {bisect_right(starts, position) - 1 for position in hits.to_pylist()}
+    return [bisect_right(starts, position) - 1 for position in positions.to_pylist()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,12 +21,14 @@ from ullage_agent.contract import Provenance as ProvenanceSettings
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import ProvenanceDamaged
 from ullage_agent.engine.files import Files, read_file, replace_file
-from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS, from_table
-from ullage_agent.engine.provenance.events import ProvenanceEvent
+from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS
+from ullage_agent.engine.provenance.documents import INDEXED_COLUMNS, TEXTS, documents, schema
 from ullage_agent.engine.provenance.manifest import EventFile, Manifest
 from ullage_agent.engine.provenance.store import ProvenanceStore
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ullage_agent.engine.provenance.query import Query
 
 INDEX = "index"
@@ -37,16 +39,6 @@ WRITER_BYTES = 64 << 20
 
 STEP_SECONDS = 1.0
 """How long one step goes on indexing: maintenance has other duties."""
-
-TEXTS = {
-    IndexedField.FLOW_FILE_UUID: "flow_file",
-    IndexedField.FILENAME: "filename",
-    IndexedField.COMPONENT_ID: "component",
-    IndexedField.RELATIONSHIP: "relationship",
-    IndexedField.TRANSIT_URI: "transit_uri",
-    IndexedField.ALTERNATE_IDENTIFIER: "alternate_identifier",
-}
-"""Indexed fields that are one text of the event each."""
 
 
 class Covers(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +79,7 @@ class ProvenanceIndex:
             until = self._clock.monotonic() + STEP_SECONDS
             for file in manifest.files:
                 try:
-                    while self._clock.monotonic() <= until and (count := self._index_next(shards, file)):
+                    while self._clock.monotonic() <= until and (count := self._index_next(shards, file, until)):
                         indexed += count
                 except ProvenanceDamaged as error:  # one file must not keep the others from being indexed
                     if file in self._store.manifest.files:
@@ -153,8 +145,8 @@ class ProvenanceIndex:
                 shards.remove(shard)
                 self._files.remove_scratch(shard.path)
 
-    def _index_next(self, shards: list[_Shard], file: EventFile) -> int:
-        """Index the next row group of a file that no shard covers; 0 if all of it is."""
+    def _index_next(self, shards: list[_Shard], file: EventFile, until: float) -> int:
+        """Index the next row groups of a file that no shard covers; 0 if all of it is."""
         shard = next((s for s in shards if s.covers.first <= file.first_sequence <= s.covers.through), None)
         at = file.first_sequence if shard is None else max(shard.covers.through + 1, file.first_sequence)
         if at > file.last_sequence:
@@ -166,11 +158,23 @@ class ProvenanceIndex:
             shards.append(shard)
             shards.sort(key=lambda each: each.covers.first)
         group = (at - file.first_sequence) // ROW_GROUP_ROWS
-        ((_, table),) = self._store.event_files.scan(file, None, [group])
-        events = from_table(table)
-        share = file.bytes * len(events) // file.events
-        shard.add(events, share)
-        return len(events)
+        try:
+            count = shard.add(self._tables(file, group, until), file)
+        except BaseException:  # it may hold some of them now, and would hold them twice
+            shards.remove(shard)
+            self._files.remove_scratch(shard.path)
+            raise
+        return count
+
+    def _tables(self, file: EventFile, group: int, until: float) -> Iterator[pa.Table]:
+        """Row groups of a file from one on, as many as there is time for and one at least: they share a commit."""
+        last = (file.events - 1) // ROW_GROUP_ROWS
+        while True:
+            ((_, table),) = self._store.event_files.scan(file, INDEXED_COLUMNS, [group])
+            yield table
+            group += 1
+            if group > last or self._clock.monotonic() > until:
+                return
 
     def _continues(self, shard: _Shard, file: EventFile) -> bool:
         """Whether a file is the next one of a shard that is not full; a run of lost events between them is fine."""
@@ -205,7 +209,7 @@ class _Shard:
             documents=0,
             bytes=0,
         )
-        return cls(files, path, settings, covers, tantivy.Index(_schema(), path=path))
+        return cls(files, path, settings, covers, tantivy.Index(schema(), path=path))
 
     @classmethod
     def open(cls, files: Files, path: str, settings: ProvenanceSettings) -> _Shard | None:
@@ -215,30 +219,38 @@ class _Shard:
         try:
             covers = msgspec.json.decode(read_file(files, os.path.join(path, COVERS)), type=Covers)
             index = tantivy.Index.open(path)
-            documents = index.searcher().num_docs
+            count = index.searcher().num_docs
         except (OSError, ValueError, msgspec.MsgspecError):
             return None
         wanted = (tuple(settings.indexed_fields), settings.indexed_attributes)
-        if (covers.fields, covers.attributes) != wanted or documents != covers.documents:
+        if (covers.fields, covers.attributes) != wanted or count != covers.documents:
             return None
         return cls(files, path, settings, covers, index)
 
-    def add(self, events: Sequence[ProvenanceEvent], size_bytes: int) -> None:
-        """Index events that follow those that are covered. A crash before the last line makes the shard anew."""
+    def add(self, tables: Iterable[pa.Table], file: EventFile) -> int:
+        """Index rows of a file that follow those that are covered; returns how many.
+
+        A crash before the last line makes the shard anew.
+        """
         writer = self._index.writer(heap_size=WRITER_BYTES, num_threads=1)
-        for event in events:
-            writer.add_document(_document(event, self._settings))
+        count, through = 0, self.covers.through
+        for table in tables:
+            for document in documents(table, self._settings):
+                writer.add_document(document)
+            count += table.num_rows
+            through = table["sequence"][-1].as_py()
         writer.commit()
         writer.wait_merging_threads()
         self._index.reload()
         covers = msgspec.structs.replace(
             self.covers,
-            through=events[-1].sequence,
-            documents=self.covers.documents + len(events),
-            bytes=self.covers.bytes + size_bytes,
+            through=through,
+            documents=self.covers.documents + count,
+            bytes=self.covers.bytes + file.bytes * count // file.events,
         )
         replace_file(self._files, os.path.join(self.path, COVERS), msgspec.json.encode(covers))
         self.covers = covers
+        return count
 
     def search(self, query: Query, first: int, last: int, count: int) -> list[int] | None:
         """Sequence numbers in [first, last] that the indexed conditions leave; None if the shard fails."""
@@ -248,17 +260,17 @@ class _Shard:
         last = last if query.before is None else min(last, query.before - 1)
         if first > last:
             return []
-        schema = self._index.schema
+        known = self._index.schema
         must = [
-            tantivy.Query.range_query(schema, "sequence", tantivy.FieldType.Unsigned, first, last),
-            *(tantivy.Query.term_query(schema, name, value) for name, value in _terms(query, self._settings)),
+            tantivy.Query.range_query(known, "sequence", tantivy.FieldType.Unsigned, first, last),
+            *(tantivy.Query.term_query(known, name, value) for name, value in _terms(query, self._settings)),
         ]
         if query.types and IndexedField.EVENT_TYPE in self._settings.indexed_fields:
-            must.append(tantivy.Query.term_set_query(schema, "type", [type.name for type in query.types]))
+            must.append(tantivy.Query.term_set_query(known, "type", [type.name for type in query.types]))
         if query.related and IndexedField.FLOW_FILE_UUID in self._settings.indexed_fields:
-            must.append(tantivy.Query.term_set_query(schema, "related", list(query.related)))
+            must.append(tantivy.Query.term_set_query(known, "related", list(query.related)))
         for name, low, high in _ranges(query):
-            must.append(tantivy.Query.range_query(schema, name, tantivy.FieldType.Unsigned, low, high))
+            must.append(tantivy.Query.range_query(known, name, tantivy.FieldType.Unsigned, low, high))
         wanted = tantivy.Query.boolean_query([(tantivy.Occur.Must, each) for each in must])
         order = tantivy.Order.Desc if query.newest_first else tantivy.Order.Asc
         # Conditions that the index does not know thin the candidates out, so that a page may need all of them.
@@ -278,41 +290,6 @@ def open_index(
     """The index of a repository, or None where no library can write beside `Files` (files in memory)."""
     directory = files.scratch_directory(os.path.join(provenance_directory, INDEX))
     return None if directory is None else ProvenanceIndex(files, directory, store, settings, clock)
-
-
-def _schema() -> Any:
-    import tantivy  # noqa: PLC0415 - opening a repository does not wait for it
-
-    builder = tantivy.SchemaBuilder()
-    for name in ("sequence", "time", "size"):
-        builder.add_unsigned_field(name, stored=False, indexed=True, fast=True)
-    for name in ("type", "related", "attribute", *TEXTS.values()):
-        builder.add_text_field(name, stored=False, tokenizer_name="raw", index_option="basic")
-    return builder.build()
-
-
-def _document(event: ProvenanceEvent, settings: ProvenanceSettings) -> Any:
-    import tantivy  # noqa: PLC0415 - opening a repository does not wait for it
-
-    document = tantivy.Document()
-    document.add_unsigned("sequence", event.sequence)
-    document.add_unsigned("time", event.millis)
-    document.add_unsigned("size", event.size)
-    fields = settings.indexed_fields
-    if IndexedField.EVENT_TYPE in fields:
-        document.add_text("type", event.type.name)
-    for field in fields:
-        if field in TEXTS and (value := getattr(event, TEXTS[field])):
-            document.add_text(TEXTS[field], value)
-    if IndexedField.FLOW_FILE_UUID in fields:
-        for uuid in {event.flow_file, *event.parent_ids, *event.child_ids}:
-            document.add_text("related", uuid)
-    if settings.indexed_attributes:
-        attributes = event.attribute_map()
-        for name in settings.indexed_attributes:
-            if name in attributes:
-                document.add_text("attribute", f"{name}={attributes[name]}")
-    return document
 
 
 def _terms(query: Query, settings: ProvenanceSettings) -> list[tuple[str, str]]:

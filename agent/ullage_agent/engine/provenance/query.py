@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from ullage_agent.engine.errors import ProvenanceDamaged, SessionMisuse
-from ullage_agent.engine.model import EventType, parse_uuid
+from ullage_agent.engine.model import EventRun, EventType, FlowFile, Operation, parse_uuid
+from ullage_agent.engine.model import Events as LoggedEvents
 from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS, from_table
 from ullage_agent.engine.provenance.events import ProvenanceEvent
 from ullage_agent.engine.provenance.filters import candidates, filter_columns
@@ -151,12 +152,13 @@ def _sources(
     store: ProvenanceStore, index: Lookup | None, query: Query, manifest: Manifest, newest: list[Numbered]
 ) -> Iterator[Events]:
     """Where events are, in the query's order; each is opened only when the ones before it were not enough."""
+    wanted = {parse_uuid(uuid) for uuid in (query.flow_file, *query.related) if uuid}
 
     def tail() -> Iterator[ProvenanceEvent]:
         for numbered in reversed(newest) if query.newest_first else newest:
-            if query.touches(
-                numbered.first_sequence, numbered.last_sequence, numbered.told.millis, numbered.told.millis
-            ):
+            millis = numbered.told.millis
+            is_near = query.touches(numbered.first_sequence, numbered.last_sequence, millis, millis)
+            if is_near and _may_hold(numbered.told.operations, query, wanted):
                 events = list(store.expand(numbered))
                 yield from reversed(events) if query.newest_first else events
 
@@ -168,6 +170,30 @@ def _sources(
         yield lambda file=file: _of_file(store, index, query, file)  # type: ignore[misc]
     if not query.newest_first:
         yield tail
+
+
+def _may_hold(operations: Sequence[Operation], query: Query, wanted: set[bytes]) -> bool:
+    """Whether a transaction may hold such events, without telling them: the newest ones may be many."""
+    for operation in operations:
+        if type(operation) is not LoggedEvents or query.component not in ("", operation.component):
+            continue
+        runs = [run for run in operation.runs if _run_may(run, query)]
+        if not runs:
+            continue
+        if not wanted or any(record.uuid in wanted for record in operation.before):
+            return True
+        if any(type(other) is FlowFile and other.uuid in wanted for other in operations):
+            return True
+        return any(uuid in run.parents or uuid in run.children for run in runs for uuid in wanted)
+    return False
+
+
+def _run_may(run: EventRun, query: Query) -> bool:
+    return (
+        (not query.types or run.type in query.types)
+        and query.relationship in ("", run.relationship)
+        and query.transit_uri in ("", run.transit_uri)
+    )
 
 
 def _of_file(store: ProvenanceStore, index: Lookup | None, query: Query, file: EventFile) -> Iterator[ProvenanceEvent]:

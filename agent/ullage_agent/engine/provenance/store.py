@@ -20,7 +20,7 @@ import msgspec
 from ullage_agent.contract import OnFull
 from ullage_agent.contract import Provenance as ProvenanceSettings
 from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.errors import RepositoryDamaged, UllageError
+from ullage_agent.engine.errors import RepositoryDamaged
 from ullage_agent.engine.files import Files, make_directories
 from ullage_agent.engine.provenance.eventfiles import SUFFIX, EventFiles, checksum, encode
 from ullage_agent.engine.provenance.events import ProvenanceEvent, expand, size_of
@@ -131,14 +131,14 @@ class ProvenanceStore:
         """Drain for a checkpoint, whose snapshot carries what could not be drained; `failure` says why."""
         try:
             self.drain()
-        except (UllageError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever ails a rollover, no snapshot may fail for it
             self.failure = error
 
     def make_room(self) -> None:
         """Drain because the newest events must not become more; where that fails, obey `onFull`."""
         try:
             self.drain()
-        except (UllageError, OSError):
+        except Exception:
             if self._settings.on_full != OnFull.DROP:
                 raise
             self._drop()
