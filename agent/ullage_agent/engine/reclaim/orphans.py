@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ullage_agent.engine.content.containers import Container
 from ullage_agent.engine.content.store import ContentRepository
-from ullage_agent.engine.files import Files
+from ullage_agent.engine.files import COPY_BYTES, File, Files
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.model import ResourceClaim
 
@@ -46,11 +46,15 @@ def find_orphans(files: Files, ledger: Ledger, store: ContentRepository) -> list
 def make_durable(files: Files, store: ContentRepository, orphans: Iterable[Orphan]) -> None:
     """Sync what was found, and the names that lead to it: who left it there may have been killed before that, and a
     record must not outlive its file.
+
+    The bytes are written once more before: after a sync that failed, in this process or the last one, the kernel holds
+    pages that it calls clean and the disk never got.
     """
     directories: set[str] = set()
     for orphan in orphans:
         file = files.open(orphan.path, writable=True)
         try:
+            _write_again(file, orphan.length)
             file.sync()
         finally:
             file.close()
@@ -62,6 +66,11 @@ def make_durable(files: Files, store: ContentRepository, orphans: Iterable[Orpha
         directories.add(top)
     for directory in sorted(directories):
         files.sync_directory(directory)
+
+
+def _write_again(file: File, length: int) -> None:
+    for offset in range(0, length, COPY_BYTES):
+        file.write(file.read(min(COPY_BYTES, length - offset), offset), offset)
 
 
 def _orphan(files: Files, ledger: Ledger, store: ContentRepository, container: Container, path: str) -> Orphan | None:
