@@ -12,7 +12,6 @@ Recovery must give the state after the last acknowledged commit, or after the on
 served must be there afterwards; what was reported as freed must stay freed; a close that returned was clean.
 """
 
-import gc
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from typing import NamedTuple
 from tests.crash.history import EVENTS, History, history_after, history_of
 from tests.crash.steps import put
 from tests.crash.workloads import INIT, Restart, Workload
-from tests.support import ManualClock, abandon
+from tests.support import ManualClock, abandon, collect_now_and_then
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine import testing
 from ullage_agent.engine.errors import NotARepository
@@ -226,11 +225,10 @@ class Process:
         self.clock = ManualClock(millis)
         self._files = files
         self.repository = self._open()
-        # An open freezes what it loaded; of ten thousand repositories in one process nothing would ever be freed.
-        gc.unfreeze()
 
     def _open(self) -> Repository:
         spec, files, clock = self.promises.spec, self._files, self.clock
+        collect_now_and_then()
         try:
             return Repository.open(spec, files, clock)
         except NotARepository:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.crash.workloads import Restart, Workload
-from tests.support import ManualClock, abandon
+from tests.support import ManualClock, abandon, collect_now_and_then
 from ullage_agent.engine.errors import (
     CommitOutcomeUnknown,
     NotARepository,
@@ -271,6 +271,7 @@ class Trial:
             self.images += 1
             files = CrashFiles(image)
             clock = ManualClock(self._clock.millis)
+            collect_now_and_then()
             try:
                 repository = Repository.open(self._spec, files, clock)
             except NotARepository:

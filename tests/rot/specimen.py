@@ -4,17 +4,15 @@ The truth is kept apart from the engine's own reading: contents are taken from t
 transaction is applied, and FlowFiles by the operations themselves.
 """
 
-import gc
 import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from typing import NamedTuple
 from unittest import mock
 
-from tests.support import ManualClock, spec_at
+from tests.support import ManualClock, collect_now_and_then, spec_at
 from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
 from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.flowfile.ledger import Ledger
@@ -127,18 +125,9 @@ def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
     return Specimen(name, files.image(), spec, truth, last_id, snapshot_id, closed)
 
 
-OPENS_KEPT = 100
-"""An open freezes what it loaded, and the collector does not count what was thawed: after ten thousand repositories
-their garbage, a megabyte each, fills the machine.
-"""
-
-_opens = count(1)
-
-
 def reopen(repository_image: Image, spec: ContentRepositorySpec) -> Repository:
     """Open an image; the image itself stays as it is."""
-    if next(_opens) % OPENS_KEPT == 0:
-        gc.collect()
+    collect_now_and_then()
     return Repository.open(spec, CrashFiles(repository_image), ManualClock(1_700_000_100_000))
 
 
