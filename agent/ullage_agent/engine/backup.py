@@ -27,6 +27,7 @@ from ullage_agent.engine.files import COPY_BYTES, Files, make_directories, read_
 from ullage_agent.engine.flowfile.swap import SwapFiles
 from ullage_agent.engine.model import Action, FlowFile, Operation, ResourceClaim, SwapOut
 from ullage_agent.engine.opening import FLOWFILE, IDENTITY, SWAP, RepositoryIdentity, containers_of
+from ullage_agent.engine.provenance.store import PROVENANCE, ProvenanceStore
 from ullage_agent.engine.wal.format import FORMAT_VERSION
 from ullage_agent.engine.wal.records import RecordReader, write_records
 from ullage_agent.engine.wal.serde import SerDe
@@ -49,6 +50,7 @@ class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""
     resource: int = 0
     is_archived: bool = False
+    directory: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: BackupFile
     swaps: tuple[BackupFile, ...]
     contents: tuple[BackupFile, ...]
+    provenance: tuple[BackupFile, ...] = ()
 
 
 class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +94,7 @@ class BackedUpRepository(Protocol):
     identity: RepositoryIdentity
     content: ContentRepository
     swap_files: SwapFiles
+    provenance: ProvenanceStore
 
     def checkpoint(self) -> None: ...
 
@@ -116,10 +120,12 @@ class Backup:
         with self._lock, repository.keeping():
             previous = _previous(self._files, destination, repository.identity)
             make_directories(self._files, destination)
-            repository.checkpoint()
             sequence = 1 if previous is None else previous.sequence + 1
-            snapshot, header, named = self._write_snapshot(destination, sequence)
-            plan = plan_backup(self._sources(named), previous)
+            with repository.provenance.still():
+                repository.checkpoint()
+                snapshot, header, named = self._write_snapshot(destination, sequence)
+                events, event_sources = self._write_provenance(destination, sequence)
+            plan = plan_backup([*self._sources(named), *event_sources], previous)
             copied = self._copy_all(destination, plan, on_progress)
             files = (*copied, *plan.kept)
             manifest = Manifest(
@@ -129,8 +135,9 @@ class Backup:
                 created_millis=repository.clock.now_millis(),
                 last_id=header.last_id,
                 snapshot=snapshot,
-                swaps=tuple(file for file in files if not file.container),
+                swaps=tuple(file for file in files if not file.container and not file.directory),
                 contents=tuple(file for file in files if file.container),
+                provenance=(*(file for file in files if file.directory), *events),
             )
             self._sync_directories(destination, manifest)
             replace_file(self._files, os.path.join(destination, MANIFEST), _encode(manifest))
@@ -166,6 +173,39 @@ class Backup:
             reader.close()
         crc = _crc_of(self._files, path, length)
         return BackupFile(path=os.path.join(FLOWFILE, name), length=length, crc=crc, name=SNAPSHOT), header, named
+
+    def _write_provenance(
+        self, destination: str, sequence: int
+    ) -> tuple[list[BackupFile], list[tuple[str, BackupFile]]]:
+        """The manifest of event files, copied while nothing moves to them, and the files that it lists."""
+        store = self._repository.provenance
+        source = store.place
+        if source is None:
+            return [], []
+        directory = os.path.join(destination, PROVENANCE)
+        make_directories(self._files, directory)
+        name = os.path.basename(source)
+        path = os.path.join(PROVENANCE, f"{name}-{sequence}")
+        target = os.path.join(destination, path)
+        if self._files.exists(target):  # of a backup that was cut short
+            self._files.unlink(target)
+        length = self._files.size(source).length
+        crc = copy_file(self._files, source, target, length)
+        manifest = BackupFile(path=path, length=length, crc=crc, name=name, directory=PROVENANCE)
+        sources = [
+            (
+                store.event_files.path(file),
+                BackupFile(
+                    path=os.path.join(PROVENANCE, file.name),
+                    length=file.bytes,
+                    crc=0,
+                    name=file.name,
+                    directory=file.directory,
+                ),
+            )
+            for file in store.manifest.files
+        ]
+        return [manifest], sources
 
     def _sources(self, named: "_Named") -> list[tuple[str, BackupFile]]:
         """Each file to have in the backup, with where it is now."""
@@ -293,8 +333,8 @@ def restore(
     )
     containers = {container.name: container for container in containers_of(files, spec, identity)}
     _require_restorable(files, manifest, spec, containers)
-    for directory in (root, os.path.join(root, FLOWFILE), os.path.join(root, SWAP)):
-        make_directories(files, directory)
+    for directory in ("", FLOWFILE, SWAP, *sorted({file.directory for file in manifest.provenance})):
+        make_directories(files, os.path.join(root, directory))
     for container in containers.values():
         container.create(identity.repository, FORMAT_VERSION)
     total = sum(file.length for file in _all_files(manifest))
@@ -359,11 +399,13 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _all_files(manifest: Manifest) -> tuple[BackupFile, ...]:
-    return (*manifest.contents, *manifest.swaps, manifest.snapshot)
+    return (*manifest.contents, *manifest.swaps, *manifest.provenance, manifest.snapshot)
 
 
 def _target(file: BackupFile, root: str, containers: dict[str, Container]) -> str:
     """Where a file goes; its directory is made."""
+    if file.directory:
+        return os.path.join(root, file.directory, file.name)
     if not file.container:
         return os.path.join(root, FLOWFILE if file.name == SNAPSHOT else SWAP, file.name)
     container = containers[file.container]
@@ -389,7 +431,7 @@ def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> M
         if manifest.identity.repository != identity.repository:
             raise SessionMisuse(f"{destination} holds a backup of repository {manifest.identity.repository}")
         return manifest
-    ours = {CONTENT, FLOWFILE, SWAP, MANIFEST + ".partial"}
+    ours = {CONTENT, FLOWFILE, SWAP, PROVENANCE, MANIFEST + ".partial"}
     if foreign := [name for name in files.list_directory(destination) if name not in ours]:
         raise SessionMisuse(f"{destination} is not empty ({foreign[0]}), and no backup: choose another directory")
     return None
@@ -403,7 +445,8 @@ def _require_restorable(
     if missing := sorted({file.container for file in manifest.contents} - set(containers)):
         raise SessionMisuse(f"the backup has containers {', '.join(missing)}: list them in spec.storage.containers")
     root = spec.storage.host_path.path
-    mounts = {os.path.relpath(container.path, root).split(os.sep)[0] for container in containers.values()}
+    mounts = {path.split("/")[0] for path in spec.storage.provenance_directories}
+    mounts |= {os.path.relpath(container.path, root).split(os.sep)[0] for container in containers.values()}
     for directory, allowed in ((root, mounts), *((container.path, set()) for container in containers.values())):
         names = files.list_directory(directory) if files.exists(directory) else []
         if foreign := [name for name in names if name not in allowed]:
@@ -411,8 +454,8 @@ def _require_restorable(
 
 
 def _found(files: Files, destination: str) -> Iterator[str]:
-    """All files in the three directories of a backup, relative to it."""
-    for directory in (FLOWFILE, SWAP):
+    """All files in the directories of a backup, relative to it."""
+    for directory in (FLOWFILE, SWAP, PROVENANCE):
         if files.exists(os.path.join(destination, directory)):
             yield from (
                 os.path.join(directory, name) for name in files.list_directory(os.path.join(destination, directory))

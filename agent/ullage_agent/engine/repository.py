@@ -232,7 +232,7 @@ class Repository:
     @contextmanager
     def keeping(self) -> Iterator[None]:
         """While this lasts, no file that a snapshot may name is given back."""
-        with self.reclamation.held():
+        with self.reclamation.held(), self.provenance.keeping():
             self._keeps_swaps = True
             try:
                 yield

@@ -14,6 +14,7 @@ Nothing here runs by itself: `step` does what is due, and Maintenance calls it.
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -56,7 +57,8 @@ class ProvenanceStore:
         self._directory = os.path.join(root, PROVENANCE)
         self._place = Place(files, os.path.join(self._directory, MANIFEST), repository)
         self.event_files = EventFiles(files, root, directories or (EVENTS,))
-        self._drain_lock = threading.Lock()
+        self._drain_lock = threading.RLock()
+        self._keepers = 0
         found = self._place.read()
         self._is_new = found is None
         self._manifest = found or self._place.new(0)
@@ -143,9 +145,33 @@ class ProvenanceStore:
                 raise
             self._drop()
 
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Nothing moves to event files meanwhile, but by this thread: they and the next snapshot agree."""
+        with self._drain_lock:
+            yield
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """No event file is removed meanwhile."""
+        with self._drain_lock:
+            self._keepers += 1
+        try:
+            yield
+        finally:
+            with self._drain_lock:
+                self._keepers -= 1
+
+    @property
+    def place(self) -> str | None:
+        """The manifest's path; None where there is none yet."""
+        return None if self._is_new else self._place.path
+
     def retain(self) -> int:
         """Remove the event files whose retention has ended; returns how many. Never the newest events."""
         with self._drain_lock:
+            if self._keepers:
+                return 0
             count = expired_files(
                 self._manifest.files,
                 self._clock.now_millis(),
