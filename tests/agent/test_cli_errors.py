@@ -317,6 +317,15 @@ def test_dropping_asks_first(root: Path) -> None:
     assert json.loads(run("ls", "--json", *at(root)).stdout)["queues"][0]["flow_files"] == 1
 
 
+@pytest.fixture
+def _takes_interrupts() -> Iterator[None]:
+    """What a shell starts in the background ignores SIGINT, and so would its children: these tests want it heard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_takes_interrupts")
 def test_ctrl_c_ends_with_130_and_leaves_nothing_half_done(root: Path) -> None:
     """An interrupted put stores nothing of the file it was in, and the repository is closed properly."""
     with subprocess.Popen(
