@@ -191,6 +191,9 @@ class SlowFile:
         self.truncate = file.truncate
         self.allocate = file.allocate
         self.start_writeback = file.start_writeback
+        self.punch = file.punch
+        self.expect_reads = file.expect_reads
+        self.drop_cache = file.drop_cache
         self.size = file.size
         self.close = file.close
 

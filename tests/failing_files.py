@@ -169,6 +169,9 @@ class FailingFiles:
     def remove_scratch(self, path: str) -> None:
         self.files.remove_scratch(path)
 
+    def can_punch(self, directory: str) -> bool:
+        return self.files.can_punch(directory)
+
     def lock(self, path: str) -> File:
         self.meet("lock", path)
         return self.files.lock(path)
@@ -186,7 +189,7 @@ class FailingFile:
         self._files.meet("write", self._path, self._file, bytes(data), offset)
         self._file.write(data, offset)
 
-    def write_vector(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         self._files.meet("write_vector", self._path, self._file, b"".join(buffers), offset)
         self._file.write_vector(buffers, offset)
 
@@ -209,6 +212,16 @@ class FailingFile:
 
     def start_writeback(self, offset: int, count: int) -> None:
         self._file.start_writeback(offset, count)
+
+    def punch(self, offset: int, count: int) -> None:
+        self._files.meet("punch", self._path)
+        self._file.punch(offset, count)
+
+    def expect_reads(self, offset: int, count: int) -> None:
+        self._file.expect_reads(offset, count)
+
+    def drop_cache(self, offset: int, count: int) -> None:
+        self._file.drop_cache(offset, count)
 
     def size(self) -> FileSize:
         return self._file.size()

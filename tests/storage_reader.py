@@ -82,6 +82,7 @@ class StorageReader:
         self.swaps: dict[str, list[Any]] = {}
         self._records: dict[bytes, list[Any]] = {}
         self._blocks: dict[tuple[int, int], bytes] = {}
+        self._moves: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
         self.manifest = self._read_manifest()
         self._undrained: list[tuple[str, str]] = []
         self.last_id = self._read_flowfile_directory()
@@ -197,6 +198,9 @@ class StorageReader:
                 (self.queues if tag == 4 else self.resources)[fields[0]] = fields
             elif tag == 6:
                 self.resources.pop(fields[0], None)
+                self._moves.pop(fields[0], None)
+            elif tag == 22:
+                self._moves[fields[0]] = (fields[1], list(struct.iter_unpack("<QQQ", fields[2])))
             elif tag == 7:
                 self._blocks[fields[0], fields[1]] = fields[2]
             elif tag in (9, 10, 11):
@@ -204,7 +208,7 @@ class StorageReader:
             elif tag == 21:
                 self._tell(fields[0], fields[2])
             else:
-                _require(tag in (8, 20), f"operation {tag} is unknown")
+                _require(tag in (8, 20, 23, 24), f"operation {tag} is unknown")
 
     def _change(self, tag: int, fields: list[Any]) -> None:
         if tag == 1:
@@ -268,13 +272,24 @@ class StorageReader:
             deleted_millis=record[11],
         )
 
+    def _place(self, resource: int, offset: int, length: int) -> tuple[int, int]:
+        """The resource claim in whose file a base claim lies, and its offset there."""
+        if resource not in self._moves:
+            return resource, offset
+        output, moves = self._moves[resource]
+        for start, count, target in moves:
+            if start <= offset and offset + length <= start + count:
+                return output, target + offset - start
+        raise Damaged(f"claim at {offset} of resource claim {resource} was moved nowhere")
+
     def _content(self, record: list[Any], blocks: dict[tuple[int, int], bytes]) -> bytes:
         claim, start, size = record[2:5]
         if claim is None or size == 0:
             return b""
         resource, offset, length, crc = claim
-        with self.path_of(self.resources[resource]).open("rb") as file:
-            file.seek(offset)
+        index, at = self._place(resource, offset, length)
+        with self.path_of(self.resources[index]).open("rb") as file:
+            file.seek(at)
             data = file.read(length)
         _require(len(data) == length and crc32c(data) == crc, f"claim at {offset} of resource claim {resource}")
         if length > BLOCK:

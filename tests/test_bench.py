@@ -54,6 +54,20 @@ def test_the_json_holds_every_round(measured: tuple[str, dict[str, list[dict[str
     assert all(isinstance(row["values"], list) and len(row["values"]) == 3 for row in rows)
 
 
+def test_reclamation_is_measured(tmp_path: Path) -> None:
+    """The cases of bench/reclaim.py run; what counts bytes rather than time holds at any size."""
+    document = tmp_path / "table.json"
+    cases = ("reclaim-story", "reclaim-copying", "reclaim-growth")
+    result = bench(*cases, "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
+    assert result.returncode == 0, result.stderr
+
+    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+    met = {row["what"]: row["met"] for row in rows if "rewriting" not in row["what"] and "exponent" not in row["what"]}
+
+    assert len(rows) == 18
+    assert set(met.values()) == {None, True}
+
+
 def test_a_run_leaves_nothing_behind(measured: tuple[str, dict[str, list[dict[str, object]]], Path]) -> None:
     """The directory that a run worked in is as empty as before."""
     _, _, work = measured

@@ -38,6 +38,9 @@ KINDS = {
     11: model.SwapDrop,
     20: model.Events,
     21: model.Undrained,
+    22: model.Relocation,
+    23: model.Lease,
+    24: model.LeaseEnd,
 }
 PARTS = (model.ContentClaim, model.Content, model.SwapShare, model.EventRun)
 LIMITS = {
@@ -108,9 +111,10 @@ def put_handles(repository: Repository, random_bytes: Callable[[int], bytes]) ->
 
 
 def reclaim(reclamation: Reclamation) -> None:
-    """Cut off dead tails, and move what is wholly dead to the archive."""
+    """Cut off dead tails, move what is wholly dead to the archive, and rewrite the rest, which writes outputs anew."""
     reclamation.execute(reclamation.plan_truncation(eager=True))
     reclamation.clean()
+    reclamation.compactor.execute(reclamation.compactor.plan(policy="CompactAll"))
 
 
 def as_read(repository: Repository, record: FlowFile) -> ReadFlowFile:
@@ -156,6 +160,7 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         fill(repository, random_bytes)
         swap(repository, random_bytes)
         put_handles(repository, random_bytes)
+        reclaim(repository.reclamation)
         repository.provenance.drain()
         put_handles(repository, random_bytes)
         repository.checkpoint(drains=False)  # so that the snapshot carries events
@@ -174,6 +179,7 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         seen = seen_by_the_engine(repository)
         events = [(event.sequence, event.type.name, event.flow_file) for event in history(repository)]
         archived = [entry.claim for entry in repository.ledger.entries() if entry.claim.archived_millis]
+        moved = [entry for entry in repository.ledger.entries() if entry.relocation is not None]
 
     assert read_now == seen
     assert read.events() == events
@@ -182,6 +188,7 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
     assert {flow_file.queue for flow_file in seen} == {"work", "long", "returning", None}
     assert len(read.swaps) > 2
     assert archived
+    assert moved
 
 
 def test_a_page_reader_finds_content_in_a_repository_that_was_moved(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ from ullage_agent.provenance_sections import OnFull as OnFull
 from ullage_agent.provenance_sections import Provenance as Provenance
 from ullage_agent.provenance_sections import directory_problems
 from ullage_agent.sections import DNS_LABEL, Percentage, Section
+from ullage_agent.space_sections import Compaction as Compaction
+from ullage_agent.space_sections import CompactionTrigger as CompactionTrigger
+from ullage_agent.space_sections import Leases as Leases
+from ullage_agent.space_sections import Punch as Punch
 from ullage_agent.units import Duration as Duration  # part of the contract: whoever reads it has them
 from ullage_agent.units import Quantity as Quantity
 from ullage_agent.window_sections import Emergency as Emergency
@@ -46,7 +50,7 @@ LATER: Final[dict[str, frozenset[str]]] = {
     "spec": frozenset(
         {
             *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-            *("leases", "service", "tls", "auth", "planning"),
+            *("service", "tls", "auth", "planning"),
             *("deletionPolicy", "updateStrategy"),
         }
     ),
@@ -54,12 +58,6 @@ LATER: Final[dict[str, frozenset[str]]] = {
     "spec.provenance": frozenset({"journalCount"}),
     "spec.storage.containers": frozenset({"evacuate"}),
     "spec.maintenance": frozenset({"maxConcurrentNodes", "blockers"}),
-    "spec.compaction": frozenset(
-        {
-            *("enabled", "policy", "triggers", "checkFrequency", "bytesPerSecond", "minUsedPercentage"),
-            *("minReclaim", "maxLiveFraction", "outputSize", "punch"),
-        }
-    ),
 }
 """Fields of the contract that this version does not obey: refused by name rather than ignored."""
 
@@ -281,14 +279,6 @@ class Truncation(Section, frozen=True, kw_only=True):
     """Time between two runs of the truncation (NiFi: a constant, the same)."""
 
 
-class Compaction(Section, frozen=True, kw_only=True):
-    """What deletion promises. Compaction itself comes with a later version."""
-
-    deleted_retention: Duration = Duration(168 * 3_600_000)
-    """How long a deleted handle can be undeleted; its content stays on disk until then. A week, as in Ambry
-    (Ambry: store.deleted.message.retention.hours)."""
-
-
 class ContentRepositorySpec(Section, frozen=True, kw_only=True):
     """The wish: everything the engine obeys."""
 
@@ -301,6 +291,7 @@ class ContentRepositorySpec(Section, frozen=True, kw_only=True):
     compaction: Compaction = Compaction()
     maintenance: Maintenance = Maintenance()
     provenance: Provenance = Provenance()
+    leases: Leases = Leases()
 
     def __post_init__(self) -> None:
         """Hold the rules that join several fields, or that a bare type cannot say."""
@@ -444,6 +435,10 @@ def _minimum_problems(spec: ContentRepositorySpec) -> Iterator[str]:
         "flowFile.walMaxBytes": spec.flow_file.wal_max_bytes,
         "truncation.frequency": spec.truncation.frequency,
         **spec.provenance.positive(),
+        "compaction.checkFrequency": spec.compaction.check_frequency,
+        "compaction.outputSize": spec.compaction.output_size,
+        "compaction.punch.minRun": spec.compaction.punch.min_run,
+        "leases.maxDuration": spec.leases.max_duration,
     }
     yield from (f"spec.{path}: must be above 0" for path, value in positive.items() if value < 1)
 

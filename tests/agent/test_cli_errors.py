@@ -129,8 +129,8 @@ def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
         ("kind: Pod\n", "apiVersion"),
         ("\xff", "repository.yaml"),
         (
-            HEAD + "spec: {leases: {}}\n",
-            "spec.leases",
+            HEAD + "spec: {planning: {}}\n",
+            "spec.planning",
         ),
         (
             HEAD + "spec: {claims: {largeClaim: 1K}}\n",

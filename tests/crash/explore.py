@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from tests.crash.history import EVENTS, History, history_after, history_of
 from tests.crash.steps import put
@@ -25,7 +25,8 @@ from tests.support import ManualClock, abandon, collect_now_and_then
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine import testing
 from ullage_agent.engine.errors import NotARepository
-from ullage_agent.engine.model import Delete, Events, Operation, ResourceClaim, ResourceClaimGone
+from ullage_agent.engine.images import OF_BYTES, change_bytes, change_names
+from ullage_agent.engine.model import Action, Delete, Events, Operation, ResourceClaim, ResourceClaimGone
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.testing import Call, Change, CrashFiles, CrashPoint, Image
 
@@ -167,7 +168,9 @@ class Recording:
                 self._attempted = None
             self.states.append(state_of(repository))
             for operation in operations:
-                if isinstance(operation, ResourceClaimGone):
+                if isinstance(operation, ResourceClaimGone) or (
+                    isinstance(operation, ResourceClaim) and _is_moved(operation)
+                ):
                     self._gone.add(operation.index)
                 elif isinstance(operation, ResourceClaim):
                     self._gone.discard(operation.index)
@@ -202,6 +205,13 @@ class Recording:
         if moment.attempted is not None:
             states = [*states, moment.attempted]
         return moment.promises._replace(states=tuple(states))
+
+
+def _is_moved(operation: Operation) -> TypeGuard[ResourceClaim]:
+    """Whether this says that a rewrite has moved everything away, and unlinked the file."""
+    if not isinstance(operation, ResourceClaim):
+        return False
+    return operation.sealed and operation.length == 0 and operation.intent == Action.NONE
 
 
 def _without(state: State, operations: Sequence[Operation]) -> State | None:
@@ -348,10 +358,10 @@ def resumed(point: CrashPoint) -> CrashFiles:
     contents = {number: bytearray(data) for number, data in point.inodes.items()}
     names, directories = dict(point.names), set(point.directories)
     for change in point.pending:
-        if change.kind in ("write", "truncate"):
-            testing._change_bytes(contents.setdefault(change.inode, bytearray()), change)
+        if change.kind in OF_BYTES:
+            change_bytes(contents.setdefault(change.inode, bytearray()), change)
         else:
-            testing._change_names(names, directories, change)
+            change_names(names, directories, change)
     numbers = {*contents, *names.values()}
     files._inodes = {number: testing._Inode(number, contents.get(number, bytearray())) for number in numbers}
     files._names = {path: files._inodes[number] for path, number in names.items()}

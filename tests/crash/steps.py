@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from tests.support import ManualClock
 from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.model import EventType, FlowFile
+from ullage_agent.engine.model import Action, EventType, FlowFile
 from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.session import ProcessSession
@@ -179,6 +179,43 @@ def replay(type: EventType, queue: str = "") -> Step:
 def truncate(repository: Repository, clock: ManualClock) -> None:
     """Dead tails go."""
     repository.reclamation.truncate()
+
+
+def compact(policy: str, *actions: Action) -> Step:
+    """One run of compaction, or of some of its actions."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        compactor = repository.reclamation.compactor
+        compactor.execute(compactor.plan(policy=policy, actions=frozenset(actions) or None))
+
+    return step
+
+
+def lease(seconds: int) -> Step:
+    """A snapshot is leased, renewed, revoked, and leased again until its time is over."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        first = repository.leases.acquire("reader", seconds * 1000)
+        repository.leases.renew(first.id, seconds * 500)
+        repository.leases.revoke(first.id)
+        last = repository.leases.acquire("reader", 1000)
+        clock.advance(2)
+        repository.leases.purge()
+        repository.leases.release(last.id)
+
+    return step
+
+
+def spread(*contents: tuple[str, int]) -> Step:
+    """One commit of contents, by queue and size, into one file."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        with repository.session() as session:
+            for queue, size in contents:
+                session.transfer(session.write(session.create(), patterned(size)), queue)
+            session.commit()
+
+    return step
 
 
 def clean(repository: Repository, clock: ManualClock) -> None:

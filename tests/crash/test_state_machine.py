@@ -193,6 +193,11 @@ class RepositoryMachine(RuleBasedStateMachine):
     def truncate(self) -> None:
         self.open.reclamation.truncate()
 
+    @rule(policy=st.sampled_from(["StatsBased", "CompactAll"]))
+    def compact(self, policy: str) -> None:
+        compactor = self.open.reclamation.compactor
+        compactor.execute(compactor.plan(policy=policy))
+
     @rule()
     def clean(self) -> None:
         self.open.reclamation.clean()

@@ -17,10 +17,12 @@ from tests.crash.steps import (
     checkpoint,
     clean,
     clone,
+    compact,
     drop,
     expire,
     fails,
     handles,
+    lease,
     leave,
     lend,
     maintain,
@@ -34,6 +36,7 @@ from tests.crash.steps import (
     snapshot,
     split,
     spoil,
+    spread,
     take,
     truncate,
     wait,
@@ -49,12 +52,13 @@ from ullage_agent.contract import (
     FlowFileSettings,
     HostPath,
     Provenance,
+    Punch,
     Quantity,
     Storage,
     Truncation,
     TruncationMode,
 )
-from ullage_agent.engine.model import EventType
+from ullage_agent.engine.model import Action, EventType
 from ullage_agent.engine.repository import Repository
 
 
@@ -77,7 +81,12 @@ SPEC = ContentRepositorySpec(
     archive=Archive(enabled=False),
     flow_file=FlowFileSettings(swap_threshold=4, swap_batch=2),
     truncation=Truncation(mode=TruncationMode.EAGER),
-    compaction=Compaction(deleted_retention=Duration(60_000)),
+    compaction=Compaction(
+        deleted_retention=Duration(60_000),
+        output_size=Quantity(16 * KB),
+        bytes_per_second=Quantity(1 << 40),  # a limit, so that one call comes after the other
+        punch=Punch(min_run=Quantity(4 * KB)),
+    ),
 )
 
 
@@ -278,6 +287,53 @@ REPLAYS: list[Step | Restart] = [
     truncate,
 ]
 
+PUNCHES: list[Step | Restart] = [
+    spread(("keep", 300), ("drop", 5000), ("drop", 4900), ("keep", 310), ("drop", 5010), ("keep", 320)),
+    drop("drop"),
+    compact("CompactAll", Action.PUNCH),
+    checkpoint,
+    take("keep", 2),
+    compact("CompactAll", Action.PUNCH),
+    put("other", 40),
+    compact("CompactAll", Action.PUNCH, Action.TRUNCATE),
+    clean,
+]
+
+REWRITES: list[Step | Restart] = [
+    spread(("keep", 300), ("drop", 700), ("q", 310), ("drop", 900), ("keep", LARGE)),
+    spread(("keep", 320), ("drop", 710), ("q", 330), ("drop", 910), ("keep", 340)),
+    clone("keep", "q"),
+    put("q", 41, 42, 43),
+    drop("drop"),
+    compact("CompactAll"),
+    checkpoint,
+    spread(("keep", 350), ("drop", 720), ("drop", 5000), ("keep", 360)),
+    drop("drop"),
+    take("keep", 2),
+    compact("CompactAll"),
+    lease(600),
+    compact("CompactAll"),
+    clean,
+    Restart(is_kill=True),
+    take("q", 20),
+    compact("StatsBased"),
+    drop("keep"),
+    clean,
+    wait(100),
+    clean,
+]
+
+REWRITE_ERRORS: list[Step | Restart] = [
+    spread(("keep", 300), ("drop", 700), ("keep", 310), ("drop", 900), ("keep", LARGE)),
+    spread(("keep", 320), ("drop", 710), ("keep", 340)),
+    drop("drop"),
+    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-3", error=errno.ENOSPC)),
+    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-4")),
+    broken(compact("CompactAll", Action.REWRITE), fails("unlink", "*/c1/?/*-1")),
+    clean,
+    put("keep", 10),
+]
+
 LIVES: list[Step] = [handles, expire, checkpoint, handles, clean, truncate]
 
 
@@ -365,6 +421,10 @@ WORKLOADS = {
         Workload("restarts", RESTARTS),
         Workload("growth", GROWTH),
         Workload("turns", TURNS),
+        Workload("punches", PUNCHES),
+        Workload("rewrites", REWRITES),
+        Workload("archived outputs", REWRITES, KEEPING),
+        Workload("rewrite errors", REWRITE_ERRORS),
         Workload("errors", ERRORS),
         Workload("backups", BACKUPS),
         Workload("drains", DRAINS, DRAINED),

@@ -3,7 +3,8 @@ import threading
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, drain, put_all
+from tests.support import Workshop, content_sizes, drain, put_all
+from ullage_agent.contract import Punch
 from ullage_agent.engine import maintenance
 from ullage_agent.engine.maintenance import Maintenance
 
@@ -14,15 +15,15 @@ def test_tasks_run_when_they_are_due(workshop: Workshop) -> None:
     """Nothing runs at once; each task runs after its own time, once, and again after it."""
     repository = workshop.make()
     upkeep = Maintenance(repository)
-    assert upkeep.run_due() == []
+    assert upkeep.run_due(is_heavy=False) == []
 
     workshop.clock.advance(59)
-    assert upkeep.run_due() == ["provenance", "index"]
+    assert upkeep.run_due(is_heavy=False) == ["provenance", "index"]
     workshop.clock.advance(1)
-    assert set(upkeep.run_due()) == EVERY
-    assert upkeep.run_due() == []
+    assert set(upkeep.run_due(is_heavy=False)) == EVERY
+    assert upkeep.run_due(is_heavy=False) == []
     workshop.clock.advance(60)
-    assert set(upkeep.run_due()) == EVERY | {"checkpoint"}
+    assert set(upkeep.run_due(is_heavy=False)) == EVERY | {"checkpoint"}
     assert upkeep.failures == []
 
 
@@ -35,9 +36,9 @@ def test_the_tasks_do_their_work(workshop: Workshop) -> None:
     upkeep = Maintenance(repository)
 
     workshop.clock.advance(120)
-    upkeep.run_due()
+    upkeep.run_due(is_heavy=False)
     workshop.clock.advance(120)
-    upkeep.run_due()
+    upkeep.run_due(is_heavy=False)
 
     assert upkeep.failures == []
     assert repository.queue("q").figures().flow_files == 0
@@ -56,14 +57,14 @@ def test_a_failing_task_is_recorded_and_tried_again(workshop: Workshop) -> None:
     put_all(repository, "q", [b"x"])
     workshop.clock.advance(120)
 
-    assert set(upkeep.run_due()) == EVERY | {"checkpoint"}
+    assert set(upkeep.run_due(is_heavy=False)) == EVERY | {"checkpoint"}
     assert [name for name, _ in upkeep.failures] == ["checkpoint"]
     assert len(told) == 1
     assert "checkpoint: " in told[0]
 
     files.heal()
     workshop.clock.advance(120)
-    assert "checkpoint" in upkeep.run_due()
+    assert "checkpoint" in upkeep.run_due(is_heavy=False)
     assert len(upkeep.failures) == 1
     assert repository.log.snapshot_id == repository.log.last_id
 
@@ -79,7 +80,7 @@ def test_an_unforeseen_failure_is_recorded_too(workshop: Workshop, monkeypatch: 
     upkeep = Maintenance(repository)
     workshop.clock.advance(60)
 
-    assert set(upkeep.run_due()) == EVERY
+    assert set(upkeep.run_due(is_heavy=False)) == EVERY
     assert [(name, type(error)) for name, error in upkeep.failures] == [("expire", ZeroDivisionError)]
 
 
@@ -93,7 +94,7 @@ def test_failures_are_not_kept_without_end(workshop: Workshop, monkeypatch: pyte
     for _ in range(5):
         put_all(repository, "q", [b"x"])
         workshop.clock.advance(120)
-        upkeep.run_due()
+        upkeep.run_due(is_heavy=False)
 
     assert len(upkeep.failures) == 3
 
@@ -103,15 +104,15 @@ def test_a_large_log_is_due_at_once(workshop: Workshop) -> None:
     repository = workshop.make(flow_file={"checkpoint_log_size": 10_000})
     upkeep = Maintenance(repository)
     put_all(repository, "q", [b"x"])
-    assert upkeep.run_due() == []
+    assert upkeep.run_due(is_heavy=False) == []
 
     put_all(repository, "q", [b"x"] * 500)
 
-    assert upkeep.run_due() == ["checkpoint"]
-    assert upkeep.run_due() == []
+    assert upkeep.run_due(is_heavy=False) == ["checkpoint"]
+    assert upkeep.run_due(is_heavy=False) == []
     snapshot = repository.log.snapshot_id
     workshop.clock.advance(120)
-    upkeep.run_due()
+    upkeep.run_due(is_heavy=False)
     assert repository.log.snapshot_id == snapshot
 
 
@@ -123,12 +124,12 @@ def test_a_large_log_that_cannot_be_covered_waits(workshop: Workshop) -> None:
     put_all(repository, "q", [b"x"] * 500)
     files.fail("create", "*snapshot*", times=100)
 
-    assert [upkeep.run_due() for _ in range(3)] == [["checkpoint"], [], []]
+    assert [upkeep.run_due(is_heavy=False) for _ in range(3)] == [["checkpoint"], [], []]
 
     files.heal()
     workshop.clock.advance(120)
-    assert "checkpoint" in upkeep.run_due()
-    assert upkeep.run_due() == []
+    assert "checkpoint" in upkeep.run_due(is_heavy=False)
+    assert upkeep.run_due(is_heavy=False) == []
 
 
 def test_a_failed_swap_out_is_tried_again(workshop: Workshop) -> None:
@@ -141,7 +142,7 @@ def test_a_failed_swap_out_is_tried_again(workshop: Workshop) -> None:
     upkeep = Maintenance(repository)
     workshop.clock.advance(60)
 
-    upkeep.run_due()
+    upkeep.run_due(is_heavy=False)
 
     assert repository.queue("q").figures().swapped == 2
     assert drain(repository, "q") == [b"x"] * 6
@@ -155,11 +156,34 @@ def test_the_thread_starts_stops_and_starts(workshop: Workshop, monkeypatch: pyt
     threads = threading.active_count()
     for round_ in range(2):
         ran = threading.Event()
-        monkeypatch.setattr(upkeep, "run_due", ran.set)
+        monkeypatch.setattr(upkeep, "run_due", lambda *, is_heavy, ran=ran: ran.set())
         upkeep.start()
         upkeep.start()
-        assert threading.active_count() == threads + 1
+        assert threading.active_count() == threads + 2
         assert ran.wait(30), round_
         upkeep.stop()
         assert threading.active_count() == threads
     upkeep.stop()
+
+
+def test_compaction_runs_at_start_and_then_in_its_time(workshop: Workshop) -> None:
+    """What died before the last end is looked at at once, and again after checkFrequency."""
+    repository = workshop.make(
+        archive={"enabled": False},
+        compaction={"min_used_percentage": 0, "min_reclaim": 0, "punch": Punch(enabled=False)},
+    )
+    with repository.session() as session:
+        session.ingest("keep", [b"k" * 1000])
+        session.ingest("drop", [b"d" * 200_000])
+        session.commit()
+    repository.queues.drop(repository.queue("drop"))
+    upkeep = Maintenance(repository)
+
+    first = [upkeep.run_due(is_heavy=True) for _ in range(2)]
+    workshop.clock.advance(3600)
+    later = upkeep.run_due(is_heavy=True)
+
+    assert first == [["compact"], []]
+    assert later == ["compact"]
+    assert upkeep.failures == []
+    assert sum(content_sizes(workshop.path).values()) < 10_000

@@ -19,8 +19,11 @@ from ullage_agent.engine.model import (
     EventType,
     FlowFile,
     IndexCeiling,
+    Lease,
+    LeaseEnd,
     Operation,
     QueueDefinition,
+    Relocation,
     ResourceClaim,
     ResourceClaimGone,
     SwapDrop,
@@ -38,6 +41,7 @@ from ullage_agent.engine.model import (
     unpack_attributes,
     updated,
 )
+from ullage_agent.engine.runs import Move, pack_moves
 
 A = b"a" * 16
 B = b"b" * 16
@@ -65,6 +69,9 @@ SAMPLES: list[tuple[int, Any]] = [
         20,
         Events("p1", "RouteText", (EventRun(EventType.ROUTE, 0, 2, "nifi", "d", "u", "i", 3, A, B),), (RECORD,), True),
     ),
+    (23, Lease(A, "reader", (1, 2), 7, 1_000, 2_000, holds_files=True)),
+    (24, LeaseEnd(A)),
+    (22, Relocation(1, 2, pack_moves([Move(0, 100, 4096), Move(300, 50, 4196)]), 9)),
 ]
 
 

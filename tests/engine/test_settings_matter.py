@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import Workshop, content_sizes, put_all
 from ullage_agent.contract import (
+    CompactionTrigger,
     Container,
     ContentRepositorySpec,
     DurabilityMode,
@@ -17,18 +18,20 @@ from ullage_agent.contract import (
     HostPath,
     MaintenanceOperation,
     OnFull,
+    Punch,
     Quantity,
     QueueDefaults,
     QueuePriority,
     TruncationMode,
     Window,
 )
-from ullage_agent.engine.errors import BackPressure, DiskFull, ProvenanceDamaged
+from ullage_agent.engine.errors import BackPressure, DiskFull, ProvenanceDamaged, UllageError
 from ullage_agent.engine.maintenance import Maintenance
 from ullage_agent.engine.provenance.query import Query
 from ullage_agent.windows import Calendar
 
 KB = 1024
+MB = 1 << 20
 HOUR = 3_600_000
 Observe = Callable[[Workshop], object]
 
@@ -180,6 +183,18 @@ def _due_after(seconds: float) -> Observe:
     return observe
 
 
+def _compacts_after(seconds: float) -> Observe:
+    """Whether compaction is due again after so long."""
+
+    def observe(workshop: Workshop) -> object:
+        maintenance = Maintenance(_opened(workshop))
+        maintenance.run_due()
+        workshop.clock.advance(seconds)
+        return maintenance.run_due(is_heavy=True)
+
+    return observe
+
+
 def _snapshot_id(workshop: Workshop) -> object:
     for _ in range(3):
         put_all(_opened(workshop), "q", [b"x"] * 200)
@@ -243,6 +258,48 @@ def _ticket(free_percentage: float | None = None) -> Observe:
     return observe
 
 
+def _fragmented(workshop: Workshop) -> Any:
+    """Two files of ten claims of 100 KB, of which every third lives; nothing runs in between."""
+    repository = _opened(workshop)
+    for _ in range(2):
+        with repository.session() as session:
+            for number in range(10):
+                session.ingest("drop" if number % 3 else "keep", [bytes([number]) * (100 * KB)])
+            session.commit()
+    repository.queues.drop(repository.queue("drop"))
+    return repository.reclamation.compactor
+
+
+def _compacted(trigger: CompactionTrigger) -> Observe:
+    """What a run that this trigger began did."""
+
+    def observe(workshop: Workshop) -> object:
+        report = _fragmented(workshop).run(trigger)
+        return report.done, report.copied_bytes > 0
+
+    return observe
+
+
+def _planned(workshop: Workshop) -> object:
+    """What a run would do."""
+    plan = _fragmented(workshop).plan(keeps_guards=True)
+    return [(step.action, len(step.holes), step.group) for step in plan.steps]
+
+
+def _lease_error(milliseconds: int, count: int) -> Observe:
+    """What it says to so many leases of such a length."""
+
+    def observe(workshop: Workshop) -> object:
+        try:
+            for _ in range(count):
+                _opened(workshop).leases.acquire("reader", milliseconds)
+        except UllageError as error:
+            return type(error)
+        return None
+
+    return observe
+
+
 def _opened(workshop: Workshop) -> Any:
     assert workshop.repository is not None
     return workshop.repository
@@ -267,6 +324,24 @@ NIGHTS = {"windows": (Window(name="night", schedule="0 23 * * *", duration=Durat
 LAZY: dict[str, Any] = {"provenance": {"rollover_time": Duration(5 * HOUR)}}
 DROPPING: dict[str, Any] = {"provenance": {"rollover_events": 50, "on_full": OnFull.DROP}}
 CRAMPED: dict[str, Any] = {"provenance": {"rollover_events": 50}}
+
+UNGUARDED = {"min_used_percentage": 0, "min_reclaim": 0}
+LOOSE_FIELDS = UNGUARDED | {"bytes_per_second": Quantity(0), "punch": Punch(enabled=False)}
+
+
+def _loose(**fields: Any) -> dict[str, Any]:
+    """A compaction that no guard holds back, in files of a megabyte."""
+    claims = {"max_appendable_size": Quantity(MB), "max_flow_files": 10}
+    return {"claims": claims, "archive": {"enabled": False}, "compaction": LOOSE_FIELDS | fields}
+
+
+def _punching(**fields: Any) -> dict[str, Any]:
+    """The same, which only punches."""
+    punch = msgspec.structs.replace(Punch(min_run=Quantity(100 * KB)), **fields)
+    return _loose(punch=punch, max_live_fraction=0.01)
+
+
+LOOSE = _loose()
 
 CASES: dict[str, Case] = {
     "storage.containers.name": Case(
@@ -350,6 +425,26 @@ CASES: dict[str, Case] = {
     "provenance.onFull": Case(
         CRAMPED, {"provenance": CRAMPED["provenance"] | {"on_full": OnFull.DROP}}, _refused_for_events
     ),
+    "compaction.enabled": Case(LOOSE, _loose(enabled=False), _compacted(CompactionTrigger.ADMIN)),
+    "compaction.policy": Case(
+        _loose(max_live_fraction=0.1), _loose(max_live_fraction=0.1, policy="CompactAll"), _planned
+    ),
+    "compaction.triggers": Case(LOOSE, _loose(triggers=()), _compacted(CompactionTrigger.PERIODIC)),
+    "compaction.checkFrequency": Case({}, {"compaction": {"check_frequency": Duration(10_000)}}, _compacts_after(20)),
+    "compaction.bytesPerSecond": Case(
+        LOOSE,
+        _loose(bytes_per_second=Quantity(100 * KB)),
+        lambda workshop: _fragmented(workshop).run(CompactionTrigger.ADMIN).seconds > 1,
+    ),
+    "compaction.minUsedPercentage": Case(LOOSE, _loose(min_used_percentage=99), _planned),
+    "compaction.minReclaim": Case(LOOSE, _loose(min_reclaim=1_000), _planned),
+    "compaction.maxLiveFraction": Case(LOOSE, _loose(max_live_fraction=0.1), _planned),
+    "compaction.outputSize": Case(LOOSE, _loose(output_size=Quantity(100 * KB)), _planned),
+    "compaction.punch.enabled": Case(_punching(), _punching(enabled=False), _planned),
+    "compaction.punch.minRun": Case(_punching(), _punching(min_run=Quantity(MB)), _planned),
+    "compaction.punch.maxHolesPerFile": Case(_punching(), _punching(max_holes_per_file=1), _planned),
+    "leases.maxDuration": Case({}, {"leases": {"max_duration": Duration(1_000)}}, _lease_error(2_000, 1)),
+    "leases.maxCount": Case({}, {"leases": {"max_count": 2}}, _lease_error(500, 3)),
     "compaction.deletedRetention": Case({}, {"compaction": {"deleted_retention": Duration(60_000)}}, _purged),
     "maintenance.paused": Case({}, {"maintenance": {"paused": True}}, _ticket()),
     "maintenance.timeZone": Case(

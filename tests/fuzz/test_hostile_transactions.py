@@ -1,6 +1,7 @@
 """Transactions that decode, under valid checksums, and contradict the ledger: refused by name, with nothing removed."""
 
 import re
+import struct
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -50,6 +51,16 @@ def held(intent: int, length: int) -> list[object]:
     return [5, known.resource, "c1", 1_700_000_000_000, 2, known.end, True, 9, 0, intent, length]
 
 
+def output() -> list[object]:
+    """A resource claim that content could have been moved to."""
+    return [5, 900, "c1", 1_700_000_000_000, 2, 1 << 30, True, 1]
+
+
+def moves(*numbers: tuple[int, ...]) -> bytes:
+    """Packed runs or moves."""
+    return b"".join(struct.pack(f"<{len(each)}Q", *each) for each in numbers)
+
+
 TRANSACTION: dict[str, Callable[[], Sequence[object]]] = {
     "an unknown uuid updated": lambda: [[2, NOBODY, 1]],
     "an unknown uuid deleted": lambda: [[3, NOBODY]],
@@ -74,6 +85,15 @@ TRANSACTION: dict[str, Callable[[], Sequence[object]]] = {
     "a resource claim forgotten in use": lambda: [[6, claim()[0]]],
     "a tag that was never given": lambda: [[99, 1]],
     "an unknown promise": lambda: [held(77, 0)],
+    "content moved to nowhere": lambda: [[22, claim()[0], 1 << 40, b""]],
+    "content moved from nowhere": lambda: [[22, 1 << 40, claim()[0], b""]],
+    "content moved to itself": lambda: [[22, claim()[0], claim()[0], b""]],
+    "half a move": lambda: [output(), [22, claim()[0], 900, bytes(7)]],
+    "moves that overlap": lambda: [output(), [22, claim()[0], 900, moves((0, 10, 0), (5, 10, 20))]],
+    "moves that are not sorted": lambda: [output(), [22, claim()[0], 900, moves((50, 10, 0), (5, 10, 20))]],
+    "a hole of seven bytes": lambda: [[*held(0, 0), 0, b"", bytes(7)]],
+    "a lease without a name": lambda: [[23, b"short", "reader", [], 0, 1, 2]],
+    "an output forgotten in use": lambda: [output(), [22, claim()[0], 900, moves((0, 1 << 30, 0))], [6, 900]],
     "attributes that are none": lambda: [[2, resident().uuid, None, None, None, b"\xff"]],
     "an event of nothing": lambda: [[20, "", "", [[2, 0, 1]]]],
     "events without end": lambda: [flow_file(), [20, "", "", [[2, 0, 1 << 62]]]],
@@ -89,6 +109,9 @@ STATE: dict[str, Callable[[], Sequence[object]]] = {
     "a promise to delete live content": lambda: [held(2, 0)],
     "a promise to cut live content": lambda: [held(1, 0)],
     "a promise to archive live content": lambda: [held(3, 0)],
+    "a promise to punch live content": lambda: [[*held(4, 0), 0, moves((0, 1 << 30))]],
+    "a promise to unlink what was not moved": lambda: [held(5, 0)],
+    "content that is nowhere in its output": lambda: [output(), [22, claim()[0], 900, moves((1 << 40, 1, 0))]],
 }
 
 

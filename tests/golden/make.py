@@ -19,7 +19,7 @@ from unittest import mock
 
 from tests.support import ManualClock, spec_at
 from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
-from ullage_agent.engine.model import FlowFile, Lifetime
+from ullage_agent.engine.model import Action, FlowFile, Lifetime
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.wal.format import FORMAT_VERSION
 from ullage_agent.engine.wal.serde import MsgpackSerDe
@@ -40,6 +40,7 @@ def golden_spec(root: Path, partitions: int = 2) -> ContentRepositorySpec:
         root,
         storage={"containers": containers, "sections": 4},
         flow_file={"partitions": partitions, "swap_threshold": 4, "swap_batch": 3},
+        compaction={"bytes_per_second": Quantity(0)},
     )
 
 
@@ -49,7 +50,14 @@ def describe(repository: Repository) -> dict[str, Any]:
     queues = {definition.number: definition.name for definition in repository.ledger.queues.values()}
     found = {record.id: _flow_file(repository, record, queues) for record in flow_files}
     resources = (entry.claim for entry in repository.ledger.entries())
-    return {
+    moved = {
+        entry.claim.name: entry.relocation.output
+        for entry in sorted(repository.ledger.entries(), key=lambda entry: entry.claim.index)
+        if entry.relocation is not None
+    }
+    leases = [lease.holder for lease in repository.leases.all()]
+    later = {"moved": moved, "leases": leases} if moved or leases else {}
+    return later | {
         "flow_files": dict(sorted(found.items())),
         "queues": {
             queue.name: [queue.figures().flow_files, queue.figures().size_bytes, queue.figures().swap_files]
@@ -119,9 +127,15 @@ def make(target: Path) -> None:
             fill(repository, clock)
             repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
             repository.reclamation.clean()
+            compactor = repository.reclamation.compactor
+            compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({Action.PUNCH})))
+            compactor.execute(compactor.plan(policy="CompactAll"))
+            repository.leases.acquire("a reader", 3_600_000)
             repository.checkpoint()
             clock.advance(60)
             fill(repository, clock)
+            repository.queues.drop(repository.queue("returned"))
+            compactor.execute(compactor.plan(policy="CompactAll"))
             (target / "killed.tar.gz").write_bytes(_packed(root))
         (target / "closed.tar.gz").write_bytes(_packed(root))
         with Repository.open(spec, clock=clock) as repository:

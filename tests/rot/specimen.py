@@ -13,10 +13,11 @@ from typing import NamedTuple
 from unittest import mock
 
 from tests.support import ManualClock, collect_now_and_then, spec_at
-from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
+from ullage_agent.contract import Container, ContentRepositorySpec, Punch, Quantity
 from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.model import (
+    Action,
     ContentClaim,
     Delete,
     FlowFile,
@@ -110,10 +111,15 @@ def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
             _fill(repository, clock, random.Random(seed), large=True)
             repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
             repository.reclamation.clean()
+            compactor = repository.reclamation.compactor
+            compactor.execute(compactor.plan(actions=frozenset({Action.PUNCH})))
+            compactor.execute(compactor.plan(policy="CompactAll"))
+            repository.leases.acquire("a reader", 3_600_000)
             repository.checkpoint()
             snapshot_id = repository.log.last_id
             clock.advance(60)
             _fill(repository, clock, random.Random(seed + 1), large=False)
+            compactor.execute(compactor.plan(policy="CompactAll"))
             last_id = repository.log.last_id
             if closed:
                 repository.close()
@@ -173,6 +179,7 @@ def _spec(partitions: int) -> ContentRepositorySpec:
         ROOT,
         storage={"containers": containers, "sections": 2},
         claims={"max_flow_files": 8, "large_claim": Quantity(500_000)},
+        compaction={"bytes_per_second": Quantity(0), "punch": Punch(min_run=Quantity(4096))},
         flow_file={"partitions": partitions, "swap_threshold": 4, "swap_batch": 3},
     )
 

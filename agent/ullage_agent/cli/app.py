@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ullage_agent import __version__
-from ullage_agent.cli import backup, demo, get, listing, provenance, put, upkeep, windows
+from ullage_agent.cli import backup, demo, get, listing, provenance, put, reclaim, upkeep, windows
 from ullage_agent.cli.exits import Commands, ExitCode
 
 app = typer.Typer(
@@ -43,6 +43,8 @@ app.command(rich_help_panel=CONTENT)(listing.ls)
 app.command(rich_help_panel=CONTENT)(upkeep.drop)
 app.command(rich_help_panel=CONTENT)(upkeep.undelete)
 app.command(rich_help_panel=SPACE)(upkeep.survey)
+app.command(rich_help_panel=SPACE)(reclaim.plan)
+app.command(rich_help_panel=SPACE)(reclaim.reclaim)
 app.command(rich_help_panel=SPACE)(upkeep.truncate)
 app.command(rich_help_panel=SPACE)(upkeep.clean)
 app.command(rich_help_panel=SPACE)(windows.windows)

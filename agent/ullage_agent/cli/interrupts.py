@@ -49,6 +49,11 @@ class Interrupts:
         finally:
             self._is_allowed = False
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether somebody has pressed Ctrl-C, and waits for the next safe point."""
+        return self._is_pending
+
     def check(self) -> None:
         """A safe point."""
         if self._is_pending:

@@ -146,11 +146,21 @@ def _claim(record: FlowFile) -> Row | None:
 
 def _resource_row(repository: Repository, figures: ResourceFigures) -> Row:
     entry = repository.ledger.entry(figures.resource)
-    state = "archived" if figures.archived_millis else "free" if figures.is_free else "in use"
+    state = (
+        "moved"
+        if figures.output
+        else "archived"
+        if figures.archived_millis
+        else "free"
+        if figures.is_free
+        else "in use"
+    )
     return {
         "resource_claim": figures.resource,
         "container": figures.container,
-        "file": "" if entry is None else repository.content.container_of(entry.claim).current_path(entry.claim),
+        "file": ""
+        if entry is None or figures.output
+        else repository.content.container_of(entry.claim).current_path(entry.claim),
         "state": state,
         "length": figures.length,
         "live_bytes": figures.live_bytes,

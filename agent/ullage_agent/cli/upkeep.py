@@ -14,8 +14,8 @@ from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import bar, console, many, print_json, size, table, tell
 from ullage_agent.engine.check import CheckReport
 from ullage_agent.engine.model import Action
-from ullage_agent.engine.reclaim.execute import Report
 from ullage_agent.engine.reclaim.plan import Plan
+from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.reclaim.survey import ContainerFigures, Survey
 from ullage_agent.engine.repair import RepairStep, execute_repair, plan_repair
 from ullage_agent.engine.repository import Repository

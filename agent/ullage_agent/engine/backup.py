@@ -25,7 +25,7 @@ from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.errors import ContentMissing, FormatTooNew, RepositoryDamaged, SessionMisuse
 from ullage_agent.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
 from ullage_agent.engine.flowfile.swap import SwapFiles
-from ullage_agent.engine.model import Action, FlowFile, Operation, ResourceClaim, SwapOut
+from ullage_agent.engine.model import Action, FlowFile, Operation, Relocation, ResourceClaim, SwapOut
 from ullage_agent.engine.opening import FLOWFILE, IDENTITY, SWAP, RepositoryIdentity, containers_of
 from ullage_agent.engine.provenance.store import PROVENANCE, ProvenanceStore
 from ullage_agent.engine.wal.format import FORMAT_VERSION
@@ -218,6 +218,8 @@ class Backup:
         for claim in named.claims:
             container = repository.content.container_of(claim)
             path = container.current_path(claim)
+            if claim.index in named.moved:
+                continue  # its content lies in an output; a file that is left of it is about to go
             if claim.intent == Action.DELETE and not self._files.exists(path):
                 continue
             length = named.length_of(claim)
@@ -264,6 +266,7 @@ class _Named:
     def __init__(self) -> None:
         self.claims: list[ResourceClaim] = []
         self.swaps: list[SwapOut] = []
+        self.moved: set[int] = set()
         self._ends: dict[int, int] = {}
 
     def noting(self, blocks: Iterator[list[Operation]]) -> Iterator[list[Operation]]:
@@ -274,6 +277,8 @@ class _Named:
                     self._reach(operation.claim.resource, operation.claim.end)
                 elif isinstance(operation, ResourceClaim):
                     self.claims.append(operation)
+                elif isinstance(operation, Relocation):
+                    self.moved.add(operation.source)
                 elif isinstance(operation, SwapOut):
                     self.swaps.append(operation)
                     for share in operation.shares:

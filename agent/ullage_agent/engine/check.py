@@ -9,15 +9,24 @@ from typing import Protocol
 
 from ullage_agent.engine.content.reader import ContentReader
 from ullage_agent.engine.content.store import ContentRepository
-from ullage_agent.engine.errors import ContentCorrupt, ContentMissing, FormatTooNew, RepositoryDamaged
+from ullage_agent.engine.errors import (
+    ContentCorrupt,
+    ContentMissing,
+    ContentReclaimed,
+    FormatTooNew,
+    RepositoryDamaged,
+)
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.ledger import Ledger, SwapContent
 from ullage_agent.engine.flowfile.manager import QueueManager
+from ullage_agent.engine.flowfile.placement import end_in_use, placement_problems
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.flowfile.swap import SwapFiles, shares_of
 from ullage_agent.engine.model import HANDLE_QUEUE, Action, ContentClaim, FlowFile
 from ullage_agent.engine.provenance.store import ProvenanceStore
+from ullage_agent.engine.reclaim.execute import charged_bytes
 from ullage_agent.engine.reclaim.orphans import find_orphans
+from ullage_agent.engine.runs import unpack_runs
 
 Progress = Callable[[int, int], None]
 
@@ -64,9 +73,13 @@ def check_repository(
     flow_files += _check_counts(repository.ledger, findings)
     entries = list(repository.ledger.entries())
     for entry in entries:
-        _check_file(repository, entry, findings)
+        if entry.relocation is None:
+            _check_file(repository, entry, findings)
+    findings.problems.extend(placement_problems(repository.ledger, findings.swapped.values()))
     _check_queues(repository, findings)
     verified = _check_content(repository, findings, on_progress) if deep else 0
+    if deep:
+        _check_holes(repository, entries, findings)
     _check_accounts(repository, entries, findings)
     findings.problems.extend(repository.provenance.problems(deep=deep))
     orphans = find_orphans(repository.files, repository.ledger, repository.content)
@@ -155,10 +168,10 @@ def _check_file(repository: CheckedRepository, entry: ResourceEntry, findings: _
         findings.problems.append(f"resource claim {claim.index}: {path} is missing")
         return
     length = repository.files.size(path).length
-    if length < entry.end_in_use():
-        findings.problems.append(
-            f"resource claim {claim.index}: {path} has {length} bytes, its claims reach to {entry.end_in_use()}"
-        )
+    with repository.ledger.lock:
+        end = end_in_use(repository.ledger, entry)
+    if length < end:
+        findings.problems.append(f"resource claim {claim.index}: {path} has {length} bytes, its claims reach to {end}")
     if claim.sealed and not entry.has_intent and length != claim.length:
         findings.problems.append(
             f"resource claim {claim.index}: {path} has {length} bytes, the ledger says {claim.length}"
@@ -167,7 +180,7 @@ def _check_file(repository: CheckedRepository, entry: ResourceEntry, findings: _
 
 def _check_accounts(repository: CheckedRepository, entries: list[ResourceEntry], findings: _Findings) -> None:
     """The bytes that each container is charged for are those of its resource claims, written ones included."""
-    lengths = {entry.claim.index: entry.claim.length for entry in entries}
+    lengths = {entry.claim.index: charged_bytes(entry.claim) for entry in entries}
     containers = {entry.claim.index: entry.claim.container for entry in entries}
     lengths.update(repository.content.open_lengths())
     containers.update((claim.index, claim.container) for claim in repository.content.open_claims())
@@ -215,13 +228,31 @@ def _check_content(repository: CheckedRepository, findings: _Findings, on_progre
     for key, claim in sorted(claims.items()):
         try:
             repository.reader.verify(claim, crcs.get(key))
-        except (ContentMissing, ContentCorrupt) as error:
+        except (ContentMissing, ContentCorrupt, ContentReclaimed) as error:
             findings.problems.append(str(error))
         else:
             verified += claim.length
         if on_progress is not None:
             on_progress(verified, total)
     return verified
+
+
+def _check_holes(repository: CheckedRepository, entries: list[ResourceEntry], findings: _Findings) -> None:
+    """What was reported as given back is given back: holes read as zeros."""
+    for entry in entries:
+        if not entry.claim.holes or entry.has_intent:
+            continue
+        path = repository.content.container_of(entry.claim).current_path(entry.claim)
+        try:
+            with repository.content.reading(entry.claim) as file:
+                for hole in unpack_runs(entry.claim.holes):
+                    if any(file.read(hole.length, hole.offset)):
+                        findings.problems.append(
+                            f"resource claim {entry.claim.index} ({path}): {hole.length} bytes at offset "
+                            f"{hole.offset} were given back, and are there"
+                        )
+        except ContentMissing as error:
+            findings.problems.append(str(error))
 
 
 def _claim_of(record: FlowFile) -> ContentClaim | None:

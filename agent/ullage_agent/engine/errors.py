@@ -68,12 +68,31 @@ class ContentCorrupt(UllageError):
     """A claim's bytes do not match the CRC-32C recorded when they were written."""
 
 
+class ContentReclaimed(UllageError):
+    """A claim's bytes were given back on purpose, after its last claimant went: expected, and no damage.
+
+    `transaction` is the one that promised it; 0 where that is no longer known.
+    """
+
+    def __init__(self, message: str, transaction: int) -> None:
+        super().__init__(message)
+        self.transaction = transaction
+
+
 class ClaimGone(UllageError):
     """A transaction named a content claim that is neither live nor pinned."""
 
 
 class ClaimTruncated(ClaimGone):
     """The claim's bytes were given back while the rest of its file stayed."""
+
+
+class LeaseRefused(UllageError):
+    """A lease that is too long, names too much, or is one too many."""
+
+
+class LeaseLost(UllageError):
+    """The lease has expired, or was revoked or released: what was read under it must be discarded."""
 
 
 class HandleNotFound(UllageError):

@@ -3,12 +3,26 @@
 from dataclasses import dataclass
 
 CHANGING = frozenset(
-    {"create", "make_directory", "rename", "unlink", "sync_directory", "lock", "write", "allocate", "truncate", "sync"}
+    {
+        "create",
+        "make_directory",
+        "rename",
+        "unlink",
+        "sync_directory",
+        "lock",
+        "write",
+        "allocate",
+        "truncate",
+        "punch",
+        "sync",
+    }
 )
 """Calls that change or sync something, by the names of the methods of `Files` and `File`."""
 
-LOOKING = frozenset({"open", "exists", "size", "list_directory", "usage", "read"})
-"""Calls that change nothing; a hint (`start_writeback`) has no error, and closing promises nothing."""
+LOOKING = frozenset({"open", "exists", "size", "list_directory", "usage", "can_punch", "read"})
+"""Calls that change nothing. A hint (`start_writeback`, `expect_reads`, `drop_cache`) has no error, and closing
+promises nothing.
+"""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Every open, write, sync, rename, unlink, truncate and directory sync of the engine.
+"""Every open, write, sync, rename, unlink, truncate, punch and directory sync of the engine.
 
 This is the only module that makes things durable; everything above it speaks of `Files` and `File`, so that a test
 can hand in files that forget, tear and fail (engine/testing.py in time). The interface is positional: a shared file
@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from ullage_agent.engine.runs import FS_BLOCK_BYTES
+
 IOV_MAX = 1024
 """Buffers one vectored write may carry on Linux."""
 
@@ -26,6 +28,8 @@ COPY_BYTES = 1 << 20
 """Bytes moved at a time where a whole file passes through memory."""
 
 _SYNC_FILE_RANGE_WRITE = 2
+_FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
+_CANNOT = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _STATFS_LONGS = 32
@@ -57,7 +61,7 @@ class File(Protocol):
         """Write all of it at `offset`; on error any part of it may be there."""
         ...
 
-    def write_vector(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Write the buffers back to back at `offset`; on error any part may be there."""
         ...
 
@@ -82,6 +86,21 @@ class File(Protocol):
 
     def start_writeback(self, offset: int, count: int) -> None:
         """Ask the kernel to begin writing these bytes: a hint with no promise, errors are left to `sync`."""
+        ...
+
+    def punch(self, offset: int, count: int) -> None:
+        """Give the blocks of [offset, offset + count) back; they read as zeros. Not durable before `sync`.
+
+        OSError with EOPNOTSUPP where the filesystem cannot (see `Files.can_punch`).
+        """
+        ...
+
+    def expect_reads(self, offset: int, count: int) -> None:
+        """Ask the kernel to read these bytes ahead: a hint."""
+        ...
+
+    def drop_cache(self, offset: int, count: int) -> None:
+        """Let the page cache forget these bytes once they are clean: a hint, so that copying evicts nobody's pages."""
         ...
 
     def size(self) -> FileSize:
@@ -143,6 +162,10 @@ class Files(Protocol):
         """Remove what lies in or below a scratch directory; what is not there is fine."""
         ...
 
+    def can_punch(self, directory: str) -> bool:
+        """Whether files in this directory can have holes punched. Tried on a file without a name."""
+        ...
+
     def lock(self, path: str) -> File:
         """An exclusive lock that lives as long as the returned file; BlockingIOError if somebody holds it."""
         ...
@@ -169,7 +192,7 @@ class OsFile:
                 raise OSError(errno.EIO, "write made no progress", self.path)
             rest = rest[written:]
 
-    def write_vector(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         for first in range(0, len(buffers), IOV_MAX):
             part = buffers[first : first + IOV_MAX]
             expected = sum(map(len, part))
@@ -207,6 +230,15 @@ class OsFile:
 
     def start_writeback(self, offset: int, count: int) -> None:
         _libc.sync_file_range(self._descriptor, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
+
+    def punch(self, offset: int, count: int) -> None:
+        _punch(self._descriptor, offset, count)
+
+    def expect_reads(self, offset: int, count: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
+
+    def drop_cache(self, offset: int, count: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> FileSize:
         status = os.fstat(self._descriptor)
@@ -280,6 +312,20 @@ class OsFiles:
     def remove_scratch(self, path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
+    def can_punch(self, directory: str) -> bool:
+        try:
+            descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return True  # no file without a name to try it on: the first punch finds out
+        try:
+            os.ftruncate(descriptor, 2 * FS_BLOCK_BYTES)
+            _punch(descriptor, 0, FS_BLOCK_BYTES)
+        except OSError as error:
+            return error.errno not in _CANNOT
+        finally:
+            os.close(descriptor)
+        return True
+
     def lock(self, path: str) -> File:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
@@ -288,6 +334,14 @@ class OsFiles:
             os.close(descriptor)
             raise
         return OsFile(descriptor, path)
+
+
+def _punch(descriptor: int, offset: int, count: int) -> None:
+    """fallocate(2), which the os module lacks."""
+    mode = ctypes.c_int(_FALLOC_KEEP_SIZE_PUNCH_HOLE)
+    if _libc.fallocate64(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(count)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def make_directories(files: Files, path: str) -> None:
@@ -331,6 +385,11 @@ def read_file(files: Files, path: str) -> bytes:
         return file.read(file.size().length, 0)
     finally:
         file.close()
+
+
+def cannot_punch(error: OSError) -> bool:
+    """Whether the error means that the filesystem has no holes, rather than that the disk failed."""
+    return error.errno in _CANNOT
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -24,6 +24,9 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 Uuid = Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
 
+Runs = bytes
+"""Packed runs of bytes (runs.py)."""
+
 _VERSION_4 = bytes(0x40 | (byte & 0x0F) for byte in range(256))
 _VARIANT_1 = bytes(0x80 | (byte & 0x3F) for byte in range(256))
 
@@ -47,6 +50,8 @@ class Action(IntEnum):
     TRUNCATE = 1
     DELETE = 2
     ARCHIVE = 3
+    PUNCH = 4
+    REWRITE = 5
 
 
 class ContentClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -150,8 +155,10 @@ class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=Fals
     """One append-only content file and its physical state; each physical change raises `generation`.
 
     `length` is the committed length (exact once sealed). `archived_millis` > 0: it lies in `archive/`.
-    `intent` with `intent_length` is the change that was promised durably and may or may not have happened yet.
-    `last_death_millis` is when one of its claims last died: the conservative start of any retention.
+    `intent` with `intent_length` or `intent_holes` is the change that was promised durably and may or may not have
+    happened yet; `holes` (packed runs) are those punched for good. `changed` is the transaction of the last change.
+    `last_death_millis` is when one of its claims last died: the conservative start of any retention, and
+    `last_death` that transaction. Once a `Relocation` stands, the file is gone and `length` is 0.
     """
 
     index: Whole
@@ -162,9 +169,13 @@ class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=Fals
     sealed: bool = False
     generation: Whole = 0
     archived_millis: Whole = 0
-    intent: Annotated[int, msgspec.Meta(ge=0, le=3)] = Action.NONE
+    intent: Annotated[int, msgspec.Meta(ge=0, le=5)] = Action.NONE
     intent_length: Whole = 0
     last_death_millis: Whole = 0
+    intent_holes: Runs = b""
+    holes: Runs = b""
+    changed: Whole = 0
+    last_death: Whole = 0
 
     @property
     def name(self) -> str:
@@ -295,6 +306,41 @@ class Undrained(msgspec.Struct, frozen=True, array_like=True, tag=21):
     operations: tuple[FlowFile | Update | Events, ...]
 
 
+class Relocation(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
+    """Where the survivors of resource claim `source` lie: `moves` (packed, sorted) lead into the file of `output`.
+
+    Addresses never change, reads resolve them; a later relocation of the same source replaces this one, so that there
+    is never a second hop. `transaction` is filled in when it is applied.
+    """
+
+    source: Whole
+    output: Whole
+    moves: bytes
+    transaction: Whole = 0
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
+    """A reader's hold, until `expires_millis`; a later one of the same id replaces it.
+
+    `resources` are indexes of resource claims; none means the snapshot as of `transaction`, which is filled in when it
+    is applied. `holds_files`: descriptors were handed out, and the record stays until they are given back.
+    """
+
+    id: Uuid
+    holder: str
+    resources: tuple[Whole, ...]
+    transaction: Whole
+    created_millis: Whole
+    expires_millis: Whole
+    holds_files: bool = False
+
+
+class LeaseEnd(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
+    """A lease that was released or revoked, or that expired."""
+
+    id: Uuid
+
+
 Operation = (
     FlowFile
     | Update
@@ -309,6 +355,9 @@ Operation = (
     | SwapDrop
     | Events
     | Undrained
+    | Relocation
+    | Lease
+    | LeaseEnd
 )
 
 

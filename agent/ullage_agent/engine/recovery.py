@@ -11,10 +11,13 @@ from collections.abc import Sequence
 
 from ullage_agent.engine.content.reader import ContentReader
 from ullage_agent.engine.content.store import ContentRepository, sealed_as_is
-from ullage_agent.engine.errors import ContentCorrupt, ContentMissing, RepositoryDamaged
+from ullage_agent.engine.errors import ContentCorrupt, ContentMissing, ContentReclaimed, RepositoryDamaged
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.model import Action, ContentClaim, FlowFile, Operation, ResourceClaim, Update
+from ullage_agent.engine.flowfile.placement import end_in_use
+from ullage_agent.engine.flowfile.resources import ResourceEntry
+from ullage_agent.engine.model import Action, ContentClaim, FlowFile, Operation, Relocation, ResourceClaim, Update
+from ullage_agent.engine.runs import overlaps
 
 
 class Recovery:
@@ -25,6 +28,7 @@ class Recovery:
         self._ledger = ledger
         self._store = store
         self._claims: dict[tuple[int, int], ContentClaim] = {}
+        self._moved: set[int] = set()
 
     def collect(self, operations: Sequence[Operation]) -> None:
         """See one replayed transaction."""
@@ -34,19 +38,28 @@ class Recovery:
                 claim = operation.claim
             elif type(operation) is Update and operation.content is not None:
                 claim = operation.content.claim
+            elif type(operation) is Relocation:
+                self._moved.add(operation.source)
             if claim is not None:
                 self._claims[claim.resource, claim.offset] = claim
 
     def prove(self, reader: ContentReader) -> None:
         """Read the collected claims that are still live. RepositoryDamaged names the first that fails."""
         self._require_ledger()
+        for index in self._moved:
+            moved = self._ledger.entry(index)
+            if moved is not None:
+                self._claims.update(((index, claim.offset), claim) for claim in moved.live.values())
         live = [claim for claim in self._claims.values() if self._is_live(claim)]
         for claim in sorted(live, key=lambda claim: (claim.resource, claim.offset)):
             try:
                 reader.verify(claim)
-            except (ContentMissing, ContentCorrupt) as error:
+            except (ContentMissing, ContentCorrupt, ContentReclaimed) as error:
+                if isinstance(error, ContentReclaimed) and not self._is_resident(claim):
+                    continue  # of a swap file's reach we know no more; what took these bytes away had read the file
                 raise RepositoryDamaged(
-                    f"content that was acknowledged before the unclean end does not read back: {error}"
+                    f"content that was acknowledged before the unclean end does not read back: {error}; restore the "
+                    "file from a backup, or the log, if that has lost its end since the file was rewritten"
                 ) from error
 
     def seal_all(self) -> None:
@@ -76,13 +89,24 @@ class Recovery:
     def intents(self) -> list[ResourceClaim]:
         """Promised changes that a crash may have cut short. RepositoryDamaged if one would take live content away."""
         for entry in self._ledger.entries():
-            is_cut = entry.claim.intent == Action.TRUNCATE
-            if entry.has_intent and entry.end_in_use() > (entry.claim.intent_length if is_cut else 0):
+            if entry.has_intent and not self._is_safe(entry):
                 raise RepositoryDamaged(
                     f"resource claim {entry.claim.index}: its content up to {entry.end_in_use()} is in use, though the "
-                    "log promises to take it away; nothing was removed: restore the flowfile directory from a backup"
+                    "log promises to take some of it away; nothing was removed: restore the flowfile directory from a "
+                    "backup"
                 )
         return [entry.claim for entry in self._ledger.entries() if entry.claim.intent != Action.NONE]
+
+    def _is_safe(self, entry: ResourceEntry) -> bool:
+        """Whether an intent leaves alone what lives. Of a hole only resident claims can say so without swap files."""
+        claim = entry.claim
+        if claim.intent == Action.REWRITE:
+            return entry.relocation is not None
+        if claim.intent == Action.PUNCH:
+            return not any(overlaps(claim.intent_holes, live.offset, live.length) for live in entry.live.values())
+        if entry.relocation is not None:
+            return entry.is_free
+        return end_in_use(self._ledger, entry) <= (claim.intent_length if claim.intent == Action.TRUNCATE else 0)
 
     def _require_ledger(self) -> None:
         """RepositoryDamaged if nothing came back beside content: indexes are reserved before files are made."""
@@ -102,3 +126,7 @@ class Recovery:
             return False
         reach = max((share.end for share in (entry.swapped or {}).values()), default=0)
         return claim.offset in entry.live or claim.end <= reach
+
+    def _is_resident(self, claim: ContentClaim) -> bool:
+        entry = self._ledger.entry(claim.resource)
+        return entry is not None and claim.offset in entry.live

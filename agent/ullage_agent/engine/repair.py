@@ -17,10 +17,13 @@ import msgspec
 from ullage_agent.engine.check import CheckedRepository, CheckReport, Progress
 from ullage_agent.engine.content.containers import IDENTITY
 from ullage_agent.engine.files import Files
+from ullage_agent.engine.flowfile.placement import end_in_use
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.model import Operation, ResourceClaimGone
+from ullage_agent.engine.reclaim.execute import charged_bytes
 from ullage_agent.engine.reclaim.orphans import find_orphans
 from ullage_agent.engine.reclaim.reclamation import Reclamation
+from ullage_agent.engine.runs import pack_runs, unpack_runs
 
 
 class Mend(enum.StrEnum):
@@ -107,15 +110,18 @@ def execute_repair(repository: RepairableRepository, plan: RepairPlan) -> None:
 def _mend_entry(repository: RepairableRepository, entry: ResourceEntry) -> RepairStep | None:
     """The mend of one resource claim: only of bytes that no claim names, and only once nobody appends to it."""
     claim = entry.claim
-    if not claim.sealed or entry.has_intent:
+    if not claim.sealed or entry.has_intent or entry.relocation is not None:
         return None
     container = repository.content.container_of(claim)
     path = container.current_path(claim)
     if not repository.files.exists(path):
+        is_free = entry.is_free and not entry.sources
         is_anywhere = any(map(repository.files.exists, (container.live_path(claim), container.archive_path(claim))))
-        return RepairStep(Mend.FORGET, path, claim.index) if entry.is_free and not is_anywhere else None
+        return RepairStep(Mend.FORGET, path, claim.index) if is_free and not is_anywhere else None
     length = repository.files.size(path).length
-    if length == claim.length or length < entry.end_in_use():
+    with repository.ledger.lock:
+        end = end_in_use(repository.ledger, entry)
+    if length == claim.length or length < end:
         return None
     return RepairStep(Mend.RESEAL, path, claim.index, length)
 
@@ -126,14 +132,18 @@ def _commit_entry(repository: RepairableRepository, step: RepairStep) -> None:
     claim = entry.claim
     if step.mend is Mend.FORGET:
         repository.commit([ResourceClaimGone(claim.index)], creates=False)
-        repository.content.container_of(claim).add_bytes(-claim.length)
+        repository.content.container_of(claim).add_bytes(-charged_bytes(claim))
         return
     _sync(repository.files, step.path)
     sealed = msgspec.structs.replace(
-        claim, length=step.length, generation=claim.generation + 1, last_death_millis=entry.last_death_millis
+        claim,
+        length=step.length,
+        generation=claim.generation + 1,
+        last_death_millis=entry.last_death_millis,
+        holes=pack_runs(hole for hole in unpack_runs(claim.holes) if hole.end <= step.length),
     )
     repository.commit([sealed], creates=False)
-    repository.content.container_of(claim).add_bytes(step.length - claim.length)
+    repository.content.container_of(claim).add_bytes(charged_bytes(sealed) - charged_bytes(claim))
 
 
 def _sync(files: Files, path: str) -> None:

@@ -31,6 +31,7 @@ from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.flowfile.swap import SwapFiles
 from ullage_agent.engine.handles import HandleStore
+from ullage_agent.engine.leases import Leases
 from ullage_agent.engine.model import FlowFile, IndexCeiling, Operation
 from ullage_agent.engine.opening import (
     FLOWFILE,
@@ -45,6 +46,7 @@ from ullage_agent.engine.opening import (
 from ullage_agent.engine.provenance.history import History
 from ullage_agent.engine.provenance.state import RecordedState
 from ullage_agent.engine.provenance.store import ProvenanceStore
+from ullage_agent.engine.reclaim.execute import charged_bytes
 from ullage_agent.engine.reclaim.reclamation import Reclamation
 from ullage_agent.engine.recovery import Recovery
 from ullage_agent.engine.session import ProcessSession
@@ -118,7 +120,10 @@ class Repository:
         )
         self.handles = HandleStore(self, int(spec.compaction.deleted_retention))
         self.history = History(files, root, self.provenance, spec.provenance, self)
-        self.reclamation = Reclamation(files, self.ledger, self.content, self._commit_removing, clock, spec, self.log)
+        self.reclamation = Reclamation(
+            files, self.ledger, self.content, self._commit_if, clock, spec, self.log, self.swap_files.read
+        )
+        self.leases = Leases(self)
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
         self._backup = Backup(self)
@@ -322,7 +327,7 @@ class Repository:
 
     def _count_bytes(self) -> None:
         for entry in self.ledger.entries():
-            self.content.container_of(entry.claim).add_bytes(entry.claim.length)
+            self.content.container_of(entry.claim).add_bytes(charged_bytes(entry.claim))
 
     def _remove_retired_swaps(self, covered: int) -> None:
         """A retired swap file goes once a published snapshot covers its swap-in: until then restore may need it."""
@@ -371,6 +376,9 @@ class Repository:
     def _queue_name(self, number: int) -> str:
         definition = self.ledger.queues.get(number)
         return "" if definition is None else definition.name
+
+    def _commit_if(self, operations: Sequence[Operation], validate: Callable[[], None] | None = None) -> None:
+        self.commit(operations, creates=False, validate=validate)
 
     def _commit_removing(self, operations: Sequence[Operation]) -> None:
         self.commit(operations, creates=False)

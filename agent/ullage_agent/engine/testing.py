@@ -18,156 +18,18 @@ Not modelled: bytes changing that nobody wrote (bit rot is tested apart), and a 
 
 import errno
 import os
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import NamedTuple
 
 from ullage_agent.engine.faults import CHANGING as CHANGING
 from ullage_agent.engine.faults import LOOKING as LOOKING
 from ullage_agent.engine.faults import Call as Call
 from ullage_agent.engine.faults import Fault as Fault
 from ullage_agent.engine.files import DiskUsage, File, FileSize
-
-SECTOR_BYTES = 512
-"""What a disk writes or does not write as one."""
-
-SUBSETS = 8
-"""Random subsets of the pending changes tried at each crash point, beside the systematic ones."""
-
-BLOCK_BYTES = 4096
-
-
-class Change(NamedTuple):
-    """One pending change. `kind` is write, truncate (of an inode), link, unlink, rename or mkdir (of names).
-
-    `path` is the directory entry; for a rename `data` is the new path in bytes. `inode` is 0 for directories.
-    """
-
-    kind: str
-    inode: int
-    path: str
-    offset: int
-    data: bytes
-
-
-class Image(NamedTuple):
-    """What a disk holds: file contents by path, and the directories."""
-
-    files: Mapping[str, bytes]
-    directories: frozenset[str]
-
-    def digest(self) -> bytes:
-        """Equal images have equal digests."""
-        hasher = blake2b(digest_size=16)
-        for path in sorted(self.directories):
-            hasher.update(path.encode() + b"\0d")
-        for path in sorted(self.files):
-            hasher.update(path.encode() + b"\0f" + len(self.files[path]).to_bytes(8, "little"))
-            hasher.update(self.files[path])
-        return hasher.digest()
-
-
-@dataclass(frozen=True, slots=True)
-class CrashPoint:
-    """The disk at one moment: durable inodes and names, and the changes that are pending."""
-
-    inodes: Mapping[int, bytes]
-    names: Mapping[str, int]
-    directories: frozenset[str]
-    pending: tuple[Change, ...]
-
-    def image(self, kept: Sequence[Change]) -> Image:
-        """The disk if just these pending changes had reached it, in their order."""
-        inodes = {number: bytearray(data) for number, data in self.inodes.items()}
-        names = dict(self.names)
-        directories = set(self.directories)
-        for change in kept:
-            if change.kind in ("write", "truncate"):
-                _change_bytes(inodes.setdefault(change.inode, bytearray()), change)
-            else:
-                _change_names(names, directories, change)
-        reachable = {path: number for path, number in names.items() if _has_parents(path, directories)}
-        return Image(
-            {path: bytes(inodes.get(number, b"")) for path, number in reachable.items()},
-            frozenset(path for path in directories if _has_parents(path, directories)),
-        )
-
-    def images(self, seed: int, torn: bool = True) -> Iterator[Image]:
-        """The bounded set of storage crash states: nothing, everything, each alone dropped or kept, every prefix,
-        random subsets, and the last write torn at sector edges.
-        """
-        pending = self.pending
-        seen: set[bytes] = set()
-        for kept in self._choices(seed, torn):
-            image = self.image(kept)
-            digest = image.digest()
-            if digest not in seen:
-                seen.add(digest)
-                yield image
-        assert pending is self.pending
-
-    def _choices(self, seed: int, torn: bool) -> Iterator[Sequence[Change]]:
-        pending = self.pending
-        yield ()
-        yield pending
-        for at in range(len(pending)):
-            yield pending[:at] + pending[at + 1 :]
-            yield pending[at : at + 1]
-            yield pending[:at]
-        # Numbers from the seed: any run can be repeated.
-        chooser = random.Random(seed)  # noqa: S311
-        for _ in range(SUBSETS if len(pending) > 1 else 0):
-            yield tuple(change for change in pending if chooser.random() < 0.5)
-        if torn:
-            for at, change in enumerate(pending):
-                for part in _torn(change, chooser):
-                    yield (*pending[:at], part)
-                    yield (*pending[:at], part, *pending[at + 1 :])
-
-
-def _torn(change: Change, chooser: random.Random) -> Iterator[Change]:
-    """A write of which only some sectors arrived: a prefix, or a hole in the middle that still holds zeros."""
-    size = len(change.data)
-    if change.kind != "write" or size <= 1:
-        return
-    first = -change.offset % SECTOR_BYTES or SECTOR_BYTES
-    edges = list(range(first, size, SECTOR_BYTES))
-    for cut in {*edges[:1], *edges[-1:], *(chooser.sample(edges, 1) if edges else ())}:
-        yield change._replace(data=change.data[:cut])
-        yield change._replace(offset=change.offset + cut, data=change.data[cut:])
-
-
-def _change_bytes(data: bytearray, change: Change) -> None:
-    if change.kind == "truncate":
-        if change.offset <= len(data):
-            del data[change.offset :]
-        else:
-            data.extend(bytes(change.offset - len(data)))
-        return
-    if change.offset > len(data):
-        data.extend(bytes(change.offset - len(data)))
-    data[change.offset : change.offset + len(change.data)] = change.data
-
-
-def _change_names(names: dict[str, int], directories: set[str], change: Change) -> None:
-    if change.kind == "mkdir":
-        directories.add(change.path)
-    elif change.kind == "link":
-        names[change.path] = change.inode
-    elif change.kind == "unlink":
-        if names.get(change.path) == change.inode:
-            del names[change.path]
-    else:
-        if names.get(change.path) == change.inode:
-            del names[change.path]
-        names[change.data.decode()] = change.inode
-
-
-def _has_parents(path: str, directories: set[str] | frozenset[str]) -> bool:
-    parent = os.path.dirname(path)
-    return parent == path or (parent in directories and _has_parents(parent, directories))
+from ullage_agent.engine.images import BLOCK_BYTES, OF_BYTES, change_bytes, change_names
+from ullage_agent.engine.images import Change as Change
+from ullage_agent.engine.images import CrashPoint as CrashPoint
+from ullage_agent.engine.images import Image as Image
 
 
 @dataclass(slots=True)
@@ -175,6 +37,7 @@ class _Inode:
     number: int
     data: bytearray = field(default_factory=bytearray)
     allocated: int = 0
+    punched: set[int] = field(default_factory=set)
 
     @property
     def length(self) -> int:
@@ -185,12 +48,14 @@ class _Inode:
 class CrashFiles:
     """The `Files` interface over memory. `before` is called ahead of every mutating call and may raise, `after` when
     it is done: where a test crashes and records. `fault` is the one call that is to fail; `held` counts open files.
+    Without `has_holes` no file can be punched.
 
     Durable state is kept in immutable pieces, so that a `CrashPoint` costs little to take.
     """
 
     def __init__(self, image: Image | None = None, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
+        self.has_holes = True
         self.calls = 0
         self.held = 0
         self.fault: Fault | None = None
@@ -283,10 +148,10 @@ class CrashFiles:
         with _Mutation(self, "sync_directory", path):
             kept: list[Change] = []
             for change in self._pending:
-                if change.kind in ("write", "truncate") or path not in _parents_of(change):
+                if change.kind in OF_BYTES or path not in _parents_of(change):
                     kept.append(change)
                 else:
-                    _change_names(self._durable_names, self._durable_directories, change)
+                    change_names(self._durable_names, self._durable_directories, change)
             self._pending = kept
 
     def overwrites_in_place(self, path: str) -> bool:
@@ -298,7 +163,7 @@ class CrashFiles:
 
     def room(self) -> DiskUsage:
         """The figures, without a call that may fail."""
-        used = sum(inode.length for inode in self._names.values())
+        used = sum(inode.length - len(inode.punched) * BLOCK_BYTES for inode in self._names.values())
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - used), 1)
 
     def scratch_directory(self, path: str) -> str | None:
@@ -306,6 +171,10 @@ class CrashFiles:
 
     def remove_scratch(self, path: str) -> None:
         """There is none."""
+
+    def can_punch(self, directory: str) -> bool:
+        self.look("can_punch", directory)
+        return self.has_holes
 
     def lock(self, path: str) -> File:
         self.look("lock", path)
@@ -337,7 +206,13 @@ class CrashFiles:
             raise
 
     def _change(self, inode: _Inode, change: Change) -> None:
-        _change_bytes(inode.data, change)
+        change_bytes(inode.data, change)
+        if change.kind == "write":
+            inode.punched.difference_update(_blocks(change.offset, len(change.data)))
+        elif change.kind == "punch":
+            inode.punched.update(
+                range(-(-change.offset // BLOCK_BYTES), (change.offset + int(change.data)) // BLOCK_BYTES)
+            )
         self._pending.append(change)
 
     def sync(self, inode: _Inode, path: str) -> None:
@@ -348,7 +223,7 @@ class CrashFiles:
                 self._pending = [change for change in self._pending if not _is_of(change, inode.number)]
                 data = bytearray(self._durable_inodes.get(inode.number, b""))
                 for change in mine:
-                    _change_bytes(data, change)
+                    change_bytes(data, change)
                 self._durable_inodes[inode.number] = bytes(data)
         except OSError:
             self._pending = [c for c in self._pending if c.kind != "write" or c.inode != inode.number]
@@ -424,7 +299,7 @@ class CrashFile:
         self._files.require_room(max(0, offset + len(data) - self._inode.length))
         self._files.change("write", Change("write", self._inode.number, self._path, offset, bytes(data)), self._inode)
 
-    def write_vector(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Each buffer is a change of its own: content may be torn at any claim's edge."""
         for data in buffers:
             self.write(data, offset)
@@ -456,6 +331,19 @@ class CrashFile:
     def start_writeback(self, offset: int, count: int) -> None:
         """A hint promises nothing."""
 
+    def punch(self, offset: int, count: int) -> None:
+        if not self._files.has_holes:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), self._path)
+        self._files.change(
+            "punch", Change("punch", self._inode.number, self._path, offset, str(count).encode()), self._inode
+        )
+
+    def expect_reads(self, offset: int, count: int) -> None:
+        """A hint promises nothing."""
+
+    def drop_cache(self, offset: int, count: int) -> None:
+        """A hint promises nothing."""
+
     def size(self) -> FileSize:
         self._files.look("size", self._path)
         return size_of(self._inode)
@@ -479,12 +367,18 @@ class _Lock(CrashFile):
 
 
 def size_of(inode: _Inode) -> FileSize:
-    """Length, and whole blocks."""
-    return FileSize(inode.length, -(-inode.length // BLOCK_BYTES) * BLOCK_BYTES)
+    """Length, and whole blocks without those punched."""
+    blocks = -(-inode.length // BLOCK_BYTES)
+    return FileSize(inode.length, (blocks - sum(block < blocks for block in inode.punched)) * BLOCK_BYTES)
+
+
+def _blocks(offset: int, count: int) -> range:
+    """The numbers of the blocks that these bytes touch."""
+    return range(offset // BLOCK_BYTES, -(-(offset + count) // BLOCK_BYTES))
 
 
 def _is_of(change: Change, number: int) -> bool:
-    return change.inode == number and change.kind in ("write", "truncate")
+    return change.inode == number and change.kind in OF_BYTES
 
 
 def _parents_of(change: Change) -> tuple[str, ...]:

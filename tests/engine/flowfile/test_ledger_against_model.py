@@ -182,6 +182,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.repository.reclamation.clean()
         self.repository.reclamation.execute(self.repository.reclamation.plan_truncation(eager=True))
 
+    @rule(policy=st.sampled_from(["StatsBased", "CompactAll"]))
+    def compact(self, policy: str) -> None:
+        compactor = self.repository.reclamation.compactor
+        compactor.execute(compactor.plan(policy=policy), bytes_per_second=0)
+
     @rule()
     def reopen(self) -> None:
         self.workshop.reopen()

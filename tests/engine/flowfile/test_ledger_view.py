@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.engine.flowfile.threads import in_thread
 from tests.support import Workshop, put_all
-from ullage_agent.engine.flowfile.ledger import Ledger, LedgerView, SwapContent
+from ullage_agent.engine.flowfile.ledger import Ledger, SwapContent
 from ullage_agent.engine.flowfile.swap import summarize
+from ullage_agent.engine.flowfile.view import LedgerView
 from ullage_agent.engine.model import (
     NO_ATTRIBUTES,
     ClaimBlocks,
@@ -20,12 +21,14 @@ from ullage_agent.engine.model import (
     IndexCeiling,
     Operation,
     QueueDefinition,
+    Relocation,
     ResourceClaim,
     SwapDrop,
     SwapIn,
     Update,
     new_uuids,
 )
+from ullage_agent.engine.runs import Move, pack_moves
 
 
 def no_swap(name: str) -> SwapContent:
@@ -38,9 +41,13 @@ def state_of(ledger: Ledger) -> dict[str, object]:
         "records": {record.uuid: record for record in ledger.flow_files()},
         "resources": {
             entry.claim.index: (
-                msgspec.structs.replace(entry.claim, last_death_millis=entry.last_death_millis),
+                msgspec.structs.replace(
+                    entry.claim, last_death_millis=entry.last_death_millis, last_death=entry.last_death
+                ),
                 entry.claimants,
                 entry.bytes_live,
+                entry.relocation,
+                set(entry.sources or ()),
             )
             for entry in ledger.entries()
         },
@@ -74,8 +81,8 @@ class Writer:
         self.ledger.apply(self.transaction, 1_000 + self.transaction, operations)
 
     def step(self) -> None:
-        deed = self.chooser.choice([self.create, self.create, self.update, self.delete, self.swap_out, self.bring_in])
-        deed()
+        deeds = [self.create, self.create, self.update, self.delete, self.swap_out, self.bring_in, self.relocate]
+        self.chooser.choice(deeds)()
 
     def create(self) -> None:
         self.resource += 1
@@ -89,6 +96,18 @@ class Writer:
                 for uuid in new_uuids(2)
             ),
         )
+
+    def relocate(self) -> None:
+        """Two resource claims move to an output: once, or over again from another one."""
+        born = [entry.claim.index for entry in self.ledger.entries() if entry.claim.length == 0]
+        if born:
+            self.resource += 1
+            moves = pack_moves([Move(0, 300_000, 0), Move(300_000, 300_000, 400_000)])
+            sources = self.chooser.sample(sorted(born), min(2, len(born)))
+            self.commit(
+                ResourceClaim(self.resource, "c1", 1, length=700_000, sealed=True),
+                *(Relocation(source, self.resource, moves) for source in sources),
+            )
 
     def some(self, count: int) -> list[FlowFile]:
         records = sorted(self.ledger.flow_files(), key=lambda record: record.uuid)

@@ -10,14 +10,15 @@ from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.errors import ContentCorrupt, ContentMissing
 from ullage_agent.engine.files import File
 from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.model import Action, ContentClaim, ResourceClaim
+from ullage_agent.engine.flowfile.placement import Place, locate
+from ullage_agent.engine.model import ContentClaim
 
 WINDOW_BLOCKS = 4
 """Blocks read at a time: 1 MiB of memory a stream."""
 
 
 class ContentReader:
-    """Reads claims by the address they were born with."""
+    """Reads claims by the address they were born with, wherever rewrites have moved their bytes."""
 
     def __init__(self, store: ContentRepository, ledger: Ledger) -> None:
         self._store = store
@@ -27,7 +28,7 @@ class ContentReader:
         """Bytes [start, start + size) of a base claim. `crcs` are its block CRCs, where the ledger lost them.
 
         ContentMissing if the file is absent or short, or the claim has no such bytes; ContentCorrupt if a checksum
-        does not match: never zeros, never fewer bytes than asked for.
+        does not match; ContentReclaimed if the bytes were given back: never zeros, never fewer bytes than asked for.
         """
         if not 0 <= start <= start + size <= claim.length:
             raise ContentMissing(
@@ -36,15 +37,7 @@ class ContentReader:
             )
         if size == 0:
             return b""
-        resource = self._resource(claim)
-        with self._store.reading(resource) as file:
-            if claim.length <= BLOCK_BYTES:
-                data = self._read_exactly(file, resource, claim.offset, claim.length)
-                self._verify(data, claim.crc, resource, claim.offset)
-                return data if size == claim.length else data[start : start + size]
-            if crcs is None:
-                crcs = self._blocks_of(file, resource, claim)
-            return self._read_blocks(file, resource, claim, start, size, crcs)
+        return self._resolved(claim, lambda place: self._read_at(place, claim, start, size, crcs))
 
     def stream(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None) -> Iterator[bytes]:
         """The same range in pieces of up to 1 MiB. The checksums are taken now: later a claim may only be pinned."""
@@ -52,9 +45,7 @@ class ContentReader:
 
     def _pieces(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None) -> Iterator[bytes]:
         if crcs is None and claim.length > BLOCK_BYTES:
-            resource = self._resource(claim)
-            with self._store.reading(resource) as file:
-                crcs = self._blocks_of(file, resource, claim)
+            crcs = self._resolved(claim, lambda place: self._all_blocks(place, claim))
         end = start + size
         while start < end:
             window_end = (start // BLOCK_BYTES + WINDOW_BLOCKS) * BLOCK_BYTES
@@ -67,9 +58,7 @@ class ContentReader:
         if claim.length <= BLOCK_BYTES:
             self.read(claim, 0, claim.length)
             return None
-        resource = self._resource(claim)
-        with self._store.reading(resource) as file:
-            crcs = self._blocks_of(file, resource, claim)
+        crcs = self._resolved(claim, lambda place: self._all_blocks(place, claim))
         self.verify(claim, crcs)
         return crcs
 
@@ -78,22 +67,32 @@ class ContentReader:
         for _ in self.stream(claim, 0, claim.length, crcs):
             continue
 
-    def _resource(self, claim: ContentClaim) -> ResourceClaim:
-        entry = self._ledger.entry(claim.resource)
-        if entry is None:
-            raise ContentMissing(
-                f"content claim at offset {claim.offset} names resource claim {claim.resource}, which is gone"
-            )
-        resource = entry.claim
-        is_cut = resource.intent == Action.TRUNCATE and claim.end > resource.intent_length
-        if is_cut or resource.intent == Action.DELETE:
-            # Promised durably, so gone for readers, whether or not it has happened yet.
-            raise ContentMissing(
-                f"content claim at offset {claim.offset} of resource claim {resource.index} was reclaimed"
-            )
-        return resource
+    def _resolved(self, claim: ContentClaim, read: Callable[[Place], bytes]) -> bytes:
+        """Read where the claim lies now; again where a rewrite moved it, and unlinked its file, meanwhile."""
+        while True:
+            place = locate(self._ledger, claim)
+            try:
+                return read(place)
+            except ContentMissing:
+                now = locate(self._ledger, claim)
+                if (now.file.index, now.offset) == (place.file.index, place.offset):
+                    raise
 
-    def _blocks_of(self, file: File, resource: ResourceClaim, claim: ContentClaim) -> bytes:
+    def _read_at(self, place: Place, claim: ContentClaim, start: int, size: int, crcs: bytes | None) -> bytes:
+        with self._store.reading(place.file) as file:
+            if claim.length <= BLOCK_BYTES:
+                data = self._read_exactly(file, place, 0, claim.length)
+                self._verify(data, claim.crc, place, 0)
+                return data if size == claim.length else data[start : start + size]
+            if crcs is None:
+                crcs = self._blocks_of(file, place, claim)
+            return self._read_blocks(file, place, claim, start, size, crcs)
+
+    def _all_blocks(self, place: Place, claim: ContentClaim) -> bytes:
+        with self._store.reading(place.file) as file:
+            return self._blocks_of(file, place, claim)
+
+    def _blocks_of(self, file: File, place: Place, claim: ContentClaim) -> bytes:
         """The block CRCs. The ledger drops them with the last claimant: for what is only pinned or archived since
         then they are worked out again, by one pass over the whole claim that its own CRC proves right.
         """
@@ -103,47 +102,45 @@ class ContentReader:
         hasher = Hasher()
         while hasher.length < claim.length:
             count = min(WINDOW_BLOCKS * BLOCK_BYTES, claim.length - hasher.length)
-            hasher.update(self._read_exactly(file, resource, claim.offset + hasher.length, count))
+            hasher.update(self._read_exactly(file, place, hasher.length, count))
         found = hasher.block_crcs()
         if hasher.crc != claim.crc or found is None:
-            raise self._corrupt(resource, claim.offset, claim.length)
+            raise self._corrupt(place, 0, claim.length)
         return found
 
-    def _read_blocks(
-        self, file: File, resource: ResourceClaim, claim: ContentClaim, start: int, size: int, crcs: bytes
-    ) -> bytes:
+    def _read_blocks(self, file: File, place: Place, claim: ContentClaim, start: int, size: int, crcs: bytes) -> bytes:
         first = start // BLOCK_BYTES
         last = (start + size - 1) // BLOCK_BYTES
         begin = first * BLOCK_BYTES
         end = min((last + 1) * BLOCK_BYTES, claim.length)
-        data = self._read_exactly(file, resource, claim.offset + begin, end - begin)
+        data = self._read_exactly(file, place, begin, end - begin)
         view = memoryview(data)
         for number in range(first, last + 1):
             at = number * BLOCK_BYTES - begin
-            self._verify(view[at : at + BLOCK_BYTES], block_crc(crcs, number), resource, claim.offset + begin + at)
+            self._verify(view[at : at + BLOCK_BYTES], block_crc(crcs, number), place, begin + at)
         return data if size == len(data) else data[start - begin : start - begin + size]
 
-    def _read_exactly(self, file: File, resource: ResourceClaim, offset: int, count: int) -> bytes:
-        data = file.read(count, offset)
+    def _read_exactly(self, file: File, place: Place, start: int, count: int) -> bytes:
+        data = file.read(count, place.offset + start)
         if len(data) != count:
             raise ContentMissing(
-                f"resource claim {resource.index} ({self._path(resource)}) ends inside the claim at offset {offset}: "
-                f"{len(data)} of {count} bytes are there"
+                f"resource claim {place.file.index} ({self._path(place)}) ends inside the claim at offset "
+                f"{place.offset}: {len(data)} of {count} bytes are there"
             )
         return data
 
-    def _verify(self, data: bytes | memoryview, crc: int, resource: ResourceClaim, offset: int) -> None:
+    def _verify(self, data: bytes | memoryview, crc: int, place: Place, start: int) -> None:
         if crc32c(data) != crc:
-            raise self._corrupt(resource, offset, len(data))
+            raise self._corrupt(place, start, len(data))
 
-    def _corrupt(self, resource: ResourceClaim, offset: int, count: int) -> ContentCorrupt:
+    def _corrupt(self, place: Place, start: int, count: int) -> ContentCorrupt:
         return ContentCorrupt(
-            f"resource claim {resource.index} ({self._path(resource)}): {count} bytes at offset {offset} do not match "
-            "their checksum"
+            f"resource claim {place.file.index} ({self._path(place)}): {count} bytes at offset {place.offset + start} "
+            "do not match their checksum"
         )
 
-    def _path(self, resource: ResourceClaim) -> str:
-        return self._store.container_of(resource).current_path(resource)
+    def _path(self, place: Place) -> str:
+        return self._store.container_of(place.file).current_path(place.file)
 
 
 class ContentStream:

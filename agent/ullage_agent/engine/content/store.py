@@ -134,6 +134,17 @@ class ContentRepository:
                 return writable
             self._end(writable)
 
+    def create_output(self, container: Container, lifetime: int, created_millis: int) -> WritableClaim:
+        """A fresh file for what a rewrite keeps: never in the pool, so that no fresh write joins it. DiskFull if there
+        is no room for its name. To be given back with `close_output`.
+        """
+        claim = ResourceClaim(self._take_index(), container.name, created_millis, lifetime)
+        return self._open_new(claim, container)
+
+    def close_output(self, writable: WritableClaim, *, committed: bool) -> None:
+        """Close an output. Without a commit nothing names it, and it is removed."""
+        self._end(writable, is_recorded=committed)
+
     def must_end(self, writable: WritableClaim) -> bool:
         """Whether the limits end this resource claim, tested when it is about to return to the pool."""
         return (
@@ -224,7 +235,7 @@ class ContentRepository:
         """Wait, within bounds, until some container is below its back-pressure threshold; else BackPressure."""
         deadline = self._clock.monotonic() + BACK_PRESSURE_WAIT_SECONDS
         relief = float("-inf")
-        while not any(self._admits(container) for container in choose(self._order, 0)):
+        while not self.has_room():
             if not choose(self._order, 0):
                 raise ContentWriteFailed(
                     "every container stopped writing after a failed sync: reopen the repository"
@@ -244,6 +255,10 @@ class ContentRepository:
                 )
             self._clock.sleep(BACK_PRESSURE_POLL_SECONDS)
 
+    def has_room(self) -> bool:
+        """Whether some container is below its back-pressure threshold, so that writers need not wait."""
+        return any(self._admits(container) for container in choose(self._order, 0))
+
     def _admits(self, container: Container) -> bool:
         return container.usage().percentage < self._back_pressure
 
@@ -261,7 +276,11 @@ class ContentRepository:
 
     def _create(self, lifetime: Lifetime, length: int) -> WritableClaim:
         container = self._next_container(length)
-        claim = ResourceClaim(self._take_index(), container.name, self._clock.now_millis(), lifetime)
+        return self._open_new(
+            ResourceClaim(self._take_index(), container.name, self._clock.now_millis(), lifetime), container
+        )
+
+    def _open_new(self, claim: ResourceClaim, container: Container) -> WritableClaim:
         path = container.live_path(claim)
         try:
             container.ensure_directory(os.path.dirname(path))

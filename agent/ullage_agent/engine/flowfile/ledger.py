@@ -15,18 +15,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from ullage_agent.engine.errors import ClaimGone, ClaimTruncated, FlowFileNotFound, RepositoryDamaged
+from ullage_agent.engine.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
 from ullage_agent.engine.flowfile.resources import ResourceEntry
+from ullage_agent.engine.flowfile.view import SHARDS, LedgerView
 from ullage_agent.engine.model import (
-    Action,
     ClaimBlocks,
     ContentClaim,
     Delete,
     Events,
     FlowFile,
     IndexCeiling,
+    Lease,
+    LeaseEnd,
     Operation,
     QueueDefinition,
+    Relocation,
     ResourceClaim,
     ResourceClaimGone,
     SwapDrop,
@@ -39,9 +42,7 @@ from ullage_agent.engine.model import (
     split_uuids,
     updated,
 )
-from ullage_agent.engine.wal.records import BLOCK_RECORDS
-
-SHARDS = 256
+from ullage_agent.engine.runs import end_of_moves, unpack_runs
 
 
 class SwapContent(NamedTuple):
@@ -64,8 +65,10 @@ class Ledger:
         self.queues: dict[int, QueueDefinition] = {}
         self.swaps: dict[str, SwapOut] = {}
         self.retired_swaps: dict[str, int] = {}
+        self.leases: dict[bytes, Lease] = {}
         self.index_ceiling = 0
         self.released: dict[int, int] = {}
+        self.taken: set[int] = set()
         self.swap_contents: dict[str, SwapContent] = {}
         self._read_swap = read_swap
         self._view: LedgerView | None = None
@@ -76,6 +79,9 @@ class Ledger:
             ResourceClaimGone: self._forget_resource,
             ClaimBlocks: self._set_blocks,
             IndexCeiling: self._raise_ceiling,
+            Relocation: self._relocate,
+            Lease: self._set_lease,
+            LeaseEnd: self._end_lease,
             SwapOut: self._swap_out,
             SwapIn: self._swap_in,
             SwapDrop: self._swap_drop,
@@ -167,25 +173,6 @@ class Ledger:
             self._require_usable(claims)
             for claim in claims:
                 self._entry_of(claim).pin(claim)
-
-    def pin_bytes(self, claim: ContentClaim) -> None:
-        """Keep a base claim's bytes readable until `unpin`, also if it is dead but not given back yet.
-
-        ClaimTruncated or ClaimGone, nothing pinned, if they are given back or durably promised to be: decided under the
-        lock under which an executor intends.
-        """
-        with self.lock:
-            entry = self.entry(claim.resource)
-            if entry is None or entry.claim.intent == Action.DELETE:
-                raise ClaimGone(f"resource claim {claim.resource} is gone, and the content at {claim.offset} with it")
-            resource = entry.claim
-            end = resource.intent_length if resource.intent == Action.TRUNCATE else resource.length
-            if (resource.sealed and claim.end > end) and not entry.uses(claim):
-                raise ClaimTruncated(
-                    f"resource claim {claim.resource} was cut to {end} bytes, the content lay at {claim.offset} to "
-                    f"{claim.end}"
-                )
-            entry.pin(claim)
 
     def unpin(self, claims: Iterable[ContentClaim]) -> None:
         """Give pins back."""
@@ -281,6 +268,7 @@ class Ledger:
             self._view.keep_resources(claim.resource % SHARDS)
         if entry.remove(claim):
             entry.last_death_millis = max(entry.last_death_millis, millis)
+            entry.last_death = transaction
             self._drop_blocks(entry, claim)
             self.released[claim.resource] = transaction
 
@@ -300,11 +288,15 @@ class Ledger:
         if self._view is not None:
             self._view.keep_resources(shard)
         entry = self.resources[shard].get(operation.index)
+        _require_runs(operation, transaction)
         if entry is None:
             self.resources[shard][operation.index] = ResourceEntry(operation)
             self.index_ceiling = max(self.index_ceiling, operation.index)
         else:
+            if transaction:
+                operation = msgspec.structs.replace(operation, changed=transaction)
             entry.claim = operation
+            entry.last_death = max(entry.last_death, operation.last_death)
             entry.last_death_millis = max(entry.last_death_millis, operation.last_death_millis)
 
     def _forget_resource(self, operation: ResourceClaimGone, transaction: int, millis: int) -> None:
@@ -312,11 +304,54 @@ class Ledger:
         if self._view is not None:
             self._view.keep_resources(shard)
         entry = self.resources[shard].pop(operation.index, None)
-        if entry is not None and (entry.live or entry.swapped):
+        if entry is not None and (entry.live or entry.swapped or entry.sources):
             raise RepositoryDamaged(
                 f"transaction {transaction} forgets resource claim {operation.index} with {entry.claimants} claimants"
+                f" and the content of {len(entry.sources or ())} other resource claims"
             )
+        if entry is not None and entry.relocation is not None:
+            self._leave_output(operation.index, entry.relocation)
         self.released.pop(operation.index, None)
+
+    def _relocate(self, operation: Relocation, transaction: int, millis: int) -> None:
+        """From here on reads find the source's claims in the output. One attribute changes: no reader sees half."""
+        entry, output = self.entry(operation.source), self.entry(operation.output)
+        if entry is None or output is None or entry is output or output.relocation is not None:
+            raise RepositoryDamaged(
+                f"transaction {transaction} moves resource claim {operation.source} into {operation.output}: one of "
+                "the two is not there"
+            )
+        try:
+            relocated_end = end_of_moves(operation.moves)
+        except ValueError as error:
+            raise RepositoryDamaged(
+                f"transaction {transaction} moves resource claim {operation.source}, but {error}"
+            ) from error
+        if self._view is not None:
+            self._view.keep_resources(operation.source % SHARDS)
+        before = entry.relocation
+        if output.sources is None:
+            output.sources = set()
+        output.sources.add(operation.source)
+        entry.relocated_end = relocated_end
+        entry.relocation = msgspec.structs.replace(operation, transaction=transaction) if transaction else operation
+        if before is not None and before.output != operation.output:
+            self._leave_output(operation.source, before)
+
+    def _set_lease(self, operation: Lease, transaction: int, millis: int) -> None:
+        if not operation.transaction:
+            operation = msgspec.structs.replace(operation, transaction=transaction)
+        self.leases[operation.id] = operation
+
+    def _end_lease(self, operation: LeaseEnd, transaction: int, millis: int) -> None:
+        self.leases.pop(operation.id, None)
+
+    def _leave_output(self, source: int, relocation: Relocation) -> None:
+        output = self.entry(relocation.output)
+        if output is not None and output.sources is not None:
+            output.sources.discard(source)
+            if not output.sources:
+                output.sources = None
 
     def _set_blocks(self, operation: ClaimBlocks, transaction: int, millis: int) -> None:
         shard = operation.resource % SHARDS
@@ -367,6 +402,7 @@ class Ledger:
                 if self._view is not None:
                     self._view.keep_resources(share.resource % SHARDS)
                 entry.last_death_millis = max(entry.last_death_millis, millis)
+                entry.last_death = transaction
                 self.released[share.resource] = transaction
 
     def _retire_swap(self, name: str, transaction: int) -> tuple[SwapShare, ...]:
@@ -384,70 +420,15 @@ class Ledger:
         return swap.shares
 
 
-class LedgerView:
-    """The ledger as of the moment of `freeze`, read in blocks while commits go on."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._flow_files: list[list[FlowFile] | None] = [None] * SHARDS
-        self._resources: list[list[Operation] | None] = [None] * SHARDS
-        self._small: list[Operation] = [
-            IndexCeiling(ledger.index_ceiling),
-            *ledger.queues.values(),
-        ]
-        self._swaps: list[Operation] = list(ledger.swaps.values())
-
-    def keep_flow_files(self, shard: int) -> None:
-        """Copy a shard of records before it changes; called under the ledger's lock."""
-        if self._flow_files[shard] is None:
-            self._flow_files[shard] = list(self._ledger.shards[shard].values())
-
-    def keep_resources(self, shard: int) -> None:
-        """Copy a shard of resource claims and block CRCs before it changes; called under the ledger's lock."""
-        if self._resources[shard] is None:
-            resources = self._ledger.resources[shard]
-            kept: list[Operation] = [
-                entry.claim
-                if entry.last_death_millis == entry.claim.last_death_millis
-                else msgspec.structs.replace(entry.claim, last_death_millis=entry.last_death_millis)
-                for entry in resources.values()
-            ]
-            # Not those that only a pin keeps: its session logs them again, and without it nobody would drop them.
-            kept.extend(
-                blocks
-                for (index, offset), blocks in self._ledger.blocks[shard].items()
-                if index in resources and offset in resources[index].live
-            )
-            self._resources[shard] = kept
-
-    def __iter__(self) -> Iterator[list[Operation]]:
-        """All operations, in an order that can be applied: what is referred to comes first."""
-        yield from _blocked(self._operations())
-
-    def _operations(self) -> Iterator[list[Operation]]:
-        yield self._small
-        for shard in range(SHARDS):
-            with self._ledger.lock:
-                self.keep_resources(shard)
-            yield self._resources[shard] or []
-            self._resources[shard] = []
-        yield self._swaps
-        for shard in range(SHARDS):
-            with self._ledger.lock:
-                self.keep_flow_files(shard)
-            yield self._flow_files[shard] or []  # type: ignore[misc]
-            self._flow_files[shard] = []
-
-
-def _blocked(runs: Iterable[list[Operation]]) -> Iterator[list[Operation]]:
-    pending: list[Operation] = []
-    for run in runs:
-        pending.extend(run)
-        while len(pending) >= BLOCK_RECORDS:
-            yield pending[:BLOCK_RECORDS]
-            del pending[:BLOCK_RECORDS]
-    if pending:
-        yield pending
+def _require_runs(operation: ResourceClaim, transaction: int) -> None:
+    """RepositoryDamaged unless the runs that it carries are whole."""
+    try:
+        unpack_runs(operation.holes)
+        unpack_runs(operation.intent_holes)
+    except ValueError as error:
+        raise RepositoryDamaged(
+            f"transaction {transaction} describes resource claim {operation.index}, but {error}"
+        ) from error
 
 
 def _unknown(uuid: bytes, transaction: int) -> RepositoryDamaged:

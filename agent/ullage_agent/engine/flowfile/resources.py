@@ -1,6 +1,16 @@
 """What the ledger knows of one resource claim: its physical state, and what in it is alive."""
 
-from ullage_agent.engine.model import Action, ContentClaim, ResourceClaim, SwapShare
+from ullage_agent.engine.model import Action, ContentClaim, Relocation, ResourceClaim, SwapShare
+
+
+class Pin:
+    """How often a base claim is pinned."""
+
+    __slots__ = ("claim", "count")
+
+    def __init__(self, claim: ContentClaim) -> None:
+        self.claim = claim
+        self.count = 0
 
 
 class ResourceEntry:
@@ -8,20 +18,39 @@ class ResourceEntry:
 
     `live` maps the offset of each base claim with a resident claimant to the claim; `shared` holds the claimant
     count where it is more than one. `swapped` is what swap files hold, by file name: totals and ends only, so that
-    a swapped FlowFile costs nothing but its share. `pins` maps offsets to [pins, end].
+    a swapped FlowFile costs nothing but its share. `pins` maps offsets to [pins, claim].
+
+    `relocation` says where the bytes lie once a rewrite has moved them, up to `relocated_end` of that file; `sources`
+    of an output are the resource claims whose bytes lie in it.
 
     Everything here is read and changed under the ledger's lock.
     """
 
-    __slots__ = ("claim", "last_death_millis", "live", "live_bytes", "pins", "shared", "swapped")
+    __slots__ = (
+        "claim",
+        "last_death",
+        "last_death_millis",
+        "live",
+        "live_bytes",
+        "pins",
+        "relocated_end",
+        "relocation",
+        "shared",
+        "sources",
+        "swapped",
+    )
 
     def __init__(self, claim: ResourceClaim) -> None:
         self.claim = claim
         self.live: dict[int, ContentClaim] = {}
         self.shared: dict[int, int] | None = None
         self.swapped: dict[str, SwapShare] | None = None
-        self.pins: dict[int, list[int]] | None = None
+        self.pins: dict[int, Pin] | None = None
         self.live_bytes = 0
+        self.relocation: Relocation | None = None
+        self.relocated_end = 0
+        self.sources: set[int] | None = None
+        self.last_death = claim.last_death
         self.last_death_millis = claim.last_death_millis
 
     def add(self, claim: ContentClaim) -> None:
@@ -57,14 +86,13 @@ class ResourceEntry:
         """Keep a base claim's bytes whatever happens to its claimants."""
         if self.pins is None:
             self.pins = {}
-        held = self.pins.setdefault(claim.offset, [0, claim.end])
-        held[0] += 1
+        self.pins.setdefault(claim.offset, Pin(claim)).count += 1
 
     def unpin(self, claim: ContentClaim) -> None:
         assert self.pins is not None, f"claim at {claim.offset} of resource claim {claim.resource} is not pinned"
         held = self.pins[claim.offset]
-        held[0] -= 1
-        if held[0] == 0:
+        held.count -= 1
+        if held.count == 0:
             del self.pins[claim.offset]
             if not self.pins:
                 self.pins = None
@@ -101,7 +129,7 @@ class ResourceEntry:
         if self.swapped is not None:
             ends.extend(share.end for share in self.swapped.values())
         if self.pins is not None:
-            ends.extend(held[1] for held in self.pins.values())
+            ends.extend(held.claim.end for held in self.pins.values())
         return max(ends, default=0)
 
     def uses(self, claim: ContentClaim) -> bool:

@@ -6,6 +6,7 @@ from ullage_agent.contract import Provenance as ProvenanceSettings
 from ullage_agent.engine.content.reader import ContentStream
 from ullage_agent.engine.errors import EventNotFound
 from ullage_agent.engine.files import Files
+from ullage_agent.engine.flowfile.placement import pin_bytes
 from ullage_agent.engine.model import Content, FlowFile, parse_uuid
 from ullage_agent.engine.provenance.events import EventId, ProvenanceEvent
 from ullage_agent.engine.provenance.index import ProvenanceIndex, open_index
@@ -67,7 +68,7 @@ class History:
         claim = content.claim
         if claim is None or content.size == 0:
             return ContentStream(iter(()), 0, lambda: None)
-        self._host.ledger.pin_bytes(claim)
+        pin_bytes(self._host.ledger, claim)
         pieces = self._host.reader.stream(claim, content.start, content.size)
         return ContentStream(pieces, content.size, lambda: self._host.ledger.unpin([claim]))
 

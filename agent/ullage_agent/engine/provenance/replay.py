@@ -18,11 +18,13 @@ from ullage_agent.engine.errors import (
     ClaimTruncated,
     ContentCorrupt,
     ContentMissing,
+    ContentReclaimed,
     FlowFileNotFound,
     ReplayRefused,
 )
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.flowfile.manager import QueueManager
+from ullage_agent.engine.flowfile.placement import pin_bytes
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.model import (
     UUID_BYTES,
@@ -137,7 +139,7 @@ class Replayer:
 
     def _pin(self, claim: ContentClaim) -> None:
         try:
-            self._host.ledger.pin_bytes(claim)
+            pin_bytes(self._host.ledger, claim)
         except ClaimTruncated as error:
             raise ReplayRefused(Reason.TRUNCATED, str(error)) from error
         except ClaimGone as error:
@@ -146,7 +148,7 @@ class Replayer:
     def _verify(self, claim: ContentClaim) -> bytes | None:
         try:
             return self._host.reader.verified_blocks(claim)
-        except (ContentMissing, ContentCorrupt, OSError) as error:
+        except (ContentMissing, ContentCorrupt, ContentReclaimed, OSError) as error:
             raise ReplayRefused(Reason.UNREADABLE, f"the content does not read back: {error}") from error
 
     def _record(self, event: ProvenanceEvent, content: Content, target: FlowFileQueue) -> FlowFile:

@@ -14,10 +14,13 @@ from typing import NamedTuple
 from ullage_agent.contract import Archive, Claims, ContentRepositorySpec, TruncationMode
 from ullage_agent.engine.model import Action, ContentClaim
 from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures, Survey
+from ullage_agent.engine.runs import Run
 
 
 class Step(NamedTuple):
-    """One action on one resource claim, valid only for its `generation`. `length` is what truncation leaves."""
+    """One action on one resource claim, valid only for its `generation`. `length` is what truncation leaves, `holes` is
+    what punching takes. Rewrites of one `group` share an output; each copies `copies_bytes`.
+    """
 
     action: Action
     resource: int
@@ -25,18 +28,28 @@ class Step(NamedTuple):
     generation: int
     length: int
     frees_bytes: int
+    copies_bytes: int = 0
+    holes: tuple[Run, ...] = ()
+    group: int = 0
 
 
 class Plan(NamedTuple):
-    """Steps in the order in which they are to be taken, and why nothing is done where nothing is."""
+    """Steps in the order in which they are to be taken, and why nothing is done where nothing is; `notes` is what else
+    whoever reads it should know.
+    """
 
     steps: tuple[Step, ...]
     deferred: tuple[Step, ...] = ()
     reason: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def frees_bytes(self) -> int:
         return sum(step.frees_bytes for step in self.steps)
+
+    @property
+    def copies_bytes(self) -> int:
+        return sum(step.copies_bytes for step in self.steps)
 
 
 def candidate_bytes_min(claims: Claims) -> int:
@@ -50,19 +63,24 @@ def is_truncation_candidate(claim: ContentClaim, claims: Claims) -> bool:
 
 
 def plan_release(survey: Survey, archive: Archive) -> Plan:
-    """Resource claims that nothing needs: into the archive, or away."""
+    """Resource claims that nothing needs: into the archive, or away.
+
+    One whose bytes a rewrite has moved has no file to archive: its record stays as long as the archive may be asked for
+    these bytes, and goes with the output that holds them.
+    """
     action = Action.ARCHIVE if archive.enabled else Action.DELETE
     return Plan(
         tuple(
             Step(action, figures.resource, figures.container, figures.generation, 0, _freed(action, figures))
             for figures in survey.resources
             if figures.is_free and figures.is_sealed and not figures.has_intent and not figures.archived_millis
+            if not (figures.output and archive.enabled)
         )
     )
 
 
 def _freed(action: Action, figures: ResourceFigures) -> int:
-    return figures.length if action == Action.DELETE else 0
+    return figures.allocated_bytes if action == Action.DELETE else 0
 
 
 def oldest_archived(survey: Survey, container: str, limit: int) -> list[ResourceFigures]:
@@ -88,9 +106,9 @@ def plan_archive_cleaning(
         is_over = figures.archived_millis + archive.max_retention_period <= millis
         if (is_over or excess.get(figures.container, 0) > 0) and figures.is_free:
             steps.append(
-                Step(Action.DELETE, figures.resource, figures.container, figures.generation, 0, figures.length)
+                Step(Action.DELETE, figures.resource, figures.container, figures.generation, 0, figures.allocated_bytes)
             )
-            excess[figures.container] = excess.get(figures.container, 0) - figures.length
+            excess[figures.container] = excess.get(figures.container, 0) - figures.allocated_bytes
     return Plan(tuple(steps))
 
 
@@ -113,7 +131,7 @@ def plan_truncation(
     for figures in survey.resources:
         if candidates is not None and figures.resource not in candidates:
             continue
-        if not _has_dead_tail(figures, candidate_bytes_min(spec.claims)):
+        if not has_dead_tail(figures, candidate_bytes_min(spec.claims)):
             continue
         step = Step(
             Action.TRUNCATE,
@@ -121,26 +139,28 @@ def plan_truncation(
             figures.container,
             figures.generation,
             figures.end_in_use,
-            figures.dead_tail_bytes,
+            figures.frees_when_cut(figures.end_in_use),
         )
-        is_active = is_eager or (figures.container in pressed and _retention_is_over(figures, spec, survey.millis))
+        is_active = is_eager or (figures.container in pressed and retention_is_over(figures, spec, survey.millis))
         (now if is_active else deferred).append(step)
     now.sort(key=lambda step: -step.frees_bytes)
     reason = "the archive holds content or usage is below the threshold" if deferred else ""
     return Plan(tuple(now), tuple(deferred), reason)
 
 
-def _has_dead_tail(figures: ResourceFigures, bytes_min: int) -> bool:
+def has_dead_tail(figures: ResourceFigures, bytes_min: int) -> bool:
+    """Whether a tail that is worth it can be cut off now."""
     return (
         figures.is_sealed
         and not figures.is_free
         and not figures.has_intent
         and not figures.archived_millis
+        and not figures.output
         and figures.dead_tail_bytes > bytes_min
     )
 
 
-def _retention_is_over(figures: ResourceFigures, spec: ContentRepositorySpec, millis: int) -> bool:
+def retention_is_over(figures: ResourceFigures, spec: ContentRepositorySpec, millis: int) -> bool:
     """With `archive.partial`, dead bytes of a partly live file are kept as long as the archive keeps whole ones."""
     if not (spec.archive.enabled and spec.archive.partial):
         return True

@@ -6,7 +6,7 @@ note is a shortcut: after a restart, or whenever it was lost, a survey derives t
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -16,10 +16,13 @@ from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.containers import ARCHIVE
 from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.files import Files
-from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.model import FlowFile, Operation, ResourceClaim
-from ullage_agent.engine.reclaim.execute import Executor, Report
+from ullage_agent.engine.flowfile.ledger import Ledger, SwapContent
+from ullage_agent.engine.model import FlowFile, ResourceClaim
+from ullage_agent.engine.reclaim.anatomy import Anatomist
+from ullage_agent.engine.reclaim.compactor import Compactor
+from ullage_agent.engine.reclaim.execute import Executor, charged_bytes
 from ullage_agent.engine.reclaim.orphans import Orphan, find_orphans, make_durable
+from ullage_agent.engine.reclaim.pacing import Ticket
 from ullage_agent.engine.reclaim.plan import (
     Plan,
     Step,
@@ -28,6 +31,7 @@ from ullage_agent.engine.reclaim.plan import (
     plan_release,
     plan_truncation,
 )
+from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.reclaim.survey import ResourceFigures, Survey, take_survey
 from ullage_agent.engine.wal.log import WriteAheadLog
 
@@ -38,6 +42,10 @@ OLDEST_MAX = 10_000
 """Archived resource claims remembered as next to go, as in NiFi; beyond that the ledger is asked again."""
 
 
+EMERGENCY_FREE_PERCENTAGE = 5
+"""With less of a container free, resource claims are deleted and tails cut whether or not a ticket allows it."""
+
+
 class Reclamation:
     """Thread-safe; runs exclude each other."""
 
@@ -46,10 +54,11 @@ class Reclamation:
         files: Files,
         ledger: Ledger,
         content: ContentRepository,
-        commit: Callable[[Sequence[Operation]], None],
+        commit: Callable[..., None],
         clock: Clock,
         spec: ContentRepositorySpec,
         log: WriteAheadLog,
+        read_swap: Callable[[str], SwapContent],
         oldest_max: int = OLDEST_MAX,
     ) -> None:
         self._files = files
@@ -59,11 +68,15 @@ class Reclamation:
         self._clock = clock
         self._spec = spec
         self._log = log
-        self._executor = Executor(files, ledger, content, commit, clock)
+        anatomist = Anatomist(ledger, read_swap)
+        self._executor = Executor(files, ledger, content, anatomist, commit, clock)
+        self._executor.is_emergency = self._is_nearly_full
+        self.compactor = Compactor(self, files, ledger, content, anatomist, self._executor, commit, clock, spec)
         self._run_lock = threading.Lock()
         self.oldest_max = oldest_max
         self._oldest: dict[str, list[ResourceFigures]] = {}
         self._is_derived = False
+        self.emergency_free_percentage = EMERGENCY_FREE_PERCENTAGE
         self.tombstones: Callable[[], Iterable[FlowFile]] = tuple
 
     def survey(self, *, orphans: bool = False) -> Survey:
@@ -89,11 +102,12 @@ class Reclamation:
         plan: Plan,
         should_stop: Callable[[], bool] = lambda: False,
         on_progress: Callable[[int, int], None] | None = None,
+        ticket: Ticket | None = None,
     ) -> Report:
-        """Carry out a plan."""
+        """Carry out the steps of a plan that move no bytes; `compactor.execute` also does the rewrites."""
         with self._run_lock:
             report = self._begin()
-            report.merge(self._executor.execute(plan, should_stop, on_progress))
+            report.merge(self._executor.execute(plan, should_stop, on_progress, ticket))
         return report
 
     def clean(self) -> Report:
@@ -132,13 +146,13 @@ class Reclamation:
                 claims = adopted[first : first + ADOPTION_SLICE]
                 self._commit(claims)
                 for claim in claims:
-                    self._content.container_of(claim).add_bytes(claim.length)
+                    self._content.container_of(claim).add_bytes(charged_bytes(claim))
             return len(adopted)
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nothing is given back while this lasts; runs wait, and writers under pressure are not relieved."""
-        with self._run_lock:
+        with self.compactor.held(), self._run_lock:
             yield
 
     def relieve(self) -> None:
@@ -150,6 +164,7 @@ class Reclamation:
             self._truncate()
         finally:
             self._run_lock.release()
+        self.compactor.relieve()
 
     def resume(self, intents: list[ResourceClaim]) -> Report:
         """Finish what a crash cut short."""
@@ -157,6 +172,11 @@ class Reclamation:
         if intents:
             self._executor.finish(intents, report)
         return report
+
+    def _is_nearly_full(self, container: str) -> bool:
+        """Below the emergency floor what moves no bytes needs no ticket."""
+        usage = self._content.containers[container].usage()
+        return 100 - usage.percentage < self.emergency_free_percentage
 
     def _commit_seals(self) -> None:
         """Make seals of files that a failed or rolled back session left behind durable."""

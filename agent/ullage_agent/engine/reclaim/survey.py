@@ -8,13 +8,20 @@ from typing import NamedTuple
 
 from ullage_agent.engine.content.containers import Container, Usage
 from ullage_agent.engine.flowfile.ledger import Ledger
+from ullage_agent.engine.flowfile.placement import births, end_in_use
 from ullage_agent.engine.flowfile.resources import ResourceEntry
-from ullage_agent.engine.model import Action, ContentClaim, FlowFile
+from ullage_agent.engine.model import Action, ContentClaim, FlowFile, Lifetime
 from ullage_agent.engine.reclaim.orphans import Orphan
+from ullage_agent.engine.runs import Run, allocated_bytes, pack_runs, unpack_runs
 
 
 class ResourceFigures(NamedTuple):
-    """One resource claim. `end_in_use` is the end of its last live or pinned base claim."""
+    """One resource claim's file, with all that lies in it: of an output also what rewrites moved there.
+
+    `end_in_use` is the end of the last live or pinned base claim. `allocated_bytes` is what the file takes on disk: its
+    whole blocks without its `holes`. `output` is above 0 where a rewrite has moved everything away: then there is no
+    file, and only `is_free` still says something. `dead_runs` are known for files that are worth a look.
+    """
 
     resource: int
     container: str
@@ -28,15 +35,30 @@ class ResourceFigures(NamedTuple):
     has_intent: bool
     archived_millis: int
     last_death_millis: int
+    allocated_bytes: int = 0
+    created_millis: int = 0
+    lifetime: int = Lifetime.DEFAULT
+    holes: bytes = b""
+    output: int = 0
+    dead_runs: tuple[Run, ...] = ()
 
     @property
     def dead_tail_bytes(self) -> int:
         return max(0, self.length - self.end_in_use)
 
+    @property
+    def dead_bytes(self) -> int:
+        return max(0, self.allocated_bytes - self.live_bytes)
+
+    def frees_when_cut(self, length: int) -> int:
+        """Bytes of disk that truncation to this length gives back."""
+        kept = [run for run in unpack_runs(self.holes) if run.end <= length]
+        return self.allocated_bytes - allocated_bytes(length, pack_runs(kept))
+
 
 class ContainerFigures(NamedTuple):
-    """One container's totals, in bytes. `disk` is content that is neither archived nor only kept for an undelete:
-    live and dead. What tombstones keep (`tombstone_bytes`) stands apart, as the archive does.
+    """One container's totals, in bytes. `disk` is blocks of content that is neither archived nor only kept
+    for an undelete: live and dead. What tombstones keep (`tombstone_bytes`) stands apart, as the archive does.
     """
 
     name: str
@@ -90,24 +112,31 @@ def take_survey(
 def _figures(ledger: Ledger, entry: ResourceEntry, lengths: dict[int, int]) -> ResourceFigures:
     with ledger.lock:
         claim = entry.claim
+        is_moved = entry.relocation is not None
+        found = list(births(ledger, entry)) if entry.sources else [] if is_moved else [entry]
         length = claim.length if claim.sealed else max(claim.length, lengths.get(claim.index, 0))
-        live_bytes = entry.bytes_live
+        live_bytes = sum(birth.bytes_live for birth in found)
         # No dead tail can be longer than what is not live, so a full file needs no look at its claims.
         # (Bytes that resident and swapped FlowFiles share count twice, so with swap files it tells nothing.)
-        end = length if live_bytes >= length and entry.swapped is None else entry.end_in_use()
+        is_full = live_bytes >= length and not any(birth.swapped for birth in found)
         return ResourceFigures(
             claim.index,
             claim.container,
             length,
             live_bytes,
-            end,
-            entry.claimants,
+            length if is_full else end_in_use(ledger, entry),
+            sum(birth.claimants for birth in found),
             claim.generation,
             claim.sealed,
-            entry.is_free,
+            entry.is_free if is_moved else all(birth.is_free for birth in found),
             claim.intent != Action.NONE,
             claim.archived_millis,
-            entry.last_death_millis,
+            max((birth.last_death_millis for birth in found), default=entry.last_death_millis),
+            allocated_bytes(length, claim.holes),
+            claim.created_millis,
+            claim.lifetime,
+            claim.holes,
+            entry.relocation.output if entry.relocation is not None else 0,
         )
 
 
@@ -122,24 +151,29 @@ def _tombstoned(ledger: Ledger, tombstones: Iterable[FlowFile]) -> dict[int, int
         for claim, count in holders.items():
             entry = ledger.entry(claim.resource)
             if entry is not None and claim.offset in entry.live and (entry.shared or {}).get(claim.offset, 1) == count:
-                kept[claim.resource] = kept.get(claim.resource, 0) + claim.length
+                file = entry.relocation.output if entry.relocation is not None else claim.resource
+                kept[file] = kept.get(file, 0) + claim.length
     return kept
 
 
 def _total(container: Container, resources: list[ResourceFigures], kept: dict[int, int]) -> ContainerFigures:
-    present = [figures for figures in resources if not figures.archived_millis]
+    present = [figures for figures in resources if not figures.archived_millis and not figures.output]
     archived = [figures for figures in resources if figures.archived_millis]
     tombstone_bytes = sum(kept.get(figures.resource, 0) for figures in present)
     return ContainerFigures(
         container.name,
         container.path,
         len(present),
-        sum(figures.length for figures in present) - tombstone_bytes,
+        sum(figures.allocated_bytes for figures in present) - tombstone_bytes,
         sum(figures.live_bytes for figures in present) - tombstone_bytes,
-        sum(figures.dead_tail_bytes for figures in present if not figures.is_free),
-        sum(figures.length for figures in present if figures.is_free),
+        sum(
+            figures.frees_when_cut(figures.end_in_use)
+            for figures in present
+            if figures.dead_tail_bytes and not figures.is_free
+        ),
+        sum(figures.allocated_bytes for figures in present if figures.is_free),
         len(archived),
-        sum(figures.length for figures in archived),
+        sum(figures.allocated_bytes for figures in archived),
         tombstone_bytes,
         container.usage(),
     )

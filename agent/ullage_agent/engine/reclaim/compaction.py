@@ -1,0 +1,235 @@
+"""Plan how dead bytes come back at the lowest cost: cut tails, punch holes, and rewrite what is left. Pure.
+
+For each file the cheapest that will do: what truncation and holes free costs no copying, and where that leaves a file
+full enough it is all. A file that has to be rewritten anyway is not punched first.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from ullage_agent.contract import ContentRepositorySpec
+from ullage_agent.engine.model import Action
+from ullage_agent.engine.reclaim.plan import (
+    Plan,
+    Step,
+    candidate_bytes_min,
+    has_dead_tail,
+    plan_release,
+    retention_is_over,
+)
+from ullage_agent.engine.reclaim.policies import GAIN_SHARE_MIN, Candidate, Policy
+from ullage_agent.engine.reclaim.survey import ResourceFigures, Survey
+from ullage_agent.engine.runs import Run, allocated_bytes, unpack_runs, whole_blocks
+
+MINUTE_MILLIS = 60_000
+
+
+class Wish(NamedTuple):
+    """What a plan is made for. `frees_wanted`: stop choosing rewrites once they free so much a container; 0: all.
+
+    `keeps_guards`: minUsedPercentage and minReclaim hold, as for runs that nobody asked for. `unpunchable` names the
+    containers whose filesystem has no holes, `leased` files that somebody reads; those that are
+    `unchangeable` may not be changed in place.
+    """
+
+    policy: Policy
+    keeps_guards: bool = True
+    actions: frozenset[Action] = frozenset({Action.DELETE, Action.TRUNCATE, Action.PUNCH, Action.REWRITE})
+    frees_wanted: int = 0
+    unpunchable: Collection[str] = ()
+    leased: Collection[int] = ()
+    unchangeable: Collection[int] = ()
+
+
+def plan_compaction(survey: Survey, spec: ContentRepositorySpec, wish: Wish) -> Plan:
+    """Steps for everything that can come back, what moves no bytes first. `survey` knows the dead runs of files that
+    are worth punching (`worth_a_look`).
+    """
+    closed, notes = _guards(survey, spec, wish)
+    steps: list[Step] = []
+    if Action.DELETE in wish.actions:
+        steps += plan_release(survey, spec.archive).steps
+    candidates: list[Candidate] = []
+    punches: dict[int, Step] = {}
+    for figures in survey.resources:
+        if not _is_eligible(figures, survey, spec) or figures.resource in wish.leased:
+            continue
+        rest = figures.allocated_bytes
+        in_place = frozenset() if figures.resource in wish.unchangeable else wish.actions
+        if Action.TRUNCATE in in_place and has_dead_tail(figures, candidate_bytes_min(spec.claims)):
+            cut = _cut(figures)
+            steps.append(cut)
+            rest -= cut.frees_bytes
+        if Action.PUNCH in in_place and figures.container not in (*wish.unpunchable, *closed):
+            punch = _punch(figures, spec)
+            if punch is not None:
+                punches[figures.resource] = punch
+        if figures.container not in closed:
+            candidates.append(Candidate(figures, rest))
+    chosen = _choose(candidates, punches, survey, spec, wish) if Action.REWRITE in wish.actions else []
+    groups = _groups(chosen, spec, survey.millis)
+    rewrites, more = _rewrites(groups, spec, wish)
+    rewritten = {step.resource for step in rewrites}
+    cut_too = {step.resource for step in steps if step.action == Action.TRUNCATE}
+    steps = [step for step in steps if step.action != Action.TRUNCATE or step.resource not in rewritten]
+    # A file that is cut has another generation then: its holes come with the next plan.
+    steps += [punch for index, punch in punches.items() if index not in rewritten and index not in cut_too]
+    leased = sum(1 for figures in survey.resources if figures.resource in wish.leased and figures.dead_bytes)
+    if leased:
+        notes.append(f"{leased} resource claims with dead bytes wait for leases")
+    notes += [
+        f"the filesystem of container {name} cannot punch holes: what that would free is rewritten"
+        for name in sorted(wish.unpunchable)
+    ]
+    return Plan((*steps, *rewrites), reason="; ".join(more), notes=tuple(notes))
+
+
+def worth_a_look(survey: Survey, spec: ContentRepositorySpec) -> list[int]:
+    """Files with enough dead bytes that some may lie in a run worth punching."""
+    if not spec.compaction.punch.enabled:
+        return []
+    least = spec.compaction.punch.min_run
+    return [f.resource for f in survey.resources if _is_eligible(f, survey, spec) and f.dead_bytes >= least]
+
+
+def _is_eligible(figures: ResourceFigures, survey: Survey, spec: ContentRepositorySpec) -> bool:
+    return (
+        figures.is_sealed
+        and not figures.is_free
+        and not figures.has_intent
+        and not figures.archived_millis
+        and not figures.output
+        and figures.dead_bytes > 0
+        and retention_is_over(figures, spec, survey.millis)
+    )
+
+
+def _guards(survey: Survey, spec: ContentRepositorySpec, wish: Wish) -> tuple[set[str], list[str]]:
+    """Containers that are not full enough to bother, and a note of each."""
+    if not wish.keeps_guards:
+        return set(), []
+    least = spec.compaction.min_used_percentage
+    low = {c.name: c.usage.percentage for c in survey.containers if c.usage.percentage < least}
+    notes = [
+        f"container {name} is {used:.0f}% used, below spec.compaction.minUsedPercentage ({least}%)"
+        for name, used in low.items()
+    ]
+    return set(low), notes
+
+
+def _cut(figures: ResourceFigures) -> Step:
+    frees = figures.frees_when_cut(figures.end_in_use)
+    return Step(Action.TRUNCATE, figures.resource, figures.container, figures.generation, figures.end_in_use, frees)
+
+
+def _punch(figures: ResourceFigures, spec: ContentRepositorySpec) -> Step | None:
+    """The largest dead runs, as many as the file may have holes."""
+    settings = spec.compaction.punch
+    room = settings.max_holes_per_file - len(unpack_runs(figures.holes))
+    runs = [hole for hole in map(whole_blocks, figures.dead_runs) if hole.length >= settings.min_run]
+    holes: Sequence[Run] = sorted(sorted(runs, key=lambda hole: -hole.length)[: max(0, room)])
+    if not settings.enabled or not holes:
+        return None
+    frees = sum(hole.length for hole in holes)
+    return Step(
+        Action.PUNCH,
+        figures.resource,
+        figures.container,
+        figures.generation,
+        figures.length,
+        frees,
+        holes=tuple(holes),
+    )
+
+
+def _choose(
+    candidates: Iterable[Candidate],
+    punches: dict[int, Step],
+    survey: Survey,
+    spec: ContentRepositorySpec,
+    wish: Wish,
+) -> list[Candidate]:
+    """By the policy, counting only what punching would leave: what holes free need not be copied for."""
+    after = [
+        candidate._replace(disk_bytes=candidate.disk_bytes - punches[candidate.figures.resource].frees_bytes)
+        if candidate.figures.resource in punches
+        else candidate
+        for candidate in candidates
+    ]
+    return wish.policy.choose(after, spec.compaction, survey.millis)
+
+
+def _groups(chosen: Iterable[Candidate], spec: ContentRepositorySpec, millis: int) -> list[list[Candidate]]:
+    """Outputs to be: survivors of one container, lifetime class and age together, so that they die together."""
+    classes: dict[tuple[str, int, int], list[Candidate]] = {}
+    for candidate in chosen:
+        figures = candidate.figures
+        age = max(0, millis - figures.created_millis) // MINUTE_MILLIS
+        classes.setdefault((figures.container, figures.lifetime, age.bit_length() // 2), []).append(candidate)
+    groups: list[list[Candidate]] = []
+    for members in classes.values():
+        members.sort(key=lambda candidate: (candidate.figures.created_millis, candidate.figures.resource))
+        group: list[Candidate] = []
+        filled = 0
+        for candidate in members:
+            if group and filled + candidate.live_bytes > spec.compaction.output_size:
+                groups.append(group)
+                group, filled = [], 0
+            group.append(candidate)
+            filled += candidate.live_bytes
+        groups.append(group)
+    return groups
+
+
+def _rewrites(
+    groups: Iterable[Sequence[Candidate]], spec: ContentRepositorySpec, wish: Wish
+) -> tuple[list[Step], list[str]]:
+    """The steps of groups that pay, those that pay best first, as many as are wanted."""
+    paying = [(gain, group) for group in groups if (gain := _gain(group)) > GAIN_SHARE_MIN * _live(group)]
+    paying.sort(key=lambda pair: -pair[0] / max(1, _live(pair[1])))
+    total: dict[str, int] = {}
+    for gain, group in paying:
+        name = group[0].figures.container
+        total[name] = total.get(name, 0) + gain
+    reasons: list[str] = []
+    least = spec.compaction.min_reclaim * spec.compaction.output_size
+    has_guards = wish.keeps_guards and wish.policy.has_guards
+    for name, gain in total.items():
+        if has_guards and gain < least:
+            reasons.append(f"a rewrite in container {name} would free {gain} bytes, fewer than minReclaim ({least})")
+    steps: list[Step] = []
+    freed: dict[str, int] = {}
+    for number, (gain, group) in enumerate(paying, start=1):
+        name = group[0].figures.container
+        if (has_guards and total[name] < least) or (wish.frees_wanted and freed.get(name, 0) >= wish.frees_wanted):
+            continue
+        freed[name] = freed.get(name, 0) + gain
+        steps += _steps_of(group, number, gain)
+    return steps, reasons
+
+
+def _gain(group: Sequence[Candidate]) -> int:
+    return sum(candidate.figures.allocated_bytes for candidate in group) - allocated_bytes(_live(group))
+
+
+def _live(group: Sequence[Candidate]) -> int:
+    return sum(candidate.live_bytes for candidate in group)
+
+
+def _steps_of(group: Sequence[Candidate], number: int, gain: int) -> Iterable[Step]:
+    """One step a source; together they free what the group gains."""
+    output = sum(candidate.figures.allocated_bytes for candidate in group) - gain
+    for candidate in group:
+        figures = candidate.figures
+        share = min(output, allocated_bytes(figures.live_bytes))
+        output -= share
+        yield Step(
+            Action.REWRITE,
+            figures.resource,
+            figures.container,
+            figures.generation,
+            figures.length,
+            figures.allocated_bytes - share,
+            copies_bytes=figures.live_bytes,
+            group=number,
+        )

@@ -1,0 +1,151 @@
+"""Punching: dead middles come back without a byte being copied."""
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.support import Workshop, drain
+from ullage_agent.contract import CompactionTrigger, Punch, Quantity
+from ullage_agent.engine.errors import ContentReclaimed
+from ullage_agent.engine.files import OsFiles
+from ullage_agent.engine.model import Action, ContentClaim
+from ullage_agent.engine.reclaim.plan import Plan
+from ullage_agent.engine.repository import Repository
+
+KB = 1024
+MB = 1 << 20
+CLAIMS = {"max_appendable_size": Quantity(64 * MB)}
+PLAIN: dict[str, Any] = {"claims": CLAIMS, "archive": {"enabled": False}}
+EXTENTS = 4 * KB
+"""A file of more than four pieces takes one more block on ext4, for the list of them."""
+
+PUNCH_ONLY = frozenset({Action.PUNCH})
+
+
+class NoHoles(OsFiles):
+    """A filesystem that has no holes, and says so."""
+
+    def can_punch(self, directory: str) -> bool:
+        return False
+
+
+def fill(repository: Repository) -> list[bytes]:
+    """One sealed file: pieces of 600 KB, of which those in queue `drop` make dead runs of 1.2 MB."""
+    chooser = random.Random(1)
+    kept = []
+    with repository.session() as session:
+        for number in range(12):
+            data = chooser.randbytes(600 * KB + number)
+            queue = "keep" if number % 3 == 0 else "drop"
+            kept += [data] if queue == "keep" else []
+            session.transfer(session.write(session.create(), data), queue)
+        session.transfer(session.write(session.create(), chooser.randbytes(2 * MB)), "end")
+        session.commit()
+    return kept
+
+
+def allocated(workshop: Workshop) -> int:
+    return sum(path.stat().st_blocks * 512 for path in workshop.path.glob("c1/*/*-*"))
+
+
+def plan_of(repository: Repository) -> Plan:
+    return repository.reclamation.compactor.plan(policy="CompactAll", actions=PUNCH_ONLY)
+
+
+@pytest.mark.parametrize("restart", ["none", "clean", "crash"])
+def test_holes_give_blocks_back_and_live_content_reads(workshop: Workshop, restart: str) -> None:
+    """What the report calls freed is what the filesystem says; the file keeps its length, and what lives reads."""
+    repository = workshop.make(**PLAIN)
+    kept = fill(repository)
+    repository.queues.drop(repository.queue("drop"))
+    before = allocated(workshop)
+
+    plan = plan_of(repository)
+    report = repository.reclamation.execute(plan)
+    freed = before - allocated(workshop)
+    disk = repository.reclamation.survey().containers[0].disk_bytes
+    if restart != "none":
+        repository = workshop.reopen() if restart == "clean" else workshop.crash()
+
+    assert [step.action for step in plan.steps] == [Action.PUNCH]
+    assert report.freed_bytes == plan.frees_bytes > 4 * MB
+    assert abs(report.freed_bytes - freed) <= EXTENTS
+    assert abs(disk - allocated(workshop)) <= EXTENTS
+    assert repository.reclamation.survey().containers[0].disk_bytes == disk
+    assert plan_of(repository).steps == ()
+    assert drain(repository, "keep") == kept
+
+
+def test_a_dead_address_in_a_hole_is_reclaimed_and_not_corrupt(workshop: Workshop) -> None:
+    """Whoever kept an address of what was punched away learns that it was given back, and by which transaction."""
+    repository = workshop.make(**PLAIN)
+    fill(repository)
+    number = repository.queue("drop").number
+    dead = [record.claim for record in repository.ledger.flow_files() if record.queue == number and record.claim]
+    repository.queues.drop(repository.queue("drop"))
+    repository.reclamation.execute(plan_of(repository))
+
+    for claim in dead:
+        with pytest.raises(ContentReclaimed) as caught:
+            repository.reader.read(claim, 0, 10)
+        assert caught.value.transaction > 0
+
+
+def test_a_filesystem_without_holes_is_named_and_rewritten(workshop: Workshop) -> None:
+    """Where punching is impossible the plan says so, and rewrites instead."""
+    repository = workshop.make(NoHoles(), **PLAIN)
+    kept = fill(repository)
+    repository.queues.drop(repository.queue("drop"))
+    plan = repository.reclamation.compactor.plan()
+
+    repository.reclamation.compactor.execute(plan, bytes_per_second=0)
+
+    assert {step.action for step in plan.steps} == {Action.REWRITE}
+    assert any("cannot punch" in note for note in plan.notes)
+    assert drain(repository, "keep") == kept
+
+
+@pytest.mark.parametrize(
+    ("punch", "holes"),
+    [(Punch(), 4), (Punch(max_holes_per_file=2), 2), (Punch(min_run=Quantity(2 * MB)), 0), (Punch(enabled=False), 0)],
+)
+def test_the_settings_bound_the_holes(workshop: Workshop, punch: Punch, holes: int) -> None:
+    """Shorter runs and further holes are left to a rewrite."""
+    repository = workshop.make(**PLAIN, compaction={"punch": punch})
+    fill(repository)
+    repository.queues.drop(repository.queue("drop"))
+
+    assert sum(len(step.holes) for step in plan_of(repository).steps) == holes
+
+
+def test_a_claim_pinned_after_the_plan_is_not_punched(workshop: Workshop) -> None:
+    """The executor derives the holes again; it does at most what the plan named."""
+    repository = workshop.make(**PLAIN)
+    fill(repository)
+    repository.queues.drop(repository.queue("drop"))
+    plan = plan_of(repository)
+    (step,) = plan.steps
+    hole = step.holes[0]
+    (entry,) = [e for e in repository.ledger.entries() if e.claim.index == step.resource]
+    pinned = ContentClaim(step.resource, hole.offset, hole.length, 0)
+    entry.pin(pinned)
+
+    report = repository.reclamation.execute(plan)
+    entry.unpin(pinned)
+
+    assert report.freed_bytes == plan.frees_bytes - hole.length
+
+
+def test_a_periodic_run_keeps_its_guards(workshop: Workshop) -> None:
+    """Below minUsedPercentage nothing is punched or rewritten on its own; a person may."""
+    repository = workshop.make(**PLAIN)
+    fill(repository)
+    repository.queues.drop(repository.queue("drop"))
+    compactor = repository.reclamation.compactor
+
+    periodic = compactor.run(CompactionTrigger.PERIODIC)
+    admin = compactor.run(CompactionTrigger.ADMIN)
+
+    assert periodic.freed_bytes == 0
+    assert admin.freed_bytes > 4 * MB

@@ -1,0 +1,287 @@
+"""Leases: what they hold, how long, and what happens to a reader that loses its own."""
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.support import Workshop, content_sizes, put_all
+from ullage_agent.contract import Duration, Punch, Quantity
+from ullage_agent.engine.errors import ClaimGone, ContentReclaimed, LeaseLost, LeaseRefused
+from ullage_agent.engine.model import Action, ContentClaim, FlowFile, Lease
+from ullage_agent.engine.repository import Repository
+
+KB = 1024
+MB = 1 << 20
+HOUR = 3_600_000
+LOOSE: dict[str, Any] = {
+    "claims": {"max_appendable_size": Quantity(MB), "max_flow_files": 40},
+    "archive": {"enabled": False},
+    "compaction": {"bytes_per_second": Quantity(0), "punch": Punch(min_run=Quantity(64 * KB))},
+}
+
+
+def fill(repository: Repository, seed: int = 1) -> dict[ContentClaim, bytes]:
+    """Two files in which `keep` and `drop` alternate; the contents of `drop` by claim."""
+    chooser = random.Random(seed)
+    dropped: dict[ContentClaim, bytes] = {}
+    for _ in range(2):
+        with repository.session() as session:
+            for number in range(40):
+                data = chooser.randbytes(chooser.randint(1, 30_000))
+                (record,) = session.ingest("drop" if number % 4 else "keep", [data])
+                if number % 4 and record.claim is not None:
+                    dropped[record.claim] = data
+            session.commit()
+    return dropped
+
+
+def reclaim(repository: Repository) -> int:
+    """Everything that can be done; bytes freed."""
+    compactor = repository.reclamation.compactor
+    freed = repository.reclamation.clean().freed_bytes
+    freed += repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True)).freed_bytes
+    return freed + compactor.execute(compactor.plan(policy="CompactAll")).freed_bytes
+
+
+def acquire(repository: Repository, scope: str, duration_millis: int = HOUR) -> Lease:
+    """A lease on a snapshot, or on every resource claim by name."""
+    indexes = [entry.claim.index for entry in repository.ledger.entries()] if scope == "resources" else []
+    return repository.leases.acquire("reader", duration_millis, indexes)
+
+
+@pytest.mark.parametrize("restart", ["none", "clean", "crash", "checkpoint"])
+@pytest.mark.parametrize("scope", ["snapshot", "resources"])
+def test_what_a_lease_holds_is_read_after_its_death(workshop: Workshop, scope: str, restart: str) -> None:
+    """Nothing of it is cut, punched, rewritten or deleted, over a restart too, until the lease is released."""
+    repository = workshop.make(**LOOSE)
+    dropped = fill(repository)
+    lease = acquire(repository, scope)
+    repository.queues.drop(repository.queue("drop"))
+    if restart == "checkpoint":
+        repository.checkpoint()
+    if restart != "none":
+        repository = workshop.reopen() if restart == "clean" else workshop.crash()
+
+    held = reclaim(repository)
+    read = {claim: repository.leases.read(lease.id, claim, 0, claim.length) for claim in dropped}
+    repository.leases.release(lease.id)
+    freed = reclaim(repository)
+
+    assert held == 0
+    assert read == dropped
+    assert freed > 0
+
+
+@pytest.mark.parametrize("end", ["release", "revoke", "expire"])
+def test_a_reader_whose_lease_ended_gets_an_error(workshop: Workshop, end: str) -> None:
+    """Also where the bytes would still be there: what is read under a lost lease is discarded."""
+    repository = workshop.make(**LOOSE)
+    claim = next(iter(fill(repository)))
+    lease = acquire(repository, "snapshot", 1000)
+    if end == "expire":
+        workshop.clock.advance(1)
+    else:
+        getattr(repository.leases, end)(lease.id)
+
+    with pytest.raises(LeaseLost):
+        repository.leases.read(lease.id, claim, 0, 10)
+    with pytest.raises(LeaseLost):
+        repository.leases.renew(lease.id, 1000)
+    assert repository.leases.all() == []
+
+
+def test_a_lease_that_ends_during_the_read_fails_the_read(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is asked for again after the bytes are there."""
+    repository = workshop.make(**LOOSE)
+    claim = next(iter(fill(repository)))
+    lease = acquire(repository, "snapshot")
+    read = repository.reader.read
+
+    def reading(*arguments: Any) -> bytes:
+        data = read(*arguments)
+        repository.leases.revoke(lease.id)
+        return data
+
+    monkeypatch.setattr(repository.reader, "read", reading)
+
+    with pytest.raises(LeaseLost):
+        repository.leases.read(lease.id, claim, 0, 10)
+    monkeypatch.undo()
+
+
+def test_a_snapshot_knows_nothing_of_what_was_dead_before(workshop: Workshop) -> None:
+    """Dead bytes of before the lease, and files born after it, come back all the same."""
+    repository = workshop.make(**LOOSE)
+    fill(repository)
+    repository.queues.drop(repository.queue("drop"))
+    repository.leases.acquire("reader", HOUR)
+
+    freed = reclaim(repository)
+
+    assert freed > 0
+
+
+def test_heartbeats_prolong_within_the_bound(workshop: Workshop) -> None:
+    """Each counts from now, and none goes beyond maxDuration of the beginning."""
+    repository = workshop.make(**LOOSE, leases={"max_duration": Duration(10_000)})
+    fill(repository)
+    lease = acquire(repository, "snapshot", 4_000)
+    workshop.clock.advance(3)
+    renewed = repository.leases.renew(lease.id, 4_000)
+    workshop.clock.advance(3)
+    last = repository.leases.renew(lease.id, 9_000)
+    workshop.clock.advance(3.9)
+    standing = workshop.reopen().leases.all()
+    workshop.clock.advance(0.2)
+
+    repository = workshop.crash()
+
+    assert renewed.expires_millis == lease.created_millis + 7_000
+    assert last.expires_millis == lease.created_millis + 10_000
+    assert [found.id for found in standing] == [lease.id]
+    assert repository.leases.all() == []
+    assert repository.leases.purge() == 1
+
+
+def test_leases_are_bounded(workshop: Workshop) -> None:
+    """In number, in length, and to what lives."""
+    repository = workshop.make(**LOOSE, leases={"max_count": 2, "max_duration": Duration(1_000)})
+    fill(repository)
+    for _ in range(2):
+        acquire(repository, "snapshot", 1_000)
+
+    with pytest.raises(LeaseRefused, match="maxCount"):
+        acquire(repository, "snapshot", 1_000)
+    workshop.clock.advance(1)
+    with pytest.raises(LeaseRefused, match="maxDuration"):
+        acquire(repository, "snapshot", 1_001)
+    with pytest.raises(ClaimGone):
+        repository.leases.acquire("reader", 1_000, [99])
+    assert acquire(repository, "snapshot", 1_000) == repository.leases.all()[0]
+
+
+def test_a_file_whose_descriptor_was_passed_is_never_changed_in_place(workshop: Workshop) -> None:
+    """Not even after the lease was revoked: such a file is rewritten, until the holder says that it closed it."""
+    repository = workshop.make(**LOOSE)
+    fill(repository)
+    indexes = [entry.claim.index for entry in repository.ledger.entries()]
+    lease = repository.leases.acquire("reader", HOUR, indexes, holds_files=True)
+    repository.queues.drop(repository.queue("drop"))
+    repository.leases.revoke(lease.id)
+    repository = workshop.crash()
+    compactor = repository.reclamation.compactor
+    in_place = frozenset({Action.PUNCH, Action.TRUNCATE})
+
+    punched = repository.reclamation.execute(compactor.plan(actions=in_place))
+    kept = content_sizes(workshop.path)
+    rewritten = compactor.execute(compactor.plan(policy="CompactAll"))
+    repository.leases.release(lease.id)
+
+    assert punched.done == {}
+    assert len(kept) == 2
+    assert rewritten.done == {Action.REWRITE: 2}
+    assert repository.ledger.leases == {}
+
+
+class Crowd:
+    """Writers, readers under leases, and one who reclaims and revokes, all at once."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
+        self.failures: list[BaseException] = []
+        self.is_over = threading.Event()
+        self.read_count = 0
+        self.freed_bytes = 0
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Until the writers have written; whatever anybody raises is in `failures`."""
+        writers = [self._thread(self.write, seed) for seed in range(3)]
+        others = [self._thread(self.read, seed) for seed in range(4)] + [self._thread(self.reclaim, 9)]
+        for thread in writers:
+            thread.join()
+        self.is_over.set()
+        for thread in others:
+            thread.join()
+
+    def write(self, chooser: random.Random) -> None:
+        """Put, and from time to time remove half of what there is."""
+        for number in range(25):
+            queue = f"q{chooser.randint(1, 3)}"
+            sizes = [chooser.randint(1, 60_000) for _ in range(12)]
+            put_all(self.repository, queue, [bytes([size % 251]) * size for size in sizes])
+            if number % 3 == 2:
+                with self.repository.session() as session:
+                    held = session.get_many(queue, 20)
+                    session.remove_many(held[::2])
+                    session.transfer_many(held[1::2], queue)
+                    session.commit()
+
+    def read(self, chooser: random.Random) -> None:
+        """Lease after lease; most are released, some are left to their end."""
+        while not self._is_done():
+            known = {record.uuid for record in self.repository.ledger.flow_files()}
+            lease = self.repository.leases.acquire("reader", HOUR)
+            records = [record for record in self.repository.ledger.flow_files() if record.claim is not None]
+            for record in chooser.sample(records, min(20, len(records))):
+                if not self._read_one(lease, record, record.uuid in known):
+                    break
+            if chooser.random() < 0.8:
+                self.repository.leases.release(lease.id)
+
+    def reclaim(self, chooser: random.Random) -> None:
+        """Everything that can be done, over and over; half of the leases in the way are revoked."""
+        while not self._is_done():
+            for lease in self.repository.leases.all():
+                if chooser.random() < 0.5:
+                    with suppress(LeaseLost):  # its holder was quicker
+                        self.repository.leases.revoke(lease.id)
+            self.freed_bytes += reclaim(self.repository)
+
+    def _is_done(self) -> bool:
+        """The writers have ended, or somebody failed; quick writers are waited for until something was seen."""
+        has_seen = self.read_count > 100 and self.freed_bytes > 0
+        return self.is_over.is_set() and (has_seen or bool(self.failures))
+
+    def _read_one(self, lease: Lease, record: FlowFile, is_older: bool) -> bool:
+        """Right bytes, or an error that says why not; False once the lease is lost."""
+        assert record.claim is not None
+        try:
+            data = self.repository.leases.read(lease.id, record.claim, record.start, record.size)
+        except LeaseLost:
+            return False
+        except ContentReclaimed:
+            assert not is_older, "a snapshot holds what was there when it was given"
+            return True
+        assert data == bytes([record.size % 251]) * record.size
+        with self._lock:
+            self.read_count += 1
+        return True
+
+    def _thread(self, work: Callable[[random.Random], None], seed: int) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work(random.Random(seed))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the test must tell it
+                self.failures.append(error)
+                self.is_over.set()
+
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        return thread
+
+
+def test_many_readers_writers_and_a_reclaimer(workshop: Workshop) -> None:
+    """While files are cut, punched, rewritten and deleted, every read is right or says that its lease is lost."""
+    crowd = Crowd(workshop.make(**LOOSE))
+
+    crowd.run()
+
+    print(f"{crowd.read_count} reads, {crowd.freed_bytes} bytes freed")
+    assert crowd.failures == []
+    assert crowd.read_count > 100
+    assert crowd.freed_bytes > 0
