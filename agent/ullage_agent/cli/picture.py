@@ -10,8 +10,8 @@ from ullage_agent.engine.model import split_uuids
 from ullage_agent.engine.provenance.events import ProvenanceEvent
 from ullage_agent.engine.provenance.lineage import Lineage
 
-BOX_WIDTH, BOX_HEIGHT = 190, 44
-COLUMN_WIDTH, ROW_HEIGHT = 220, 74
+BOX_WIDTH, BOX_HEIGHT = 220, 44
+COLUMN_WIDTH, ROW_HEIGHT = 250, 74
 MARGIN = 20
 LABEL_CHARACTERS = 26
 """What fits into a box."""
