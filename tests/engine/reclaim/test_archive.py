@@ -316,7 +316,7 @@ def test_a_mass_deletion_is_paced_in_slices_and_stops_when_asked(workshop: Works
     )
     put_all(repository, "q", [b"x"] * 450)
     drain(repository, "q")
-    plan = plan_release(repository.reclamation.survey(), repository.spec.archive)
+    plan = plan_release(repository.reclamation.survey().resources, repository.spec.archive)
     told: list[int] = []
     report = repository.reclamation.execute(
         plan, should_stop=lambda: len(told) == 2, on_progress=lambda steps, _: told.append(steps)
