@@ -8,6 +8,7 @@ All records are immutable and acyclic, hence `gc=False`: a million of them cost 
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache
@@ -468,10 +469,11 @@ def operation_count(operations: Iterable[Operation]) -> int:
     What accompanies content and what tells of it is not counted: a session that fills its limit with FlowFiles may
     still say where they are, and what happened to them.
     """
-    count = 0
-    for operation in operations:
-        if type(operation) is Delete or type(operation) is SwapOut:
-            count += len(operation.uuids) // UUID_BYTES
-        elif type(operation) not in _NOT_COUNTED:
-            count += 1
+    operations = list(operations)
+    kinds = Counter(map(type, operations))
+    count = sum(number for kind, number in kinds.items() if kind not in _NOT_COUNTED)
+    if Delete in kinds or SwapOut in kinds:
+        for operation in operations:
+            if type(operation) is Delete or type(operation) is SwapOut:
+                count += len(operation.uuids) // UUID_BYTES - 1
     return count
