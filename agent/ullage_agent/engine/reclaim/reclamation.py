@@ -79,6 +79,11 @@ class Reclamation:
         self.emergency_free_percentage = EMERGENCY_FREE_PERCENTAGE
         self.tombstones: Callable[[], Iterable[FlowFile]] = tuple
 
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """New settings, from the next run on. SessionMisuse, nothing changed, for a policy that there is not."""
+        self.compactor.adopt(spec)
+        self._spec = spec
+
     def survey(self, *, orphans: bool = False) -> Survey:
         """What the disk holds now; with `orphans` also the files that no record names, for which it reads all
         directories.
