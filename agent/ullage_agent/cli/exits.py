@@ -69,6 +69,8 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.EventNotFound: ExitCode.NOT_FOUND,
     errors.ReplayRefused: ExitCode.NOT_FOUND,
     errors.FlowFileNotFound: ExitCode.NOT_FOUND,
+    errors.KeyInUse: ExitCode.NO_ROOM,
+    errors.KeyReused: ExitCode.USAGE,
     errors.HandleNotFound: ExitCode.NOT_FOUND,
     errors.HandleDeleted: ExitCode.NOT_FOUND,
     errors.CommitOutcomeUnknown: ExitCode.UNKNOWN,

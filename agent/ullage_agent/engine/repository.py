@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from ullage_agent.contract import ContentRepositorySpec, DurabilityMode
+from ullage_agent.engine.answers import Answers
 from ullage_agent.engine.backup import Backup, BackupReport, restore as restore_backup
 from ullage_agent.engine.check import CheckReport, check_repository
 from ullage_agent.engine.clock import Clock, SystemClock
@@ -123,6 +124,7 @@ class Repository:
             files, self.ledger, self.content, self._commit_if, clock, spec, self.log, self.swap_files.read
         )
         self.leases = Leases(self)
+        self.answers = Answers(self)
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
         self._backup = Backup(self)

@@ -70,6 +70,8 @@ KINDS: Final[dict[type[Exception], _Kind]] = {
     engine.ClaimTruncated: _Kind(410, "claim-truncated", "The content was given back"),
     engine.LeaseRefused: _Kind(429, "lease-refused", "The lease is refused", _PRESSURE),
     engine.LeaseLost: _Kind(410, "lease-lost", "The lease has ended"),
+    engine.KeyInUse: _Kind(409, "key-in-use", "The same request is under way", _SOON),
+    engine.KeyReused: _Kind(422, "key-reused", "The idempotency key belongs to another request"),
     engine.HandleNotFound: _Kind(404, "no-such-handle", "No such handle"),
     engine.HandleDeleted: _Kind(410, "handle-deleted", "The handle was deleted"),
     engine.EventNotFound: _Kind(404, "no-such-event", "No such event"),

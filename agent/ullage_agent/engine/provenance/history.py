@@ -1,13 +1,14 @@
 """What people and programs ask of provenance: events, lineage, the content at an event, and replay."""
 
 import os
+from collections.abc import Callable, Sequence
 
 from ullage_agent.contract import Provenance as ProvenanceSettings
 from ullage_agent.engine.content.reader import ContentStream
 from ullage_agent.engine.errors import EventNotFound
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.placement import pin_bytes
-from ullage_agent.engine.model import Content, FlowFile, parse_uuid
+from ullage_agent.engine.model import Content, FlowFile, Operation, parse_uuid
 from ullage_agent.engine.provenance.events import EventId, ProvenanceEvent
 from ullage_agent.engine.provenance.index import ProvenanceIndex, open_index
 from ullage_agent.engine.provenance.lineage import Lineage, Way, trace
@@ -76,9 +77,11 @@ class History:
         """Why an event cannot be replayed; None if it can."""
         return self._replayer.refusal(event, queue)
 
-    def replay(self, event: ProvenanceEvent, queue: str = "") -> FlowFile:
+    def replay(
+        self, event: ProvenanceEvent, queue: str = "", also: Callable[[FlowFile], Sequence[Operation]] = lambda _: ()
+    ) -> FlowFile:
         """Put what an event was about back into its queue; see `replay.py`."""
-        return self._replayer.replay(event, queue)
+        return self._replayer.replay(event, queue, also)
 
     def index_step(self) -> int:
         """Index for a while what is not indexed; returns how many events."""
