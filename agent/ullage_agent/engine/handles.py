@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import IO, NamedTuple, Protocol
 
 from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.content.reader import ContentReader, ContentStream
+from ullage_agent.engine.content.reader import WINDOW_BLOCKS, ContentReader, ContentStream
 from ullage_agent.engine.content.writer import ContentWriter
 from ullage_agent.engine.errors import (
     ClaimGone,
@@ -78,6 +78,11 @@ class HandlePut:
         self.writer = writer
         self._stream = writer.stream(lifetime)
         self._commit_new = commit_new
+
+    @property
+    def length(self) -> int:
+        """Bytes written so far."""
+        return self._stream.length
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append. After an error only `abandon` is left."""
@@ -164,8 +169,10 @@ class HandleStore:
         """A content that comes piece by piece, from one thread or several that take turns; see `HandlePut`."""
         return HandlePut(self._host.new_writer(), lifetime, self._commit_new)
 
-    def get(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
-        """The content or a range of it; the claim is pinned until the stream is closed."""
+    def get(self, id: str, start: int = 0, size: int | None = None, *, blocks: int = WINDOW_BLOCKS) -> ContentStream:
+        """The content or a range of it, read `blocks` blocks of 256 KiB at a time; the claim is pinned until the stream
+        is closed.
+        """
         record = self.record(parse_handle(id))
         size = record.size - start if size is None else size
         if not 0 <= start <= start + size <= record.size:
@@ -177,7 +184,7 @@ class HandleStore:
             self._host.ledger.pin([claim])
         except ClaimGone as error:
             raise HandleNotFound(f"handle {id} was purged just now") from error
-        pieces = self._host.reader.stream(claim, record.start + start, size)
+        pieces = self._host.reader.stream(claim, record.start + start, size, blocks=blocks)
         return ContentStream(pieces, size, lambda: self._host.ledger.unpin([claim]))
 
     def head(self, id: str) -> HandleHead:

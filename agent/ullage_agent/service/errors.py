@@ -56,6 +56,26 @@ class RunUnderWay(ServiceError):
     """A run of reclamation is under way: one at a time."""
 
 
+class Stalled(ServiceError):
+    """Nothing came in, or nothing was taken, for too long."""
+
+
+class ClientGone(ServiceError):
+    """The client went away before its request was complete: nothing was stored."""
+
+
+class RangeRefused(ServiceError):
+    """No byte of the content lies in the range that was asked for; `size` is what there is."""
+
+    def __init__(self, message: str, size: int) -> None:
+        super().__init__(message)
+        self.size = size
+
+
+class Elsewhere(ServiceError):
+    """The handle names another node."""
+
+
 class NotFound(ServiceError):
     """No such thing here."""
 
