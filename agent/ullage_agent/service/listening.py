@@ -16,6 +16,7 @@ from ullage_agent.contract import (
 from ullage_agent.engine.clock import Clock
 from ullage_agent.service.access import Anonymous, Authenticator
 from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.kubernetes import ApiServer, KubernetesReview
 from ullage_agent.service.tokens import TokenFile
 
 
@@ -65,10 +66,8 @@ def authenticator_of(
         return Anonymous()
     if auth.mode == AuthMode.TOKEN_FILE:
         return TokenFile(auth.token_file, clock, on_problem)
-    raise CannotListen(
-        "spec.auth.mode Kubernetes: this process runs in no cluster. Alone, say TokenFile, or None for both "
-        "spec.auth.mode and spec.tls.mode to serve this machine only"
-    )
+    metadata = document.metadata
+    return KubernetesReview(ApiServer.of_this_pod(dict(os.environ)), metadata.namespace, metadata.name, clock)
 
 
 def _tls_files(spec: ContentRepositorySpec) -> TlsFiles | None:

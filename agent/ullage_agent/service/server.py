@@ -147,12 +147,16 @@ class Server:
             await asyncio.to_thread(self._reload)
             await asyncio.to_thread(served.sessions.expire)
 
+    def reload_certificate(self) -> str:
+        """Take over a changed certificate; what is wrong with it, told once for each change."""
+        problem = "" if self._certificate is None else self._certificate.refresh()
+        if problem:
+            self._log.error("certificate not reloaded", problem=problem)
+        return problem
+
     def _reload(self) -> None:
         """Take over what changed. What is wrong with it is told, once for each change, and the old settings stay."""
-        if self._certificate is not None:
-            problem = self._certificate.refresh()
-            if problem:
-                self._log.error("certificate not reloaded", problem=problem)
+        self.reload_certificate()
         try:
             document = self._read()
         except (ContractError, OSError) as error:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from ullage_agent.engine.content.reader import ContentStream
 from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.session import PENALTY_MILLIS, ProcessSession
+from ullage_agent.engine.session import ProcessSession
 from ullage_agent.service.access import Verb
 from ullage_agent.service.errors import BadRequest
 from ullage_agent.service.http.answers import json, repeated
@@ -238,17 +238,21 @@ async def _write(request: Request[Any, Any, Any], lent: Lent, choose: Any) -> Re
 
 
 def _settle(served: Served, lent: Lent, data: Commit, also: Any) -> None:
+    """What can be refused comes first and changes nothing that a second commit could not say again; removals last."""
     with lent.using() as held:
-        rest = dict(lent.held)
-        for change in data.changes:
-            flow_file = lent.find(change.id)
-            if rest.pop(change.id, None) is None:
-                raise BadRequest(f"FlowFile {change.id} is named twice")
+        changes = {change.id: change for change in data.changes}
+        if len(changes) < len(data.changes):
+            raise BadRequest("a FlowFile is named twice")
+        kept = [(lent.find(change.id), change) for change in data.changes if change.to is not None]
+        removed = [lent.find(change.id) for change in data.changes if change.to is None]
+        rest = [flow_file for uuid, flow_file in lent.held.items() if uuid not in changes]
+        for flow_file, change in kept:
             _change(held, flow_file, change)
-        if data.rest_to is None:
-            held.remove_many(rest.values())
+        if data.rest_to is not None:
+            held.transfer_many(rest, data.rest_to)
         else:
-            held.transfer_many(rest.values(), data.rest_to)
+            removed += rest
+        held.remove_many(removed)
         try:
             held.commit(also)
         finally:
@@ -258,16 +262,13 @@ def _settle(served: Served, lent: Lent, data: Commit, also: Any) -> None:
 
 
 def _change(held: ProcessSession, flow_file: FlowFile, change: Change) -> None:
-    if change.to is None:
-        held.remove(flow_file)
-        return
     if change.set_attributes:
         held.put_attributes(flow_file, change.set_attributes)
     if change.remove_attributes:
         held.remove_attributes(flow_file, change.remove_attributes)
-    held.transfer(flow_file, change.to, change.relationship)
+    held.transfer(flow_file, change.to or "", change.relationship)
     if change.penalty_millis:
-        held.penalize(flow_file, min(change.penalty_millis, 100 * PENALTY_MILLIS))
+        held.penalize(flow_file, change.penalty_millis)
 
 
 def _lent(request: Request[Any, Any, Any], session: str) -> Lent:
