@@ -252,6 +252,20 @@ def handles(repository: Repository, clock: ManualClock) -> None:
     repository.handles.purge()
 
 
+def answered(repository: Repository, clock: ManualClock) -> None:
+    """Writes with idempotency keys, and their repeats: each is carried out once."""
+    for number in (1, 2, 2, 1):
+        with repository.answers.once(bytes([number]) * 32, b"put") as once:
+            if once.first is None:
+                put = repository.handles.begin()
+                put.write(patterned(300 * number))
+                put.commit(also=lambda made, once=once: once.remember(made[0].encode()))  # type: ignore[misc]
+    with repository.answers.once(b"3" * 32, b"commit") as once, repository.session() as session:
+        if once.first is None:
+            session.transfer(session.write(session.create(), patterned(50)), "answered")
+            session.commit(once.remember(b"done"))
+
+
 def expire(repository: Repository, clock: ManualClock) -> None:
     """A queue whose FlowFiles live for a second."""
     repository.queues.define("brief", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1000)

@@ -15,6 +15,8 @@ from typer.core import TyperGroup
 from ullage_agent.cli.output import say, tell
 from ullage_agent.contract import ContractError
 from ullage_agent.engine import errors
+from ullage_agent.engine.reclaim.report import Report
+from ullage_agent.service.errors import CannotListen
 
 
 class ExitCode(enum.IntEnum):
@@ -28,6 +30,7 @@ class ExitCode(enum.IntEnum):
     NO_ROOM = 5
     NOT_FOUND = 6
     UNKNOWN = 7
+    CLOSED = 8
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -41,12 +44,14 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.NO_ROOM: "disk full, back-pressure or a failed write: nothing of that commit was stored",
     ExitCode.NOT_FOUND: "no such FlowFile, queue, handle or event, or its content is gone",
     ExitCode.UNKNOWN: "outcome unknown: the last commit may or may not be there, look before trying again",
+    ExitCode.CLOSED: "nothing was given back: paused, or no window of spec.maintenance is open",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C; what was committed stays",
     ExitCode.BROKEN_PIPE: "whoever read the output went away",
 }
 
 CODES: Final[dict[type[Exception], ExitCode]] = {
     ContractError: ExitCode.USAGE,
+    CannotListen: ExitCode.USAGE,
     errors.SessionMisuse: ExitCode.USAGE,
     errors.TransactionTooLarge: ExitCode.USAGE,
     errors.RepositoryLocked: ExitCode.LOCKED,
@@ -69,6 +74,8 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.EventNotFound: ExitCode.NOT_FOUND,
     errors.ReplayRefused: ExitCode.NOT_FOUND,
     errors.FlowFileNotFound: ExitCode.NOT_FOUND,
+    errors.KeyInUse: ExitCode.NO_ROOM,
+    errors.KeyReused: ExitCode.USAGE,
     errors.HandleNotFound: ExitCode.NOT_FOUND,
     errors.HandleDeleted: ExitCode.NOT_FOUND,
     errors.CommitOutcomeUnknown: ExitCode.UNKNOWN,
@@ -97,6 +104,14 @@ def message_of(error: Exception) -> str:
     return "\n".join([text, *getattr(error, "__notes__", ())])
 
 
+def end_if_closed(report: Report) -> None:
+    """Say why a run was not permitted, and end with the code for it; nothing if something was done."""
+    if report.is_closed:
+        reasons = report.refusal or "; ".join(dict.fromkeys(left.reason for left in report.left))
+        say(f"ullage: closed: {reasons}; `ullage windows` shows the windows, --override passes over them")
+        raise typer.Exit(ExitCode.CLOSED)
+
+
 class Commands(TyperGroup):
     """The group of all commands; every error passes here on its way out."""
 
@@ -117,7 +132,7 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             _discard_output()
             raise typer.Exit(ExitCode.BROKEN_PIPE) from None
-        except (errors.UllageError, ContractError, OSError) as error:
+        except (errors.UllageError, ContractError, CannotListen, OSError) as error:
             say(f"ullage: {message_of(error)}")
             raise typer.Exit(code_of(error)) from error
         return result

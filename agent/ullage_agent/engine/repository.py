@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Self
 
 from ullage_agent.contract import ContentRepositorySpec, DurabilityMode
-from ullage_agent.engine.backup import Backup, BackupReport
-from ullage_agent.engine.backup import restore as restore_backup
+from ullage_agent.engine.answers import Answers
+from ullage_agent.engine.backup import Backup, BackupReport, restore as restore_backup
 from ullage_agent.engine.check import CheckReport, check_repository
 from ullage_agent.engine.clock import Clock, SystemClock
 from ullage_agent.engine.content.reader import ContentReader
@@ -63,6 +63,9 @@ CONTENT_RESERVE_BYTES = 64 << 20
 
 class Repository:
     """An open repository. Thread-safe; sessions are not."""
+
+    on_commit: Callable[[float], None] = staticmethod(lambda _seconds: None)
+    """Gets how long each commit took, from its thread: to count."""
 
     def __init__(
         self,
@@ -124,6 +127,7 @@ class Repository:
             files, self.ledger, self.content, self._commit_if, clock, spec, self.log, self.swap_files.read
         )
         self.leases = Leases(self)
+        self.answers = Answers(self)
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
         self._backup = Backup(self)
@@ -202,6 +206,16 @@ class Repository:
         """The queue of this name, made with the defaults on first use."""
         return self.queues.queue(name)
 
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """Settings that an open repository can change: claims, archive, truncation, compaction, leases, and of flowFile
+        the checkpoints, walMaxBytes and queueDefaults. The caller sees to it that nothing else differs, and makes its
+        Maintenance anew. SessionMisuse, nothing changed, for a compaction policy that there is not.
+        """
+        self.reclamation.adopt(spec)
+        self.content.adopt(spec)
+        self.queues.adopt(spec.flow_file)
+        self.spec = spec
+
     def check(self, *, deep: bool = False, on_progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """Verify everything against everything; nothing may be committed meanwhile."""
         return check_repository(self, deep=deep, on_progress=on_progress)
@@ -248,6 +262,7 @@ class Repository:
         self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None
     ) -> int:
         """One transaction, durable when this returns its id. Only removing work may spend the reserve."""
+        began = self.clock.monotonic()
         if creates:
             self._admit_new()
         try:
@@ -258,6 +273,7 @@ class Repository:
             self._spend_reserve()
             id = self.log.append(operations, self.clock.now_millis(), validate)
         self.log.wait_durable(id)
+        self.on_commit(self.clock.monotonic() - began)
         return id
 
     def new_writer(self) -> ContentWriter:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ullage_agent.contract import IndexedField
-from ullage_agent.contract import Provenance as ProvenanceSettings
+from ullage_agent.contract import IndexedField, Provenance as ProvenanceSettings
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import ProvenanceDamaged
 from ullage_agent.engine.files import Files, read_file, replace_file

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from ullage_agent.engine.errors import ProvenanceDamaged, SessionMisuse
-from ullage_agent.engine.model import EventRun, EventType, FlowFile, Operation, parse_uuid
-from ullage_agent.engine.model import Events as LoggedEvents
+from ullage_agent.engine.model import EventRun, Events as LoggedEvents, EventType, FlowFile, Operation, parse_uuid
 from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS, from_table
 from ullage_agent.engine.provenance.events import ProvenanceEvent
 from ullage_agent.engine.provenance.filters import candidates, filter_columns

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from ullage_agent.contract import OnFull
-from ullage_agent.contract import Provenance as ProvenanceSettings
+from ullage_agent.contract import OnFull, Provenance as ProvenanceSettings
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import RepositoryDamaged
 from ullage_agent.engine.files import Files, discard_partial, make_directories
