@@ -77,6 +77,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     socket_files: int = 256
     """Descriptors that one connection's client may hold: many programs may open 1,024 in all."""
 
+    flight_calls: int = 32
+    """Calls and streams of Arrow Flight at work; each holds a few batches."""
+
     stop_seconds: float = 30.0
     """What a graceful stop waits for requests under way; then they are cut off, and nothing acknowledged is lost."""
 
