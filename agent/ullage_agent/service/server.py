@@ -20,6 +20,7 @@ import uvicorn
 
 from ullage_agent.contract import ContentRepository, ContractError
 from ullage_agent.service.access import Authenticator
+from ullage_agent.service.bulk import Bulk
 from ullage_agent.service.errors import CannotListen, ReloadRefused
 from ullage_agent.service.host import Host
 from ullage_agent.service.http.app import make_app
@@ -62,6 +63,7 @@ class Server:
         self.limits = _within_descriptors(limits)
         self.host = Host(self._document, on_failure=self._maintenance_failed)
         self.urls: list[str] = []
+        self.bulk: Bulk | None = None
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_problem = ""
@@ -92,6 +94,9 @@ class Server:
 
     async def _serve(self, listening: Listening, authenticator: Authenticator, sock: socket.socket) -> None:
         served = Served(self.host, authenticator, self.limits, self.node)
+        self.bulk = await asyncio.to_thread(
+            Bulk, self.host.repository, authenticator, self.limits, listening, self.node, served.runs.all
+        )
         loop = asyncio.get_running_loop()
         reload = asyncio.Event()
         self._loop = loop
@@ -114,6 +119,7 @@ class Server:
             watching.cancel()
             server.should_exit = True
             await serving
+            await asyncio.to_thread(self.bulk.stop)
             await asyncio.to_thread(served.close)
             self._log.info("stopped")
 
