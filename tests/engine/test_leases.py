@@ -285,3 +285,41 @@ def test_many_readers_writers_and_a_reclaimer(workshop: Workshop) -> None:
     assert crowd.failures == []
     assert crowd.read_count > 100
     assert crowd.freed_bytes > 0
+
+
+def test_a_lease_grows_and_shrinks(workshop: Workshop) -> None:
+    """What it takes in is held from then on, over a restart too; what it leaves out is given back."""
+    repository = workshop.make(**LOOSE)
+    dropped = fill(repository)
+    first, second = sorted({claim.resource for claim in dropped})
+    lease = repository.leases.acquire("reader", HOUR, [first], holds_files=True)
+
+    repository.leases.hold(lease.id, [first, second])
+    repository = workshop.crash()
+    repository.queues.drop(repository.queue("drop"))
+    held = reclaim(repository)
+    repository.leases.hold(lease.id, [second])
+    freed = reclaim(repository)
+
+    assert (held, freed > 0) == (0, True)
+    assert [found.resources for found in repository.leases.all()] == [(second,)]
+    repository.leases.release(lease.id)
+    assert reclaim(repository) > 0
+
+
+def test_a_lease_does_not_grow_over_what_is_gone(workshop: Workshop) -> None:
+    """Nothing new that is dead, nothing at all once it has ended, and no snapshot in disguise."""
+    repository = workshop.make(**LOOSE)
+    fill(repository)
+    lease = acquire(repository, "resources")
+    snapshot = acquire(repository, "snapshot")
+
+    with pytest.raises(ClaimGone):
+        repository.leases.hold(lease.id, [*lease.resources, 99])
+    with pytest.raises(LeaseRefused, match="0 resource claims"):
+        repository.leases.hold(lease.id, [])
+    with pytest.raises(LeaseRefused, match="snapshot"):
+        repository.leases.hold(snapshot.id, lease.resources)
+    repository.leases.revoke(lease.id)
+    with pytest.raises(LeaseLost):
+        repository.leases.hold(lease.id, lease.resources)

@@ -33,6 +33,7 @@ from ullage_agent.engine.flowfile.swap import SwapFiles
 from ullage_agent.engine.handles import HandleStore
 from ullage_agent.engine.leases import Leases
 from ullage_agent.engine.model import FlowFile, IndexCeiling, Operation
+from ullage_agent.engine.moment import Moment, take_moment
 from ullage_agent.engine.opening import (
     FLOWFILE,
     SWAP,
@@ -243,6 +244,10 @@ class Repository:
         if not self._keeps_swaps:
             self._remove_retired_swaps(covered)
         self._grow_reserves()
+
+    def moment(self) -> Moment:
+        """Everything that was committed up to one durable transaction; see `moment.py`."""
+        return take_moment(self)
 
     def backup(self, destination: str, on_progress: Callable[[int, int], None] = lambda _d, _t: None) -> BackupReport:
         """Bring the backup in a directory up to date while sessions go on; see `Backup.write`."""
