@@ -9,12 +9,20 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.control_plane import ControlPlane, control_plane_running
+from tests.cluster.fleet import Fleet, fleet_running
 
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     """etcd, API server, controllers and scheduler; no node."""
     with control_plane_running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Iterator[Fleet]:
+    """A control plane of its own with kwok: `fleet.add_nodes(100)`."""
+    with fleet_running() as cluster:
         yield cluster
 
 

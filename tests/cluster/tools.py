@@ -89,7 +89,7 @@ TOOLS = {
 }
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm")
-FLEET = (*CONTROL_PLANE, "kwok")
+LEVELS = {"control-plane": CONTROL_PLANE, "fleet": (*CONTROL_PLANE, "kwok")}
 
 
 def tool(name: str) -> Path:
