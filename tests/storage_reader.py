@@ -208,7 +208,7 @@ class StorageReader:
             elif tag == 21:
                 self._tell(fields[0], fields[2])
             else:
-                _require(tag in (8, 20, 23, 24), f"operation {tag} is unknown")
+                _require(tag in (8, 20, 23, 24, 25), f"operation {tag} is unknown")
 
     def _change(self, tag: int, fields: list[Any]) -> None:
         if tag == 1:

@@ -41,6 +41,7 @@ KINDS = {
     22: model.Relocation,
     23: model.Lease,
     24: model.LeaseEnd,
+    25: model.Answer,
 }
 PARTS = (model.ContentClaim, model.Content, model.SwapShare, model.EventRun)
 LIMITS = {

@@ -17,24 +17,45 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from ullage_agent.provenance_sections import IndexedField as IndexedField
-from ullage_agent.provenance_sections import OnFull as OnFull
-from ullage_agent.provenance_sections import Provenance as Provenance
-from ullage_agent.provenance_sections import directory_problems
-from ullage_agent.sections import DNS_LABEL, Percentage, Section
-from ullage_agent.space_sections import Compaction as Compaction
-from ullage_agent.space_sections import CompactionTrigger as CompactionTrigger
-from ullage_agent.space_sections import Leases as Leases
-from ullage_agent.space_sections import Punch as Punch
-from ullage_agent.units import Duration as Duration  # part of the contract: whoever reads it has them
-from ullage_agent.units import Quantity as Quantity
-from ullage_agent.window_sections import Emergency as Emergency
-from ullage_agent.window_sections import Maintenance as Maintenance
-from ullage_agent.window_sections import MaintenanceOperation as MaintenanceOperation
-from ullage_agent.window_sections import Overrun as Overrun
-from ullage_agent.window_sections import Window as Window
-from ullage_agent.window_sections import WindowKind as WindowKind
-from ullage_agent.window_sections import window_problems
+from ullage_agent.provenance_sections import (
+    IndexedField as IndexedField,
+    OnFull as OnFull,
+    Provenance as Provenance,
+    directory_problems,
+)
+from ullage_agent.sections import DNS_LABEL, Section
+from ullage_agent.service_sections import (
+    Auth as Auth,
+    AuthMode as AuthMode,
+    MetricsAccess as MetricsAccess,
+    Service as Service,
+    Tls as Tls,
+    TlsMode as TlsMode,
+    listen_address as listen_address,
+    service_problems,
+)
+from ullage_agent.space_sections import (
+    Archive as Archive,
+    Compaction as Compaction,
+    CompactionTrigger as CompactionTrigger,
+    Leases as Leases,
+    Punch as Punch,
+    Truncation as Truncation,
+    TruncationMode as TruncationMode,
+)
+from ullage_agent.units import (
+    Duration as Duration,  # part of the contract: whoever reads it has them
+    Quantity as Quantity,
+)
+from ullage_agent.window_sections import (
+    Emergency as Emergency,
+    Maintenance as Maintenance,
+    MaintenanceOperation as MaintenanceOperation,
+    Overrun as Overrun,
+    Window as Window,
+    WindowKind as WindowKind,
+    window_problems,
+)
 
 GROUP: Final = "ullage.dev"
 VERSION: Final = "v1alpha1"
@@ -43,15 +64,16 @@ KIND: Final = "ContentRepository"
 
 DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
-RESERVED_PATHS: Final = frozenset({"flowfile", "swap", "provenance", "lock", "ullage.json"})
+SOCKET_NAME: Final = "ullage.sock"
+
+RESERVED_PATHS: Final = frozenset({"flowfile", "swap", "provenance", "lock", "ullage.json", SOCKET_NAME})
 """What the root keeps for itself: no container may lie there."""
 
 LATER: Final[dict[str, frozenset[str]]] = {
     "spec": frozenset(
         {
             *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-            *("service", "tls", "auth", "planning"),
-            *("deletionPolicy", "updateStrategy"),
+            *("planning", "deletionPolicy", "updateStrategy"),
         }
     ),
     "spec.storage": frozenset({"localPersistentVolume"}),
@@ -73,13 +95,6 @@ class DurabilityMode(enum.StrEnum):
     INTERVAL = "Interval"
 
 
-class TruncationMode(enum.StrEnum):
-    """When a dead tail is cut off."""
-
-    PRESSURE = "Pressure"
-    EAGER = "Eager"
-
-
 class QueuePriority(enum.StrEnum):
     """Which FlowFile of a queue comes first."""
 
@@ -98,6 +113,9 @@ CHOICES: Final[dict[str, type[enum.StrEnum]]] = {
     "spec.maintenance.windows[].operations[]": MaintenanceOperation,
     "spec.maintenance.windows[].overrun": Overrun,
     "spec.provenance.onFull": OnFull,
+    "spec.tls.mode": TlsMode,
+    "spec.auth.mode": AuthMode,
+    "spec.auth.metrics": MetricsAccess,
 }
 """For the message of a wrong one."""
 
@@ -184,36 +202,6 @@ class Durability(Section, frozen=True, kw_only=True):
     each answer."""
 
 
-class Archive(Section, frozen=True, kw_only=True):
-    """Dead content, kept for replay."""
-
-    enabled: bool = True
-    """Move resource claims without claimants to the archive; false: delete them (NiFi:
-    nifi.content.repository.archive.enabled)."""
-
-    max_retention_period: Duration = Duration(12 * 3_600_000)
-    """How long the archive keeps content, unless the volume fills up before. Half a day lets the night's flow
-    be replayed in the morning (NiFi: nifi.content.repository.archive.max.retention.period)."""
-
-    max_usage_percentage: Percentage = 50
-    """Per cent of the volume, or of the container's capacity: above it the archive goes, oldest first (NiFi:
-    nifi.content.repository.archive.max.usage.percentage)."""
-
-    backpressure_percentage: Percentage = 90
-    """Per cent used from which writers wait, then fail; also with an empty archive, unlike NiFi. Above
-    maxUsagePercentage, so that the archive always goes first (NiFi:
-    nifi.content.repository.archive.backpressure.percentage)."""
-
-    cleanup_frequency: Duration = Duration(60_000)
-    """Time between two runs of the archive's cleaner (NiFi:
-    nifi.content.repository.archive.cleanup.frequency)."""
-
-    partial: bool = False
-    """Let the retention cover the dead parts of resource claims that are still in use too: nothing of them is
-    truncated before it ends. Off, because such tails are the largest part of the space to win (NiFi:
-    none)."""
-
-
 class QueueDefaults(Section, frozen=True, kw_only=True):
     """What a queue has that says nothing else."""
 
@@ -261,24 +249,6 @@ class FlowFileSettings(Section, frozen=True, kw_only=True):
     """What a queue has that says nothing else (NiFi: the defaults of a connection)."""
 
 
-class Truncation(Section, frozen=True, kw_only=True):
-    """Cutting off dead tails of resource claims that are still in use."""
-
-    enabled: bool = True
-    """Truncate at all (NiFi: nifi.content.claim.truncation.enabled)."""
-
-    mode: TruncationMode = TruncationMode.PRESSURE
-    """Pressure: only when the archive was cleared and usage is above the threshold, as NiFi does. Eager: at
-    once; skips the archive's retention, never that of deleted handles."""
-
-    usage_threshold_percentage: Percentage = 50
-    """Per cent used above which Pressure truncates. The archive's own limit, since the archive goes first
-    (NiFi: nifi.content.repository.archive.max.usage.percentage)."""
-
-    frequency: Duration = Duration(60_000)
-    """Time between two runs of the truncation (NiFi: a constant, the same)."""
-
-
 class ContentRepositorySpec(Section, frozen=True, kw_only=True):
     """The wish: everything the engine obeys."""
 
@@ -292,6 +262,9 @@ class ContentRepositorySpec(Section, frozen=True, kw_only=True):
     maintenance: Maintenance = Maintenance()
     provenance: Provenance = Provenance()
     leases: Leases = Leases()
+    service: Service = Service()
+    tls: Tls = Tls()
+    auth: Auth = Auth()
 
     def __post_init__(self) -> None:
         """Hold the rules that join several fields, or that a bare type cannot say."""
@@ -300,14 +273,21 @@ class ContentRepositorySpec(Section, frozen=True, kw_only=True):
             *_minimum_problems(self),
             *_order_problems(self),
             *window_problems(self.maintenance),
+            *service_problems(self.service, self.tls, self.auth),
         ]
         if problems:
             raise ContractError("; ".join(problems))
 
     @classmethod
     def embedded(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the defaults on a local folder, with one container `c1` in it."""
-        return cls(storage=Storage(host_path=HostPath(path=os.path.abspath(path))))
+        """Return the defaults on a local folder, with one container `c1` in it, for this machine alone."""
+        root = os.path.abspath(path)
+        return cls(
+            storage=Storage(host_path=HostPath(path=root)),
+            service=Service(socket_path=posixpath.join(root, SOCKET_NAME)),
+            tls=Tls(mode=TlsMode.NONE),
+            auth=Auth(mode=AuthMode.NONE),
+        )
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):

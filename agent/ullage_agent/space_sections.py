@@ -1,4 +1,6 @@
-"""The contract's settings of what gives space back: compaction, holes and leases (see contract.py)."""
+"""The contract's settings of what keeps space and gives it back: archive, truncation, compaction, holes and leases (see
+contract.py).
+"""
 
 import enum
 from typing import Annotated
@@ -9,12 +11,67 @@ from ullage_agent.sections import Percentage, Section
 from ullage_agent.units import Duration, Quantity
 
 
+class TruncationMode(enum.StrEnum):
+    """When a dead tail is cut off."""
+
+    PRESSURE = "Pressure"
+    EAGER = "Eager"
+
+
 class CompactionTrigger(enum.StrEnum):
     """What may begin a run of compaction."""
 
     PERIODIC = "Periodic"
     ADMIN = "Admin"
     PRESSURE = "Pressure"
+
+
+class Archive(Section, frozen=True, kw_only=True):
+    """Dead content, kept for replay."""
+
+    enabled: bool = True
+    """Move resource claims without claimants to the archive; false: delete them (NiFi:
+    nifi.content.repository.archive.enabled)."""
+
+    max_retention_period: Duration = Duration(12 * 3_600_000)
+    """How long the archive keeps content, unless the volume fills up before. Half a day lets the night's flow
+    be replayed in the morning (NiFi: nifi.content.repository.archive.max.retention.period)."""
+
+    max_usage_percentage: Percentage = 50
+    """Per cent of the volume, or of the container's capacity: above it the archive goes, oldest first (NiFi:
+    nifi.content.repository.archive.max.usage.percentage)."""
+
+    backpressure_percentage: Percentage = 90
+    """Per cent used from which writers wait, then fail; also with an empty archive, unlike NiFi. Above
+    maxUsagePercentage, so that the archive always goes first (NiFi:
+    nifi.content.repository.archive.backpressure.percentage)."""
+
+    cleanup_frequency: Duration = Duration(60_000)
+    """Time between two runs of the archive's cleaner (NiFi:
+    nifi.content.repository.archive.cleanup.frequency)."""
+
+    partial: bool = False
+    """Let the retention cover the dead parts of resource claims that are still in use too: nothing of them is
+    truncated before it ends. Off, because such tails are the largest part of the space to win (NiFi:
+    none)."""
+
+
+class Truncation(Section, frozen=True, kw_only=True):
+    """Cutting off dead tails of resource claims that are still in use."""
+
+    enabled: bool = True
+    """Truncate at all (NiFi: nifi.content.claim.truncation.enabled)."""
+
+    mode: TruncationMode = TruncationMode.PRESSURE
+    """Pressure: only when the archive was cleared and usage is above the threshold, as NiFi does. Eager: at
+    once; skips the archive's retention, never that of deleted handles."""
+
+    usage_threshold_percentage: Percentage = 50
+    """Per cent used above which Pressure truncates. The archive's own limit, since the archive goes first
+    (NiFi: nifi.content.repository.archive.max.usage.percentage)."""
+
+    frequency: Duration = Duration(60_000)
+    """Time between two runs of the truncation (NiFi: a constant, the same)."""
 
 
 class Punch(Section, frozen=True, kw_only=True):

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from tests.agent.test_cli import root as root  # the fixture
-from tests.agent.test_cli import spec_of, ullage, ullage_json
+from tests.agent.test_cli import (
+    root as root,  # the fixture
+    spec_of,
+    ullage,
+    ullage_json,
+)
 from ullage_agent.cli.reclaim import _seconds_until
 from ullage_agent.engine.repository import Repository
 

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ullage_agent import contract
 from ullage_agent.contract import (
@@ -365,7 +364,7 @@ def test_the_documentation_names_every_field_and_default() -> None:
     document = contract.dump(ContentRepository(metadata=Metadata(name="flows")))
 
     rows = re.findall(r"^\| `(spec\.[^`]+)` \| [^|]+ \| `([^`]+)` \|", text, flags=re.MULTILINE)
-    expected = {path: json.dumps(value).strip('"') for path, value in flat(document["spec"], "spec")}
+    expected = {path: json.dumps(value).strip('"') or '""' for path, value in flat(document["spec"], "spec")}
 
     assert dict(rows) == expected
     assert len(rows) == len(expected)

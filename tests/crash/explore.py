@@ -113,6 +113,8 @@ def state_of(repository: Repository) -> State:
             record.deleted_millis,
             content_bytes,
         )
+    for answer in repository.ledger.answers.all():
+        found[b"answer " + answer.key] = (answer.request, answer.answer)
     found[EVENTS] = (history_of(repository),)
     return found
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 
 from tests.support import ManualClock
-from ullage_agent.engine.errors import UllageError
+from ullage_agent.engine.errors import ReplayRefused, UllageError
 from ullage_agent.engine.maintenance import Maintenance
 from ullage_agent.engine.model import Action, EventType, FlowFile
 from ullage_agent.engine.provenance.query import Query
+from ullage_agent.engine.provenance.replay import Reason
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.session import ProcessSession
 from ullage_agent.engine.testing import Call, CrashFiles
@@ -165,13 +166,19 @@ def retain(repository: Repository, clock: ManualClock) -> None:
 
 
 def replay(type: EventType, queue: str = "") -> Step:
-    """The last event of a type is replayed if it still can be; a refusal changes nothing."""
+    """The last event of a type is replayed if it still can be; a refusal changes nothing.
+
+    No workload damages content: whatever cannot be read is the error that the disk was told to give.
+    """
 
     def step(repository: Repository, clock: ManualClock) -> None:
         page = repository.history.query(Query(types=(type,), newest_first=True, limit=1))
         for event in page.events:
-            if repository.history.refusal(event, queue) is None:
+            refusal = repository.history.refusal(event, queue)
+            if refusal is None:
                 repository.history.replay(event, queue)
+            elif refusal.reason is Reason.UNREADABLE:
+                raise ReplayRefused(refusal.reason, refusal.message)
 
     return step
 
@@ -245,6 +252,20 @@ def handles(repository: Repository, clock: ManualClock) -> None:
     repository.handles.purge()
 
 
+def answered(repository: Repository, clock: ManualClock) -> None:
+    """Writes with idempotency keys, and their repeats: each is carried out once."""
+    for number in (1, 2, 2, 1):
+        with repository.answers.once(bytes([number]) * 32, b"put") as once:
+            if once.first is None:
+                put = repository.handles.begin()
+                put.write(patterned(300 * number))
+                put.commit(also=lambda made, once=once: once.remember(made[0].encode()))  # type: ignore[misc]
+    with repository.answers.once(b"3" * 32, b"commit") as once, repository.session() as session:
+        if once.first is None:
+            session.transfer(session.write(session.create(), patterned(50)), "answered")
+            session.commit(once.remember(b"done"))
+
+
 def expire(repository: Repository, clock: ManualClock) -> None:
     """A queue whose FlowFiles live for a second."""
     repository.queues.define("brief", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1000)
@@ -308,8 +329,12 @@ def leave(*sizes: int) -> Step:
 
     def step(repository: Repository, clock: ManualClock) -> None:
         session = repository.session()
-        for size in sizes:
-            _written(session, size)
+        try:
+            for size in sizes:
+                _written(session, size)
+        except BaseException:  # then it is not left: the process goes on
+            session.rollback()
+            raise
 
     return step
 

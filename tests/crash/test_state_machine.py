@@ -5,8 +5,7 @@ import random
 from dataclasses import dataclass, field
 from itertools import islice
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.crash.failing import require_no_leaks

@@ -11,6 +11,7 @@ from tests.crash.steps import (
     LARGE,
     Step,
     adopt,
+    answered,
     brief,
     broken,
     change,
@@ -263,6 +264,8 @@ DRAINS: list[Step | Restart] = [
     put("a", 30),
 ]
 
+ANSWERS: list[Step] = [answered, put("a", 50), checkpoint, answered, maintain(120)]
+
 REPLAYS: list[Step | Restart] = [
     put("mixed", 300, LARGE),
     put("kept", 100, LARGE),
@@ -427,6 +430,7 @@ WORKLOADS = {
         Workload("rewrite errors", REWRITE_ERRORS),
         Workload("errors", ERRORS),
         Workload("backups", BACKUPS),
+        Workload("answers", ANSWERS),
         Workload("drains", DRAINS, DRAINED),
         Workload("replays", REPLAYS),
         Workload("replays, archived", REPLAYS, KEEPING),

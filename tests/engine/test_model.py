@@ -4,8 +4,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ullage_agent.engine import model
 from ullage_agent.engine.model import (

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tests.service.test_settings_matter import CASES as SERVICE_CASES
 from tests.support import Workshop, content_sizes, put_all
 from ullage_agent.contract import (
     CompactionTrigger,
@@ -15,7 +16,6 @@ from ullage_agent.contract import (
     DurabilityMode,
     Duration,
     Emergency,
-    HostPath,
     MaintenanceOperation,
     OnFull,
     Punch,
@@ -495,6 +495,5 @@ def _leaves(kind: type, path: str = "") -> list[str]:
 
 
 def test_no_field_of_the_contract_is_left_out() -> None:
-    """The cases above name every field there is, so that a new one must come with its effect."""
-    assert HostPath().path
-    assert {*CASES, "storage.hostPath.path"} == set(_leaves(ContentRepositorySpec))
+    """The cases here, and those of the service, name every field there is: a new one must come with its effect."""
+    assert {*CASES, *SERVICE_CASES, "storage.hostPath.path"} == set(_leaves(ContentRepositorySpec))

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ullage_agent import __version__
-from ullage_agent.cli import backup, demo, get, listing, provenance, put, reclaim, upkeep, windows
+from ullage_agent.cli import backup, demo, get, listing, provenance, put, reclaim, serve, upkeep, windows
 from ullage_agent.cli.exits import Commands, ExitCode
 
 app = typer.Typer(
@@ -34,7 +34,7 @@ def ullage(
     """A content repository that gives the space of dead content back."""
 
 
-CONTENT, SPACE, OTHER = "Content", "Space", "Other"
+CONTENT, SPACE, SERVICE, OTHER = "Content", "Space", "Service", "Other"
 
 app.command(rich_help_panel=CONTENT)(upkeep.init)
 app.command(rich_help_panel=CONTENT)(put.put)
@@ -49,6 +49,8 @@ app.command(rich_help_panel=SPACE)(upkeep.truncate)
 app.command(rich_help_panel=SPACE)(upkeep.clean)
 app.command(rich_help_panel=SPACE)(windows.windows)
 app.add_typer(provenance.app, name="provenance", rich_help_panel=OTHER)
+app.command(rich_help_panel=SERVICE)(serve.serve)
+app.command(rich_help_panel=SERVICE)(serve.token)
 app.command(rich_help_panel=OTHER)(upkeep.check)
 app.command(rich_help_panel=OTHER)(upkeep.checkpoint)
 app.command(rich_help_panel=OTHER)(backup.backup)

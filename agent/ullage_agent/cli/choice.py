@@ -9,7 +9,7 @@ import typer
 
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import say, size
-from ullage_agent.contract import ContentRepositorySpec, ContractError, load_yaml
+from ullage_agent.contract import ContentRepository, ContentRepositorySpec, ContractError, Metadata, load_yaml
 from ullage_agent.engine.repository import Repository
 
 Root = Annotated[
@@ -41,16 +41,21 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout;
 
 def chosen_spec(ctx: typer.Context, root: Path | None, config: Path | None) -> ContentRepositorySpec:
     """The spec of the chosen repository. What the command line says beats the environment; there is no default."""
+    return chosen_document(ctx, root, config).spec
+
+
+def chosen_document(ctx: typer.Context, root: Path | None, config: Path | None) -> ContentRepository:
+    """The same with its name."""
     if root is not None and config is not None:
         is_root = _is_on_command_line(ctx, "root")
         if is_root == _is_on_command_line(ctx, "config"):
             raise typer.BadParameter("--root and --config (or ULLAGE_ROOT and ULLAGE_CONFIG) exclude each other")
         root, config = (root, None) if is_root else (None, config)
     if root is not None:
-        return ContentRepositorySpec.embedded(root)
+        return ContentRepository(metadata=Metadata(name="embedded"), spec=ContentRepositorySpec.embedded(root))
     if config is not None:
         try:
-            return load_yaml(config.read_text(encoding="utf-8")).spec
+            return load_yaml(config.read_text(encoding="utf-8"))
         except (ContractError, UnicodeDecodeError) as error:
             raise ContractError(f"{config}: {error}") from error
     raise typer.BadParameter("which repository? Say --root DIR or --config FILE, or set ULLAGE_ROOT or ULLAGE_CONFIG")

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from ullage_agent.cli.output import say, tell
 from ullage_agent.contract import ContractError
 from ullage_agent.engine import errors
+from ullage_agent.service.errors import CannotListen
 
 
 class ExitCode(enum.IntEnum):
@@ -47,6 +48,7 @@ MEANINGS: Final[dict[ExitCode, str]] = {
 
 CODES: Final[dict[type[Exception], ExitCode]] = {
     ContractError: ExitCode.USAGE,
+    CannotListen: ExitCode.USAGE,
     errors.SessionMisuse: ExitCode.USAGE,
     errors.TransactionTooLarge: ExitCode.USAGE,
     errors.RepositoryLocked: ExitCode.LOCKED,
@@ -69,6 +71,8 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.EventNotFound: ExitCode.NOT_FOUND,
     errors.ReplayRefused: ExitCode.NOT_FOUND,
     errors.FlowFileNotFound: ExitCode.NOT_FOUND,
+    errors.KeyInUse: ExitCode.NO_ROOM,
+    errors.KeyReused: ExitCode.USAGE,
     errors.HandleNotFound: ExitCode.NOT_FOUND,
     errors.HandleDeleted: ExitCode.NOT_FOUND,
     errors.CommitOutcomeUnknown: ExitCode.UNKNOWN,
@@ -117,7 +121,7 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             _discard_output()
             raise typer.Exit(ExitCode.BROKEN_PIPE) from None
-        except (errors.UllageError, ContractError, OSError) as error:
+        except (errors.UllageError, ContractError, CannotListen, OSError) as error:
             say(f"ullage: {message_of(error)}")
             raise typer.Exit(code_of(error)) from error
         return result

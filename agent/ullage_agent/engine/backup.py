@@ -23,7 +23,7 @@ from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.containers import Container
 from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.errors import ContentMissing, FormatTooNew, RepositoryDamaged, SessionMisuse
-from ullage_agent.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
+from ullage_agent.engine.files import COPY_BYTES, PARTIAL_SUFFIX, Files, make_directories, read_file, replace_file
 from ullage_agent.engine.flowfile.swap import SwapFiles
 from ullage_agent.engine.model import Action, FlowFile, Operation, Relocation, ResourceClaim, SwapOut
 from ullage_agent.engine.opening import FLOWFILE, IDENTITY, SWAP, RepositoryIdentity, containers_of
@@ -436,7 +436,7 @@ def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> M
         if manifest.identity.repository != identity.repository:
             raise SessionMisuse(f"{destination} holds a backup of repository {manifest.identity.repository}")
         return manifest
-    ours = {CONTENT, FLOWFILE, SWAP, PROVENANCE, MANIFEST + ".partial"}
+    ours = {CONTENT, FLOWFILE, SWAP, PROVENANCE, MANIFEST + PARTIAL_SUFFIX}
     if foreign := [name for name in files.list_directory(destination) if name not in ours]:
         raise SessionMisuse(f"{destination} is not empty ({foreign[0]}), and no backup: choose another directory")
     return None

@@ -95,6 +95,14 @@ class LeaseLost(UllageError):
     """The lease has expired, or was revoked or released: what was read under it must be discarded."""
 
 
+class KeyInUse(UllageError):
+    """A request with this idempotency key is under way: its outcome is not known yet."""
+
+
+class KeyReused(UllageError):
+    """The idempotency key belongs to another request, whose answer would be wrong for this one."""
+
+
 class HandleNotFound(UllageError):
     """No handle with this id was ever stored, or it was purged and forgotten."""
 

@@ -359,15 +359,18 @@ def make_directories(files: Files, path: str) -> None:
         files.sync_directory(os.path.dirname(directory))
 
 
+PARTIAL_SUFFIX = ".partial"
+"""Follows the name of a file whose new content is being written beside it."""
+
+
 def replace_file(files: Files, path: str, data: bytes) -> None:
     """Put `data` at `path` atomically and durably: after a crash the old content or the new, never a part.
 
     write <path>.partial | sync | rename over <path> | sync directory
                                   ^ commit point of the content, durable after the last step
     """
-    partial = path + ".partial"
-    if files.exists(partial):
-        files.unlink(partial)
+    discard_partial(files, path)
+    partial = path + PARTIAL_SUFFIX
     file = files.create(partial)
     try:
         file.write(data, 0)
@@ -376,6 +379,12 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
         file.close()
     files.rename(partial, path)
     files.sync_directory(os.path.dirname(path))
+
+
+def discard_partial(files: Files, path: str) -> None:
+    """Remove what a `replace_file` that failed or was killed left behind. A crash may bring it back."""
+    if files.exists(path + PARTIAL_SUFFIX):
+        files.unlink(path + PARTIAL_SUFFIX)
 
 
 def read_file(files: Files, path: str) -> bytes:

@@ -11,10 +11,11 @@ import heapq
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import IO, NamedTuple, Protocol
 
 from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.content.reader import ContentReader, ContentStream
+from ullage_agent.engine.content.reader import WINDOW_BLOCKS, ContentReader, ContentStream
 from ullage_agent.engine.content.writer import ContentWriter
 from ullage_agent.engine.errors import (
     ClaimGone,
@@ -48,6 +49,12 @@ COMPONENT = "handles"
 PURGE_SLICE = 1_000
 """Handles one purging transaction removes."""
 
+Attributes = dict[str, str] | Sequence[dict[str, str]] | None
+"""Of a batch: for all, or one mapping each."""
+
+Also = Callable[[list[str]], Sequence[Operation]]
+"""What stands in the transaction of a put beside it, from the ids."""
+
 
 class HandleHead(NamedTuple):
     """What is known of a handle without reading its content."""
@@ -58,6 +65,38 @@ class HandleHead(NamedTuple):
     entry_millis: int
     expires_millis: int
     deleted_millis: int
+
+
+class HandlePut:
+    """One content on its way to become a handle: `write` as often as it takes, then `commit` or `abandon`.
+
+    Up to spec.claims.largeClaim of it is held in memory, and takes no file from anybody. One thread at a time.
+    """
+
+    def __init__(self, writer: ContentWriter, lifetime: Lifetime, commit_new: Callable[..., list[str]]) -> None:
+        """Use `HandleStore.begin`."""
+        self.writer = writer
+        self._stream = writer.stream(lifetime)
+        self._commit_new = commit_new
+
+    @property
+    def length(self) -> int:
+        """Bytes written so far."""
+        return self._stream.length
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append. After an error only `abandon` is left."""
+        self._stream.write(data)
+
+    def commit(self, attributes: dict[str, str] | None = None, ttl_millis: int = 0, also: Also = lambda _: ()) -> str:
+        """Make it durable; the id. If this raises, there is no handle, or the outcome is not known."""
+        with _given_up(self.writer):
+            claim = self._stream.close().claim
+        return self._commit_new(self.writer, [claim], attributes, ttl_millis, also)[0]
+
+    def abandon(self) -> None:
+        """Give it up: what was written is dead."""
+        self.writer.release(committed=False)
 
 
 class HandleHost(Protocol):
@@ -100,22 +139,40 @@ class HandleStore:
         """Store one content durably; returns its id. `ttl_millis` 0: it never expires."""
         if isinstance(content, bytes):
             return self.put_many([content], attributes, ttl_millis, lifetime)[0]
-        return self._put(lambda writer: [_stream_in(writer, content, lifetime)], attributes, ttl_millis)[0]
+        put = self.begin(lifetime)
+        with _given_up(put.writer):
+            while piece := content.read(COPY_BYTES):
+                put.write(piece)
+        return put.commit(attributes, ttl_millis)
 
     def put_many(
         self,
         contents: list[bytes],
-        attributes: dict[str, str] | None = None,
+        attributes: Attributes = None,
         ttl_millis: int = 0,
         lifetime: Lifetime = Lifetime.DEFAULT,
+        also: Also = lambda _: (),
     ) -> list[str]:
-        """Store a batch: one content append, one transaction, one sync."""
+        """Store a batch: one content append, one transaction, one sync. `attributes` are for all, or one mapping each;
+        `also` gets the ids, and stands in the same transaction.
+        """
         if not contents:
             return []
-        return self._put(lambda writer: writer.put_many(contents, lifetime), attributes, ttl_millis)
+        if not isinstance(attributes, dict) and attributes is not None and len(attributes) != len(contents):
+            raise SessionMisuse(f"{len(contents)} contents came with attributes for {len(attributes)}")
+        writer = self._host.new_writer()
+        with _given_up(writer):
+            claims = writer.put_many(contents, lifetime)
+        return self._commit_new(writer, claims, attributes, ttl_millis, also)
 
-    def get(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
-        """The content or a range of it; the claim is pinned until the stream is closed."""
+    def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> "HandlePut":
+        """A content that comes piece by piece, from one thread or several that take turns; see `HandlePut`."""
+        return HandlePut(self._host.new_writer(), lifetime, self._commit_new)
+
+    def get(self, id: str, start: int = 0, size: int | None = None, *, blocks: int = WINDOW_BLOCKS) -> ContentStream:
+        """The content or a range of it, read `blocks` blocks of 256 KiB at a time; the claim is pinned until the stream
+        is closed.
+        """
         record = self.record(parse_handle(id))
         size = record.size - start if size is None else size
         if not 0 <= start <= start + size <= record.size:
@@ -127,7 +184,7 @@ class HandleStore:
             self._host.ledger.pin([claim])
         except ClaimGone as error:
             raise HandleNotFound(f"handle {id} was purged just now") from error
-        pieces = self._host.reader.stream(claim, record.start + start, size)
+        pieces = self._host.reader.stream(claim, record.start + start, size, blocks=blocks)
         return ContentStream(pieces, size, lambda: self._host.ledger.unpin([claim]))
 
     def head(self, id: str) -> HandleHead:
@@ -142,25 +199,28 @@ class HandleStore:
             record.deleted_millis,
         )
 
-    def delete(self, id: str) -> None:
-        """Leave a tombstone. HandleDeleted if there is one already."""
+    def delete(self, id: str, also: Sequence[Operation] = ()) -> None:
+        """Leave a tombstone. HandleDeleted if there is one already. `also` stands in the same transaction."""
         uuid = parse_handle(id)
         with self._changing([uuid]):
             millis = self._host.clock.now_millis()
+            told = self._events(EventType.DROP, [uuid], "the handle was deleted")
             self._host.commit(
-                [Update(uuid, deleted_millis=millis), *self._events(EventType.DROP, [uuid], "the handle was deleted")],
+                [*also, Update(uuid, deleted_millis=millis), *told],
                 creates=False,
                 validate=lambda: self._require_readable(uuid),
             )
             self._schedule(self._find(uuid))
 
-    def undelete(self, id: str) -> None:
+    def undelete(self, id: str, also: Sequence[Operation] = ()) -> None:
         """Bring a deleted handle back; HandleNotFound once it was purged, decided right before the commit."""
         uuid = parse_handle(id)
         with self._changing([uuid]):
             told = self._events(EventType.ADDINFO, [uuid], "the handle was undeleted")
             self._host.commit(
-                [Update(uuid, deleted_millis=0), *told], creates=False, validate=lambda: self._require_deleted(uuid)
+                [*also, Update(uuid, deleted_millis=0), *told],
+                creates=False,
+                validate=lambda: self._require_deleted(uuid),
             )
             self._schedule(self._find(uuid))
 
@@ -198,39 +258,30 @@ class HandleStore:
             raise HandleDeleted(f"handle {record.id} has expired")
         return record
 
-    def _put(
+    def _commit_new(
         self,
-        write: Callable[[ContentWriter], Sequence[ContentClaim | None]],
-        attributes: dict[str, str] | None,
+        writer: ContentWriter,
+        claims: Sequence[ContentClaim | None],
+        attributes: Attributes,
         ttl_millis: int,
+        also: Also,
     ) -> list[str]:
-        writer = self._host.new_writer()
-        try:
-            claims = write(writer)
+        with _given_up(writer):
             operations = writer.sync()
             now = self._host.clock.now_millis()
             expires = now + ttl_millis if ttl_millis else 0
-            packed = pack_attributes(attributes or {})
             records = [
                 FlowFile(uuid, HANDLE_QUEUE, claim, 0, claim.length if claim else 0, now, now, 0, packed, b"", expires)
-                for uuid, claim in zip(new_uuids(len(claims)), claims, strict=True)
+                for uuid, claim, packed in zip(new_uuids(len(claims)), claims, _packed(attributes), strict=False)
             ]
             told = of_new(EventType.CREATE, len(records), COMPONENT) if self._host.records_provenance else []
-            self._host.commit([*operations, *records, *told], creates=True)
-        except (CommitOutcomeUnknown, RepositoryStopped):
-            writer.abandon()
-            raise
-        except Exception:
-            writer.release(committed=False)
-            raise
-        except BaseException:
-            writer.abandon()  # interrupted: nobody can say where
-            raise
+            ids = [record.id for record in records]
+            self._host.commit([*also(ids), *operations, *records, *told], creates=True)
         writer.release(committed=True)
         if expires:
             for record in records:
                 self._schedule(record)
-        return [record.id for record in records]
+        return ids
 
     def _events(self, type: EventType, uuids: Iterable[bytes], details: str) -> list[Operation]:
         """What provenance has to tell of handles as they are; purging a deleted one was told when it was deleted."""
@@ -308,8 +359,23 @@ def parse_handle(id: str) -> bytes:
         raise HandleNotFound(f"{id!r} is not a handle: {error}") from error
 
 
-def _stream_in(writer: ContentWriter, source: IO[bytes], lifetime: Lifetime) -> ContentClaim | None:
-    with writer.stream(lifetime) as stream:
-        while piece := source.read(COPY_BYTES):
-            stream.write(piece)
-    return stream.content.claim
+@contextmanager
+def _given_up(writer: ContentWriter) -> Iterator[None]:
+    """What an error leaves of a writer: nothing, or all where the outcome is unknown, for a restart to judge."""
+    try:
+        yield
+    except (CommitOutcomeUnknown, RepositoryStopped):
+        writer.abandon()
+        raise
+    except Exception:
+        writer.release(committed=False)
+        raise
+    except BaseException:
+        writer.abandon()  # interrupted: nobody can say where
+        raise
+
+
+def _packed(attributes: Attributes) -> Iterator[bytes]:
+    if attributes is None or isinstance(attributes, dict):
+        return repeat(pack_attributes(attributes or {}))
+    return map(pack_attributes, attributes)

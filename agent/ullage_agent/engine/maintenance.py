@@ -123,6 +123,7 @@ class Maintenance:
     def _purge(self) -> None:
         self._repository.handles.purge()
         self._repository.leases.purge()
+        self._repository.answers.forget()
 
     def _checkpoint(self) -> None:
         """Nothing new since the last one: no checkpoint."""

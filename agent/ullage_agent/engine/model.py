@@ -341,6 +341,20 @@ class LeaseEnd(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
     id: Uuid
 
 
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
+    """What a request that came with an idempotency key was answered, so that its repeat gets the same answer.
+
+    `key` and `request` are digests: of who asked with which key, and of what was asked. `transaction` is filled in when
+    it is applied.
+    """
+
+    key: Annotated[bytes, msgspec.Meta(max_length=64)]
+    request: Annotated[bytes, msgspec.Meta(max_length=64)]
+    answer: bytes
+    millis: Whole
+    transaction: Whole = 0
+
+
 Operation = (
     FlowFile
     | Update
@@ -358,10 +372,11 @@ Operation = (
     | Relocation
     | Lease
     | LeaseEnd
+    | Answer
 )
 
 
-_NOT_COUNTED = (ResourceClaim, ClaimBlocks, Events)
+_NOT_COUNTED = (ResourceClaim, ClaimBlocks, Events, Answer)
 
 
 def new_uuids(count: int) -> list[bytes]:

@@ -20,7 +20,7 @@ from ullage_agent.engine.errors import (
     RepositoryLocked,
     SessionMisuse,
 )
-from ullage_agent.engine.files import File, Files, make_directories, read_file, replace_file
+from ullage_agent.engine.files import PARTIAL_SUFFIX, File, Files, make_directories, read_file, replace_file
 from ullage_agent.engine.model import format_uuid, new_uuids
 from ullage_agent.engine.wal.format import FORMAT_VERSION, decode_header
 from ullage_agent.engine.wal.serde import SerDe
@@ -74,7 +74,7 @@ def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec, serde: S
         for name in (FLOWFILE, SWAP):
             make_directories(files, os.path.join(root, name))
         write_empty_snapshot(files, os.path.join(root, FLOWFILE), identity.repository, serde, clock.now_millis())
-        files.rename(identity_path + ".partial", identity_path)
+        files.rename(identity_path + PARTIAL_SUFFIX, identity_path)
         files.sync_directory(root)
         return identity
     finally:
@@ -83,7 +83,7 @@ def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec, serde: S
 
 def _begin(files: Files, clock: Clock, spec: ContentRepositorySpec, root: str) -> RepositoryIdentity:
     """Write down the identity before anything carries it, or take up one that an interrupted init wrote."""
-    partial = os.path.join(root, IDENTITY + ".partial")
+    partial = os.path.join(root, IDENTITY + PARTIAL_SUFFIX)
     identity = RepositoryIdentity(
         format=FORMAT_VERSION,
         repository=format_uuid(new_uuids(1)[0]),
@@ -112,7 +112,7 @@ def read_identity(files: Files, root: str) -> RepositoryIdentity:
     """The root's identity; NotARepository, RepositoryDamaged or FormatTooNew."""
     path = os.path.join(root, IDENTITY)
     if not files.exists(path):
-        if files.exists(path + ".partial"):
+        if files.exists(path + PARTIAL_SUFFIX):
             raise NotARepository(f"the init of {root} was interrupted: run `ullage init` again to finish it")
         if files.exists(os.path.join(root, FLOWFILE)):
             raise RepositoryDamaged(f"{path} is missing beside a FlowFile repository: restore it from a backup")

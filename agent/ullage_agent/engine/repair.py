@@ -16,7 +16,7 @@ import msgspec
 
 from ullage_agent.engine.check import CheckedRepository, CheckReport, Progress
 from ullage_agent.engine.content.containers import IDENTITY
-from ullage_agent.engine.files import Files
+from ullage_agent.engine.files import PARTIAL_SUFFIX, Files
 from ullage_agent.engine.flowfile.placement import end_in_use
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.model import Operation, ResourceClaimGone
@@ -158,5 +158,5 @@ def _sync(files: Files, path: str) -> None:
 def _partials(repository: RepairableRepository) -> list[str]:
     """Identities that were to replace one which is there: their rename never happened."""
     directories = [repository.root, *(container.path for container in repository.content.containers.values())]
-    paths = [os.path.join(directory, IDENTITY + ".partial") for directory in directories]
+    paths = [os.path.join(directory, IDENTITY + PARTIAL_SUFFIX) for directory in directories]
     return [path for path in paths if repository.files.exists(path)]

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Self
 
 from ullage_agent.contract import ContentRepositorySpec, DurabilityMode
-from ullage_agent.engine.backup import Backup, BackupReport
-from ullage_agent.engine.backup import restore as restore_backup
+from ullage_agent.engine.answers import Answers
+from ullage_agent.engine.backup import Backup, BackupReport, restore as restore_backup
 from ullage_agent.engine.check import CheckReport, check_repository
 from ullage_agent.engine.clock import Clock, SystemClock
 from ullage_agent.engine.content.reader import ContentReader
@@ -124,6 +124,7 @@ class Repository:
             files, self.ledger, self.content, self._commit_if, clock, spec, self.log, self.swap_files.read
         )
         self.leases = Leases(self)
+        self.answers = Answers(self)
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
         self._backup = Backup(self)
@@ -201,6 +202,16 @@ class Repository:
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""
         return self.queues.queue(name)
+
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """Settings that an open repository can change: claims, archive, truncation, compaction, leases, and of flowFile
+        the checkpoints, walMaxBytes and queueDefaults. The caller sees to it that nothing else differs, and makes its
+        Maintenance anew. SessionMisuse, nothing changed, for a compaction policy that there is not.
+        """
+        self.reclamation.adopt(spec)
+        self.content.adopt(spec)
+        self.queues.adopt(spec.flow_file)
+        self.spec = spec
 
     def check(self, *, deep: bool = False, on_progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """Verify everything against everything; nothing may be committed meanwhile."""

@@ -331,8 +331,8 @@ class ProcessSession:
                 f"{found.definition.count_max} and {found.definition.bytes_max})"
             )
 
-    def commit(self) -> None:
-        """Make everything durable as one transaction, then show it.
+    def commit(self, also: Sequence[Operation] = ()) -> None:
+        """Make everything durable as one transaction, in which `also` stands too, then show it.
 
         sync content | append frame | sync log        | queues show it, resource claims go back
                                       ^ commit point
@@ -348,7 +348,7 @@ class ProcessSession:
             has_content = self._writer.has_content
             content = self._writer.sync()
             settled = settle(self._working.values(), self._host.queues.take_positions(len(self._working)))
-            operations = self._operations(content, settled)
+            operations = [*also, *self._operations(content, settled)]
             creates = has_content or bool(self._ingested) or bool(settled.created)
             if operations:
                 claims = [claim for claim in self._pinned if claim in settled.claims()]

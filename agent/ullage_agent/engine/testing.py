@@ -21,15 +21,17 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ullage_agent.engine.faults import CHANGING as CHANGING
-from ullage_agent.engine.faults import LOOKING as LOOKING
-from ullage_agent.engine.faults import Call as Call
-from ullage_agent.engine.faults import Fault as Fault
+from ullage_agent.engine.faults import CHANGING as CHANGING, LOOKING as LOOKING, Call as Call, Fault as Fault
 from ullage_agent.engine.files import DiskUsage, File, FileSize
-from ullage_agent.engine.images import BLOCK_BYTES, OF_BYTES, change_bytes, change_names
-from ullage_agent.engine.images import Change as Change
-from ullage_agent.engine.images import CrashPoint as CrashPoint
-from ullage_agent.engine.images import Image as Image
+from ullage_agent.engine.images import (
+    BLOCK_BYTES,
+    OF_BYTES,
+    Change as Change,
+    CrashPoint as CrashPoint,
+    Image as Image,
+    change_bytes,
+    change_names,
+)
 
 
 @dataclass(slots=True)

@@ -3,8 +3,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.engine.flowfile.threads import in_thread
 from tests.support import Workshop, put_all

@@ -101,7 +101,8 @@ def test_pages_follow_each_other_without_gap_or_double(workshop: Workshop, place
         put_all(repository, "q", [b"x"] * 4, n=str(number % 2))
         if number % 3 == 0:
             place(repository)
-    for conditions, count in (({}, 40), ({"attributes": (("n", "1"),)}, 20), ({"types": (EventType.CREATE,)}, 40)):
+    odd, created = {"attributes": (("n", "1"),)}, {"types": (EventType.CREATE,)}
+    for conditions, count in (({}, 40), (odd, 20), (created, 40), (odd | created, 20)):
         seen: list[int] = []
         query = Query(limit=3, newest_first=newest_first, **conditions)
         while True:

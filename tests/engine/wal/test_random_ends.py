@@ -3,8 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.engine.wal.logbook import Logbook, blank, cut
 from tests.failing_files import FailingFiles

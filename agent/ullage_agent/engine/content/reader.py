@@ -39,16 +39,20 @@ class ContentReader:
             return b""
         return self._resolved(claim, lambda place: self._read_at(place, claim, start, size, crcs))
 
-    def stream(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None) -> Iterator[bytes]:
-        """The same range in pieces of up to 1 MiB. The checksums are taken now: later a claim may only be pinned."""
-        return self._pieces(claim, start, size, crcs or self._ledger.claim_blocks(claim))
+    def stream(
+        self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None, blocks: int = WINDOW_BLOCKS
+    ) -> Iterator[bytes]:
+        """The same range in pieces of up to `blocks` blocks of 256 KiB. The checksums are taken now: later a claim may
+        only be pinned.
+        """
+        return self._pieces(claim, start, size, crcs or self._ledger.claim_blocks(claim), blocks)
 
-    def _pieces(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None) -> Iterator[bytes]:
+    def _pieces(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None, blocks: int) -> Iterator[bytes]:
         if crcs is None and claim.length > BLOCK_BYTES:
             crcs = self._resolved(claim, lambda place: self._all_blocks(place, claim))
         end = start + size
         while start < end:
-            window_end = (start // BLOCK_BYTES + WINDOW_BLOCKS) * BLOCK_BYTES
+            window_end = (start // BLOCK_BYTES + blocks) * BLOCK_BYTES
             count = min(window_end, end) - start
             yield self.read(claim, start, count, crcs)
             start += count

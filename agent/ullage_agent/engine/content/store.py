@@ -108,6 +108,11 @@ class ContentRepository:
         self._open_lock = threading.Lock()
         self._is_closed = False
         self.inherited_ceiling = 0
+
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """New limits of claims and back-pressure, from the next claim on."""
+        self.limits = spec.claims
+        self._back_pressure = spec.archive.backpressure_percentage
         self.on_pressure: Callable[[], None] = lambda: None
 
     def start_after(self, ceiling: int) -> None:

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from ullage_agent.engine.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
+from ullage_agent.engine.flowfile.remembered import Remembered
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.flowfile.view import SHARDS, LedgerView
 from ullage_agent.engine.model import (
+    Answer,
     ClaimBlocks,
     ContentClaim,
     Delete,
@@ -66,6 +68,7 @@ class Ledger:
         self.swaps: dict[str, SwapOut] = {}
         self.retired_swaps: dict[str, int] = {}
         self.leases: dict[bytes, Lease] = {}
+        self.answers = Remembered()
         self.index_ceiling = 0
         self.released: dict[int, int] = {}
         self.taken: set[int] = set()
@@ -82,6 +85,7 @@ class Ledger:
             Relocation: self._relocate,
             Lease: self._set_lease,
             LeaseEnd: self._end_lease,
+            Answer: self._remember,
             SwapOut: self._swap_out,
             SwapIn: self._swap_in,
             SwapDrop: self._swap_drop,
@@ -345,6 +349,9 @@ class Ledger:
 
     def _end_lease(self, operation: LeaseEnd, transaction: int, millis: int) -> None:
         self.leases.pop(operation.id, None)
+
+    def _remember(self, operation: Answer, transaction: int, millis: int) -> None:
+        self.answers.add(operation, transaction)
 
     def _leave_output(self, source: int, relocation: Relocation) -> None:
         output = self.entry(relocation.output)

@@ -76,6 +76,10 @@ class QueueManager:
         self._position = 0
         self.swap_failure: Exception | None = None
 
+    def adopt(self, settings: FlowFileSettings) -> None:
+        """New defaults, for queues that are made from now on."""
+        self._settings = settings
+
     def restore(self) -> list[FlowFile]:
         """Fill the queues from the ledger, each in its order; returns what stands in none: the handles."""
         records: defaultdict[int, list[FlowFile]] = defaultdict(list)

@@ -267,6 +267,11 @@ class FlowFileQueue:
         with self._lock:
             return list(self._swapped)
 
+    def listed(self, count: int) -> list[FlowFile]:
+        """Up to `count` FlowFiles in memory that nobody holds, for a look; they stay where they are."""
+        with self._lock:
+            return [*self._active.records(), *self._overflow][:count]
+
     def figures(self) -> QueueFigures:
         with self._lock:
             return QueueFigures(

@@ -30,6 +30,7 @@ class LedgerView:
             IndexCeiling(ledger.index_ceiling),
             *ledger.queues.values(),
             *ledger.leases.values(),
+            *ledger.answers.all(),
         ]
         self._swaps: list[Operation] = list(ledger.swaps.values())
 

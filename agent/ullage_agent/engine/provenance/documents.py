@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage_agent.contract import IndexedField
-from ullage_agent.contract import Provenance as ProvenanceSettings
+from ullage_agent.contract import IndexedField, Provenance as ProvenanceSettings
 from ullage_agent.engine.provenance.filters import attribute_values, list_values
 
 if TYPE_CHECKING:

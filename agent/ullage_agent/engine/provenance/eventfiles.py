@@ -95,7 +95,7 @@ class EventFiles:
             file.close()
 
     def remove(self, gone: Sequence[EventFile]) -> None:
-        """Unlink files that the manifest lists no more, durably."""
+        """Unlink files that the manifest lists no more. One that a crash brings back is removed at the next start."""
         for file in gone:
             with self._lock:
                 held = self._open.pop(self.path(file), None)
@@ -103,9 +103,6 @@ class EventFiles:
                 held.close()
             if self._files.exists(self.path(file)):
                 self._files.unlink(self.path(file))
-        for directory in sorted({os.path.join(self._root, file.directory) for file in gone}):
-            if self._files.exists(directory):
-                self._files.sync_directory(directory)
 
     def names(self) -> list[str]:
         """All event files there are, listed or not."""
@@ -127,8 +124,6 @@ class EventFiles:
             unlisted = [path for path in paths if path.endswith(SUFFIX) and path not in known]
             for path in unlisted:
                 self._files.unlink(path)
-            if unlisted:
-                self._files.sync_directory(parent)
 
     def scan(
         self, file: EventFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None

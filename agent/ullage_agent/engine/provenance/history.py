@@ -1,13 +1,14 @@
 """What people and programs ask of provenance: events, lineage, the content at an event, and replay."""
 
 import os
+from collections.abc import Callable, Sequence
 
 from ullage_agent.contract import Provenance as ProvenanceSettings
 from ullage_agent.engine.content.reader import ContentStream
-from ullage_agent.engine.errors import EventNotFound
+from ullage_agent.engine.errors import EventNotFound, SessionMisuse
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.placement import pin_bytes
-from ullage_agent.engine.model import Content, FlowFile, parse_uuid
+from ullage_agent.engine.model import Content, FlowFile, Operation, parse_uuid
 from ullage_agent.engine.provenance.events import EventId, ProvenanceEvent
 from ullage_agent.engine.provenance.index import ProvenanceIndex, open_index
 from ullage_agent.engine.provenance.lineage import Lineage, Way, trace
@@ -59,26 +60,33 @@ class History:
         """What a FlowFile was made from and what became of it; see `lineage.py`."""
         return trace(self.query, [parse_uuid(flow_file)], way=way, depth=depth, events_max=events_max)
 
-    def content(self, event: ProvenanceEvent, *, before: bool = False) -> ContentStream:
-        """The content at an event, or before it, pinned until the stream is closed.
+    def content(
+        self, event: ProvenanceEvent, *, before: bool = False, start: int = 0, size: int | None = None
+    ) -> ContentStream:
+        """The content at an event, or before it, or a range of it, pinned until the stream is closed.
 
         ClaimGone or ClaimTruncated if its bytes were given back; reading it raises as any reading does.
         """
         content: Content = (event.content_before if before else event.content) or Content(None, 0, 0)
         claim = content.claim
-        if claim is None or content.size == 0:
+        size = content.size - start if size is None else size
+        if not 0 <= start <= start + size <= content.size:
+            raise SessionMisuse(f"range {start}+{size} lies outside the content of {content.size} bytes")
+        if claim is None or size == 0:
             return ContentStream(iter(()), 0, lambda: None)
         pin_bytes(self._host.ledger, claim)
-        pieces = self._host.reader.stream(claim, content.start, content.size)
-        return ContentStream(pieces, content.size, lambda: self._host.ledger.unpin([claim]))
+        pieces = self._host.reader.stream(claim, content.start + start, size)
+        return ContentStream(pieces, size, lambda: self._host.ledger.unpin([claim]))
 
     def refusal(self, event: ProvenanceEvent, queue: str = "") -> Refusal | None:
         """Why an event cannot be replayed; None if it can."""
         return self._replayer.refusal(event, queue)
 
-    def replay(self, event: ProvenanceEvent, queue: str = "") -> FlowFile:
+    def replay(
+        self, event: ProvenanceEvent, queue: str = "", also: Callable[[FlowFile], Sequence[Operation]] = lambda _: ()
+    ) -> FlowFile:
         """Put what an event was about back into its queue; see `replay.py`."""
-        return self._replayer.replay(event, queue)
+        return self._replayer.replay(event, queue, also)
 
     def index_step(self) -> int:
         """Index for a while what is not indexed; returns how many events."""

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ullage_agent.contract import IndexedField
-from ullage_agent.contract import Provenance as ProvenanceSettings
+from ullage_agent.contract import IndexedField, Provenance as ProvenanceSettings
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import ProvenanceDamaged
 from ullage_agent.engine.files import Files, read_file, replace_file
@@ -29,7 +28,7 @@ from ullage_agent.engine.provenance.store import ProvenanceStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ullage_agent.engine.provenance.query import Query
+    from ullage_agent.engine.provenance.query import FileLookup, Query
 
 INDEX = "index"
 COVERS = "covers.json"
@@ -94,19 +93,14 @@ class ProvenanceIndex:
         with self._step_lock:
             return sum(shard.covers.documents for shard in self._opened())
 
-    def lookup(self, query: Query, file: EventFile, count: int) -> tuple[list[int], int] | None:
+    def lookup(self, query: Query, count: int) -> FileLookup | None:
         """See `query.Lookup`."""
         if not self._can_help(query):
             return None
         if self._shards is None:
             with self._step_lock:
                 self._opened()
-        for shard in list(self._shards or ()):
-            if shard.covers.first <= file.first_sequence <= shard.covers.through:
-                covered = min(shard.covers.through, file.last_sequence)
-                found = shard.search(query, file.first_sequence, covered, count)
-                return None if found is None else (found, covered)
-        return None
+        return _Lookup(tuple(self._shards or ()), query, count, is_whole=_is_whole(query, self._settings)).candidates
 
     def close(self) -> None:
         """Forget the shards; what is indexed stays on disk."""
@@ -183,6 +177,52 @@ class ProvenanceIndex:
         return follows and shard.covers.bytes + file.bytes <= self._settings.index_shard_size
 
 
+class _Lookup:
+    """One query's searches: a shard is searched once for all of its event files, as far as a page reaches."""
+
+    def __init__(self, shards: tuple[_Shard, ...], query: Query, count: int, *, is_whole: bool) -> None:
+        self._shards = shards
+        self._query = query
+        self._count = count
+        self._is_whole = is_whole
+        self._first, self._last = 1, 0
+        self._hits: list[int] = []
+
+    def candidates(self, file: EventFile) -> tuple[list[int], int] | None:
+        """See `query.FileLookup`."""
+        for shard in self._shards:
+            covers = shard.covers
+            if covers.first <= file.first_sequence <= covers.through:
+                covered = min(covers.through, file.last_sequence)
+                if not self._first <= file.first_sequence <= covered <= self._last and not self._search(
+                    shard, covers, file.first_sequence, covered
+                ):
+                    return None
+                return [hit for hit in self._hits if file.first_sequence <= hit <= covered], covered
+        return None
+
+    def _search(self, shard: _Shard, covers: Covers, first: int, last: int) -> bool:
+        """Search for a file's events and, in the query's order, those after them; False if the shard fails.
+
+        A search that is cut off at a page's worth knows all events up to its last hit. Conditions that the index does
+        not know thin the candidates out, so that a page may need all of them: then one file at a time.
+        """
+        if self._is_whole and self._query.newest_first:
+            first = covers.first
+        elif self._is_whole:
+            last = covers.through
+        hits = shard.search(self._query, first, last, self._count if self._is_whole else None)
+        if hits is None:
+            return False
+        self._first, self._last, self._hits = first, last, hits
+        if self._is_whole and len(hits) == self._count:
+            if self._query.newest_first:
+                self._first = hits[-1]
+            else:
+                self._last = hits[-1]
+        return True
+
+
 class _Shard:
     """One tantivy index."""
 
@@ -252,32 +292,40 @@ class _Shard:
         self.covers = covers
         return count
 
-    def search(self, query: Query, first: int, last: int, count: int) -> list[int] | None:
-        """Sequence numbers in [first, last] that the indexed conditions leave; None if the shard fails."""
-        import tantivy  # noqa: PLC0415 - opening a repository does not wait for it
+    def search(self, query: Query, first: int, last: int, count: int | None) -> list[int] | None:
+        """Sequence numbers in [first, last] that the indexed conditions leave, in the query's order.
 
+        At most `count`, None: all. The answer is None if the shard fails.
+        """
         first = max(first, query.after + 1)
         last = last if query.before is None else min(last, query.before - 1)
         if first > last:
             return []
+        # A range visits every event in it, so one that excludes nothing is left out. While events are being added,
+        # the shard may show some beyond `last`, in whose place others were cut off.
+        is_all = first <= self.covers.first and last >= self.covers.through
+        hits = self._hits(query, None if is_all else (first, last), count)
+        if is_all and hits is not None and any(hit > last for hit in hits):
+            hits = self._hits(query, (first, last), count)
+        return hits
+
+    def _hits(self, query: Query, between: tuple[int, int] | None, count: int | None) -> list[int] | None:
+        import tantivy  # noqa: PLC0415 - opening a repository does not wait for it
+
         known = self._index.schema
-        must = [
-            tantivy.Query.range_query(known, "sequence", tantivy.FieldType.Unsigned, first, last),
-            *(tantivy.Query.term_query(known, name, value) for name, value in _terms(query, self._settings)),
-        ]
+        must = [tantivy.Query.term_query(known, name, value) for name, value in _terms(query, self._settings)]
         if query.types and IndexedField.EVENT_TYPE in self._settings.indexed_fields:
             must.append(tantivy.Query.term_set_query(known, "type", [type.name for type in query.types]))
         if query.related and IndexedField.FLOW_FILE_UUID in self._settings.indexed_fields:
             must.append(tantivy.Query.term_set_query(known, "related", list(query.related)))
-        for name, low, high in _ranges(query):
+        sequences = [] if between is None else [("sequence", *between)]
+        for name, low, high in [*sequences, *_ranges(query)]:
             must.append(tantivy.Query.range_query(known, name, tantivy.FieldType.Unsigned, low, high))
         wanted = tantivy.Query.boolean_query([(tantivy.Occur.Must, each) for each in must])
         order = tantivy.Order.Desc if query.newest_first else tantivy.Order.Asc
-        # Conditions that the index does not know thin the candidates out, so that a page may need all of them.
-        is_whole = _is_whole(query, self._settings)
+        limit = max(1, self.covers.documents if count is None else count)
         try:
             searcher = self._index.searcher()
-            limit = count if is_whole else max(1, self.covers.documents)
             hits = searcher.search(wanted, limit, count=False, order_by_field="sequence", order=order).hits
         except (OSError, ValueError):
             return None  # lost or damaged under our hands: the event file answers, and the next step makes it anew

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from ullage_agent.engine.errors import ProvenanceDamaged, SessionMisuse
-from ullage_agent.engine.model import EventRun, EventType, FlowFile, Operation, parse_uuid
-from ullage_agent.engine.model import Events as LoggedEvents
+from ullage_agent.engine.model import EventRun, Events as LoggedEvents, EventType, FlowFile, Operation, parse_uuid
 from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS, from_table
 from ullage_agent.engine.provenance.events import ProvenanceEvent
 from ullage_agent.engine.provenance.filters import candidates, filter_columns
@@ -114,11 +113,16 @@ class Page(NamedTuple):
     lost: tuple[Lost, ...]
 
 
-class Lookup(Protocol):
-    """An index: for a query the sequence numbers of candidates in one event file, up to where it covers it."""
+FileLookup = Callable[[EventFile], tuple[list[int], int] | None]
+"""For one event file the sequence numbers of candidates in the query's order, so many as a page may need or all, and
+the last sequence that the index covers. None: no help with this file."""
 
-    def lookup(self, query: Query, file: EventFile, count: int) -> tuple[list[int], int] | None:
-        """Candidates in the query's order, at most `count`, and the last sequence the index covers. None: no help."""
+
+class Lookup(Protocol):
+    """An index."""
+
+    def lookup(self, query: Query, count: int) -> FileLookup | None:
+        """Begin to answer a query of which `count` events are needed. None: no help."""
         ...
 
 
@@ -127,7 +131,8 @@ def search(store: ProvenanceStore, index: Lookup | None, query: Query) -> Page:
     _require_possible(query)
     manifest, newest = store.moment()
     found: list[ProvenanceEvent] = []
-    for events in _sources(store, index, query, manifest, newest):
+    lookup = None if index is None else index.lookup(query, query.limit + 1)
+    for events in _sources(store, lookup, query, manifest, newest):
         for event in events():
             if query.matches(event):
                 found.append(event)
@@ -149,7 +154,7 @@ Events = Callable[[], Iterator[ProvenanceEvent]]
 
 
 def _sources(
-    store: ProvenanceStore, index: Lookup | None, query: Query, manifest: Manifest, newest: list[Numbered]
+    store: ProvenanceStore, lookup: FileLookup | None, query: Query, manifest: Manifest, newest: list[Numbered]
 ) -> Iterator[Events]:
     """Where events are, in the query's order; each is opened only when the ones before it were not enough."""
     wanted = {parse_uuid(uuid) for uuid in (query.flow_file, *query.related) if uuid}
@@ -167,7 +172,7 @@ def _sources(
         yield tail
         files.reverse()
     for file in files:
-        yield lambda file=file: _of_file(store, index, query, file)  # type: ignore[misc]
+        yield lambda file=file: _of_file(store, lookup, query, file)  # type: ignore[misc]
     if not query.newest_first:
         yield tail
 
@@ -196,9 +201,11 @@ def _run_may(run: EventRun, query: Query) -> bool:
     )
 
 
-def _of_file(store: ProvenanceStore, index: Lookup | None, query: Query, file: EventFile) -> Iterator[ProvenanceEvent]:
+def _of_file(
+    store: ProvenanceStore, lookup: FileLookup | None, query: Query, file: EventFile
+) -> Iterator[ProvenanceEvent]:
     """Candidates in one event file. One that retention removes meanwhile has none."""
-    found = None if index is None else index.lookup(query, file, query.limit + 1)
+    found = None if lookup is None else lookup(file)
     try:
         if found is None:
             yield from _scan(store, query, file, file.first_sequence)

@@ -101,11 +101,13 @@ class Replayer:
             return Refusal(Reason(error.reason), str(error))
         return None
 
-    def replay(self, event: ProvenanceEvent, queue: str = "") -> FlowFile:
+    def replay(
+        self, event: ProvenanceEvent, queue: str = "", also: Callable[[FlowFile], Sequence[Operation]] = lambda _: ()
+    ) -> FlowFile:
         """Enqueue the FlowFile as it was before the event, and record REPLAY; ReplayRefused says why not.
 
         It goes to the queue that the event took it from, or to `queue`. An event that made its FlowFile has nothing
-        before it: what it made is replayed, and a queue has to be named.
+        before it: what it made is replayed, and a queue has to be named. `also` stands in the same transaction.
         """
         target = self._require_possible(event, queue)
         content = _content_of(event)
@@ -117,7 +119,7 @@ class Replayer:
             if claim is not None:
                 blocks = self._verify(claim)
             record = self._record(event, content, target)
-            self._commit(event, record, claim, blocks)
+            self._commit(event, record, claim, blocks, also(record))
         finally:
             if claim is not None:
                 self._host.ledger.unpin([claim])
@@ -169,9 +171,14 @@ class Replayer:
         )
 
     def _commit(
-        self, event: ProvenanceEvent, record: FlowFile, claim: ContentClaim | None, blocks: bytes | None
+        self,
+        event: ProvenanceEvent,
+        record: FlowFile,
+        claim: ContentClaim | None,
+        blocks: bytes | None,
+        also: Sequence[Operation],
     ) -> None:
-        operations: list[Operation] = []
+        operations: list[Operation] = [*also]
         if claim is not None and blocks is not None:  # they went with the last claimant
             operations.append(ClaimBlocks(claim.resource, claim.offset, blocks))
         operations.append(record)

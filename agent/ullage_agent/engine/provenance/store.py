@@ -18,11 +18,10 @@ from contextlib import contextmanager
 
 import msgspec
 
-from ullage_agent.contract import OnFull
-from ullage_agent.contract import Provenance as ProvenanceSettings
+from ullage_agent.contract import OnFull, Provenance as ProvenanceSettings
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import RepositoryDamaged
-from ullage_agent.engine.files import Files, make_directories
+from ullage_agent.engine.files import Files, discard_partial, make_directories
 from ullage_agent.engine.provenance.eventfiles import SUFFIX, EventFiles, checksum, encode
 from ullage_agent.engine.provenance.events import ProvenanceEvent, expand, size_of
 from ullage_agent.engine.provenance.manifest import EventFile, Lost, Manifest, Place
@@ -84,6 +83,7 @@ class ProvenanceStore:
         """
         if not self._is_new:
             self.event_files.remove_unlisted(self._manifest.files)
+            discard_partial(self._place.files, self._place.path)
             return
         if self.tail.events or self.event_files.names():
             raise RepositoryDamaged(

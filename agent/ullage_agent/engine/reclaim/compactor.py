@@ -84,6 +84,11 @@ class Compactor:
         )
         self._heavy_lock = threading.Lock()
 
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """New settings, from the next plan on. SessionMisuse for a policy that there is not."""
+        load_policy(spec.compaction.policy)
+        self._spec = spec
+
     def plan(
         self,
         *,

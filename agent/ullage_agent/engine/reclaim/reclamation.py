@@ -33,6 +33,7 @@ from ullage_agent.engine.reclaim.plan import (
 )
 from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.reclaim.survey import ResourceFigures, Survey, take_survey
+from ullage_agent.engine.runs import Run
 from ullage_agent.engine.wal.log import WriteAheadLog
 
 ADOPTION_SLICE = 1_000
@@ -68,7 +69,7 @@ class Reclamation:
         self._clock = clock
         self._spec = spec
         self._log = log
-        anatomist = Anatomist(ledger, read_swap)
+        anatomist = self._anatomist = Anatomist(ledger, read_swap)
         self._executor = Executor(files, ledger, content, anatomist, commit, clock)
         self._executor.is_emergency = self._is_nearly_full
         self.compactor = Compactor(self, files, ledger, content, anatomist, self._executor, commit, clock, spec)
@@ -78,6 +79,11 @@ class Reclamation:
         self._is_derived = False
         self.emergency_free_percentage = EMERGENCY_FREE_PERCENTAGE
         self.tombstones: Callable[[], Iterable[FlowFile]] = tuple
+
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """New settings, from the next run on. SessionMisuse, nothing changed, for a policy that there is not."""
+        self.compactor.adopt(spec)
+        self._spec = spec
 
     def survey(self, *, orphans: bool = False) -> Survey:
         """What the disk holds now; with `orphans` also the files that no record names, for which it reads all
@@ -90,6 +96,11 @@ class Reclamation:
         if orphans:
             survey = survey._replace(orphans=tuple(find_orphans(self._files, self._ledger, self._content)))
         return survey
+
+    def dead_runs(self, figures: ResourceFigures) -> list[Run]:
+        """The dead bytes of one file that are not holes yet; none where a swap file has to be read to know."""
+        anatomy = self._anatomist.examine_if_known(figures.resource)
+        return [] if anatomy is None else list(anatomy.dead_runs(figures.length, figures.holes))
 
     def plan_truncation(self, *, eager: bool = False) -> Plan:
         """Dead tails that could be cut off now."""

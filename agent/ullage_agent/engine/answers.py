@@ -1,0 +1,83 @@
+"""Idempotency: a request that is repeated with its key is not carried out again, and gets its first answer.
+
+    request, key K | transaction: the change and Answer(K) | answer lost | repeat with K: the answer is in the ledger
+                   | crash before it: neither is there     |             | repeat with K: carried out, the first time
+
+The answer stands in the transaction of the change, so there is nothing between the two that a crash could separate.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.errors import KeyInUse, KeyReused
+from ullage_agent.engine.flowfile.ledger import Ledger
+from ullage_agent.engine.model import Answer, Operation
+from ullage_agent.engine.wal.log import WriteAheadLog
+
+
+class AnswerHost(Protocol):
+    """What it needs of its repository."""
+
+    ledger: Ledger
+    clock: Clock
+    log: WriteAheadLog
+
+
+class Once:
+    """One request: its first answer, if it was carried out before, and the way to make this one remembered."""
+
+    def __init__(self, first: bytes | None, remember: Callable[[bytes], Sequence[Operation]]) -> None:
+        self.first = first
+        self.remember = remember
+        """The operations that remember an answer, for the transaction of the change; none without a key."""
+
+
+class Answers:
+    """All idempotency keys of a repository. Thread-safe."""
+
+    def __init__(self, host: AnswerHost) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._under_way: set[bytes] = set()
+
+    @contextmanager
+    def once(self, key: bytes | None, request: bytes) -> Iterator[Once]:
+        """Carry a request out at most once while its key is good; without a key nothing is remembered.
+
+        KeyInUse while the same key is under way; KeyReused if it came with another request; RepositoryStopped if its
+        first outcome is not known.
+        """
+        if key is None:
+            yield Once(None, lambda _: ())
+            return
+        with self._lock:
+            if key in self._under_way:
+                raise KeyInUse("a request with this idempotency key is under way: ask again for its answer")
+            self._under_way.add(key)
+        try:
+            yield Once(self.first(key, request), lambda answer: self._remembered(key, request, answer))
+        finally:
+            with self._lock:
+                self._under_way.discard(key)
+
+    def first(self, key: bytes, request: bytes) -> bytes | None:
+        """The durable answer to this request, if it was given. KeyReused if it was another request."""
+        with self._host.ledger.lock:
+            found = self._host.ledger.answers.find(key, self._host.clock.now_millis())
+        if found is None:
+            return None
+        if found.request != request:
+            raise KeyReused("this idempotency key came with another request before: use a new key for each request")
+        self._host.log.wait_durable(found.transaction)
+        return found.answer
+
+    def forget(self) -> None:
+        """Drop answers whose time is over."""
+        with self._host.ledger.lock:
+            self._host.ledger.answers.forget(self._host.clock.now_millis())
+
+    def _remembered(self, key: bytes, request: bytes, answer: bytes) -> Sequence[Operation]:
+        return (Answer(key, request, answer, self._host.clock.now_millis()),)

@@ -1,0 +1,72 @@
+"""The HTTP application: resources, who may use them, the OpenAPI document, and a page that shows it."""
+
+from typing import Any
+
+from litestar import Litestar, MediaType, Request, Response, get
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.types import ASGIApp, ControllerRouterHandler
+
+from ullage_agent import __version__
+from ullage_agent.service.http import handles, leases, provenance, queues, reclamation, sessions, state
+from ullage_agent.service.http.answers import refuse
+from ullage_agent.service.http.guard import Guard
+from ullage_agent.service.http.reference import reference_page
+from ullage_agent.service.http.served import OPEN, Served, admit
+
+REFERENCE_CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+"""One page with its style in it, and nothing else."""
+
+
+@get("/openapi.json", opt=OPEN, include_in_schema=False)
+async def openapi(request: Request[Any, Any, Any]) -> dict[str, Any]:
+    """The OpenAPI document."""
+    return request.app.openapi_schema.to_schema()
+
+
+@get("/docs", opt=OPEN, include_in_schema=False, media_type=MediaType.HTML)
+async def reference(request: Request[Any, Any, Any]) -> Response[str]:
+    """The same for people: one page without scripts."""
+    page = reference_page(request.app.openapi_schema.to_schema())
+    return Response(page, media_type=MediaType.HTML, headers={"Content-Security-Policy": REFERENCE_CSP})
+
+
+RESOURCES: list[ControllerRouterHandler] = [
+    state.healthz,
+    state.readyz,
+    state.state,
+    handles.router,
+    queues.router,
+    sessions.router,
+    provenance.router,
+    reclamation.router,
+    leases.router,
+    openapi,
+    reference,
+]
+
+
+def make_app(served: Served, *pages: ControllerRouterHandler) -> ASGIApp:
+    """The application of one service; `pages` are for people."""
+    app = Litestar(
+        route_handlers=[*RESOURCES, *pages],
+        guards=[admit],
+        exception_handlers={HTTPException: refuse, Exception: refuse},
+        openapi_config=OpenAPIConfig(
+            title="Ullage",
+            version=__version__,
+            description="Content of data flows: durable handles, queues, their past, and their space given back.",
+            components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
+            security=[{"token": []}],
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+            path="/schema",
+            use_handler_docstrings=True,
+        ),
+        request_max_body_size=served.limits.small_body_bytes,
+        logging_config=None,
+        debug=False,
+    )
+    app.state["served"] = served
+    return Guard(app, served)

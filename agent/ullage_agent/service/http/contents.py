@@ -1,0 +1,142 @@
+"""Answers that carry content: whole or a range, read and checked piece by piece, in bounded memory.
+
+A content never changes, so its ETag is strong and its digest is known before the first byte is read.
+"""
+
+import asyncio
+import base64
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from litestar.types import Receive, Scope, Send
+
+from ullage_agent.engine.content.reader import ContentStream
+from ullage_agent.engine.model import ContentClaim
+from ullage_agent.service.errors import RangeRefused
+from ullage_agent.service.http.served import AnyRequest, Served, served_by
+from ullage_agent.service.limits import PIECE_BYTES
+
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+
+Opened = Callable[[int, int], ContentStream]
+"""Opens a range of the content: start and size."""
+
+
+def digest_of(claim: ContentClaim | None, start: int, size: int) -> str | None:
+    """The content's digest as RFC 9530 writes it, where the ledger knows one: of a claim as a whole."""
+    if claim is None or start != 0 or size != claim.length:
+        return None
+    return f"crc32c=:{base64.b64encode(claim.crc.to_bytes(4, 'big')).decode()}:"
+
+
+def range_of(header: str | None, size: int) -> tuple[int, int] | None:
+    """Start and size of the one range that is asked for; None: all of it. RangeRefused if there is no such byte.
+
+    Several ranges, and units that are not bytes, are answered with everything, as RFC 9110 allows.
+    """
+    match = _RANGE.fullmatch(header.strip()) if header else None
+    if match is None or match.group() == "bytes=-":
+        return None
+    first, last = match.groups()
+    if first and last and int(last) < int(first):
+        return None
+    if not first:
+        start, end = max(0, size - int(last)), size
+    else:
+        start, end = int(first), min(size, int(last) + 1 if last else size)
+    if start >= end:
+        raise RangeRefused(f"{header}: the content has {size} bytes", size)
+    return start, end - start
+
+
+class ContentAnswer:
+    """An ASGI application that sends one content, or a range of it."""
+
+    def __init__(
+        self, served: Served, opened: Opened, start: int, size: int, status: int, headers: dict[str, str]
+    ) -> None:
+        self._served = served
+        self._opened = opened
+        self._start = start
+        self._size = size
+        self._status = status
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD" or self._size == 0:  # type: ignore[typeddict-item]
+            await self._begin(send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+        stream = await self._served.call(self._opened, self._start, self._size)
+        try:
+            # The first piece is read before anything is promised: what cannot be read is a problem, not a short body.
+            piece = await self._served.call(stream.read, PIECE_BYTES)
+            await self._begin(send)
+            await self._send(stream, piece, receive, send)
+        finally:
+            await asyncio.shield(self._served.call(stream.close))
+
+    async def _begin(self, send: Send) -> None:
+        headers = {**self._headers, "content-length": str(self._size)}
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self._status,
+                "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
+            }
+        )
+
+    async def _send(self, stream: ContentStream, piece: bytes, receive: Receive, send: Send) -> None:
+        if len(piece) == self._size:
+            await send({"type": "http.response.body", "body": piece, "more_body": False})
+            return
+        gone = asyncio.create_task(_gone(receive))
+        left = self._size
+        try:
+            while not gone.done():
+                left -= len(piece)
+                following = asyncio.ensure_future(self._served.call(stream.read, PIECE_BYTES)) if left else None
+                try:
+                    await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                finally:
+                    # Never leave a read behind: the stream is closed next, and one thread uses it at a time.
+                    if following is not None:
+                        await asyncio.wait([following])
+                if following is None:
+                    return
+                piece = following.result()
+        finally:
+            gone.cancel()
+            with contextlib.suppress(asyncio.CancelledError):  # it was asked for
+                await gone
+
+
+async def _gone(receive: Receive) -> None:
+    while True:
+        message: Any = await receive()
+        if message["type"] == "http.disconnect":
+            return
+
+
+def content_answer(
+    request: AnyRequest, opened: Opened, size: int, tag: str, headers: dict[str, str], digest: str | None
+) -> ContentAnswer:
+    """The answer to GET or HEAD, as the conditions and the range in the request want it."""
+    etag = f'"{tag}"'
+    known = {"Content-Type": "application/octet-stream", **headers, "ETag": etag, "Accept-Ranges": "bytes"}
+    if digest is not None:
+        known["Repr-Digest"] = digest
+    served = served_by(request)
+    had = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
+    if etag in had or "*" in had:
+        return ContentAnswer(served, opened, 0, 0, 304, known)
+    found = None
+    if request.headers.get("if-range", etag) == etag:
+        found = range_of(request.headers.get("range"), size)
+    if found is None:
+        return ContentAnswer(served, opened, 0, size, 200, known)
+    start, count = found
+    known["Content-Range"] = f"bytes {start}-{start + count - 1}/{size}"
+    return ContentAnswer(served, opened, start, count, 206, known)

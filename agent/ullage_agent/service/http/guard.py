@@ -1,0 +1,101 @@
+"""The outermost layer: how many requests are under way, how long one may stall, what every answer carries."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from ullage_agent.service.errors import ClientGone, Stalled, Stopping, TooManyRequests
+from ullage_agent.service.http.answers import PROBLEM_TYPE, details_of, headers_of
+from ullage_agent.service.http.served import Served
+from ullage_agent.service.problems import problem_of
+
+ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
+"""Whoever watches must get an answer when everybody else gets none."""
+
+HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+"""On every answer that does not say otherwise."""
+
+
+class Guard:
+    """Wraps the application."""
+
+    def __init__(self, app: ASGIApp, served: Served) -> None:
+        self._app = app
+        self._served = served
+        self.under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds)
+        if scope["path"] not in ALWAYS_ANSWERED:
+            if self._served.is_stopping:
+                await exchange.refuse(Stopping("the service is stopping: ask again when it is back"))
+                return
+            if self.under_way >= self._served.limits.requests:
+                await exchange.refuse(TooManyRequests(f"{self.under_way} requests are under way already"))
+                return
+        self.under_way += 1
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        finally:
+            self.under_way -= 1
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Any, receive: Receive, send: Send, stall_seconds: float) -> None:
+        self._receive = receive
+        self._send = send
+        self._stall_seconds = stall_seconds
+        names = {name for name, _ in scope["headers"]}
+        self._is_read = b"transfer-encoding" not in names and b"content-length" not in names
+
+    async def receive(self) -> Any:
+        """The next piece of the body; Stalled if it does not come. Afterwards, the disconnect, whenever it comes."""
+        if self._is_read:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise Stalled(f"nothing came for {self._stall_seconds:g} s: nothing was stored") from error
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self._is_read = True
+        return message
+
+    async def send(self, message: Any) -> None:
+        """The next piece of the answer; ClientGone if nobody takes it."""
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": self._headers(list(message.get("headers", [])))}
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await self._send(message)
+        except TimeoutError as error:
+            raise ClientGone(f"nothing of the answer was taken for {self._stall_seconds:g} s") from error
+
+    async def refuse(self, error: Exception) -> None:
+        """Answer without asking the application."""
+        problem = problem_of(error)
+        body = msgspec.json.encode(details_of(problem))
+        headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **headers_of(problem)}
+        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": problem.status, "headers": raw})
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        names = {name for name, _ in headers}
+        headers += [header for header in HEADERS if header[0] not in names]
+        if not self._is_read:
+            # What is left of the body would be taken for the next request, or keep us reading for nothing.
+            headers.append((b"connection", b"close"))
+        return headers

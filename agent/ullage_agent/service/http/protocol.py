@@ -1,0 +1,89 @@
+"""uvicorn's HTTP/1.1 with bounds it lacks: how large headers may be, and how long they may take.
+
+Without them a connection that never says anything, or never stops saying headers, costs a descriptor or all memory.
+"""
+
+import asyncio
+from typing import Any, ClassVar, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ullage_agent.service.limits import Limits
+
+READ_BYTES: Final = 256 << 10
+"""What asyncio reads at once: so much of a body may come along with a head."""
+
+
+class HeadersTooLarge(ValueError):
+    """Raised inside the parser, which turns it into a 400 and closes."""
+
+
+def guarded(limits: Limits) -> type[asyncio.Protocol]:
+    """The protocol of one server."""
+    return type("GuardedProtocol", (_GuardedProtocol,), {"limits": limits})
+
+
+class _GuardedProtocol(HttpToolsProtocol):
+    limits: ClassVar[Limits]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_bytes = self._raw_bytes = 0
+        self._is_in_head = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_in_head:
+            self._raw_bytes += len(data)
+            if self._raw_bytes > self.limits.header_bytes + READ_BYTES:
+                self.send_400_response("The headers are too large.")
+                return
+        super().data_received(data)
+        # Empty lines between requests end the idle timer and begin nothing.
+        cycle: Any = self.cycle
+        if (cycle is None or cycle.response_complete) and self.timeout_keep_alive_task is None:
+            self._arm()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = self._raw_bytes = 0
+        self._is_in_head = True
+        self._arm()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._disarm()
+        super().on_headers_complete()
+
+    def _count(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > self.limits.header_bytes:
+            raise HeadersTooLarge(f"headers above {self.limits.header_bytes} bytes")
+
+    def _arm(self) -> None:
+        """From the connection, or the first byte of a request, until its headers are complete."""
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.limits.header_seconds, self._give_up)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self.transport.close()

@@ -1,0 +1,175 @@
+"""Asking the cluster: TokenReview says who a token stands for, SubjectAccessReview what they may do.
+
+Verbs are those on `contentrepositories` of the group ullage.dev, for the one object that is served. Answers are kept
+for a short while, because each costs a round trip. While the API server cannot be reached, what it allowed before still
+holds for some minutes: a lost API server must not stop a node from serving.
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from ullage_agent.contract import GROUP
+from ullage_agent.engine.clock import Clock
+from ullage_agent.service.access import Principal, Verb, forbidden
+from ullage_agent.service.errors import AccessUnknown, CannotListen, Unauthenticated
+
+ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where the kubelet puts this pod's token and the cluster's certificate authority."""
+
+RESOURCE: Final = "contentrepositories"
+
+KEPT_SECONDS: Final = 30.0
+"""How long an answer is believed: what a revoked permission lives on."""
+
+GRACE_SECONDS: Final = 300.0
+"""How long a yes is believed while the API server cannot be asked."""
+
+ENTRIES_MAX: Final = 10_000
+"""Answers of each kind that are kept."""
+
+ANSWER_BYTES_MAX: Final = 1 << 20
+REQUEST_SECONDS: Final = 5.0
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class ApiServer:
+    """Posts reviews with this pod's token. The token and the authority's certificate are read anew each time: they
+    rotate.
+    """
+
+    def __init__(self, url: str, token_path: str, authority_path: str) -> None:
+        split = urlsplit(url)
+        if split.scheme != "https" or not split.hostname:
+            raise CannotListen(f"the API server's address {url!r} is no https URL")
+        self._host = split.hostname
+        self._port = split.port or 443
+        self._token_path = token_path
+        self._authority_path = authority_path
+
+    @classmethod
+    def of_this_pod(cls, environment: dict[str, str], account: str = ACCOUNT) -> "ApiServer":
+        """The cluster this process runs in; CannotListen outside of one."""
+        host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+        if not host:
+            raise CannotListen(
+                "spec.auth.mode Kubernetes: this process runs in no cluster. Alone, say TokenFile, or None for both "
+                "spec.auth.mode and spec.tls.mode to serve this machine only"
+            )
+        address = f"[{host}]" if ":" in host else host
+        return cls(f"https://{address}:{port}", os.path.join(account, "token"), os.path.join(account, "ca.crt"))
+
+    def post(self, path: str, document: dict[str, Any]) -> dict[str, Any]:
+        """The answered document's status; AccessUnknown if there is none."""
+        try:
+            with open(self._token_path, encoding="ascii") as file:
+                token = file.read().strip()
+            context = ssl.create_default_context(cafile=self._authority_path)
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=REQUEST_SECONDS, context=context)
+            try:
+                headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+                connection.request("POST", path, json.dumps(document), headers)
+                answer = connection.getresponse()
+                body = answer.read(ANSWER_BYTES_MAX)
+            finally:
+                connection.close()
+            if answer.status not in (200, 201):
+                raise AccessUnknown(f"the API server answered {answer.status} to a review")
+            status: dict[str, Any] = json.loads(body).get("status") or {}
+            return status
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # The error may quote what was sent; its kind is enough for whoever asked.
+            raise AccessUnknown(f"the API server cannot be asked: {type(error).__name__}") from error
+
+
+class KubernetesReview:
+    """Authenticates and authorizes by reviews. Thread-safe."""
+
+    may_block = True
+
+    def __init__(self, api: ApiServer, namespace: str, name: str, clock: Clock) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._principals: _Kept[bytes, Principal | None] = _Kept(clock)
+        self._permissions: _Kept[tuple[Principal, Verb], bool] = _Kept(clock)
+
+    def authenticate(self, token: str | None) -> Principal:
+        """Who this token stands for, as TokenReview has it."""
+        if token is None:
+            raise Unauthenticated("a bearer token is needed")
+        digest = hashlib.sha256(token.encode()).digest()
+        found = self._principals.get(digest, lambda: self._review_token(token), lambda principal: principal is not None)
+        if found is None:
+            raise Unauthenticated("the cluster does not vouch for the bearer token")
+        return found
+
+    def authorize(self, principal: Principal, verb: Verb) -> None:
+        """Whether SubjectAccessReview allows the verb on the object that is served."""
+        if not self._permissions.get((principal, verb), lambda: self._review_access(principal, verb), bool):
+            raise forbidden(principal, verb)
+
+    def _review_token(self, token: str) -> Principal | None:
+        status = self._api.post(
+            "/apis/authentication.k8s.io/v1/tokenreviews",
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}},
+        )
+        user = status.get("user") or {}
+        if status.get("authenticated") is not True or not user.get("username"):
+            return None
+        return Principal(str(user["username"]), tuple(map(str, user.get("groups") or ())))
+
+    def _review_access(self, principal: Principal, verb: Verb) -> bool:
+        about = {
+            "group": GROUP,
+            "resource": RESOURCE,
+            "verb": str(verb),
+            "namespace": self._namespace,
+            "name": self._name,
+        }
+        spec = {"user": principal.name, "groups": list(principal.groups), "resourceAttributes": about}
+        status = self._api.post(
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+            {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec},
+        )
+        return status.get("allowed") is True and status.get("denied") is not True
+
+
+class _Kept(Generic[Key, Value]):
+    """Answers with their age; the least recently used go first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
+
+    def get(self, key: Key, ask: Callable[[], Value], is_yes: Callable[[Value], bool]) -> Value:
+        """The answer, asked for anew when it is old. AccessUnknown if it cannot be, unless it was a yes lately."""
+        now = self._clock.monotonic()
+        with self._lock:
+            kept = self._entries.get(key)
+            if kept is not None:
+                self._entries.move_to_end(key)
+        if kept is not None and now - kept[0] < KEPT_SECONDS:
+            return kept[1]
+        try:
+            answer = ask()
+        except AccessUnknown:
+            if kept is not None and is_yes(kept[1]) and now - kept[0] < GRACE_SECONDS:
+                return kept[1]
+            raise
+        with self._lock:
+            self._entries[key] = (now, answer)
+            self._entries.move_to_end(key)
+            while len(self._entries) > ENTRIES_MAX:
+                self._entries.popitem(last=False)
+        return answer

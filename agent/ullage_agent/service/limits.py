@@ -1,0 +1,79 @@
+"""Every bound of the service, with its reason. What is not bounded here is bounded by the contract or the disk.
+
+Memory at the worst is about `requests * (STEP_BYTES + PIECE_BYTES)` for content, and `small_body_bytes` a request.
+"""
+
+from typing import Final
+
+import msgspec
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+
+STEP_BYTES: Final = MIB
+"""Of an upload this much is gathered before a thread takes it to the disk: a smaller content costs one hop."""
+
+PIECE_BYTES: Final = 256 * KIB
+"""Of a download this much is read, checked and handed to the socket at a time: what a slow reader holds of memory."""
+
+RETRY_SECONDS: Final = 1
+"""What a refusal for want of room in the service tells the client to wait."""
+
+RETRY_PRESSURE_SECONDS: Final = 5
+"""The same where the disk or a queue is full: somebody has to take something out first."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """One service's bounds; tests make them small."""
+
+    requests: int = 1_024
+    """Requests under way, streams included: each holds at most a step and a piece."""
+
+    threads: int = 32
+    """Threads that call the engine. Commits that wait together share one sync, so more of them cost nothing much."""
+
+    connections: int = 8_192
+    """Open connections; kept below what the process may open (`RLIMIT_NOFILE`)."""
+
+    header_bytes: int = 64 * KIB
+    """Request line and headers."""
+
+    header_seconds: float = 30.0
+    """Until the headers are complete, from the connection or the first byte on: idle connections cost a descriptor."""
+
+    idle_seconds: float = 60.0
+    """Between two requests of a connection."""
+
+    stall_seconds: float = 60.0
+    """Without a byte of a body coming in, or going out, before the request is given up."""
+
+    small_body_bytes: int = 16 * MIB
+    """A body that is decoded as a whole: JSON or MessagePack, batches included."""
+
+    batch: int = 10_000
+    """Contents or FlowFiles in one request: as many as one transaction takes."""
+
+    batch_read_bytes: int = 64 * MIB
+    """Content that one batch of reads returns."""
+
+    page: int = 1_000
+    """Entries of a list in one answer."""
+
+    attributes_bytes: int = 48 * KIB
+    """Attributes that come in a header or in the query."""
+
+    sessions: int = 1_000
+    """Remote sessions at a time; each holds FlowFiles that nobody else sees."""
+
+    session_seconds_max: float = 3_600.0
+    """How long a remote session may last without a heartbeat: what a vanished client withholds."""
+
+    runs_kept: int = 20
+    """Runs of reclamation that are remembered."""
+
+    stop_seconds: float = 30.0
+    """What a graceful stop waits for requests under way; then they are cut off, and nothing acknowledged is lost."""
+
+
+DEFAULTS: Final = Limits()
+"""What a service has that is told nothing else."""

@@ -1,0 +1,163 @@
+"""Runs of reclamation that somebody asked for: one at a time, in a thread of its own, each under a ticket.
+
+A ticket comes from the windows of spec.maintenance. Out of hours there is none, unless whoever asks overrides them;
+that is written down in the run, in the audit log and in the status.
+"""
+
+import threading
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from ullage_agent.contract import MaintenanceOperation
+from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.model import Action, format_uuid, new_uuids
+from ullage_agent.engine.reclaim.pacing import ALL_ACTIONS, Ticket
+from ullage_agent.engine.reclaim.plan import Plan
+from ullage_agent.engine.reclaim.report import Report
+from ullage_agent.service.errors import NotFound, RunUnderWay, WindowClosed
+from ullage_agent.service.host import Host
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.log import logger
+from ullage_agent.windows import Calendar, Verdict
+
+ACTIONS: Final[dict[MaintenanceOperation, frozenset[Action]]] = {
+    MaintenanceOperation.DELETE: frozenset({Action.DELETE, Action.ARCHIVE}),
+    MaintenanceOperation.TRUNCATE: frozenset({Action.TRUNCATE}),
+    MaintenanceOperation.PUNCH: frozenset({Action.PUNCH}),
+    MaintenanceOperation.REWRITE: frozenset({Action.REWRITE}),
+}
+"""What each word of the contract allows. Archiving goes with Delete."""
+
+OVERRIDE: Final = "the windows were overridden"
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is to do. `bytes_per_second` None: as the settings say; 0: no limit."""
+
+    policy: str | None = None
+    operations: tuple[MaintenanceOperation, ...] = tuple(MaintenanceOperation)
+    bytes_per_second: int | None = None
+    keeps_guards: bool = False
+    overrides_windows: bool = False
+
+
+class Run:
+    """One run: what was asked, by whom, how far it is, and its report."""
+
+    def __init__(self, owner: str, wish: Wish, began_millis: int, reason: str) -> None:
+        self.id = format_uuid(new_uuids(1)[0])
+        self.owner = owner
+        self.wish = wish
+        self.reason = reason
+        self.began_millis = began_millis
+        self.ended_millis: int | None = None
+        self.plan: Plan | None = None
+        self.steps_done = 0
+        self.freed_bytes = 0
+        self.report: Report | None = None
+        self.error: Exception | None = None
+        self.stop = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_millis is not None
+
+
+class Runs:
+    """The last runs of a service, the present one included. Thread-safe."""
+
+    def __init__(self, host: Host, limits: Limits) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._runs: deque[Run] = deque(maxlen=limits.runs_kept)
+        self._thread: threading.Thread | None = None
+        self._log = logger("reclamation")
+        self._audit = logger("audit")
+
+    def verdicts(self) -> list[Verdict]:
+        """For each operation whether it is allowed now, until when or from when on, and why."""
+        calendar = Calendar(self._host.spec.maintenance)
+        now = self._host.clock.now_millis()
+        return [calendar.verdict(operation, now) for operation in MaintenanceOperation]
+
+    def begin(self, owner: str, wish: Wish) -> Run:
+        """Start a run. WindowClosed if nothing of it is allowed now; RunUnderWay if there is one."""
+        with self._lock:
+            if self._runs and not self._runs[-1].is_over:
+                raise RunUnderWay(f"run {self._runs[-1].id} of {self._runs[-1].owner} is under way: wait, or stop it")
+            run = Run(owner, wish, self._host.clock.now_millis(), "")
+            ticket = self._ticket(run)
+            if wish.overrides_windows:
+                self._audit.warning("windows overridden", owner=owner, run=run.id, operations=list(wish.operations))
+            self._runs.append(run)
+            self._thread = threading.Thread(target=self._carry_out, args=(run, ticket), name="ullage-run", daemon=True)
+            self._thread.start()
+            return run
+
+    def all(self) -> list[Run]:
+        """The runs that are remembered, oldest first."""
+        with self._lock:
+            return list(self._runs)
+
+    def find(self, id: str) -> Run:
+        for run in self.all():
+            if run.id == id:
+                return run
+        raise NotFound(f"there is no run {id}: only the last few are remembered")
+
+    def close(self) -> None:
+        """Stop the present run after its present action, and wait for it."""
+        for run in self.all():
+            run.stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _ticket(self, run: Run) -> Ticket:
+        wish = run.wish
+        wanted = frozenset[Action]().union(*(ACTIONS[operation] for operation in wish.operations))
+        if wish.overrides_windows:
+            run.reason = OVERRIDE
+            return Ticket(wanted, is_revoked=run.stop.is_set)
+        now = self._host.clock.now_millis()
+        calendar = Calendar(self._host.spec.maintenance)
+        granted = calendar.ticket(wish.operations, now, self._free_percentage())
+        if not granted.operations:
+            opens = [calendar.verdict(operation, now).opens_millis for operation in wish.operations]
+            raise WindowClosed(
+                f"{granted.reason}. Whoever has the verb reclaim may override the windows",
+                min((each for each in opens if each is not None), default=None),
+            )
+        run.reason = granted.reason
+        allowed = frozenset[Action]().union(*(ACTIONS[operation] for operation in granted.operations))
+        return Ticket(
+            allowed & ALL_ACTIONS,
+            until_monotonic=_monotonic(self._host.clock, granted.not_after_millis),
+            is_revoked=run.stop.is_set,
+            reason=granted.reason,
+        )
+
+    def _free_percentage(self) -> float:
+        survey = self._host.repository.reclamation.survey()
+        return min(100.0 - container.usage.percentage for container in survey.containers)
+
+    def _carry_out(self, run: Run, ticket: Ticket) -> None:
+        compactor = self._host.repository.reclamation.compactor
+        try:
+            run.plan = compactor.plan(policy=run.wish.policy, keeps_guards=run.wish.keeps_guards)
+
+            def progress(steps: int, freed_bytes: int) -> None:
+                run.steps_done, run.freed_bytes = steps, freed_bytes
+
+            run.report = compactor.execute(run.plan, ticket, run.wish.bytes_per_second, progress)
+            self._log.info("run ended", run=run.id, owner=run.owner, freed_bytes=run.report.freed_bytes)
+        except Exception as error:  # noqa: BLE001 - it is kept in the run, where whoever asked finds it
+            run.error = error
+            self._log.error("run failed", run=run.id, owner=run.owner, exc_info=error)
+        finally:
+            run.ended_millis = self._host.clock.now_millis()
+
+
+def _monotonic(clock: Clock, millis: int | None) -> float | None:
+    return None if millis is None else clock.monotonic() + (millis - clock.now_millis()) / 1000

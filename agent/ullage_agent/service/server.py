@@ -1,0 +1,223 @@
+"""One process that serves one repository: host, HTTP, signals, reload, and an end in which nothing accepted is lost.
+
+start    open the repository, listen, say where
+SIGHUP   read the configuration again; it is also looked at every few seconds
+SIGTERM  refuse what is new, finish what is under way, checkpoint, release the lock; a second one does not wait
+SIGKILL  safe as ever: acknowledged means durable
+"""
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+
+from ullage_agent.contract import ContentRepository, ContractError
+from ullage_agent.service.access import Authenticator
+from ullage_agent.service.errors import CannotListen, ReloadRefused
+from ullage_agent.service.host import Host
+from ullage_agent.service.http.app import make_app
+from ullage_agent.service.http.protocol import guarded
+from ullage_agent.service.http.served import Served
+from ullage_agent.service.limits import DEFAULTS, Limits
+from ullage_agent.service.listening import Listening, authenticator_of, listening_of
+from ullage_agent.service.log import logger
+from ullage_agent.service.tls import Certificate
+
+LOOK_SECONDS: Final = 2.0
+"""How often files that can be reloaded are looked at, and sessions whose time is over are rolled back."""
+
+SPARE_DESCRIPTORS: Final = 512
+"""What the process needs beside connections: content files, logs, sockets of its own."""
+
+BACKLOG: Final = 1_024
+
+Read = Callable[[], ContentRepository]
+
+
+class Server:
+    """Serves until it is told to stop. `read` gives the document, at the start and whenever it is to be read again."""
+
+    def __init__(
+        self,
+        read: Read,
+        *,
+        node: str = "",
+        limits: Limits = DEFAULTS,
+        makes: bool = False,
+        on_ready: Callable[["Server"], None] = lambda _: None,
+    ) -> None:
+        self._read = read
+        self._makes = makes
+        self._on_ready = on_ready
+        self._log = logger("server")
+        self._document = read()
+        self.node = node or socket.gethostname()
+        self.limits = _within_descriptors(limits)
+        self.host = Host(self._document, on_failure=self._maintenance_failed)
+        self.urls: list[str] = []
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._last_problem = ""
+        self._certificate: Certificate | None = None
+
+    def run(self) -> None:
+        """Serve. CannotListen if an address, certificate or token file is not to be had; engine errors of the open."""
+        asyncio.run(self._run())
+
+    def stop(self) -> None:
+        """Begin to stop; from any thread, once it is ready."""
+        assert self._loop is not None, "it does not serve yet"
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    async def _run(self) -> None:
+        listening = listening_of(self.host.spec)
+        authenticator = authenticator_of(self.host.document, self.host.clock, self._token_problem)
+        sock = _bound(listening.address, listening.http_port)
+        try:
+            self._certificate = None if listening.tls is None else Certificate(listening.tls)
+            await asyncio.to_thread(self.host.start, makes=self._makes)
+            try:
+                await self._serve(listening, authenticator, sock)
+            finally:
+                await asyncio.to_thread(self.host.stop)
+        finally:
+            sock.close()
+
+    async def _serve(self, listening: Listening, authenticator: Authenticator, sock: socket.socket) -> None:
+        served = Served(self.host, authenticator, self.limits, self.node)
+        loop = asyncio.get_running_loop()
+        reload = asyncio.Event()
+        self._loop = loop
+        if threading.current_thread() is threading.main_thread():  # only it gets signals
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._asked_to_stop)
+            loop.add_signal_handler(signal.SIGHUP, reload.set)
+        server = uvicorn.Server(self._config(served))
+        serving = asyncio.create_task(_serve_without_signals(server, sock))
+        watching = asyncio.create_task(self._watch(served, reload))
+        try:
+            while not server.started and not serving.done():
+                await asyncio.wait([serving], timeout=0.01)
+            self.urls = [f"{listening.scheme}://{_host_text(listening.address)}:{sock.getsockname()[1]}/"]
+            self._log.info("serving", url=self.urls[0], node=self.node, root=self.host.spec.storage.host_path.path)
+            self._on_ready(self)
+            await asyncio.wait([asyncio.create_task(self._stop.wait()), serving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            served.is_stopping = True
+            watching.cancel()
+            server.should_exit = True
+            await serving
+            await asyncio.to_thread(served.close)
+            self._log.info("stopped")
+
+    def _config(self, served: Served) -> uvicorn.Config:
+        certificate = self._certificate
+        return uvicorn.Config(
+            make_app(served),
+            http=guarded(self.limits),
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            limit_concurrency=self.limits.connections,
+            timeout_keep_alive=int(self.limits.idle_seconds),
+            timeout_graceful_shutdown=int(self.limits.stop_seconds),
+            ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
+        )
+
+    async def _watch(self, served: Served, reload: asyncio.Event) -> None:
+        """What time brings: changed files, and sessions that nobody extended."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await reload.wait()
+            except TimeoutError:
+                pass  # nobody asked: look all the same
+            reload.clear()
+            await asyncio.to_thread(self._reload)
+            await asyncio.to_thread(served.sessions.expire)
+
+    def reload_certificate(self) -> str:
+        """Take over a changed certificate; what is wrong with it, told once for each change."""
+        problem = "" if self._certificate is None else self._certificate.refresh()
+        if problem:
+            self._log.error("certificate not reloaded", problem=problem)
+        return problem
+
+    def _reload(self) -> None:
+        """Take over what changed. What is wrong with it is told, once for each change, and the old settings stay."""
+        self.reload_certificate()
+        try:
+            document = self._read()
+        except (ContractError, OSError) as error:
+            self._told("configuration not reloaded", str(error))
+            return
+        self._last_problem = ""
+        if document == self._document:
+            return
+        self._document = document
+        try:
+            changed = self.host.reload(document)
+        except ReloadRefused as error:
+            self._log.error("configuration not reloaded", problem=str(error))
+        else:
+            self._log.info("configuration reloaded", changed=list(changed))
+
+    def _told(self, event: str, problem: str) -> None:
+        if self._last_problem != problem:
+            self._last_problem = problem
+            self._log.error(event, problem=problem)
+
+    def _asked_to_stop(self) -> None:
+        if self._stop.is_set():
+            os._exit(130)  # a second time: acknowledged is durable, the rest was refused or is abandoned
+        self._log.info("stopping")
+        self._stop.set()
+
+    def _maintenance_failed(self, task: str, error: Exception) -> None:
+        self._log.error("maintenance failed", task=task, exc_info=error)
+
+    def _token_problem(self, problem: str) -> None:
+        self._log.error("tokens not reloaded", problem=problem)
+
+
+async def _serve_without_signals(server: uvicorn.Server, sock: socket.socket) -> None:
+    """Uvicorn would take the signals for itself."""
+    await server._serve([sock])  # noqa: SLF001 - `serve` differs by just that
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise CannotListen(f"cannot listen on {address} port {port}: {error.strerror}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def _host_text(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _within_descriptors(limits: Limits) -> Limits:
+    """As many connections as the process may have descriptors for, after it has asked for as many as it may get."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    room: Any = max(64, (hard if hard > 0 else 1 << 20) - SPARE_DESCRIPTORS)
+    return msgspec.structs.replace(limits, connections=min(limits.connections, room))

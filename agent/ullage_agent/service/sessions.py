@@ -1,0 +1,150 @@
+"""Remote sessions: ProcessSessions of clients that are somewhere else, and may vanish.
+
+    poll    FlowFiles leave their queue for this session, until it ends or its time (the visibility time) is over
+    extend  the client is alive: the time begins anew
+    commit  what became of each FlowFile, in one transaction
+    expiry  as if the client had rolled back: everything stands in its queue again
+
+A session is used by one request at a time. All of this is memory: after a restart no session is left, and what one held
+is back in its queue.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ullage_agent.engine.clock import Clock
+from ullage_agent.engine.model import FlowFile, format_uuid, new_uuids
+from ullage_agent.engine.repository import Repository
+from ullage_agent.engine.session import ProcessSession
+from ullage_agent.service.errors import BadRequest, NotFound, SessionBusy, SessionGone, TooManyRequests
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.uploads import COMPONENT
+
+
+class Lent:
+    """One remote session. `held` are its FlowFiles by uuid, as they are now."""
+
+    def __init__(self, id: str, owner: str, session: ProcessSession, seconds: float, ends: float) -> None:
+        self.id = id
+        self.owner = owner
+        self.session = session
+        self.seconds = seconds
+        self.ends = ends
+        self.held: dict[str, FlowFile] = {}
+        self.is_over = False
+        self._busy = threading.Lock()
+
+    @contextmanager
+    def using(self) -> Iterator[ProcessSession]:
+        """One request works in the session; SessionBusy for a second, SessionGone once it is over.
+
+        May be entered in one thread and left in another.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise SessionBusy(f"session {self.id} is in use by another request")
+        try:
+            if self.is_over:
+                raise gone(self.id)
+            yield self.session
+        finally:
+            self._busy.release()
+
+    def find(self, uuid: str) -> FlowFile:
+        """One of its FlowFiles; NotFound."""
+        found = self.held.get(uuid)
+        if found is None:
+            raise NotFound(f"session {self.id} holds no FlowFile {uuid}")
+        return found
+
+    def end(self) -> None:
+        """Nothing more happens in it; called while it is used."""
+        self.is_over = True
+        self.held.clear()
+
+    def try_expire(self, now: float) -> bool:
+        """Roll back if its time is over and nobody is at work in it; whether it ended."""
+        if self.ends > now or not self._busy.acquire(blocking=False):
+            return False
+        try:
+            if not self.is_over:
+                self.end()
+                self.session.rollback()
+        finally:
+            self._busy.release()
+        return True
+
+
+class Sessions:
+    """All remote sessions of a service. Thread-safe."""
+
+    def __init__(self, repository: Callable[[], Repository], clock: Clock, limits: Limits) -> None:
+        self._repository = repository
+        self._clock = clock
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._lent: dict[str, Lent] = {}
+
+    def __len__(self) -> int:
+        return len(self._lent)
+
+    def begin(self, owner: str, seconds: float) -> Lent:
+        """A new session of this principal."""
+        self._require_seconds(seconds)
+        self.expire()
+        with self._lock:
+            if len(self._lent) >= self._limits.sessions:
+                raise TooManyRequests(f"{self._limits.sessions} sessions are open already: end some, or wait")
+            id = format_uuid(new_uuids(1)[0])
+            ends = self._clock.monotonic() + seconds
+            lent = Lent(id, owner, self._repository().session(COMPONENT, "remote session"), seconds, ends)
+            self._lent[id] = lent
+            return lent
+
+    def find(self, id: str, owner: str) -> Lent:
+        """The session; SessionGone for one that ended, never was, or is somebody else's."""
+        self.expire()
+        with self._lock:
+            lent = self._lent.get(id)
+        if lent is None or lent.owner != owner:
+            raise gone(id)
+        return lent
+
+    def extend(self, lent: Lent, seconds: float | None = None) -> None:
+        """Its time begins anew."""
+        if seconds is not None:
+            self._require_seconds(seconds)
+            lent.seconds = seconds
+        lent.ends = self._clock.monotonic() + lent.seconds
+
+    def drop(self, lent: Lent) -> None:
+        """Forget a session that is over."""
+        with self._lock:
+            self._lent.pop(lent.id, None)
+
+    def expire(self) -> int:
+        """Roll back what has run out; returns how many."""
+        now = self._clock.monotonic()
+        with self._lock:
+            due = [lent for lent in self._lent.values() if lent.ends <= now]
+        over = [lent for lent in due if lent.try_expire(now)]
+        for lent in over:
+            self.drop(lent)
+        return len(over)
+
+    def close(self) -> None:
+        """Roll back everything, before the repository closes."""
+        with self._lock:
+            lent_now = list(self._lent.values())
+            self._lent.clear()
+        for lent in lent_now:
+            lent.try_expire(float("inf"))
+
+    def _require_seconds(self, seconds: float) -> None:
+        if not 0 < seconds <= self._limits.session_seconds_max:
+            raise BadRequest(f"a session of {seconds} s: more than 0, at most {self._limits.session_seconds_max}")
+
+
+def gone(id: str) -> SessionGone:
+    """The refusal, in one wording."""
+    return SessionGone(f"session {id} has ended: it was committed or rolled back, its time was over, or it never was")

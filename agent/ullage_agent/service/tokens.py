@@ -1,0 +1,144 @@
+"""Bearer tokens in a file: what the agent uses that has no cluster to ask.
+
+    # name    verbs        expires                 SHA-256 of the token
+    ingest    get,create   2027-01-31T00:00:00Z    9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+    admin     *            never                   60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
+
+Only hashes stand there, so that whoever reads the file learns no token. Two lines of one name are two tokens: that is
+how they are rotated. The file is read again when it changes; one that has become unreadable keeps the last good one,
+because an editor's half a file must not lock everybody out, nor let anybody in.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from ullage_agent.engine.clock import Clock
+from ullage_agent.service.access import Principal, Verb, forbidden
+from ullage_agent.service.errors import CannotListen, Unauthenticated
+
+NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:@/]{0,252}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+TOKEN_BYTES = 32
+FILE_BYTES_MAX = 1 << 20
+"""About ten thousand tokens: more want a cluster."""
+
+LOOK_SECONDS = 1.0
+"""How often the file's date is looked at."""
+
+
+class TokenLine(msgspec.Struct, frozen=True):
+    """One token. `expires_millis` 0: never."""
+
+    principal: Principal
+    expires_millis: int
+
+
+class TokenFile:
+    """Authenticates by the file. CannotListen if the first read fails. Thread-safe."""
+
+    may_block = False
+
+    def __init__(self, path: str, clock: Clock, on_problem: Callable[[str], None] = lambda _: None) -> None:
+        self._path = path
+        self._clock = clock
+        self._on_problem = on_problem
+        self._lock = threading.Lock()
+        self._looked = clock.monotonic()
+        try:
+            self._seen = _stamp(path)
+            self._tokens = _read(path)
+        except (OSError, ValueError) as error:
+            raise CannotListen(f"spec.auth.tokenFile: {path} cannot be used: {error}") from error
+
+    def authenticate(self, token: str | None) -> Principal:
+        """Who this token stands for."""
+        self._refresh()
+        if token is None:
+            raise Unauthenticated("a bearer token is needed")
+        line = self._tokens.get(hashlib.sha256(token.encode()).hexdigest())
+        if line is None:
+            raise Unauthenticated("the bearer token is not known")
+        if 0 < line.expires_millis <= self._clock.now_millis():
+            raise Unauthenticated(f"the bearer token of {line.principal.name} has expired")
+        return line.principal
+
+    def authorize(self, principal: Principal, verb: Verb) -> None:
+        """By the verbs of the token's line."""
+        if verb not in principal.groups:
+            raise forbidden(principal, verb)
+
+    def _refresh(self) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            if now - self._looked < LOOK_SECONDS:
+                return
+            self._looked = now
+            try:
+                stamp = _stamp(self._path)
+                if stamp != self._seen:
+                    self._tokens = _read(self._path)
+                    self._seen = stamp
+            except (OSError, ValueError) as error:
+                self._on_problem(f"{self._path} cannot be used, the tokens known before stay: {error}")
+
+
+def new_token() -> tuple[str, str]:
+    """A token nobody can guess, and the hash that stands in the file."""
+    token = f"ullage_{secrets.token_urlsafe(TOKEN_BYTES)}"
+    return token, hashlib.sha256(token.encode()).hexdigest()
+
+
+def line_of(name: str, verbs: tuple[Verb, ...], expires_millis: int, digest: str) -> str:
+    """A line of the file. ValueError for a name that could be read as something else."""
+    if NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name: letters, digits and -_.:@/, at most 253, the first a letter or digit")
+    expires = "never"
+    if expires_millis:
+        expires = datetime.fromtimestamp(expires_millis / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{name}\t{','.join(verbs)}\t{expires}\t{digest}\n"
+
+
+def parse_tokens(text: str) -> dict[str, TokenLine]:
+    """The tokens by their hash; ValueError names the line that is wrong."""
+    tokens: dict[str, TokenLine] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        fields = line.split()
+        if len(fields) != 4:
+            raise ValueError(f"line {number} has {len(fields)} fields: a name, verbs, when it expires, and a SHA-256")
+        name, verbs, expires, digest = fields
+        if NAME.fullmatch(name) is None or DIGEST.fullmatch(digest) is None:
+            raise ValueError(f"line {number}: the name or the SHA-256 is none")
+        try:
+            allowed = tuple(Verb) if verbs == "*" else tuple(Verb(verb) for verb in verbs.split(","))
+            until = 0 if expires == "never" else _millis(expires)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        tokens[digest] = TokenLine(Principal(name, tuple(map(str, allowed))), until)
+    return tokens
+
+
+def _millis(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(path: str) -> dict[str, TokenLine]:
+    with open(path, encoding="utf-8") as file:
+        text = file.read(FILE_BYTES_MAX + 1)
+    if len(text) > FILE_BYTES_MAX:
+        raise ValueError(f"more than {FILE_BYTES_MAX} bytes")
+    return parse_tokens(text)

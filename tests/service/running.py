@@ -1,0 +1,163 @@
+"""A real server on a free port: in a thread of this process, or in a process of its own that can be killed."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import msgspec
+import yaml
+
+from tests.support import spec_at
+from ullage_agent.contract import Auth, AuthMode, ContentRepository, Metadata, Service, Tls, TlsMode, dump
+from ullage_agent.engine.repository import Repository
+from ullage_agent.service.limits import DEFAULTS, Limits
+from ullage_agent.service.server import Server
+
+START_SECONDS = 60.0
+HERE = Service(http_port=0, flight_port=None, metrics_port=None, socket_path="")
+LOCAL: dict[str, Any] = {"tls": {"mode": TlsMode.NONE}, "auth": {"mode": AuthMode.NONE}}
+
+
+def document_at(path: Path, **sections: Any) -> ContentRepository:
+    """A document for this machine alone, on a free port, with fields of sections replaced."""
+    service = {name: getattr(HERE, name) for name in msgspec.structs.asdict(HERE)} | sections.pop("service", {})
+    return ContentRepository(metadata=Metadata(name="flows"), spec=spec_at(path, service=service, **sections))
+
+
+class Running:
+    """A server in a thread. Leaving it stops it gracefully and checks what it leaves, deeply."""
+
+    def __init__(self, document: ContentRepository, limits: Limits = DEFAULTS, node: str = "here") -> None:
+        self.document = document
+        self._ready = threading.Event()
+        self.server = Server(
+            lambda: self.document, node=node, limits=limits, makes=True, on_ready=lambda _: self._ready.set()
+        )
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="server")
+        self.client = httpx.Client()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(START_SECONDS), "the server did not start"
+        if self._failure is not None:
+            raise self._failure
+        self.url = self.server.urls[0].rstrip("/")
+        self.client = httpx.Client(base_url=self.url, timeout=60.0)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.client.close()
+        self.stop()
+        with Repository.open(self.document.spec) as repository:
+            assert repository.check(deep=True).problems == ()
+
+    @property
+    def repository(self) -> Repository:
+        return self.server.host.repository
+
+    def stop(self) -> None:
+        """Gracefully; waits."""
+        if self._thread.is_alive():
+            self.server.stop()
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self.server.run()
+        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits
+            self._failure = error
+            self._ready.set()
+
+
+class Process:
+    """`ullage serve` as people run it. Each start of the same object serves the same repository on the same port."""
+
+    def __init__(self, directory: Path, document: ContentRepository) -> None:
+        self.config = directory / "repository.yaml"
+        self.document = document
+        self.write(document)
+        self._process: subprocess.Popen[str] | None = None
+        self.log: list[str] = []
+        self.url = ""
+
+    def write(self, document: ContentRepository) -> None:
+        """A new configuration, at once and as a whole."""
+        self.document = document
+        fresh = self.config.with_suffix(".new")
+        fresh.write_text(yaml.safe_dump(dump(document)), encoding="utf-8")
+        os.replace(fresh, self.config)
+
+    def start(self) -> str:
+        """Start it; the URL. RuntimeError with what it said if it does not come up."""
+        command = [sys.executable, "-m", "ullage_agent", "serve", "--init", "--node", "here", "-c", str(self.config)]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        stderr = self._process.stderr
+        self._reader = threading.Thread(target=lambda: self.log.extend(stderr), daemon=True)
+        self._reader.start()
+        line = self._process.stdout.readline()
+        if not line.startswith("serving on "):
+            self._process.wait()
+            self._reader.join()
+            raise RuntimeError("".join(self.log))
+        self.url = line.removeprefix("serving on ").strip().rstrip("/")
+        return self.url
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        assert self._process is not None
+        code = self._process.wait(timeout=START_SECONDS)
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        return code
+
+    def kill(self) -> None:
+        """As the power does."""
+        if self._process is not None and self._process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self.wait()
+
+
+@contextlib.contextmanager
+def process(directory: Path, **sections: Any) -> Iterator[Process]:
+    """A server process that is gone when the block ends."""
+    made = Process(directory, document_at(directory / "repository", **LOCAL | sections))
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that another thread or process does."""
+    gate = threading.Event()
+    for _ in range(int(START_SECONDS * 50)):
+        if condition():
+            return
+        gate.wait(0.02)
+    raise AssertionError(f"waited {START_SECONDS} s for {what}")
+
+
+__all__ = ["LOCAL", "Auth", "Process", "Running", "Tls", "document_at", "process", "until"]

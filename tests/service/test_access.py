@@ -1,0 +1,115 @@
+"""Who gets in: tokens, verbs, and what is answered to the others."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import ManualClock
+from ullage_agent.service.access import Anonymous, Principal, Verb, bearer
+from ullage_agent.service.errors import CannotListen, Forbidden, Unauthenticated
+from ullage_agent.service.tokens import TokenFile, line_of, new_token
+
+
+def test_anonymous_lets_everybody_do_everything() -> None:
+    """Which is why it goes with loopback only."""
+    who = Anonymous().authenticate(None)
+
+    for verb in Verb:
+        Anonymous().authorize(who, verb)
+
+
+@pytest.mark.parametrize("header", ["Basic dXNlcg==", "Bearer", "Bearer  ", "token"])
+def test_another_scheme_is_refused(header: str) -> None:
+    """Only `Bearer TOKEN` is understood."""
+    with pytest.raises(Unauthenticated):
+        bearer(header)
+
+
+def test_a_bearer_token_is_found_in_its_header() -> None:
+    """The scheme's case does not matter, as RFC 9110 has it."""
+    assert bearer("bearer abc") == "abc"
+    assert bearer(None) is None
+
+
+def test_a_token_of_the_file_has_its_name_and_verbs(tmp_path: Path) -> None:
+    """What the line does not name is forbidden."""
+    token, digest = new_token()
+    path = tmp_path / "tokens"
+    path.write_text("# who\n\n" + line_of("ingest", (Verb.GET, Verb.CREATE), 0, digest))
+    tokens = TokenFile(str(path), ManualClock())
+
+    who = tokens.authenticate(token)
+
+    assert who == Principal("ingest", ("get", "create"))
+    tokens.authorize(who, Verb.CREATE)
+    with pytest.raises(Forbidden, match="delete"):
+        tokens.authorize(who, Verb.DELETE)
+
+
+def test_unknown_missing_and_expired_tokens_are_refused_without_being_quoted(tmp_path: Path) -> None:
+    """No message holds a token."""
+    clock = ManualClock()
+    token, digest = new_token()
+    path = tmp_path / "tokens"
+    path.write_text(line_of("ingest", (Verb.GET,), clock.now_millis() + 1_000, digest))
+    tokens = TokenFile(str(path), clock)
+
+    messages = []
+    for wrong in (None, "", "ullage_other", digest):
+        with pytest.raises(Unauthenticated) as caught:
+            tokens.authenticate(wrong)
+        messages.append(str(caught.value))
+    tokens.authenticate(token)
+    clock.advance(2)
+    with pytest.raises(Unauthenticated, match="expired") as caught:
+        tokens.authenticate(token)
+
+    assert not any(secret in str(caught.value) + "".join(messages) for secret in (token, digest, "ullage_other"))
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    """A new token gets in, a removed one does not, and a broken file changes nothing but is told."""
+    clock = ManualClock()
+    (old, old_digest), (new, new_digest) = new_token(), new_token()
+    path = tmp_path / "tokens"
+    path.write_text(line_of("a", (Verb.GET,), 0, old_digest))
+    told: list[str] = []
+    tokens = TokenFile(str(path), clock, told.append)
+
+    (tmp_path / "next").write_text(line_of("a", (Verb.GET,), 0, new_digest))
+    os.replace(tmp_path / "next", path)
+    clock.advance(2)
+
+    assert tokens.authenticate(new).name == "a"
+    with pytest.raises(Unauthenticated):
+        tokens.authenticate(old)
+    path.write_text("half a li")
+    clock.advance(2)
+    assert tokens.authenticate(new).name == "a"
+    assert "line 1" in told[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a get never",
+        "a fly never " + "0" * 64,
+        "a get tomorrow " + "0" * 64,
+        "a get never 0123",
+        "../a\x00 get never " + "0" * 64,
+    ],
+)
+def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, text: str) -> None:
+    """And the line is named."""
+    path = tmp_path / "tokens"
+    path.write_text(text)
+
+    with pytest.raises(CannotListen, match="line 1"):
+        TokenFile(str(path), ManualClock())
+
+
+def test_a_name_that_could_be_read_as_something_else_is_no_name() -> None:
+    """A line is fields between blanks: a name has none."""
+    with pytest.raises(ValueError, match="is no name"):
+        line_of("a b", (Verb.GET,), 0, "0" * 64)

@@ -1,0 +1,174 @@
+"""Every refusal, against a running server with TLS and tokens: no token, a wrong one, an expired one, a wrong verb, a
+foreign certificate; and certificates and tokens that change while it serves.
+"""
+
+import os
+import re
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+
+from tests.service.certificates import Authority
+from tests.service.running import Running, document_at, until
+from ullage_agent.contract import AuthMode, TlsMode
+from ullage_agent.service.access import Verb
+from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.server import Server
+from ullage_agent.service.tokens import line_of, new_token
+
+HOUR = 3_600_000
+
+
+class Secured:
+    """A server with TLS and a token for each verb, and one that has expired."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.authority = Authority("ours")
+        self.serial = self.authority.issue(path / "tls", "node")
+        self.authority_path = self.authority.write(path / "ca.crt")
+        self.tokens: dict[str, str] = {}
+        lines = []
+        for verb in Verb:
+            self.tokens[verb], digest = new_token()
+            lines.append(line_of(verb, (verb,), 0, digest))
+        self.tokens["expired"], digest = new_token()
+        lines.append(line_of("expired", tuple(Verb), int(time.time() * 1000) - HOUR, digest))
+        self.token_file = path / "tokens"
+        self.token_file.write_text("".join(lines))
+        self.running = Running(
+            document_at(
+                path / "r",
+                tls={"mode": TlsMode.SECRET, "directory": str(path / "tls")},
+                auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file)},
+            )
+        )
+
+    def client(self, token: str = "") -> httpx.Client:
+        headers = {"authorization": f"Bearer {self.tokens.get(token, token)}"} if token else {}
+        context = ssl.create_default_context(cafile=self.authority_path)
+        url = self.running.url.replace("0.0.0.0", "127.0.0.1")
+        return httpx.Client(base_url=url, verify=context, headers=headers)
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    made = Secured(tmp_path)
+    with made.running:
+        yield made
+
+
+NEEDS = [
+    ("GET", "/v1/state", Verb.GET),
+    ("GET", "/v1/handles", Verb.GET),
+    ("GET", "/v1/provenance/events", Verb.GET),
+    ("POST", "/v1/handles", Verb.CREATE),
+    ("POST", "/v1/queues/q/flowfiles", Verb.CREATE),
+    ("DELETE", "/v1/handles/x", Verb.DELETE),
+    ("POST", "/v1/queues/q/poll", Verb.DELETE),
+    ("POST", "/v1/reclamation/runs", Verb.RECLAIM),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "verb"), NEEDS)
+def test_each_resource_needs_its_verb(secured: Secured, method: str, path: str, verb: Verb) -> None:
+    """401 without a known token, 403 with one for other verbs, and neither with the right one."""
+    for token in ("", "ullage_nobody", "expired"):
+        with secured.client(token) as client:
+            answer = client.request(method, path)
+            assert (answer.status_code, answer.json()["slug"]) == (401, "unauthenticated")
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert not token or secured.tokens.get(token, token) not in answer.text
+    for other in Verb:
+        with secured.client(other) as client:
+            status = client.request(method, path).status_code
+            assert (status == 403) == (other != verb)
+            assert status != 401
+
+
+def test_every_resource_of_the_document_is_closed_without_a_token(secured: Secured) -> None:
+    """But for the two that watchers ask: nothing was forgotten."""
+    with secured.client() as client:
+        document = client.get("/openapi.json").json()
+        open_to_all = {
+            path
+            for path, item in document["paths"].items()
+            for method in item
+            if client.request(method, re.sub("{[a-z_]+}", "1", path)).status_code != 401
+        }
+
+    assert open_to_all == {"/healthz", "/readyz"}
+
+
+def test_another_scheme_is_no_token(secured: Secured) -> None:
+    """Basic authentication is refused like nobody."""
+    with secured.client() as client:
+        assert client.get("/v1/state", headers={"authorization": "Basic dXNlcjpwYXNz"}).status_code == 401
+
+
+def test_a_client_refuses_a_foreign_certificate(secured: Secured, tmp_path: Path) -> None:
+    """Whoever trusts another authority does not talk to this server; nor does it speak without TLS."""
+    context = ssl.create_default_context(cafile=Authority("theirs").write(tmp_path / "theirs.crt"))
+    url = secured.running.url.replace("0.0.0.0", "127.0.0.1")
+
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx.get(f"{url}/healthz", verify=context)
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"{url.replace('https', 'http')}/healthz")
+
+
+def test_a_new_certificate_is_used_without_a_dropped_connection(secured: Secured) -> None:
+    """Connections that stand go on; new ones get the new certificate. Half a pair changes nothing."""
+    with secured.client("get") as before:
+        assert before.get("/v1/state").status_code == 200
+        key = (secured.path / "tls" / "tls.key").read_bytes()
+        (secured.path / "tls" / "tls.key").write_text("half a key")
+        assert secured.running.server.reload_certificate() != ""
+        (secured.path / "tls" / "tls.key").write_bytes(key)
+
+        serial = secured.authority.issue(secured.path / "tls", "node")
+        assert secured.running.server.reload_certificate() == ""
+
+        assert _serial(secured) == serial != secured.serial
+        assert before.get("/v1/state").status_code == 200
+
+
+def test_a_token_that_is_taken_away_no_longer_works(secured: Secured) -> None:
+    """Within a second or two of the file's change, on connections that stand as well."""
+    with secured.client("get") as client:
+        assert client.get("/v1/state").status_code == 200
+        fresh = secured.path / "fresh"
+        fresh.write_text("# nobody\n")
+        os.replace(fresh, secured.token_file)
+
+        until(lambda: client.get("/v1/state").status_code == 401, "the token to be forgotten")
+
+
+def test_a_session_belongs_to_whoever_began_it(secured: Secured) -> None:
+    """Another principal is told what it would be told of a session that never was."""
+    with secured.client("delete") as client, secured.client("get") as other:
+        session = client.post("/v1/sessions", json={}).json()["session"]
+
+        assert other.get(f"/v1/sessions/{session}").status_code == 410
+
+
+def test_without_a_certificate_nothing_is_served(tmp_path: Path) -> None:
+    """The message says what to do; the repository was not touched."""
+    document = document_at(tmp_path / "r", tls={"mode": TlsMode.OPERATOR}, auth={"mode": AuthMode.TOKEN_FILE})
+
+    with pytest.raises(CannotListen, match="say None for both"):
+        Server(lambda: document, makes=True).run()
+
+    assert not (tmp_path / "r").exists()
+
+
+def _serial(secured: Secured) -> int:
+    host, port = secured.running.url.removeprefix("https://").split(":")
+    return x509.load_pem_x509_certificate(
+        ssl.get_server_certificate((host.replace("0.0.0.0", "127.0.0.1"), int(port))).encode()
+    ).serial_number

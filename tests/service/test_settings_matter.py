@@ -1,0 +1,129 @@
+"""Every field of the sections service, tls and auth changes something that can be seen."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from tests.support import ManualClock
+from ullage_agent.contract import (
+    Auth,
+    AuthMode,
+    ContentRepository,
+    ContentRepositorySpec,
+    ContractError,
+    Metadata,
+    MetricsAccess,
+    Quantity,
+    Service,
+    Tls,
+    TlsMode,
+    load_yaml,
+)
+from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.listening import authenticator_of, listening_of
+
+OPEN = {"tls": Tls(mode=TlsMode.SECRET), "auth": Auth(mode=AuthMode.TOKEN_FILE)}
+
+
+class Case(NamedTuple):
+    """Two settings, and what is to differ between services made with them."""
+
+    one: dict[str, Any]
+    other: dict[str, Any]
+    observe: Callable[[ContentRepositorySpec], object]
+
+
+def _listening(name: str) -> Callable[[ContentRepositorySpec], object]:
+    def observe(spec: ContentRepositorySpec) -> object:
+        try:
+            return getattr(listening_of(spec), name)
+        except CannotListen as error:
+            return str(error)
+
+    return observe
+
+
+def _authenticator(spec: ContentRepositorySpec) -> object:
+    try:
+        return type(authenticator_of(ContentRepository(metadata=Metadata(name="x"), spec=spec), ManualClock()))
+    except CannotListen as error:
+        return str(error)
+
+
+CASES = {
+    "service.address": Case({}, {"service": Service(address="::1")}, _listening("address")),
+    "service.httpPort": Case({}, {"service": Service(http_port=9)}, _listening("http_port")),
+    "service.flightPort": Case({}, {"service": Service(flight_port=None)}, _listening("flight_port")),
+    "service.metricsPort": Case({}, {"service": Service(metrics_port=None)}, _listening("metrics_port")),
+    "service.socketPath": Case({}, {"service": Service(socket_path="")}, _listening("socket_path")),
+    "service.maxRequestBytes": Case(
+        {}, {"service": Service(max_request_bytes=Quantity(1))}, lambda spec: spec.service.max_request_bytes
+    ),
+    "tls.mode": Case({}, {"tls": Tls(mode=TlsMode.SECRET)}, _listening("tls")),
+    "tls.directory": Case(OPEN, OPEN | {"tls": Tls(mode=TlsMode.SECRET, directory="/x")}, _listening("tls")),
+    "auth.mode": Case({}, {"auth": Auth(mode=AuthMode.TOKEN_FILE)}, _authenticator),
+    "auth.tokenFile": Case(OPEN, OPEN | {"auth": Auth(mode=AuthMode.TOKEN_FILE, token_file="/x")}, _authenticator),
+    "auth.metrics": Case(
+        {"auth": Auth(mode=AuthMode.TOKEN_FILE)},
+        {"auth": Auth(mode=AuthMode.TOKEN_FILE, metrics=MetricsAccess.ANYONE)},
+        _listening("asks_for_metrics"),
+    ),
+}
+
+
+@pytest.mark.parametrize("field", CASES)
+def test_a_change_of_this_field_changes_what_is_served(field: str, tmp_path: Path) -> None:
+    """Two services that differ in this field alone differ in what is seen of them."""
+    case = CASES[field]
+    spec = ContentRepositorySpec.embedded(tmp_path)
+
+    one = case.observe(msgspec.structs.replace(spec, **case.one))
+    other = case.observe(msgspec.structs.replace(spec, **case.other))
+
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "{service: {address: 0.0.0.0}, tls: {mode: None}, auth: {mode: TokenFile}}",
+        "{service: {address: 192.0.2.1}, auth: {mode: None}}",
+        "{service: {address: '::'}, tls: {mode: None}, auth: {mode: None}}",
+        "{service: {address: flows.example}}",
+        "{service: {httpPort: 8481}}",
+        "{service: {socketPath: run/x.sock}}",
+        "{tls: {directory: /etc/../x}}",
+    ],
+)
+def test_what_leaves_the_machine_is_encrypted_and_has_a_name(spec: str) -> None:
+    """Open addresses without TLS or without authentication are no settings, nor are paths that lead elsewhere."""
+    head = "apiVersion: ullage.dev/v1alpha1\nkind: ContentRepository\nmetadata: {name: flows}\n"
+
+    with pytest.raises(ContractError, match=r"spec\."):
+        load_yaml(f"{head}spec: {spec}")
+
+
+def test_embedded_defaults_serve_this_machine_alone(tmp_path: Path) -> None:
+    """Nothing said: loopback, no token, a socket in the root."""
+    listening = listening_of(ContentRepositorySpec.embedded(tmp_path))
+
+    assert listening.address == "127.0.0.1"
+    assert listening.tls is None
+    assert listening.socket_path == str(tmp_path / "ullage.sock")
+
+
+def test_with_tls_and_tokens_every_address_is_served(tmp_path: Path) -> None:
+    """Which needs a certificate."""
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).touch()
+    spec = msgspec.structs.replace(
+        ContentRepositorySpec.embedded(tmp_path), **OPEN | {"tls": Tls(mode=TlsMode.SECRET, directory=str(tmp_path))}
+    )
+
+    listening = listening_of(spec)
+
+    assert listening.address == "0.0.0.0"
+    assert listening.scheme == "https"
