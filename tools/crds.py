@@ -27,7 +27,9 @@ BYTES_MAX: Final = 256 * 1024
 TEXT_MAX: Final = 48
 """Characters of a quantity or a duration: the cost of rules on them is counted in these."""
 
-HEADER: Final = "# Written by tools/crds.py from ullage_agent.contract and ullage_agent.fleet: change those, and run `make crds`.\n"
+HEADER: Final = (
+    "# Written by tools/crds.py from ullage_agent.contract and ullage_agent.fleet: change those, and run `make crds`.\n"
+)
 
 
 def at_most(one: str, other: str) -> dict[str, str]:
@@ -225,7 +227,11 @@ def _union(kind: Any) -> dict[str, Any]:
     present = [option for option in get_args(kind) if option is not type(None)]
     if len(present) == 1:
         schema = schema_of(present[0])
-        return schema if isinstance(present[0], type) and issubclass(present[0], msgspec.Struct) else {**schema, "nullable": True}
+        return (
+            schema
+            if isinstance(present[0], type) and issubclass(present[0], msgspec.Struct)
+            else {**schema, "nullable": True}
+        )
     number, text = (schema_of(option) for option in present)
     choice = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
     bounds = {**number, **text}
@@ -234,7 +240,13 @@ def _union(kind: Any) -> dict[str, Any]:
 
 def _bounds(meta: Meta) -> dict[str, Any]:
     bounds: dict[str, Any] = {}
-    for name, word in (("ge", "minimum"), ("le", "maximum"), ("pattern", "pattern"), ("min_length", "min"), ("max_length", "max")):
+    for name, word in (
+        ("ge", "minimum"),
+        ("le", "maximum"),
+        ("pattern", "pattern"),
+        ("min_length", "min"),
+        ("max_length", "max"),
+    ):
         if getattr(meta, name) is not None:
             bounds[word] = getattr(meta, name)
     if meta.gt is not None:
@@ -276,7 +288,7 @@ def struct_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
         if field.required:
             required.append(field.encode_name)
         elif place not in UNDEFAULTED and issubclass(struct, contract_section()):
-            schema |= _default(field)
+            schema |= _default(field, schema)
         properties[field.encode_name] = schema
     result: dict[str, Any] = {"type": "object", "description": " ".join(inspect.getdoc(struct).split())}  # type: ignore[union-attr]
     result["properties"] = properties
@@ -298,15 +310,15 @@ def _positive(kind: Any) -> dict[str, str]:
     return {"rule": "quantity(string(self)).isGreaterThan(quantity('0'))", "message": "must be above 0"}
 
 
-def _default(field: Any) -> dict[str, Any]:
-    default = field.default
-    if default is msgspec.NODEFAULT:
-        default = field.default_factory()
+def _default(field: Any, schema: dict[str, Any]) -> dict[str, Any]:
+    """Whole objects: the API server checks a default before it fills in those below it."""
+    default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     if default is None:
         return {}
     if isinstance(default, msgspec.Struct):
-        return {"default": {}}
-    return {"default": msgspec.to_builtins(default, enc_hook=str) if not isinstance(default, Quantity | Duration) else str(default)}
+        below = schema["properties"].items()
+        return {"default": {name: part["default"] for name, part in below if "default" in part}}
+    return {"default": msgspec.json.decode(msgspec.json.encode(default, enc_hook=str))}
 
 
 def column(name: str, path: str, kind: str = "string", description: str = "", priority: int = 0) -> dict[str, Any]:
@@ -383,7 +395,8 @@ def definition(
     name, plural, singular, short = names
     spec, status = (struct_schema(part) for part in parts)
     if "required" not in spec:
-        spec["default"] = {}
+        below = spec["properties"].items()
+        spec["default"] = {name: part["default"] for name, part in below if "default" in part}
     schema: dict[str, Any] = {
         "type": "object",
         "description": " ".join(inspect.getdoc(kind).split()),  # type: ignore[union-attr]

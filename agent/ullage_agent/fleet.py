@@ -130,6 +130,16 @@ class Ticket(Record, frozen=True, kw_only=True):
     """Instead of spec.compaction.bytesPerSecond; 0: no limit; null: that one."""
 
 
+class Deferral(Record, frozen=True, kw_only=True):
+    """A node waits for pods to go before it is reclaimed."""
+
+    since: Time
+    """Since when."""
+
+    waits_for: Annotated[tuple[str, ...], Meta(max_length=3)]
+    """Applications, the first three by name."""
+
+
 class NodeSpec(Record, frozen=True, kw_only=True):
     """Written by the operator."""
 
@@ -144,6 +154,9 @@ class NodeSpec(Record, frozen=True, kw_only=True):
 
     ticket: Ticket | None = None
     """The permission that holds now; null: none."""
+
+    deferral: Deferral | None = None
+    """Why there is none though the agent wants one; null: for no pod's sake."""
 
 
 class Space(Record, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ class Storage(Section, frozen=True, kw_only=True):
 
     host_path: HostPath = HostPath()
     """The root: ledger, logs and swap files, and the containers below it. In a cluster each repository has a directory
-    of its own below it, `<namespace>-<name>`."""
+    of its own below it, `<namespace>/<name>`."""
 
     local_persistent_volume: LocalPersistentVolume | None = None
     """Instead of hostPath, in a cluster only: volumes that are claimed. Cannot be changed into the other (NiFi, Ambry:
