@@ -38,6 +38,10 @@ class Usage(NamedTuple):
     def percentage(self) -> float:
         return 100.0 * self.used_bytes / self.total_bytes if self.total_bytes else 100.0
 
+    @property
+    def free_percentage(self) -> float:
+        return max(0.0, 100.0 - self.percentage)
+
 
 class Container:
     """One directory. `bytes_used` is what the repository's content files take here, archived ones included."""

@@ -24,7 +24,7 @@ from ullage_agent.engine.flowfile.placement import births, end_in_use, is_unused
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.model import Action, Operation, ResourceClaim, ResourceClaimGone
 from ullage_agent.engine.reclaim.anatomy import Anatomist, Anatomy, covers
-from ullage_agent.engine.reclaim.pacing import ALWAYS, Ticket
+from ullage_agent.engine.reclaim.pacing import Ticket
 from ullage_agent.engine.reclaim.plan import Plan, Step
 from ullage_agent.engine.reclaim.report import Left, Report
 from ullage_agent.engine.runs import Run, allocated_bytes, merged, pack_runs, total, unpack_runs, whole_blocks
@@ -70,7 +70,6 @@ class Executor:
         self._anatomist = anatomist
         self._commit = commit
         self._clock = clock
-        self.is_emergency: Callable[[str], bool] = lambda _: False
 
     def execute(
         self,
@@ -150,11 +149,15 @@ class Executor:
     def _allowed(self, steps: Sequence[Step], ticket: Ticket, report: Report) -> list[Step]:
         """The steps that may be taken now: with the ticket, or without it because their container is nearly full."""
         allowed: list[Step] = []
+        refusals = {action: ticket.refusal(action, self._clock) for action in {step.action for step in steps}}
+        free = {name: self._store.containers[name].usage().free_percentage for name in {s.container for s in steps}}
         for step in steps:
-            refusal = ticket.refusal(step.action, self._clock)
-            if refusal and step.action in ALWAYS and self.is_emergency(step.container):
+            refusal = refusals[step.action]
+            if refusal and ticket.is_emergency(step.action, free[step.container]):
                 report.emergency += 1
             elif refusal:
+                report.refused += ticket.is_refused(step.action)
+                report.is_stopped |= not ticket.is_refused(step.action)
                 report.left.append(Left(step.action, step.resource, step.container, refusal))
                 continue
             allowed.append(step)

@@ -103,6 +103,8 @@ class Rewriter:
         refusal = ticket.refusal(Action.REWRITE, self._clock)
         if refusal:
             _left(rewrite.report, group, refusal)
+            rewrite.report.refused = len(group) if ticket.is_refused(Action.REWRITE) else 0
+            rewrite.report.is_stopped = not ticket.is_refused(Action.REWRITE)
             return rewrite
         try:
             self._choose(group, rewrite)
@@ -195,6 +197,7 @@ class Rewriter:
             writer = OutputWriter(output, large_claim, window_bytes, ticket, bucket, report)
             rewrite.sources = self._copy(sources, writer, report)
         except Revoked:
+            report.is_stopped = True
             _left(report, steps, "the run was stopped")
         except (DiskFull, OSError) as error:
             if isinstance(error, OSError) and not is_disk_full(error):

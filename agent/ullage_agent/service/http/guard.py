@@ -15,6 +15,10 @@ from ullage_agent.service.problems import problem_of
 ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
 """Whoever watches must get an answer when everybody else gets none."""
 
+LINGER_BYTES: Final = 1 << 20
+LINGER_SECONDS: Final = 2.0
+"""How much of an unwanted body is taken in, and for how long, before its connection is closed."""
+
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -58,6 +62,7 @@ class _Exchange:
         self._send = send
         self._stall_seconds = stall_seconds
         names = {name for name, _ in scope["headers"]}
+        self._lingers = b"expect" not in names
         self._is_read = b"transfer-encoding" not in names and b"content-length" not in names
 
     async def receive(self) -> Any:
@@ -77,6 +82,13 @@ class _Exchange:
         """The next piece of the answer; ClientGone if nobody takes it."""
         if message["type"] == "http.response.start":
             message = {**message, "headers": self._headers(list(message.get("headers", [])))}
+        elif not message.get("more_body", False) and not self._is_read and self._lingers:
+            await self._deliver({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._deliver(message)
+
+    async def _deliver(self, message: Any) -> None:
         try:
             async with asyncio.timeout(self._stall_seconds):
                 await self._send(message)
@@ -91,6 +103,18 @@ class _Exchange:
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": problem.status, "headers": raw})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _linger(self) -> None:
+        """Take in some of a body that nobody wants: closing on it would reset the connection, and the client might lose
+        the answer that says why.
+        """
+        left = LINGER_BYTES
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while left > 0 and not self._is_read:
+                    left -= len((await self.receive()).get("body", b""))
+        except (TimeoutError, Stalled):
+            return  # it had its time
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         names = {name for name, _ in headers}
