@@ -128,7 +128,7 @@ class ControlPlane:
                 f"--service-account-signing-key-file={signing}",
                 f"--service-cluster-ip-range={SERVICES}",
                 "--allow-privileged=true",
-                "--shutdown-delay-duration=0s",
+                "--enable-aggregator-routing=true",  # to the pods of a webhook, not to its Service: no kube-proxy here
                 *on_loopback,
             ],
         )
@@ -149,8 +149,6 @@ class ControlPlane:
             f"--cluster-signing-cert-file={self.ca}",
             f"--cluster-signing-key-file={self.authority.key}",
             "--use-service-account-credentials=true",
-            "--allocate-node-cidrs=true",
-            f"--cluster-cidr={PODS}",
             f"--service-cluster-ip-range={SERVICES}",
         ]
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.control_plane import ControlPlane, control_plane_running
 from tests.cluster.fleet import Fleet, fleet_running
+from tests.cluster.node import Cluster, cluster_running
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,20 @@ def fleet() -> Iterator[Fleet]:
     """A control plane of its own with kwok: `fleet.add_nodes(100)`."""
     with fleet_running() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A control plane with two real nodes, each in namespaces of its own; needs root."""
+    with cluster_running(nodes=2) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster_namespace(cluster: Cluster) -> Iterator[str]:
+    """The name of a new namespace of `cluster`, deleted at the end."""
+    with cluster.namespace(f"test-{secrets.token_hex(4)}") as name:
+        yield name
 
 
 @pytest.fixture

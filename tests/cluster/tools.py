@@ -85,11 +85,23 @@ TOOLS = {
         _kubernetes("kube-proxy"),
         Tool("helm", "helm", "helm.sh/helm/v4", "helm.sh/helm/v4/cmd/helm"),
         Tool("kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+        Tool("coredns", "coredns", "github.com/coredns/coredns", "github.com/coredns/coredns"),
+        Tool(
+            "spark-operator",
+            "spark-operator",
+            "github.com/kubeflow/spark-operator/v2",
+            "github.com/kubeflow/spark-operator/v2/cmd/operator",
+        ),
     )
 }
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm")
-LEVELS = {"control-plane": CONTROL_PLANE, "fleet": (*CONTROL_PLANE, "kwok")}
+LEVELS = {
+    "control-plane": CONTROL_PLANE,
+    "fleet": (*CONTROL_PLANE, "kwok"),
+    "node": (*CONTROL_PLANE, "kubelet", "kube-proxy", "coredns"),
+    "spark": ("spark-operator",),
+}
 
 
 def tool(name: str) -> Path:
