@@ -14,7 +14,6 @@ DAEMON_TAINTS: Final = frozenset(
 """Every DaemonSet's pods put up with these; ours on claims do too, since data does not move."""
 
 
-
 def places(spec: ContentRepositorySpec, machine: Machine) -> bool:
     """Whether the node should have an agent."""
     if any(machine.labels.get(key) != value for key, value in spec.node_selector.items()):

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.failing_files import FailingFiles
 from tests.support import Workshop, content_sizes, put_all
 from ullage_agent.contract import Duration, Punch, Quantity
-from ullage_agent.engine.errors import ClaimGone, ContentReclaimed, LeaseLost, LeaseRefused
+from ullage_agent.engine.errors import ClaimGone, ContentReclaimed, LeaseLost, LeaseRefused, UllageError
 from ullage_agent.engine.model import Action, ContentClaim, FlowFile, Lease
 from ullage_agent.engine.repository import Repository
 
@@ -185,6 +186,43 @@ def test_a_file_whose_descriptor_was_passed_is_never_changed_in_place(workshop: 
     assert len(kept) == 2
     assert rewritten.done == {Action.REWRITE: 2}
     assert repository.ledger.leases == {}
+
+
+@pytest.mark.parametrize("action", [Action.TRUNCATE, Action.PUNCH, Action.REWRITE])
+def test_a_reader_without_a_lease_that_is_overtaken_is_told_so(workshop: Workshop, action: Action) -> None:
+    """Bytes that go between the look-up and the read are reclaimed, neither missing nor corrupt."""
+    files = FailingFiles()
+    repository = workshop.make(files, **LOOSE | {"compaction": LOOSE["compaction"] | {"min_reclaim": 0}})
+    with repository.session() as session:
+        session.ingest("keep", [b"k" * 10_000])
+        (record,) = session.ingest("drop", [b"d" * 2_000_000])
+        if action != Action.TRUNCATE:
+            session.ingest("keep", [b"l" * 10_000])
+        session.commit()
+    repository.content.retire_idle()
+    repository.reclamation.clean()  # which seals it
+    assert record.claim is not None
+    found: list[object] = []
+
+    def read(claim: ContentClaim = record.claim) -> None:
+        try:
+            found.append(repository.reader.read(claim, 0, claim.length))
+        except UllageError as error:
+            found.append(type(error))
+
+    gate = files.hold("read", "*/c1/*")
+    reader = threading.Thread(target=read)
+    reader.start()
+    gate.wait_until_reached()
+    repository.queues.drop(repository.queue("drop"))
+    compactor = repository.reclamation.compactor
+    report = compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({action})))
+    gate.open()
+    reader.join()
+
+    assert report.done == {action: 1}
+    # Whoever has the old file of a rewrite open still reads it.
+    assert found == [b"d" * 2_000_000 if action == Action.REWRITE else ContentReclaimed]
 
 
 class Crowd:

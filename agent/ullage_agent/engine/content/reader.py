@@ -99,12 +99,18 @@ class ContentReader:
             continue
 
     def _resolved(self, claim: ContentClaim, read: Callable[[Place], bytes]) -> bytes:
-        """Read where the claim lies now; again where a rewrite moved it, and unlinked its file, meanwhile."""
+        """Read where the claim lies now; again where a rewrite moved it, and unlinked its file, meanwhile.
+
+        Who reads without a pin or a lease may be overtaken. What was cut is missing then, and what was punched is
+        zeros that match no checksum: neither is damage, and looking the address up once more says what it is.
+
+            located | dies, intent, punch | read: zeros | ContentReclaimed
+        """
         while True:
             place = locate(self._ledger, claim)
             try:
                 return read(place)
-            except ContentMissing:
+            except (ContentMissing, ContentCorrupt):
                 now = locate(self._ledger, claim)
                 if (now.file.index, now.offset) == (place.file.index, place.offset):
                     raise

@@ -97,7 +97,7 @@ class ContentRepository:
     ) -> None:
         self.containers = {container.name: container for container in containers}
         self.limits = spec.claims
-        self._order = list(containers)
+        self._order = [container for container in containers if not container.evacuates]
         self._files = files
         self._clock = clock
         self._back_pressure = spec.archive.backpressure_percentage
@@ -150,6 +150,15 @@ class ContentRepository:
         """
         claim = ResourceClaim(self._indexes.take()[0], container.name, created_millis, lifetime)
         return self._open_new(claim, container)
+
+    def target_of(self, source: Container, length: int) -> Container | None:
+        """Where an output of so many bytes goes: beside its sources, or away from a container that is to be emptied, to
+        the one with most room; None if none admits it.
+        """
+        if not source.evacuates:
+            return source
+        fit = [one for one in choose(self._order, 0) if self._admits(one) and one.has_room_for(length)]
+        return max(fit, key=lambda one: one.usage().free_bytes, default=None)
 
     def close_output(self, writable: WritableClaim, *, committed: bool) -> None:
         """Close an output. Without a commit nothing names it, and it is removed."""
