@@ -209,8 +209,13 @@ class ContentRepository:
 
     def retire_idle(self) -> None:
         """Close the pool's files; registered ones are sealed by `take_seals`, unused and spare ones vanish."""
-        for writable in self._empty_pool():
-            self._end(writable)
+        idle = self._empty_pool()
+        try:
+            while idle:
+                self._end(idle.pop())
+        finally:  # also of those that an interrupt kept from their end
+            for writable in idle:
+                writable.file.close()
 
     @contextmanager
     def reading(self, claim: ResourceClaim) -> Iterator[File]:
