@@ -13,11 +13,10 @@ crash they are orphans of no length.
 
 import os
 import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import TypeVar
 
 import msgspec
 
@@ -25,14 +24,10 @@ from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.containers import Container, choose
 from ullage_agent.engine.content.indexes import RUN, Indexes
-from ullage_agent.engine.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, RepositoryDamaged
+from ullage_agent.engine.content.openfiles import OpenFiles
+from ullage_agent.engine.errors import BackPressure, ContentWriteFailed, DiskFull, RepositoryDamaged
 from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.model import Lifetime, ResourceClaim
-
-T = TypeVar("T")
-
-OPEN_FILES_MAX = 256
-"""Descriptors kept open for reading."""
 
 BACK_PRESSURE_WAIT_SECONDS = 10.0
 """How long a writer waits for room before it gets an error; cleaning runs every minute or when asked."""
@@ -109,17 +104,15 @@ class ContentRepository:
         self._made: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._active: dict[int, WritableClaim] = {}
         self._unsealed: list[ResourceClaim] = []
-        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
-        self._forgotten = 0
-        self._open_lock = threading.Lock()
+        self._open_files = OpenFiles(files)
         self._is_closed = False
         self.inherited_ceiling = 0
+        self.on_pressure: Callable[[], None] = lambda: None
 
     def adopt(self, spec: ContentRepositorySpec) -> None:
         """New limits of claims and back-pressure, from the next claim on."""
         self.limits = spec.claims
         self._back_pressure = spec.archive.backpressure_percentage
-        self.on_pressure: Callable[[], None] = lambda: None
 
     def start_after(self, ceiling: int) -> None:
         """Indexes up to `ceiling` may have been used before."""
@@ -220,14 +213,8 @@ class ContentRepository:
     @contextmanager
     def reading(self, claim: ResourceClaim) -> Iterator[File]:
         """The resource claim's file, open for reading; ContentMissing if it is not there."""
-        opened = self._acquire(claim)
-        try:
-            yield opened.file
-        finally:
-            with self._open_lock:
-                opened.users -= 1
-                if opened.is_doomed and opened.users == 0:
-                    opened.file.close()
+        with self._open_files.reading(claim, self.container_of(claim)) as file:
+            yield file
 
     def open_descriptor(self, claim: ResourceClaim) -> int:
         """A read-only descriptor of the resource claim's file, to be passed on and closed; ContentMissing.
@@ -235,29 +222,18 @@ class ContentRepository:
         Whoever passes it has a lease that says so (`holds_files`): else the file may be changed in place under its
         reader.
         """
-        container = self.container_of(claim)
-        try:
-            return self._anywhere(container, claim, self._files.open_descriptor)
-        except FileNotFoundError as error:
-            raise _missing(claim, container) from error
+        return self._open_files.descriptor(claim, self.container_of(claim))
 
     def forget(self, index: int) -> None:
         """The file is gone: no descriptor is kept that would hold its blocks."""
-        with self._open_lock:
-            self._forgotten += 1
-            opened = self._open.pop(index, None)
-            if opened is not None:
-                opened.doom()
+        self._open_files.forget(index)
 
     def close(self) -> None:
         """Release all descriptors but those in sessions' and readers' hands, which are released when given back."""
         self._is_closed = True
         for writable in self._empty_pool():
             writable.file.close()
-        with self._open_lock:
-            for opened in self._open.values():
-                opened.doom()
-            self._open.clear()
+        self._open_files.close()
 
     def container_of(self, claim: ResourceClaim) -> Container:
         container = self.containers.get(claim.container)
@@ -432,61 +408,6 @@ class ContentRepository:
             for pool in pools:
                 pool.clear()
             return idle
-
-    def _acquire(self, claim: ResourceClaim) -> "_OpenFile":
-        with self._open_lock:
-            opened = self._open.get(claim.index)
-            if opened is not None:
-                self._open.move_to_end(claim.index)
-                opened.users += 1
-                return opened
-            forgotten = self._forgotten
-        container = self.container_of(claim)
-        try:
-            file = self._anywhere(container, claim, self._files.open)
-        except FileNotFoundError as error:
-            raise _missing(claim, container) from error
-        with self._open_lock:
-            opened = self._open.get(claim.index)
-            if opened is not None:
-                file.close()
-            elif forgotten != self._forgotten:
-                # A file went while this one was opened, perhaps this very one: it is not kept open after the read.
-                opened = _OpenFile(file)
-                opened.is_doomed = True
-            else:
-                opened = self._open[claim.index] = _OpenFile(file)
-                if len(self._open) > OPEN_FILES_MAX:
-                    self._open.popitem(last=False)[1].doom()
-            opened.users += 1
-            return opened
-
-    def _anywhere(self, container: Container, claim: ResourceClaim, opening: Callable[[str], T]) -> T:
-        """Open the live path, else the archived one: the file may move between the two at any time."""
-        try:
-            return opening(container.live_path(claim))
-        except FileNotFoundError:
-            return opening(container.archive_path(claim))
-
-
-class _OpenFile:
-    """A shared descriptor; closed when the last reader has left after it was doomed."""
-
-    __slots__ = ("file", "is_doomed", "users")
-
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self.users = 0
-        self.is_doomed = False
-
-    def doom(self) -> None:
-        self.is_doomed = True
-        if self.users == 0:
-            self.file.close()
-
-
-def _missing(claim: ResourceClaim, container: Container) -> ContentMissing:
-    return ContentMissing(f"resource claim {claim.index} is missing: {container.live_path(claim)} does not exist")
 
 
 def _sealed(writable: WritableClaim) -> ResourceClaim:
