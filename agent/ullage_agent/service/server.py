@@ -21,7 +21,7 @@ import uvicorn
 from ullage_agent.contract import ContentRepository, ContractError
 from ullage_agent.service.access import Authenticator
 from ullage_agent.service.errors import CannotListen, ReloadRefused
-from ullage_agent.service.host import Host
+from ullage_agent.service.host import Host, PermissionOf, windows_alone
 from ullage_agent.service.http.app import make_app
 from ullage_agent.service.http.protocol import guarded
 from ullage_agent.service.http.served import Served
@@ -52,15 +52,18 @@ class Server:
         limits: Limits = DEFAULTS,
         makes: bool = False,
         on_ready: Callable[["Server"], None] = lambda _: None,
+        on_stop: Callable[[], None] = lambda: None,
+        permission: PermissionOf = windows_alone,
     ) -> None:
         self._read = read
         self._makes = makes
         self._on_ready = on_ready
+        self._on_stop = on_stop
         self._log = logger("server")
         self._document = read()
         self.node = node or socket.gethostname()
         self.limits = _within_descriptors(limits)
-        self.host = Host(self._document, on_failure=self._maintenance_failed)
+        self.host = Host(self._document, on_failure=self._maintenance_failed, permission=permission)
         self.urls: list[str] = []
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -114,6 +117,7 @@ class Server:
             watching.cancel()
             server.should_exit = True
             await serving
+            await asyncio.to_thread(self._on_stop)
             await asyncio.to_thread(served.close)
             self._log.info("stopped")
 
