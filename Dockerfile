@@ -52,7 +52,7 @@ ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/spark-python/bin/python PYSPARK_DR
     PATH=/opt/spark-python/bin:/opt/spark/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 # Spark asks for the name of the user that it runs as.
-RUN useradd --uid 10001 --user-group --home-dir /tmp --shell /usr/sbin/nologin spark
+RUN /usr/sbin/useradd --uid 10001 --user-group --home-dir /tmp --shell /usr/sbin/nologin spark
 USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["/opt/entrypoint"]

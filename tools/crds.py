@@ -68,9 +68,9 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
         },
         {"rule": "self.sections == oldSelf.sections", "message": "sections is immutable: make a new repository"},
         {
-            "rule": "oldSelf.containers.all(old, "
-            "self.containers.exists(c, c.name == old.name && c.subPath == old.subPath))",
-            "message": "containers may be appended, never removed or moved",
+            "rule": "oldSelf.containers.all(old, self.containers.exists(c, c.name == old.name) ? "
+            "self.containers.exists(c, c.name == old.name && c.subPath == old.subPath) : old.evacuate)",
+            "message": "containers may be appended, never moved, and removed only once they had evacuate: true",
         },
     ],
     "HostPath": [

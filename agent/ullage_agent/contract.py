@@ -91,7 +91,6 @@ DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 LATER: Final[dict[str, frozenset[str]]] = {
     "spec": frozenset({"planning"}),
     "spec.provenance": frozenset({"journalCount"}),
-    "spec.storage.containers": frozenset({"evacuate"}),
 }
 """Fields of the contract that this version does not obey: refused by name rather than ignored."""
 

@@ -52,6 +52,10 @@ class Container(Section, frozen=True, kw_only=True):
     """A quota in bytes that percentages refer to; null: the size of the volume. On a volume shared with
     others, set it: there a percentage of the volume says nothing about the repository (NiFi: none)."""
 
+    evacuate: bool = False
+    """Empty it: nothing new is placed here, what lives is rewritten to other containers within the budget, what is
+    archived goes at once. When nothing is left it may be removed from the list (NiFi, Ambry: none)."""
+
 
 class Storage(Section, frozen=True, kw_only=True):
     """Where the repository lies."""
@@ -67,7 +71,7 @@ class Storage(Section, frozen=True, kw_only=True):
     containers: Annotated[tuple[Container, ...], Meta(min_length=1, max_length=64)] = (
         Container(name="c1", sub_path="c1"),
     )
-    """The directories of content; may be appended, never removed or reordered (NiFi:
+    """The directories of content; may be appended; removed once evacuated; never renamed (NiFi:
     nifi.content.repository.directory.*)."""
 
     provenance_directories: Annotated[tuple[_Path, ...], Meta(max_length=64)] = ()
@@ -104,4 +108,6 @@ def storage_problems(storage: Storage) -> Iterator[str]:
             yield f"{field}.capacity: must be above 0, or null for the volume"
         names.add(container.name)
         paths.append(path)
+    if all(container.evacuate for container in storage.containers):
+        yield "spec.storage.containers: one must stay where content can go: not every one can have evacuate: true"
     yield from directory_problems(storage.provenance_directories, paths, RESERVED_PATHS)

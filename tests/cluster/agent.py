@@ -33,10 +33,11 @@ class AgentOnNode:
         """Through the Service."""
         return f"https://localhost:{self.port}"
 
-    def client(self) -> httpx.Client:
-        """One who may do everything with content; a new connection, because the pod behind it changes."""
+    def ask(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
+        """As one who may do everything with content; a new connection, because the pod behind it changes."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx.Client(base_url=self.url(), verify=self.trust, headers=headers, timeout=60.0)
+        with httpx.Client(base_url=self.url(), verify=self.trust, headers=headers, timeout=60.0) as client:
+            return client.request(method, path, content=content)
 
     def _pods(self) -> list[dict[str, Any]]:
         listed = self.cluster.get("pods", f"--namespace={self.namespace}", f"--selector=app={AGENT}")
@@ -65,7 +66,7 @@ class AgentOnNode:
     def answers(self) -> bool:
         """Whether the Service leads to an agent that is ready."""
         try:
-            return self.client().get("/readyz").status_code == 200
+            return self.ask("GET", "/readyz").status_code == 200
         except httpx.TransportError:
             return False
 

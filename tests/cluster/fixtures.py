@@ -3,6 +3,7 @@
 One cluster of each level serves all tests of a process; `namespace` gives each test a place of its own in it.
 """
 
+import os
 import secrets
 from collections.abc import Iterator
 
@@ -10,7 +11,32 @@ import pytest
 
 from tests.cluster.control_plane import ControlPlane, control_plane_running
 from tests.cluster.fleet import Fleet, fleet_running
-from tests.cluster.node import Cluster, cluster_running
+from tests.cluster.node import Cluster, cluster_running, why_no_node
+
+SPARK = "ULLAGE_CLUSTER_SPARK"
+"""Set: the tests that build Spark's image and the kubeflow operator run too; `make cluster-full` sets it."""
+
+
+def _not_here(item: pytest.Item, lacking: str) -> bool:
+    wanted = getattr(item, "fixturenames", ())
+    return "cluster" in wanted and bool(lacking or ("spark_namespace" in wanted and not os.environ.get(SPARK)))
+
+
+def pytest_report_header() -> str:
+    """Which levels are tested here: what cannot be is named, and not collected."""
+    lacking = why_no_node()
+    node = f"no real nodes ({lacking})" if lacking else "real nodes"
+    spark = "Spark" if os.environ.get(SPARK) and not lacking else "no Spark (make cluster-full)"
+    return f"clusters: control plane, fleet, {node}, {spark}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the header says cannot be tested here."""
+    lacking = why_no_node() if any("cluster" in getattr(item, "fixturenames", ()) for item in items) else ""
+    left_out = [item for item in items if _not_here(item, lacking)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from tests.cluster.errors import ClusterError, NotPossibleHereError
 from tests.cluster.say import step
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = ("buildah", "debootstrap", "cc", "tar")
 SUITE = "bookworm"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 BASE_NAME = "localhost/ullage-base:1"
@@ -27,7 +28,15 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 PIP_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT")
 
-WHEEL = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "agent", "deploy/requirements-build.lock")
+WHEEL = (
+    "Dockerfile",
+    ".dockerignore",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "agent",
+    "deploy/requirements-build.lock",
+)
 CONTEXTS = {
     "agent": (*WHEEL, "deploy/requirements-agent.lock"),
     "spark": (*WHEEL, "deploy/requirements-spark.lock", "deploy/spark-entrypoint"),
@@ -67,7 +76,7 @@ def pause_archive() -> Path:
 def _once(stem: str, build: Callable[[Path], None]) -> Path:
     kept = _images() / f"{stem}.tar"
     if not kept.exists():
-        need(("buildah", "debootstrap", "cc"))
+        need(PROGRAMS)
         with locked(_images() / ".lock"):
             if not kept.exists():  # another process may have built it while we waited
                 build(kept)
@@ -129,7 +138,8 @@ def _bud(options: Sequence[str], context: Path, name: str, kept: Path) -> None:
     fresh = kept.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     _buildah("bud", "--quiet", "--isolation=chroot", "--layers", f"--tag={name}", *options, str(context))
-    _buildah("push", "--quiet", name, f"oci-archive:{fresh}:{name}")
+    # Uncompressed: it goes to no other machine, and each node would have to inflate it again.
+    _buildah("push", "--quiet", "--disable-compression", name, f"oci-archive:{fresh}:{name}")
     os.replace(fresh, kept)
 
 

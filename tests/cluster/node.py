@@ -14,8 +14,9 @@ from tests.cluster import images
 from tests.cluster.cgroups import make_cgroup
 from tests.cluster.control_plane import PODS, SERVICES, ControlPlane, Place
 from tests.cluster.dns import corefile, dns_objects
+from tests.cluster.errors import ClusterError, NotPossibleHereError
 from tests.cluster.instance import Instance
-from tests.cluster.machines import FIRST_NODE, HUB, Machine, boot_hub, boot_machine, wire
+from tests.cluster.machines import FIRST_NODE, HUB, Machine, boot_hub, boot_machine, run, wire
 from tests.cluster.node_files import cni_config, containerd_config, kubelet_config
 from tests.cluster.say import step
 from tests.cluster.tools import tool
@@ -144,9 +145,9 @@ class Cluster(ControlPlane):
 
     def cut_power(self, name: str) -> None:
         """End everything on a node at once, pods included; its disk stays as the processes left it."""
-        for program in NODE_PROGRAMS:
-            self.instance.end(f"{name}-{program}")
         self.instance.end(name)
+        for program in NODE_PROGRAMS:  # dead with it; what is left of them is how we entered
+            self.instance.end(f"{name}-{program}")
 
     def restart(self, name: str) -> None:
         """Cut a node's power, boot it again from its disk, and wait until it is Ready."""
@@ -195,16 +196,34 @@ class Cluster(ControlPlane):
         )
 
 
+def why_no_node() -> str:
+    """What this machine lacks for a node, in one line; empty if nothing."""
+    try:
+        images.need((*PROGRAMS, *images.PROGRAMS))
+        if not any((folder / "ptp").exists() for folder in CNI_PLUGINS):
+            return "no CNI plugins: apt-get install containernetworking-plugins"
+        run(["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"])
+    except ClusterError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def start_cluster(instance: Instance, nodes: int) -> Cluster:
+    """A control plane with this many nodes, all Ready, in an instance that the caller destroys."""
+    cluster = Cluster(instance)
+    cluster.start()
+    for _ in range(nodes):
+        cluster.add_node()
+    return cluster
+
+
 @contextmanager
 def cluster_running(nodes: int = 1) -> Iterator[Cluster]:
     """A control plane with this many nodes, gone at the end. Raises `NotPossibleHereError` where that cannot be."""
-    images.need(PROGRAMS)
+    if lacking := why_no_node():
+        raise NotPossibleHereError(lacking)
     instance = Instance.create("cluster")
     try:
-        cluster = Cluster(instance)
-        cluster.start()
-        for _ in range(nodes):
-            cluster.add_node()
-        yield cluster
+        yield start_cluster(instance, nodes)
     finally:
         instance.destroy()

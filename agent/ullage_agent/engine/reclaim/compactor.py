@@ -14,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
+import msgspec
+
 from ullage_agent.contract import CompactionTrigger, ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.store import BACK_PRESSURE_WAIT_SECONDS, ContentRepository
@@ -197,6 +199,10 @@ class Compactor:
         """What only compaction does, deleting and truncating having tasks and settings of their own."""
         return frozenset(action for action in HEAVY if not ticket.refusal(action, self._clock))
 
+    def leased(self, survey: Survey) -> frozenset[int]:
+        """Files that leases keep from being rewritten."""
+        return self._leased(survey, Action.REWRITE)
+
     def _leased(self, survey: Survey, action: Action) -> frozenset[int]:
         """Files that leases keep from being changed so."""
         held = held_by(list(self._ledger.leases.values()), self._clock.now_millis())
@@ -224,7 +230,7 @@ class Compactor:
                 anatomy = self._anatomist.examine_if_known(figures.resource)
                 if anatomy is not None:
                     runs = tuple(anatomy.dead_runs(figures.length, figures.holes))
-                    resources.append(figures._replace(dead_runs=runs))
+                    resources.append(msgspec.structs.replace(figures, dead_runs=runs))
                     continue
             resources.append(figures)
         return survey._replace(resources=tuple(resources))
