@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers programs cluster cluster-down cluster-full dist lock clean
+.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers programs cluster cluster-down cluster-full dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -81,6 +81,9 @@ bench-peers: $(STAMP) ## The same beside Apache NiFi's own classes; needs Maven;
 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation
+
+crds: $(STAMP) ## Write crds/ and deploy/install.yaml from the contract
+	@$(BIN)/python tools/crds.py
 
 lock: ## Pin the newest versions that pyproject.toml allows
 	@tools/lock

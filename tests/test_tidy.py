@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "agent" / "ullage_agent" / "engine"
-SOURCES = sorted(path for folder in ("agent", "tests", "bench", "examples") for path in (ROOT / folder).rglob("*.py"))
+FOLDERS = ("agent", "operator", "tests", "bench", "examples")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 ENGINE_SOURCES = [path for path in SOURCES if path.is_relative_to(ENGINE)]
 TEST_SOURCES = [path for path in SOURCES if path.is_relative_to(ROOT / "tests")]
 

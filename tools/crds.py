@@ -1,4 +1,4 @@
-"""Writes crds/ from the contract; with --check, says what would change and fails.
+"""Writes crds/ from the contract, and deploy/install.yaml; with --check, says what would change and fails.
 
 Types, bounds and defaults come from the Structs, descriptions from the strings below their fields, so that there is one
 text. What joins fields is said again here, in CEL.
@@ -19,8 +19,10 @@ from msgspec import Meta
 
 from ullage_agent import contract, fleet
 from ullage_agent.units import Duration, Quantity
+from ullage_operator.install import install_objects
 
 TARGET: Final = Path(__file__).parents[1] / "crds"
+INSTALL: Final = TARGET.parent / "deploy" / "install.yaml"
 BYTES_MAX: Final = 256 * 1024
 """What `kubectl apply` can still keep in an annotation."""
 
@@ -178,7 +180,7 @@ def strings_below(struct: type) -> dict[str, str]:
     return found
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
+def schema_of(kind: Any) -> dict[str, Any]:  # noqa: PLR0911 - one for each form of a type
     """The OpenAPI schema of a type."""
     if get_origin(kind) is Annotated:
         inner, *metas = get_args(kind)
@@ -457,8 +459,10 @@ def main() -> int:
     """Write, or check."""
     stale = []
     TARGET.mkdir(exist_ok=True)
-    for file, document in kinds().items():
-        path, text = TARGET / file, text_of(document)
+    texts = {TARGET / file: text_of(document) for file, document in kinds().items()}
+    rest = yaml.dump_all(install_objects(), Dumper=_Dumper, sort_keys=False, width=120)
+    texts[INSTALL] = "---\n".join([*texts.values(), rest])
+    for path, text in texts.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(str(path))
             if "--check" not in sys.argv:

@@ -77,6 +77,7 @@ class Connection(NamedTuple):
     url: str
     context: ssl.SSLContext
     token_path: str = ""
+    token: str = ""
 
     @classmethod
     def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> "Connection":
@@ -91,7 +92,7 @@ class Connection(NamedTuple):
 
     @classmethod
     def of_kubeconfig(cls, path: str) -> "Connection":
-        """Its current context; client certificates and token files are understood."""
+        """Its current context; client certificates, tokens and their files are understood."""
         with open(path, encoding="utf-8") as file:
             config = yaml.safe_load(file)
         named = {kind: {entry["name"]: entry for entry in config[kind]} for kind in ("contexts", "clusters", "users")}
@@ -104,12 +105,12 @@ class Connection(NamedTuple):
             cadata=base64.b64decode(authority).decode() if authority else None,
         )
         _load_client(context, user)
-        return cls(cluster["server"], context, user.get("tokenFile", ""))
+        return cls(cluster["server"], context, user.get("tokenFile", ""), user.get("token", ""))
 
     def headers(self) -> dict[str, str]:
         """With the token as it is now: it rotates."""
         if not self.token_path:
-            return {}
+            return {"Authorization": f"Bearer {self.token}"} if self.token else {}
         with open(self.token_path, encoding="ascii") as file:
             return {"Authorization": f"Bearer {file.read().strip()}"}
 

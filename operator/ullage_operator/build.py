@@ -9,15 +9,12 @@ import yaml
 
 from ullage_agent.contract import AuthMode, ContentRepository, ContentRepositorySpec, TlsMode, dump, nodes_at_once
 from ullage_agent.fleet import NODE_LABEL, REPOSITORY_LABEL, NodeSpec, object_name, plain
+from ullage_operator.desired import Object, sealed
 from ullage_operator.observe import Agent, Wish, root_of
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
 
-Object = dict[str, Any]
-
 MANAGED: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "ullage-operator"
-DESIRED: Final = "ullage.dev/desired"
-"""Annotation: a digest of what was applied, so that a field that is no longer wished for is noticed."""
 
 ROOT: Final = "/var/lib/ullage"
 """Where an agent finds its repository, wherever it lies on the node."""
@@ -25,6 +22,9 @@ ROOT: Final = "/var/lib/ullage"
 CONFIGURATION: Final = "/etc/ullage/repository"
 FILE: Final = "contentrepository.yaml"
 SOCKETS: Final = "/run/ullage"
+USER: Final = 10001
+"""Of the agent's image."""
+
 SEAL_SECONDS: Final = 120
 """What an agent may take to end: sessions, checkpoint, lock."""
 
@@ -85,13 +85,6 @@ def owned(wish: Wish, kind: str, api_version: str, name: str, **rest: Any) -> Ob
     }
     metadata = {"name": name, "namespace": wish.namespace, "labels": labels(wish), "ownerReferences": [owner]}
     return sealed({"apiVersion": api_version, "kind": kind, "metadata": metadata, **rest})
-
-
-def sealed(document: Object) -> Object:
-    """With the digest of itself."""
-    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
-    document["metadata"].setdefault("annotations", {})[DESIRED] = digest
-    return document
 
 
 def agent_document(wish: Wish) -> Object:
@@ -338,6 +331,7 @@ def _template(wish: Wish, image: str, restart: str, volume: Object | None, affin
     pod: Object = {
         "serviceAccountName": account_name(wish),
         "terminationGracePeriodSeconds": SEAL_SECONDS,
+        "initContainers": [_owner(wish, image)],
         "containers": [_container(wish, image)],
         "volumes": volumes,
         "tolerations": [_toleration(each) for each in spec.tolerations],
@@ -375,7 +369,7 @@ def _container(wish: Wish, image: str) -> Object:
     container: Object = {
         "name": "agent",
         "image": spec.image or image,
-        "args": ["agent", "--config", f"{CONFIGURATION}/{FILE}"],
+        "command": ["ullage", "agent", "--config", f"{CONFIGURATION}/{FILE}"],
         "env": [
             {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "ULLAGE_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
@@ -394,10 +388,30 @@ def _container(wish: Wish, image: str) -> Object:
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]},
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "capabilities": {"drop": ["ALL"]},
         },
     }
     return container
+
+
+def _owner(wish: Wish, image: str) -> Object:
+    """Hands the directories, which the kubelet makes as root, to the agent's user; the only thing done as root."""
+    assert wish.document is not None
+    return {
+        "name": "own",
+        "image": wish.document.spec.image or image,
+        "command": ["chown", f"{USER}:{USER}", ROOT, SOCKETS],
+        "volumeMounts": [{"name": "repository", "mountPath": ROOT}, {"name": "sockets", "mountPath": SOCKETS}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsUser": 0,
+            "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+        },
+    }
 
 
 def node_object(wish: Wish, spec: NodeSpec) -> Object:
@@ -422,6 +436,7 @@ def cleaning_job(wish: Wish, image: str, node: str) -> Object:
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
+            "runAsUser": 0,
             "capabilities": {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]},
         },
     }
@@ -436,34 +451,6 @@ def cleaning_job(wish: Wish, image: str, node: str) -> Object:
     spec = {"backoffLimit": 6, "ttlSecondsAfterFinished": 600, "template": {"spec": pod}}
     digest = hashlib.sha256(f"{wish.name}/{node}".encode()).hexdigest()[:12]
     return owned(wish, "Job", "batch/v1", f"{wish.name[:30].rstrip('-.')}-clean-{digest}", spec=spec)
-
-
-def covers(found: Mapping[str, Any] | None, desired: Object) -> bool:
-    """Whether an object is already what it shall be: same digest, and nobody changed a field of ours by hand."""
-    if found is None:
-        return False
-    metadata, wanted = found["metadata"], desired["metadata"]
-    if (metadata.get("annotations") or {}).get(DESIRED) != wanted.get("annotations", {}).get(DESIRED):
-        return False
-    # Lists of the API server leave out kind and version of their items.
-    return all(_within(value, found.get(key)) for key, value in desired.items() if key not in ("apiVersion", "kind"))
-
-
-def _within(desired: Any, found: Any) -> bool:
-    """Lists as a whole, objects field by field: what the API server added is none of our business."""
-    if isinstance(desired, Mapping):
-        if not isinstance(found, Mapping):
-            return not desired and found is None
-        return all(_within(value, found.get(key)) for key, value in desired.items())
-    if isinstance(desired, list):
-        if not desired and found is None:
-            return True
-        return (
-            isinstance(found, list)
-            and len(desired) == len(found)
-            and all(_within(one, other) for one, other in zip(desired, found, strict=True))
-        )
-    return bool(desired == found) or (desired in ("", False, 0) and found is None)
 
 
 def unavailable_max(wish: Wish, nodes: int) -> int:

@@ -73,7 +73,7 @@ def _matches(term: Mapping[str, Any], machine: Machine) -> bool:
     return bool(expressions) and all(_holds(labels, each) for labels, each in expressions)
 
 
-def _holds(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
+def _holds(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:  # noqa: PLR0911 - one for each word
     values = expression.get("values") or ()
     value = labels.get(str(expression.get("key")))
     match expression.get("operator"):

@@ -9,6 +9,7 @@ import base64
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import structlog
@@ -18,6 +19,7 @@ from ullage_agent.fleet import REPOSITORY_LABEL, NodeSpec, RepositoryStatus, pla
 from ullage_operator import build, certificates, metrics, spark_jobs
 from ullage_operator.api import Api, Object
 from ullage_operator.decide import Decision, decide
+from ullage_operator.desired import covers
 from ullage_operator.errors import OperatorError
 from ullage_operator.events import Teller
 from ullage_operator.observe import NodeObject, Observation, Wish
@@ -180,7 +182,7 @@ class Reconciler:
             desired += self._stateful_sets(seen, decision, image)
         if (delegation := build.delegation(wish)) is not None:
             found = await self._api.get("ClusterRoleBinding", None, delegation["metadata"]["name"])
-            if not build.covers(found, delegation):
+            if not covers(found, delegation):
                 await self._api.apply(delegation)
         await _all(self._apply(document) for document in desired)
         await self._remove_obsolete(wish, desired)
@@ -189,7 +191,7 @@ class Reconciler:
     async def _apply(self, document: Object) -> None:
         store = self.seen.owned.get(document["kind"])
         key = document["metadata"]["namespace"], document["metadata"]["name"]
-        if store is not None and build.covers(store.objects.get(key), document):
+        if store is not None and covers(store.objects.get(key), document):
             return
         metrics.WRITES.labels(document["kind"]).inc()
         found = await self._api.apply(document)
@@ -199,11 +201,12 @@ class Reconciler:
     def _stateful_sets(self, seen: Observation, decision: Decision, image: str) -> list[Object]:
         """New ones at once; changed ones as many at a time as may be away, those whose pod is not ready first."""
         store = self.seen.owned["StatefulSet"].objects
-        settled, changed = [], []
+        settled: list[tuple[str, Object]] = []
+        changed: list[tuple[str, Object]] = []
         for node in decision.nodes:
             made = build.stateful_set(seen.wish, image, node)
             found = store.get((seen.wish.namespace, made["metadata"]["name"]))
-            (settled if found is None or build.covers(found, made) else changed).append((node, made))
+            (settled if found is None or covers(found, made) else changed).append((node, made))
         away = {node for node in decision.nodes if not (a := seen.agents.get(node)) or not a.is_ready}
         room = build.unavailable_max(seen.wish, len(decision.nodes)) - len(away)
         unready = [made for node, made in changed if node in away]
@@ -282,7 +285,7 @@ def _encoded(data: dict[str, str]) -> dict[str, str]:
     return {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
 
 
-def _without_none(value: object) -> object:  # type: ignore[type-var]
+def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_none(below) for key, below in value.items() if below is not None}
     if isinstance(value, list | tuple):

@@ -150,8 +150,11 @@ class Lottery:
         operations: tuple[MaintenanceOperation, ...] = tuple(o for o in TICKETED if o in wanted)
         stop, reason = None, "the windows were overridden"
         if not overrides:
-            granted = self._calendar.ticket(operations, self._now)
-            operations, stop, reason = granted.operations, granted.not_after_millis, granted.reason
+            permissions = {operation: self._calendar.permission(operation, self._now) for operation in operations}
+            operations = tuple(operation for operation in operations if permissions[operation].is_granted)
+            ends = (permissions[operation].until_millis for operation in operations)
+            stop = min((end for end in ends if end is not None), default=None)
+            reason = "; ".join(dict.fromkeys(permissions[operation].reason for operation in operations))
         if not operations:
             return None
         end = min(self._now + self._settings.ticket_seconds * 1000, stop or 1 << 62)

@@ -223,8 +223,6 @@ def test_a_negative_unit_cannot_be_built(unit: type[Quantity | Duration]) -> Non
     ("spec", "path"),
     [
         *((f"{{{name}: {{}}}}", f"spec.{name}") for name in sorted(contract.LATER["spec"])),
-        ("{maintenance: {maxConcurrentNodes: 1}}", "spec.maintenance.maxConcurrentNodes"),
-        ("{storage: {localPersistentVolume: {}}}", "spec.storage.localPersistentVolume"),
         *(
             (f"{{provenance: {{{name}: 1}}}}", f"spec.provenance.{name}")
             for name in sorted(contract.LATER["spec.provenance"])
@@ -245,10 +243,10 @@ def test_one_container_stays() -> None:
 
 def test_all_fields_of_later_versions_are_named_at_once() -> None:
     """Nobody has to run the command once for each field."""
-    message = refusal("{planning: {suspend: true}, maintenance: {blockers: {}}}")
+    message = refusal("{planning: {suspend: true}, provenance: {journalCount: 4}}")
 
     assert "spec.planning is not supported" in message
-    assert "spec.maintenance.blockers is not supported" in message
+    assert "spec.provenance.journalCount is not supported" in message
 
 
 @pytest.mark.parametrize(

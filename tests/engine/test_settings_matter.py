@@ -15,6 +15,7 @@ from tests.engine.observing_provenance import (
     shards,
     without_files,
 )
+from tests.operator.test_settings_matter import CASES as OPERATOR_CASES
 from tests.service.test_settings_matter import CASES as SERVICE_CASES
 from tests.support import Workshop, content_sizes, put_all
 from ullage_agent.contract import (
@@ -469,4 +470,4 @@ def _leaves(kind: type, path: str = "") -> list[str]:
 
 def test_no_field_of_the_contract_is_left_out() -> None:
     """The cases here, and those of the service, name every field there is: a new one must come with its effect."""
-    assert {*CASES, *SERVICE_CASES, "storage.hostPath.path"} == set(_leaves(ContentRepositorySpec))
+    assert {*CASES, *SERVICE_CASES, *OPERATOR_CASES, "storage.hostPath.path"} == set(_leaves(ContentRepositorySpec))

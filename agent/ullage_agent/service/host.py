@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from ullage_agent.contract import ContentRepository, ContentRepositorySpec, dump
+from ullage_agent.contract import ContentRepository, ContentRepositorySpec, Maintenance as MaintenanceSettings, dump
 from ullage_agent.engine.clock import Clock, SystemClock
 from ullage_agent.engine.errors import NotARepository, SessionMisuse
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.maintenance import Maintenance
+from ullage_agent.engine.reclaim.permission import PermissionFor
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.errors import ReloadRefused
 from ullage_agent.windows import Calendar
@@ -37,6 +38,13 @@ FIXED: Final = ("compaction.deletedRetention", "compaction.outputSize")
 """Exceptions below those: when a handle goes is decided when it is deleted, and outputs may be half written."""
 
 Failure = Callable[[str, Exception], None]
+PermissionOf = Callable[[MaintenanceSettings], PermissionFor]
+"""Who says when reclamation may run: the windows, or in a cluster also tickets."""
+
+
+def windows_alone(maintenance: MaintenanceSettings) -> PermissionFor:
+    """What holds outside of a cluster."""
+    return Calendar(maintenance).permission
 
 
 class Host:
@@ -49,11 +57,13 @@ class Host:
         clock: Clock | None = None,
         files: Files | None = None,
         on_failure: Failure = lambda _task, _error: None,
+        permission: PermissionOf = windows_alone,
     ) -> None:
         self.document = document
         self.clock = clock or SystemClock()
         self._files = files
         self._on_failure = on_failure
+        self._permission = permission
         self._lock = threading.Lock()
         self._repository: Repository | None = None
         self._maintenance: Maintenance | None = None
@@ -93,7 +103,7 @@ class Host:
                 Repository.initialize(self.spec, self._files, self.clock)
                 repository = Repository.open(self.spec, self._files, self.clock)
             self._repository = repository
-            repository.reclamation.permission = Calendar(self.spec.maintenance).permission
+            repository.reclamation.permission = self._permission(self.spec.maintenance)
             self._maintain(repository)
 
     def reload(self, document: ContentRepository) -> tuple[str, ...]:
@@ -111,7 +121,7 @@ class Host:
                 except SessionMisuse as error:
                     raise ReloadRefused(f"{error}; nothing of the new settings was applied") from error
                 if document.spec.maintenance != self.spec.maintenance:  # it takes back what the old windows granted
-                    self._repository.reclamation.permission = Calendar(document.spec.maintenance).permission
+                    self._repository.reclamation.permission = self._permission(document.spec.maintenance)
                 self._end_maintenance()
                 self._maintain(self._repository)
             self.document = document

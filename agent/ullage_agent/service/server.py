@@ -24,7 +24,7 @@ from ullage_agent.metrics import Metrics
 from ullage_agent.service.access import Authenticator
 from ullage_agent.service.bulk import Bulk
 from ullage_agent.service.errors import CannotListen, ReloadRefused
-from ullage_agent.service.host import Host
+from ullage_agent.service.host import Host, PermissionOf, windows_alone
 from ullage_agent.service.http.app import make_app
 from ullage_agent.service.http.protocol import guarded
 from ullage_agent.service.http.scrape import Scrape
@@ -57,17 +57,25 @@ class Server:
         limits: Limits = DEFAULTS,
         makes: bool = False,
         on_ready: Callable[[dict[str, str]], None] = lambda _: None,
+        on_stop: Callable[[], None] = lambda: None,
+        permission: PermissionOf = windows_alone,
     ) -> None:
         """`on_ready` gets the URLs, by `http`, `metrics`, `flight` and `socket`, once they are answered."""
         self._read = read
         self._makes = makes
         self._on_ready = on_ready
+        self._on_stop = on_stop
         self._log = logger("server")
         self._document = read()
         self.node = node or socket.gethostname()
         self.limits = _within_descriptors(limits)
         self.metrics = Metrics()
-        self.host = Host(self._document, files=TimedFiles(self.metrics), on_failure=self._maintenance_failed)
+        self.host = Host(
+            self._document,
+            files=TimedFiles(self.metrics),
+            on_failure=self._maintenance_failed,
+            permission=permission,
+        )
         self._meter = Meter(self.host, self.metrics, self.node)
         self.urls: dict[str, str] = {}
         self.bulk: Bulk | None = None
@@ -131,6 +139,7 @@ class Server:
                 server.should_exit = True
             await asyncio.gather(*serving)
             await asyncio.to_thread(self.bulk.stop)
+            await asyncio.to_thread(self._on_stop)
             await asyncio.to_thread(served.close)
             self._log.info("stopped")
 

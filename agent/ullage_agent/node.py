@@ -1,0 +1,327 @@
+"""An agent's part in a cluster: follow its own object, run what its ticket permits, say how it is.
+
+    following   a thread: list, watch, again                  -> ticket, cordon
+    working     a thread, every second: ticket due? run it    -> report
+                                        changed? heartbeat?   -> status
+
+While the API server cannot be reached it serves on, and what its ticket still permits it does; nothing beyond. The
+times of a ticket are held against this node's clock.
+"""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import structlog
+
+from ullage_agent import __version__
+from ullage_agent.contract import CompactionTrigger, MaintenanceOperation
+from ullage_agent.engine.errors import UllageError
+from ullage_agent.engine.model import Action
+from ullage_agent.engine.reclaim.permission import OPERATIONS
+from ullage_agent.engine.reclaim.plan import Plan
+from ullage_agent.engine.repository import Repository
+from ullage_agent.fleet import (
+    HEARTBEAT_SECONDS,
+    TICKETED,
+    Condition,
+    ConditionStatus,
+    NodeStatus,
+    Space,
+    Ticket,
+    TicketReport,
+    TicketState,
+)
+from ullage_agent.node_object import NodeObject, Seen, Unreachable
+from ullage_agent.service.host import Host
+from ullage_agent.tickets import TicketOffice, void_reason
+
+TICK_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 60.0
+"""How often the space and what could be reclaimed are looked at: a survey costs a step for each resource claim."""
+
+PERCENTAGE_STEP: Final = 1.0
+"""What free space must change by to be told before the next heartbeat."""
+
+HEAVY: Final = frozenset({Action.PUNCH, Action.REWRITE})
+ENDED: Final = frozenset({TicketState.COMPLETED, TicketState.REFUSED, TicketState.FAILED})
+
+
+def time_text(millis: int) -> str:
+    """RFC 3339 in UTC, whole seconds."""
+    return datetime.fromtimestamp(millis // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class NodeAgent:
+    """Begins with `start`, when the host is open; `generation` is that of the settings in force."""
+
+    def __init__(
+        self, host: Host, api: NodeObject, office: TicketOffice, generation: Callable[[], int], volumes: tuple[str, ...]
+    ) -> None:
+        self._host = host
+        self._api = api
+        self._office = office
+        self._generation = generation
+        self._volumes = volumes
+        self._log = structlog.get_logger().bind(logger="node")
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._generation_seen = 0
+        self._report: TicketReport | None = None
+        self._wanted: tuple[MaintenanceOperation, ...] = ()
+        self._space = Space()
+        self._reclaimed = 0
+        self._next_look = 0.0
+        self._fruitless_until = 0.0
+        self._written: NodeStatus | None = None
+        self._next_heartbeat = 0.0
+
+    def start(self) -> None:
+        """Follow and work, until `stop`."""
+        reclamation = self._host.repository.reclamation
+        before = reclamation.on_report
+
+        def count(name: str, report: object) -> None:
+            self._reclaimed += getattr(report, "freed_bytes", 0)
+            before(name, report)  # type: ignore[arg-type]
+
+        reclamation.on_report = count
+        self._office.on_revoked = self._revoke
+        for name, run in (("ullage-follow", self._follow), ("ullage-node", self._work)):
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """End working; a run stops after its present action. Following ends with the process."""
+        self._office.take_over(None, is_cordoned=self._office.is_cordoned)
+        self._stop.set()
+        self._wake.set()
+        self._threads[1].join()
+
+    def take_over(self, seen: Seen) -> None:
+        """What the object says now."""
+        self._generation_seen = seen.generation
+        if self._report is None and seen.status.ticket is not None and seen.status.ticket.state in ENDED:
+            self._report = seen.status.ticket  # of before the restart: it is not run twice
+        if seen.spec.cordoned and not self._office.is_cordoned:
+            self._log.info("cordoned: nothing is reclaimed")
+            self._host.repository.checkpoint()
+        self._office.take_over(seen.spec.ticket, is_cordoned=seen.spec.cordoned)
+        self._wake.set()
+
+    def step(self) -> None:
+        """What is due now: settings, ticket, look, status."""
+        self._office.settings_are(self._generation())
+        clock = self._host.clock
+        ticket = self._office.ticket
+        if ticket is not None and self._is_new(ticket) and self._generation() >= ticket.generation:
+            self._run(ticket)
+        if clock.monotonic() >= self._next_look:
+            self._next_look = clock.monotonic() + LOOK_SECONDS
+            self._look()
+        status = self.status()
+        if self._differs(status) or clock.monotonic() >= self._next_heartbeat:
+            self._write(status)
+
+    def status(self) -> NodeStatus:
+        """How this node is."""
+        repository = self._host.repository
+        return NodeStatus(
+            observed_generation=self._generation_seen,
+            settings_generation=self._office.generation,
+            version=__version__,
+            heartbeat=time_text(self._host.clock.now_millis()),
+            repository_uuid=repository.identity.repository,
+            volumes=self._volumes,
+            space=self._space,
+            reclaimed_bytes=self._reclaimed,
+            leases=len(repository.leases.all()),
+            wanted=self._wanted,
+            ticket=self._report,
+            conditions=self._conditions(),
+        )
+
+    def _is_new(self, ticket: Ticket) -> bool:
+        return self._report is None or self._report.id != ticket.id or self._report.state not in ENDED
+
+    def _run(self, ticket: Ticket) -> None:
+        now = self._host.clock.now_millis()
+        report = TicketReport(id=ticket.id, run=ticket.run, state=TicketState.RUNNING, started=time_text(now))
+        if reason := void_reason(ticket, self._office.generation, now):
+            self._ended(report, TicketState.REFUSED, message=reason)
+            return
+        self._report = report
+        self._write(self.status())
+        try:
+            done = self._planned(ticket) if ticket.dry_run else self._carried_out(ticket)
+        except UllageError as error:
+            self._log.error("ticket failed", ticket=ticket.id, exc_info=error)
+            self._ended(report, TicketState.FAILED, message=f"{type(error).__name__}: {error}"[:1024])
+            return
+        self._ended(msgspec.structs.replace(report, **done), TicketState.COMPLETED)
+
+    def _planned(self, ticket: Ticket) -> dict[str, object]:
+        plan = self._plan(ticket)
+        return {"actions": len(plan.steps), "freed_bytes": plan.frees_bytes, "copied_bytes": plan.copies_bytes}
+
+    def _carried_out(self, ticket: Ticket) -> dict[str, object]:
+        reclamation = self._host.repository.reclamation
+        report = reclamation.compactor.execute(
+            self._plan(ticket), reclamation.ticket(is_revoked=self._stop.is_set), ticket.bytes_per_second
+        )
+        if MaintenanceOperation.TRUNCATE in ticket.operations and not ticket.run:
+            report.merge(reclamation.truncate())
+        if not report.freed_bytes:
+            again = self._host.spec.compaction.check_frequency.seconds
+            self._fruitless_until = self._host.clock.monotonic() + again
+        stopped = "stopped before its end" if report.is_stopped else ""
+        return {
+            "actions": sum(report.done.values()),
+            "freed_bytes": report.freed_bytes,
+            "copied_bytes": report.copied_bytes,
+            "message": (report.refusal or stopped)[:1024],
+        }
+
+    def _plan(self, ticket: Ticket) -> Plan:
+        """People pass over the guards, windows do not."""
+        actions = frozenset(action for action, operation in OPERATIONS.items() if operation in ticket.operations)
+        compactor = self._host.repository.reclamation.compactor
+        return compactor.plan(policy=ticket.policy or None, keeps_guards=not ticket.run, actions=actions)
+
+    def _ended(self, report: TicketReport, state: TicketState, message: str = "") -> None:
+        ended = time_text(self._host.clock.now_millis())
+        self._report = msgspec.structs.replace(report, state=state, ended=ended, message=message or report.message)
+        self._log.info("ticket ended", ticket=report.id, state=str(state), freed_bytes=self._report.freed_bytes)
+        self._wanted = ()
+        self._next_look = 0.0
+
+    def _look(self) -> None:
+        """The space, and what there would be to do."""
+        repository = self._host.repository
+        survey = repository.reclamation.survey()
+        usages = [container.usage for container in survey.containers]
+        self._space = Space(
+            capacity_bytes=sum(usage.total_bytes for usage in usages),
+            free_bytes=sum(max(0, usage.total_bytes - usage.used_bytes) for usage in usages),
+            live_bytes=sum(container.live_bytes for container in survey.containers),
+            dead_bytes=sum(container.dead_bytes for container in survey.containers),
+            archived_bytes=sum(container.archived_bytes for container in survey.containers),
+            free_percentage=round(min((100 - usage.percentage for usage in usages), default=100.0), 1),
+        )
+        is_resting = self._host.clock.monotonic() < self._fruitless_until
+        self._wanted = () if is_resting or self._host.spec.maintenance.paused else self._wishes()
+
+    def _wishes(self) -> tuple[MaintenanceOperation, ...]:
+        spec = self._host.spec
+        reclamation = self._host.repository.reclamation
+        found: set[MaintenanceOperation] = set()
+        if spec.truncation.enabled and reclamation.plan_truncation().steps:
+            found.add(MaintenanceOperation.TRUNCATE)
+        if spec.compaction.enabled and CompactionTrigger.PERIODIC in spec.compaction.triggers:
+            plan = reclamation.compactor.plan(keeps_guards=True, actions=HEAVY)
+            found |= {OPERATIONS[step.action] for step in plan.steps if step.action in HEAVY}
+        return tuple(operation for operation in TICKETED if operation in found)
+
+    def _conditions(self) -> tuple[Condition, ...]:
+        is_full = self._space.free_percentage < 100 - self._host.spec.archive.backpressure_percentage
+        is_running = self._report is not None and self._report.state == TicketState.RUNNING
+        failures = self._host.failures
+        facts = [
+            ("Ready", self._host.is_ready, "Serves" if self._host.is_ready else "Stopped", ""),
+            ("DiskPressure", is_full, "AboveBackpressure" if is_full else "RoomLeft", ""),
+            ("Reclaiming", is_running, "Ticket" if is_running else "Idle", ""),
+            (
+                "Degraded",
+                bool(failures),
+                "MaintenanceFailed" if failures else "Well",
+                f"{failures[-1][0]}: {failures[-1][1]}"[:1024] if failures else "",
+            ),
+        ]
+        before = {c.type: c for c in (self._written.conditions if self._written is not None else ())}
+        now = time_text(self._host.clock.now_millis())
+        made = []
+        for type, holds, reason, message in facts:
+            status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+            old = before.get(type)
+            since = old.last_transition_time if old is not None and old.status == status else now
+            made.append(
+                Condition(
+                    type=type,
+                    status=status,
+                    reason=reason,
+                    message=message,
+                    observed_generation=self._generation_seen,
+                    last_transition_time=since,
+                )
+            )
+        return tuple(made)
+
+    def _differs(self, status: NodeStatus) -> bool:
+        """Whether it says what people or the operator should know now; sums wait for the heartbeat."""
+        old = self._written
+        if old is None:
+            return True
+        if abs(old.space.free_percentage - status.space.free_percentage) >= PERCENTAGE_STEP:
+            return True
+        same = {name: getattr(old, name) for name in ("heartbeat", "space", "leases", "reclaimed_bytes")}
+        return msgspec.structs.replace(status, **same) != old
+
+    def _write(self, status: NodeStatus) -> None:
+        clock = self._host.clock
+        try:
+            self._api.write(status)
+        except Unreachable as error:
+            self._log.warning("status not written", problem=str(error))
+            self._next_heartbeat = clock.monotonic() + RETRY_SECONDS
+            self._stop.wait(RETRY_SECONDS)
+        else:
+            self._written = status
+            self._next_heartbeat = clock.monotonic() + HEARTBEAT_SECONDS
+
+    def _revoke(self) -> None:
+        """A fresh function takes back what the last one granted: runs under way stop after their present action."""
+        if self._host.is_open:
+            permission = self._office.permission_of(self._host.spec.maintenance)
+            self._host.repository.reclamation.permission = permission
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.step()
+            except Exception as error:  # noqa: BLE001 - a step that fails must not end the thread that heartbeats
+                self._log.error("step failed", exc_info=error)
+                self._stop.wait(RETRY_SECONDS)
+            self._wake.wait(TICK_SECONDS)
+            self._wake.clear()
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                seen = self._api.read()
+                if seen is None:
+                    self._office.take_over(None, is_cordoned=False)
+                    self._stop.wait(RETRY_SECONDS)
+                    continue
+                self.take_over(seen)
+                for change in self._api.watch(seen.version):
+                    if change is None:
+                        self._office.take_over(None, is_cordoned=False)
+                        break
+                    self.take_over(change)
+            except Unreachable as error:
+                self._log.warning("own object not followed", problem=str(error))
+                self._stop.wait(RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001 - without this thread no ticket would ever come or go again
+                self._log.error("following failed", exc_info=error)
+                self._stop.wait(RETRY_SECONDS)
+
+
+def volumes_of(repository: Repository, device_of: Callable[[str], int]) -> tuple[str, ...]:
+    """Device numbers of the containers' volumes."""
+    survey = repository.reclamation.survey()
+    return tuple(sorted({str(device_of(container.path)) for container in survey.containers}))

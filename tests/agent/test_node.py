@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.operator.support import ticket
+from tests.service.running import document_at
+from tests.support import ManualClock
+from ullage_agent.contract import MaintenanceOperation
+from ullage_agent.fleet import NodeSpec, NodeStatus, Ticket
+from ullage_agent.node import NodeAgent
+from ullage_agent.node_object import NodeObject, Seen, Unreachable
+from ullage_agent.service.host import Host
+from ullage_agent.tickets import TicketOffice
+from ullage_operator.times import text_of
+
+
+class Written(NodeObject):
+    """Keeps what would be written; `is_away`: there is no answer."""
+
+    def __init__(self) -> None:
+        super().__init__("https://localhost:1", "", "", "data", "flows", "here")
+        self.statuses: list[NodeStatus] = []
+        self.is_away = False
+
+    def write(self, status: NodeStatus) -> Seen:
+        if self.is_away:
+            raise Unreachable("away")
+        self.statuses.append(status)
+        return Seen(generation=1, version="1", spec=NodeSpec(repository="flows", node_name="here"), status=status)
+
+
+def test_a_ticket_is_run_once_and_reported(tmp_path: Path) -> None:
+    """Running and then Completed are written; the same ticket is not run again, and nothing changed writes nothing."""
+    clock, api, office = ManualClock(), Written(), TicketOffice()
+    host = Host(document_at(tmp_path / "r"), clock=clock, permission=office.permission_of)
+    host.start(makes=True)
+    try:
+        agent = NodeAgent(host, api, office, lambda: 1, ("8:1",))
+        agent.take_over(seen(given(clock)))
+        agent.step()
+        states = [str(status.ticket.state) for status in api.statuses if status.ticket is not None]
+        count = len(api.statuses)
+        agent.step()
+    finally:
+        host.stop()
+
+    assert states[0] == "Running"
+    assert states[-1] == "Completed"
+    assert len(api.statuses) == count
+    assert api.statuses[-1].repository_uuid == host_uuid(tmp_path / "r")
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_a_ticket_of_older_settings_is_refused(tmp_path: Path, generation: int) -> None:
+    """It is fenced: what changed since may forbid what it permits."""
+    clock, api, office = ManualClock(), Written(), TicketOffice()
+    host = Host(document_at(tmp_path / "r"), clock=clock, permission=office.permission_of)
+    host.start(makes=True)
+    try:
+        agent = NodeAgent(host, api, office, lambda: generation, ())
+        agent.take_over(seen(given(clock)))
+        agent.step()
+    finally:
+        host.stop()
+
+    report = api.statuses[-1].ticket
+    assert report is not None
+    assert report.state == "Refused"
+    assert "generation" in report.message
+
+
+def given(clock: ManualClock) -> Ticket:
+    now = clock.now_millis()
+    return ticket(
+        operations=(MaintenanceOperation.REWRITE,), not_before=text_of(now), not_after=text_of(now + 3_600_000)
+    )
+
+
+def seen(one: Ticket) -> Seen:
+    spec = NodeSpec(repository="flows", node_name="here", ticket=one)
+    return Seen(generation=1, version="1", spec=spec, status=NodeStatus())
+
+
+def host_uuid(root: Path) -> str:
+    return str(msgspec.json.decode((root / "ullage.json").read_bytes())["repository"])

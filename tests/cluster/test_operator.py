@@ -1,0 +1,359 @@
+"""The operator as its own process and service account, against a real API server with played nodes."""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.errors import ClusterError
+from tests.cluster.fleet import Fleet
+from ullage_agent.fleet import object_name
+from ullage_operator.install import NAME, NAMESPACE
+
+ROOT = Path(__file__).parents[2]
+SECONDS_MAX = 60.0
+
+
+class Operator:
+    """The operator's process, started and killed at will. Settings as in its Deployment, but for the ports."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self.fleet = fleet
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.metrics_port = fleet.instance.free_port()
+        self._kubeconfig = folder / "operator.kubeconfig"
+        token = fleet.kubectl("create", "token", NAME, "--namespace", NAMESPACE, "--duration=2h").strip()
+        config = json.loads(fleet.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        self._kubeconfig.write_text(json.dumps(config))
+
+    def start(self) -> None:
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self._kubeconfig),
+            "ULLAGE_OPERATOR_METRICS_PORT": str(self.metrics_port),
+            "ULLAGE_OPERATOR_HEALTH_PORT": "0",
+            "ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2",
+        }
+        with (self._folder / "operator.log").open("ab") as log:
+            command = [sys.executable, "-m", "ullage_operator"]
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self._folder)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(30)
+        self._process = None
+
+    def writes(self) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("ullage_operator_api_writes_total{"))
+
+    def until(self, what: str, holds: Callable[[], bool]) -> None:
+        try:
+            self.fleet.wait_until(what, holds, SECONDS_MAX)
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{(self._folder / 'operator.log').read_text()[-3000:]}") from error
+
+
+@pytest.fixture(scope="module")
+def operator(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """Installed by install.yaml, except that its process runs here."""
+    documents = list(yaml.safe_load_all((ROOT / "deploy" / "install.yaml").read_text()))
+    definitions = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
+    fleet.apply(*definitions)
+    for definition in definitions:
+        fleet.kubectl("wait", "--for=condition=Established", f"crd/{definition['metadata']['name']}", "--timeout=30s")
+    fleet.apply(*(each for each in documents if each["kind"] not in ("CustomResourceDefinition", "Deployment")))
+    fleet.add_nodes(3, "worker")
+    running = Operator(fleet, tmp_path_factory.mktemp("operator"))
+    running.start()
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def place(fleet: Fleet, operator: Operator) -> Iterator[str]:
+    """A namespace whose repositories are deleted while the operator still runs."""
+    with fleet.namespace(f"test-{secrets.token_hex(4)}") as name:
+        yield name
+        fleet.kubectl("delete", "contentrepositories", "--all", "--namespace", name, "--timeout=60s")
+
+
+def repository(place: str, spec: dict[str, Any] | None = None, name: str = "flows") -> dict[str, Any]:
+    own = {"storage": {"hostPath": {"path": f"/var/lib/{place}"}}}
+    return {
+        "apiVersion": "ullage.dev/v1alpha1",
+        "kind": "ContentRepository",
+        "metadata": {"name": name, "namespace": place},
+        "spec": own | (spec or {}),
+    }
+
+
+def objects(fleet: Fleet, place: str) -> dict[str, Any]:
+    found = fleet.get("contentrepositorynodes", "--namespace", place)["items"]
+    return {each["spec"]["nodeName"]: each for each in found}
+
+
+def condition(fleet: Fleet, place: str, type: str, name: str = "flows") -> str:
+    found = fleet.get("contentrepository", name, "--namespace", place).get("status") or {}
+    return next((c["status"] for c in found.get("conditions", ()) if c["type"] == type), "")
+
+
+def say_ready(fleet: Fleet, place: str, node: str, **more: Any) -> None:
+    """What an agent would write of itself."""
+    now = _now()
+    ready = {"type": "Ready", "status": "True", "reason": "Serves", "lastTransitionTime": now}
+    generation = fleet.get("contentrepository", "flows", "--namespace", place)["metadata"]["generation"]
+    status = {"heartbeat": now, "settingsGeneration": generation, "repositoryUuid": "u", "conditions": [ready], **more}
+    name = object_name("flows", node)
+    patch = json.dumps({"status": status})
+    fleet.kubectl(
+        *("patch", "contentrepositorynode", name, "--namespace", place, "--subresource=status"),
+        *("--type=merge", f"--patch={patch}"),
+    )
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_a_repository_gets_everything_it_needs(fleet: Fleet, operator: Operator, place: str) -> None:
+    """An object for each node, a pod on each, addresses by node name, and a certificate for them."""
+    fleet.apply(repository(place))
+
+    operator.until("three agents run", lambda: condition(fleet, place, "Progressing") == "False")
+
+    assert sorted(objects(fleet, place)) == ["worker-0", "worker-1", "worker-2"]
+    operator.until("addresses are known", lambda: _hosts(fleet, place) == {"worker-0", "worker-1", "worker-2"})
+    assert "ca.crt" in fleet.get("configmap", "flows-ullage-ca", "--namespace", place)["data"]
+
+
+def _hosts(fleet: Fleet, place: str) -> set[str]:
+    slices = fleet.get("endpointslices", "--namespace", place)["items"]
+    return {e["hostname"] for s in slices for e in s.get("endpoints") or () if "hostname" in e}
+
+
+def test_a_change_by_hand_is_undone_and_then_nothing_is_written(fleet: Fleet, operator: Operator, place: str) -> None:
+    """Another image in the DaemonSet does not stay; afterwards a quiet fleet costs no write."""
+    fleet.apply(repository(place, {"image": "agent:1"}))
+    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    here = ("--namespace", place)
+
+    def image() -> str:
+        template = fleet.get("daemonset", "flows-ullage", *here)["spec"]["template"]
+        return str(template["spec"]["containers"][0]["image"])
+
+    fleet.kubectl("set", "image", "daemonset/flows-ullage", "agent=theirs", *here)
+    operator.until("the image is ours again", lambda: image() == "agent:1")
+    operator.until("the agents run again", lambda: condition(fleet, place, "Progressing") == "False")
+    settled = [operator.writes()]
+
+    def is_quiet() -> bool:
+        settled.append(operator.writes())
+        return len(settled) > 30 and settled[-1] == settled[-30]
+
+    operator.until("nothing was written in thirty looks", is_quiet)
+
+
+def test_a_ticket_goes_to_who_wants_one_and_waits_for_spark(fleet: Fleet, operator: Operator, place: str) -> None:
+    """An agent that wants one gets it, an executor on its node takes it back, its end brings it again."""
+    fleet.apply(repository(place))
+    operator.until("the objects exist", lambda: len(objects(fleet, place)) == 3)
+    say_ready(fleet, place, "worker-1", wanted=["Rewrite"])
+    operator.until("worker-1 has a ticket", lambda: "ticket" in objects(fleet, place)["worker-1"]["spec"])
+
+    labels = {"spark-role": "executor", "spark-app-name": "etl"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "exec-1", "namespace": place, "labels": labels},
+        "spec": {"nodeName": "worker-1", "containers": [{"name": "executor", "image": "none"}]},
+    }
+    fleet.apply(pod)
+    operator.until("the ticket is taken back", lambda: "ticket" not in objects(fleet, place)["worker-1"]["spec"])
+    assert objects(fleet, place)["worker-1"]["spec"]["deferral"]["waitsFor"] == [f"{place}/etl"]
+    assert condition(fleet, place, "MaintenanceDeferred") == "True"
+
+    fleet.kubectl("delete", "pod", "exec-1", "--namespace", place, "--wait=false", "--grace-period=0", "--force")
+    operator.until("it has one again", lambda: "ticket" in objects(fleet, place)["worker-1"]["spec"])
+
+
+def test_a_run_reports_what_the_agents_did(fleet: Fleet, operator: Operator, place: str) -> None:
+    """A dry run on one node: a ticket in its name; the agent's report becomes the run's, and the ticket goes."""
+    fleet.apply(repository(place))
+    operator.until("the objects exist", lambda: len(objects(fleet, place)) == 3)
+    say_ready(fleet, place, "worker-0")
+    run = {
+        "apiVersion": "ullage.dev/v1alpha1",
+        "kind": "ReclamationRun",
+        "metadata": {"name": "now", "namespace": place},
+        "spec": {"repository": "flows", "nodes": ["worker-0"], "dryRun": True},
+    }
+    fleet.apply(run)
+    operator.until("worker-0 has a ticket", lambda: "ticket" in objects(fleet, place)["worker-0"]["spec"])
+    ticket = objects(fleet, place)["worker-0"]["spec"]["ticket"]
+    assert (ticket["run"], ticket["dryRun"]) == ("now", True)
+
+    done = {"id": ticket["id"], "run": "now", "state": "Completed", "freedBytes": 4096, "actions": 2, "ended": _now()}
+    say_ready(fleet, place, "worker-0", ticket=done)
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = fleet.get("reclamationrun", "now", "--namespace", place).get("status") or {}
+        return found
+
+    operator.until("the run is over", lambda: status().get("phase") == "Completed")
+    assert status()["freed"] == "4Ki"
+    operator.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)["worker-0"]["spec"])
+
+
+def test_killed_at_any_moment_it_comes_to_the_same_end(fleet: Fleet, operator: Operator, place: str) -> None:
+    """SIGKILL at moments all over the first reconciliation: what is there at the end is whole each time."""
+    for number in range(4):
+        name = f"r{number}"
+        fleet.apply(repository(place, {"storage": {"hostPath": {"path": f"/var/{place}/{number}"}}}, name))
+        # The sleep is the point: each time the process has come a little further.
+        with contextlib.suppress(ClusterError):
+            fleet.wait_until("a moment has passed", lambda: False, 0.3 * number)
+        operator.end(signal.SIGKILL)
+        operator.start()
+
+    def are_settled() -> bool:
+        return all(condition(fleet, place, "Progressing", f"r{number}") == "False" for number in range(4))
+
+    operator.until("all four are settled", are_settled)
+    assert len(fleet.get("contentrepositorynodes", "--namespace", place)["items"]) == 4 * 3
+
+
+def test_the_younger_of_two_with_one_directory_starts_nothing(fleet: Fleet, operator: Operator, place: str) -> None:
+    """Accepted is False, with no workload; when the older is gone the younger starts."""
+    older = repository(place, {"storage": {"hostPath": {"path": f"/var/{place}/{place}/b"}}}, "a")
+    fleet.apply(older)
+    operator.until("the older runs", lambda: condition(fleet, place, "Accepted", "a") == "True")
+    fleet.wait_until("a second has passed", _after_a_second())
+    fleet.apply(repository(place, {"storage": {"hostPath": {"path": f"/var/{place}"}}}, "b"))
+    operator.until("the younger is refused", lambda: condition(fleet, place, "Accepted", "b") == "False")
+    names = [each["metadata"]["name"] for each in fleet.get("daemonsets", "--namespace", place)["items"]]
+    assert names == ["a-ullage"]
+
+    fleet.kubectl("delete", "contentrepository", "a", "--namespace", place, "--timeout=60s")
+
+    operator.until("the younger starts", lambda: condition(fleet, place, "Accepted", "b") == "True")
+
+
+def _after_a_second() -> Callable[[], bool]:
+    """Creation times have whole seconds."""
+    looks: list[str] = []
+
+    def passed() -> bool:
+        looks.append(_now())
+        return looks[-1] > looks[0] and len(set(looks)) > 2
+
+    return passed
+
+
+def test_an_agent_writes_the_status_of_its_own_node_only(fleet: Fleet, operator: Operator, place: str) -> None:
+    """With a token of its pod: its own object yes, another node's no, its spec no, secrets no."""
+    fleet.apply(repository(place))
+    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    here = ("--namespace", place)
+    pods = fleet.get("pods", *here)["items"]
+    pod = next(each for each in pods if each["spec"]["nodeName"] == "worker-0")
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['metadata']['name']}")
+    uid = f"--bound-object-uid={pod['metadata']['uid']}"
+    token = fleet.kubectl("create", "token", "flows-ullage-agent", *here, *bound, uid).strip()
+    as_agent = (
+        f"--token={token}",
+        f"--server={fleet.url}",
+        f"--certificate-authority={fleet.ca}",
+        "--kubeconfig=/dev/null",
+    )
+
+    def patch(node: str, *more: str) -> None:
+        body = '{"status": {"version": "1"}}' if more else '{"spec": {"cordoned": true}}'
+        name = object_name("flows", node)
+        fleet.kubectl(
+            "patch", "contentrepositorynode", name, *here, "--type=merge", f"--patch={body}", *more, *as_agent
+        )
+
+    patch("worker-0", "--subresource=status")
+    with pytest.raises(ClusterError, match="must leave the object of worker-1 alone"):
+        patch("worker-1", "--subresource=status")
+    with pytest.raises(ClusterError, match="forbidden"):
+        patch("worker-0")
+    with pytest.raises(ClusterError, match="forbidden"):
+        fleet.kubectl("get", "secrets", *here, *as_agent)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"archive": {"backpressurePercentage": 10}}, "spec.archive.*backpressurePercentage must be above"),
+        ({"maintenance": {"windows": [{"name": "a", "schedule": "x", "duration": "5s"}]}}, "windows.0..*between 1m"),
+        ({"maintenance": {"maxConcurrentNodes": "200%"}}, "spec.maintenance.maxConcurrentNodes"),
+        ({"claims": {"maxAppendableSize": "1Gi"}}, "maxAppendableSize must be at most maxBatchFile"),
+        ({"durability": {"interval": "0s"}}, "spec.durability.interval.*above 0s"),
+        ({"service": {"httpPort": 8481}}, "spec.service.*must differ"),
+        ({"tolerations": [{"operator": "Exists", "value": "x"}]}, "spec.tolerations.0..*must be empty"),
+        ({"storage": {"sections": 0}}, "spec.storage.sections"),
+        ({"truncation": {"mode": "Sometimes"}}, "spec.truncation.mode"),
+        (
+            {"storage": {"hostPath": {"path": "/a"}, "localPersistentVolume": {"storageClassName": "a", "size": 1}}},
+            "exclude each other",
+        ),
+    ],
+)
+def test_a_bad_spec_is_refused_with_the_field_s_name(
+    fleet: Fleet, operator: Operator, place: str, spec: dict[str, Any], message: str
+) -> None:
+    """The API server itself says what is wrong, before anything is stored."""
+    with pytest.raises(ClusterError, match=message):
+        fleet.apply(repository(place, spec))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ({"sections": 8}, {"sections": 9}, "sections is immutable"),
+        ({"hostPath": {"path": "/a"}}, {"hostPath": {"path": "/b"}}, "hostPath.path is immutable"),
+        (
+            {"containers": [{"name": "a", "subPath": "a"}, {"name": "b", "subPath": "b"}]},
+            {"containers": [{"name": "a", "subPath": "a"}]},
+            "never removed",
+        ),
+    ],
+)
+def test_where_data_lies_cannot_be_changed(
+    fleet: Fleet, operator: Operator, place: str, before: dict[str, Any], after: dict[str, Any], message: str
+) -> None:
+    """Paths, sections and containers of a repository that exists stay."""
+    fleet.apply(repository(place, {"storage": before}))
+
+    with pytest.raises(ClusterError, match=message):
+        fleet.apply(repository(place, {"storage": after}))
+
+
+def test_a_deleted_repository_leaves_nothing(fleet: Fleet, operator: Operator, place: str) -> None:
+    """With its finalizer gone so are its objects, also those that no owner could take with it."""
+    fleet.apply(repository(place))
+    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+
+    fleet.kubectl("delete", "contentrepository", "flows", "--namespace", place, "--timeout=60s")
+
+    assert objects(fleet, place) == {}
+    assert f"ullage:{place}:flows" not in fleet.kubectl("get", "clusterrolebindings")
+    operator.until("the workload is gone", lambda: fleet.get("daemonsets", "--namespace", place)["items"] == [])

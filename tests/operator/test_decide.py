@@ -1,0 +1,158 @@
+from typing import Any
+
+import pytest
+
+from tests.operator.support import HOUR, NOW, SETTINGS, changed, fleet, node, wish
+from ullage_agent.fleet import RepositoryStatus
+from ullage_operator.decide import Decision, decide
+from ullage_operator.observe import Machine, Observation, Taint
+
+
+def decided(seen: Observation) -> Decision:
+    return decide(seen, SETTINGS)
+
+
+def condition(decision: Decision, type: str) -> tuple[str, str]:
+    found = next(c for c in decision.status.conditions if c.type == type)
+    return str(found.status), found.reason
+
+
+def test_every_matching_node_gets_an_object() -> None:
+    """Also before its agent exists."""
+    assert sorted(decided(fleet(3, objects={})).nodes) == ["node-0", "node-1", "node-2"]
+
+
+def test_the_same_observation_gives_the_same_status() -> None:
+    """What was written is not written again: a status is stable under its own repetition."""
+    first = decided(fleet(3)).status
+
+    again = decided(fleet(3, wish=wish(status=first))).status
+
+    assert first == again
+
+
+def test_a_lost_node_keeps_its_object() -> None:
+    """Its data may come back: it is Degraded, and nothing is released."""
+    seen = changed(fleet(2), machines=(Machine(name="node-0", labels={}),))
+
+    decision = decided(seen)
+
+    assert set(decision.nodes) == {"node-0", "node-1"}
+    assert decision.released == ()
+    assert condition(decision, "Degraded") == ("True", "NodeLost")
+
+
+def test_a_lost_node_is_released_by_the_annotation_only() -> None:
+    """Who admits the loss gets rid of the object; while the node is there the annotation does nothing."""
+    seen = changed(fleet(2), machines=(Machine(name="node-0", labels={}),))
+    objects = {"node-0": node("node-0", is_released=True), "node-1": node("node-1", is_released=True)}
+
+    decision = decided(changed(seen, objects=objects))
+
+    assert [found.spec.node_name for found in decision.released] == ["node-1"]
+
+
+def test_an_object_without_data_goes_with_its_node() -> None:
+    """Nothing was ever stored there, so there is nothing to admit."""
+    seen = changed(fleet(1), machines=(), objects={"node-0": node("node-0", repository_uuid="")})
+
+    assert len(decided(seen).released) == 1
+
+
+def test_the_younger_of_two_with_one_directory_is_not_started() -> None:
+    """Accepted is False with the reason, and hands stay off; the older one goes on."""
+    older = wish({"storage": {"hostPath": {"path": "/a/data/flows"}}}, name="older", created_millis=NOW - 2 * HOUR)
+    younger = wish({"storage": {"hostPath": {"path": "/a"}}})
+
+    decision = decided(fleet(1, wish=younger, others=(older,)))
+
+    assert condition(decision, "Accepted") == ("False", "PathConflict")
+    assert (decision.keeps_hands_off, decision.nodes) == (True, {})
+    assert not decided(fleet(1, wish=older, others=(younger,))).keeps_hands_off
+
+
+def test_one_path_on_different_nodes_is_no_conflict() -> None:
+    """Repositories that never meet do not get in each other's way."""
+    here = {"storage": {"hostPath": {"path": "/a/data/flows"}}, "nodeSelector": {"kubernetes.io/hostname": "node-0"}}
+    there = {"storage": {"hostPath": {"path": "/a"}}, "nodeSelector": {"kubernetes.io/hostname": "node-1"}}
+    older = wish(here, name="older", created_millis=NOW - 2 * HOUR)
+
+    assert condition(decided(fleet(2, wish=wish(there), others=(older,))), "Accepted") == ("True", "Valid")
+
+
+@pytest.mark.parametrize(
+    ("maintenance", "field"),
+    [
+        ({"timeZone": "Mars/Olympus"}, "spec.maintenance.timeZone"),
+        (
+            {"windows": [{"name": "a", "schedule": "61 * * * *", "duration": "1h"}]},
+            "spec.maintenance.windows[0].schedule",
+        ),
+    ],
+)
+def test_what_cel_cannot_say_is_said_in_the_status(maintenance: dict[str, Any], field: str) -> None:
+    """A zone or cron that cannot be read: not accepted, and the message names the field."""
+    decision = decided(fleet(1, {"maintenance": maintenance}))
+
+    assert condition(decision, "Accepted") == ("False", "InvalidWindow")
+    assert field in decision.status.conditions[0].message
+
+
+def test_a_paused_repository_is_left_alone() -> None:
+    """The annotation keeps the operator's hands off everything but the status."""
+    decision = decided(fleet(2, wish=wish(is_paused=True)))
+
+    assert (decision.keeps_hands_off, decision.nodes) == (True, {})
+    assert condition(decision, "Paused") == ("True", "Annotation")
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_placed"),
+    [
+        ({}, False),
+        ({"tolerations": [{"operator": "Exists"}]}, True),
+        ({"tolerations": [{"key": "role", "value": "gpu", "effect": "NoSchedule"}]}, True),
+        ({"tolerations": [{"key": "role", "value": "cpu"}]}, False),
+    ],
+)
+def test_taints_are_those_of_the_scheduler(spec: dict[str, Any], is_placed: bool) -> None:
+    """A tainted node gets an agent only where the wish tolerates the taint; that it is not ready matters to nobody."""
+    taints = (Taint("role", "gpu", "NoSchedule"), Taint("node.kubernetes.io/not-ready", "", "NoExecute"))
+    seen = fleet(0, spec, machines=(Machine(name="node-0", labels={}, taints=taints),))
+
+    assert bool(decided(seen).nodes) == is_placed
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "is_placed"),
+    [
+        ("In", ["a", "b"], True),
+        ("NotIn", ["a"], False),
+        ("Exists", [], True),
+        ("DoesNotExist", [], False),
+        ("Gt", ["1"], False),
+    ],
+)
+def test_node_affinity_is_that_of_the_scheduler(operator: str, values: list[str], is_placed: bool) -> None:
+    """Required node affinity chooses nodes, operator by operator."""
+    term = {"matchExpressions": [{"key": "zone", "operator": operator, "values": values}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    seen = fleet(0, {"affinity": {"nodeAffinity": required}}, machines=(Machine(name="n", labels={"zone": "a"}),))
+
+    assert bool(decided(seen).nodes) == is_placed
+
+
+def test_news_are_told_when_a_condition_turns() -> None:
+    """A node is lost: one event. The same again: none."""
+    calm = decided(fleet(2)).status
+    lost = changed(fleet(2, wish=wish(status=calm)), machines=(Machine(name="node-0", labels={}),))
+
+    news = decided(lost).news
+
+    assert [(kind, reason) for kind, reason, _ in news] == [("Warning", "DegradedTrue")]
+    assert decided(changed(lost, wish=wish(status=decided(lost).status))).news == ()
+
+
+def test_sums_are_rounded() -> None:
+    """A byte more changes no status."""
+    assert decided(fleet(2)).status.live == RepositoryStatus().live

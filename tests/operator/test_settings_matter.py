@@ -1,0 +1,89 @@
+"""Every field that a cluster obeys changes what the operator builds or decides."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.operator.support import HOUR, NOW, SETTINGS, document, fleet, node, wish
+from ullage_agent.fleet import Deferral
+from ullage_operator import build
+from ullage_operator.decide import decide, deletes_data
+from ullage_operator.observe import Blockers
+from ullage_operator.times import text_of
+
+
+class Case(NamedTuple):
+    """A setting, and what is to differ from the default; `base` holds in both."""
+
+    spec: dict[str, Any]
+    observe: Callable[[dict[str, Any]], object]
+    base: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+def built(spec: dict[str, Any]) -> object:
+    return build.shared_objects(wish(spec), "agent:1")
+
+
+def set_of(spec: dict[str, Any]) -> object:
+    return build.stateful_set(wish(spec), "agent:1", "node-0")
+
+
+def tickets(spec: dict[str, Any]) -> object:
+    """Who gets one of ten nodes, two of which have waited five hours for Spark."""
+    waiting = Deferral(since=text_of(NOW - 5 * HOUR), waits_for=("data/job",))
+    busy: dict[str, tuple[str, ...]] = {"node-0": ("data/job",), "node-1": ("data/job",)}
+    objects = {
+        name: node(name, deferral=waiting if name in busy else None) for name in map("node-{}".format, range(10))
+    }
+    decision = decide(fleet(10, spec, objects=objects, blockers=Blockers(by_node=busy)), SETTINGS)
+    return [name for name, made in decision.nodes.items() if made.ticket is not None]
+
+
+def selectors(spec: dict[str, Any]) -> object:
+    return document(spec).spec.maintenance.blockers.pod_selectors
+
+
+LOCAL = {"storage": {"localPersistentVolume": {"storageClassName": "local", "size": "1Gi"}}}
+ALL_NODES = {"maintenance": {"maxConcurrentNodes": "100%"}}
+
+
+def blocking(**spark: Any) -> dict[str, Any]:
+    return {"maintenance": {"maxConcurrentNodes": "100%", "blockers": {"sparkPods": spark}}}
+
+
+CASES = {
+    "nodeSelector": Case({"nodeSelector": {"disk": "fast"}}, built),
+    "tolerations": Case({"tolerations": [{"operator": "Exists"}]}, built),
+    "affinity": Case({"affinity": {"nodeAffinity": {}}}, built),
+    "priorityClassName": Case({"priorityClassName": ""}, built),
+    "resources.requests": Case({"resources": {"requests": {"cpu": "1"}}}, built),
+    "resources.limits": Case({"resources": {"limits": {"memory": "1Gi"}}}, built),
+    "image": Case({"image": "mine:2"}, built),
+    "updateStrategy.type": Case({"updateStrategy": {"type": "OnDelete"}}, built),
+    "updateStrategy.maxUnavailable": Case({"updateStrategy": {"maxUnavailable": "25%"}}, built),
+    "deletionPolicy": Case({"deletionPolicy": "Delete"}, lambda spec: deletes_data(document(spec).spec)),
+    "storage.localPersistentVolume": Case(LOCAL, built),
+    "maintenance.maxConcurrentNodes": Case({"maintenance": {"maxConcurrentNodes": 3}}, tickets),
+    "maintenance.blockers.sparkPods.mode": Case(blocking(mode="Ignore"), tickets, ALL_NODES),
+    "maintenance.blockers.sparkPods.maxDefer": Case(blocking(maxDefer="1h"), tickets, ALL_NODES),
+    "maintenance.blockers.podSelectors": Case(
+        {"maintenance": {"blockers": {"podSelectors": [{"matchLabels": {"app": "x"}}]}}}, selectors
+    ),
+}
+
+
+@pytest.mark.parametrize("field", CASES)
+def test_a_field_changes_what_the_operator_does(field: str) -> None:
+    """Two wishes that differ in this field alone lead to different objects or decisions."""
+    case = CASES[field]
+
+    assert case.observe(case.base) != case.observe(case.spec)
+
+
+@pytest.mark.parametrize("field", ["storageClassName", "size"])
+def test_a_claim_is_what_was_asked_for(field: str) -> None:
+    """Class and size of a local volume reach the claim template."""
+    other = {**LOCAL["storage"]["localPersistentVolume"], field: "2Gi"}
+
+    assert set_of(LOCAL) != set_of({"storage": {"localPersistentVolume": other}})

@@ -1,0 +1,216 @@
+from typing import Any
+
+import pytest
+
+from tests.operator.support import (
+    HOUR,
+    MINUTE,
+    NOW,
+    SETTINGS,
+    changed,
+    fleet,
+    node,
+    report,
+    ticket,
+)
+from ullage_agent.contract import MaintenanceOperation
+from ullage_agent.fleet import Deferral, RunSpec, RunStatus, TicketState
+from ullage_operator.decide import Decision, decide
+from ullage_operator.observe import Blockers, Machine, Observation, Run
+from ullage_operator.times import text_of
+
+ONE = {"maintenance": {"maxConcurrentNodes": 1}}
+NIGHT: dict[str, Any] = {"name": "night", "schedule": "0 1 * * *", "duration": "3h"}
+NIGHTLY: dict[str, Any] = {"maintenance": {"windows": [NIGHT]}}
+
+
+def holders(decision: Decision) -> list[str]:
+    return [name for name, spec in decision.nodes.items() if spec.ticket is not None]
+
+
+def decided(seen: Observation) -> Decision:
+    return decide(seen, SETTINGS)
+
+
+@pytest.mark.parametrize(("share", "count"), [(3, 3), ("10%", 2), ("1%", 1), ("100%", 20)])
+def test_no_more_nodes_at_once_than_allowed(share: int | str, count: int) -> None:
+    """Of twenty nodes that all want to, so many get a ticket; a percentage is rounded down, to at least one."""
+    assert len(holders(decided(fleet(20, {"maintenance": {"maxConcurrentNodes": share}})))) == count
+
+
+def test_the_fullest_node_comes_first() -> None:
+    """Of three nodes the one with the least free space gets the only ticket."""
+    seen = fleet(3, ONE)
+    space = seen.objects["node-1"].status.space.__class__(free_percentage=3.0)
+
+    full = changed(seen, objects={**seen.objects, "node-1": node("node-1", space=space)})
+
+    assert holders(decided(full)) == ["node-1"]
+
+
+def test_an_idle_fleet_gets_no_ticket_and_no_write() -> None:
+    """Who wants nothing gets nothing: the specs decided on are those that are there."""
+    seen = fleet(5)
+    idle = changed(seen, objects={name: node(name, wanted=()) for name in seen.objects})
+
+    assert {name: found.spec for name, found in idle.objects.items()} == decided(idle).nodes
+
+
+def test_a_closed_window_gives_nothing_and_says_when_it_opens() -> None:
+    """At midnight nothing is given; the next look is at one, when the window opens."""
+    decision = decided(fleet(3, NIGHTLY))
+
+    assert holders(decision) == []
+    assert decision.next_millis == NOW + HOUR
+    assert decision.status.next_window == text_of(NOW + HOUR)
+
+
+def test_an_open_window_gives_a_ticket_that_ends_with_it_where_runs_must_stop() -> None:
+    """Ten minutes before the end: valid for ten minutes, and a run stops then."""
+    stop = {"maintenance": {"windows": [{**NIGHT, "overrun": "Stop"}]}}
+    late = NOW + 4 * HOUR - 10 * MINUTE
+    seen = changed(fleet(1, stop), now_millis=late, objects={"node-0": node("node-0", heard=late)})
+
+    given = decided(seen).nodes["node-0"].ticket
+
+    assert given is not None
+    assert (given.not_after, given.stop_after) == (text_of(NOW + 4 * HOUR), text_of(NOW + 4 * HOUR))
+
+
+@pytest.mark.parametrize(
+    ("why", "fields"),
+    [
+        ("it is done", {"ticket": ticket(), "report": report(TicketState.COMPLETED), "wanted": ()}),
+        ("it was refused", {"ticket": ticket(), "report": report(TicketState.REFUSED)}),
+        ("it expired before it was begun", {"ticket": ticket(not_after=text_of(NOW - MINUTE)), "wanted": ()}),
+        ("the settings changed", {"ticket": ticket(generation=0), "wanted": ()}),
+    ],
+)
+def test_a_ticket_is_taken_back(why: str, fields: dict[str, Any]) -> None:
+    """Each of these ends it, and no other follows at once."""
+    seen = changed(fleet(1), objects={"node-0": node("node-0", **fields)})
+
+    assert decided(seen).nodes["node-0"].ticket is None, why
+
+
+def test_a_ticket_in_use_is_kept_past_its_last_beginning() -> None:
+    """A run under way may finish; the ticket stays until it says that it has."""
+    late = ticket(not_after=text_of(NOW - MINUTE))
+    seen = changed(
+        fleet(1), objects={"node-0": node("node-0", ticket=late, report=report(TicketState.RUNNING, ended=None))}
+    )
+
+    assert decided(seen).nodes["node-0"].ticket == late
+
+
+def test_a_silent_node_keeps_its_place_until_its_ticket_ends() -> None:
+    """It may still be at work: nobody takes its place among the concurrent ones before."""
+    lost = node("node-0", ticket=ticket(), heard=NOW - HOUR)
+    seen = fleet(2, ONE)
+    seen = changed(seen, objects={**seen.objects, "node-0": lost})
+
+    assert holders(decided(seen)) == ["node-0"]
+    later = changed(seen, now_millis=NOW + HOUR, objects={"node-0": lost, "node-1": node("node-1", heard=NOW + HOUR)})
+    assert holders(decided(later)) == ["node-1"]
+
+
+def test_a_cordoned_node_loses_its_ticket_and_is_told() -> None:
+    """Whoever drains a node wants it quiet."""
+    seen = changed(
+        fleet(1),
+        machines=(Machine(name="node-0", labels={}, is_cordoned=True),),
+        objects={"node-0": node("node-0", ticket=ticket())},
+    )
+
+    spec = decided(seen).nodes["node-0"]
+
+    assert (spec.ticket, spec.cordoned) == (None, True)
+
+
+def test_two_repositories_never_work_on_one_volume() -> None:
+    """Another repository holds a ticket on the same device of the same node; on other nodes it is in nobody's way."""
+    seen = fleet(2, {"maintenance": {"maxConcurrentNodes": 2}}, busy_volumes={"node-0": frozenset({"8:1"})})
+
+    assert holders(decided(seen)) == ["node-1"]
+
+
+def test_a_node_with_executors_waits_and_says_for_whom() -> None:
+    """The other gets the ticket; the status names the application."""
+    seen = fleet(2, ONE, blockers=Blockers(by_node={"node-0": ("data/etl",)}))
+
+    decision = decided(seen)
+
+    assert holders(decision) == ["node-1"]
+    assert decision.nodes["node-0"].deferral == Deferral(since=text_of(NOW), waits_for=("data/etl",))
+    assert decision.status.nodes_deferred == 1
+
+
+def test_waiting_is_bounded() -> None:
+    """After maxDefer the node is reclaimed all the same; just before it is not, and the next look is then."""
+    waiting = Deferral(since=text_of(NOW - 6 * HOUR + MINUTE), waits_for=("data/etl",))
+    busy = Blockers(by_node={"node-0": ("data/etl",)})
+    before = changed(fleet(1, blockers=busy), objects={"node-0": node("node-0", deferral=waiting)})
+
+    assert holders(decided(before)) == []
+    assert decided(before).next_millis == NOW + MINUTE
+    assert holders(decided(changed(before, now_millis=NOW + MINUTE))) == ["node-0"]
+
+
+def test_pods_that_cannot_be_asked_for_count_as_busy() -> None:
+    """A failed query defers every node: better late than under a reader."""
+    assert holders(decided(fleet(3, blockers=Blockers(problem="403")))) == []
+
+
+def test_pausing_takes_everything_back() -> None:
+    """spec.maintenance.paused leaves no ticket, not even one in use."""
+    running = node("node-0", ticket=ticket(), report=report(TicketState.RUNNING))
+    seen = changed(fleet(1, {"maintenance": {"paused": True}}), objects={"node-0": running})
+
+    assert holders(decided(seen)) == []
+
+
+def run(**spec: Any) -> Run:
+    return Run(
+        name="now",
+        generation=1,
+        created=text_of(NOW - MINUTE),
+        spec=RunSpec(repository="flows", **spec),
+        status=RunStatus(),
+    )
+
+
+def test_a_run_waits_for_its_window_unless_it_overrides_it() -> None:
+    """Outside of the window a run gets nothing; with overrideWindows it does, also beside Spark."""
+    seen = fleet(1, NIGHTLY, blockers=Blockers(by_node={"node-0": ("data/etl",)}))
+
+    assert holders(decided(changed(seen, runs=(run(),)))) == []
+    given = decided(changed(seen, runs=(run(override_windows=True, dry_run=True),))).nodes["node-0"].ticket
+    assert given is not None
+    assert (given.run, given.dry_run) == ("now", True)
+
+
+def test_a_run_ends_with_the_report_of_every_node_in_its_scope() -> None:
+    """Two of three nodes, one failed: the run failed, with both reports and the sums."""
+    seen = fleet(3)
+    reports = {
+        "node-0": report(TicketState.COMPLETED, run="now", freed_bytes=2048),
+        "node-1": report(TicketState.FAILED, run="now", message="EIO"),
+    }
+    objects = {name: node(name, report=reports.get(name), wanted=()) for name in seen.objects}
+
+    status = decided(changed(seen, objects=objects, runs=(run(nodes=("node-0", "node-1")),))).runs["now"]
+
+    assert (status.phase, status.nodes, status.nodes_failed, status.freed) == ("Failed", 2, 1, "2Ki")
+    assert [result.node for result in status.results] == ["node-0", "node-1"]
+
+
+def test_operations_without_a_window_of_their_own_are_given() -> None:
+    """A window about Rewrite leaves Truncate free at any time."""
+    only = {"maintenance": {"windows": [{**NIGHT, "operations": ["Rewrite"]}]}}
+    wanted = (MaintenanceOperation.TRUNCATE, MaintenanceOperation.REWRITE)
+    seen = changed(fleet(1, only), objects={"node-0": node("node-0", wanted=wanted)})
+
+    given = decided(seen).nodes["node-0"].ticket
+
+    assert given is not None
+    assert given.operations == (MaintenanceOperation.TRUNCATE,)
