@@ -333,7 +333,7 @@ def test_a_bad_spec_is_refused_with_the_field_s_name(
         (
             {"containers": [{"name": "a", "subPath": "a"}, {"name": "b", "subPath": "b"}]},
             {"containers": [{"name": "a", "subPath": "a"}]},
-            "never removed",
+            "removed only once they had evacuate: true",
         ),
     ],
 )
