@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers dist lock clean
+.PHONY: help run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers programs cluster cluster-down cluster-full dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -33,8 +33,22 @@ types: $(STAMP) ## Types, strict
 imports: $(STAMP) ## Import contracts: who may import whom
 	@tools/stage imports $(BIN)/lint-imports --no-logo
 
-unit: $(STAMP) ## Tests only; PYTEST_ARGS='-k name' chooses
+unit: programs ## Tests only; PYTEST_ARGS='-k name' chooses
 	@tools/stage tests $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+programs: $(STAMP) ## Build the clusters' programs and images that the tests need, unless the cache has them
+	@tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
+
+cluster: $(STAMP) ## A Kubernetes with two real nodes and the agent's image, and a shell in which kubectl and helm work; needs root
+	@$(BIN)/python -m tests.cluster up
+	@$(BIN)/python -m tests.cluster shell
+
+cluster-down: $(STAMP) ## Take that cluster down
+	@$(BIN)/python -m tests.cluster down
+
+cluster-full: $(STAMP) ## All tests of clusters, those with Spark and the kubeflow operator included
+	@ULLAGE_CLUSTER_SPARK=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
+	@ULLAGE_CLUSTER_SPARK=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
 
 proof-full: $(STAMP) ## All of the proof with one SEED, half an hour: the table of docs/reliability.md
 	@tools/stage "proof, seed $(SEED)" $(BIN)/python -m tests.proof --seed $(SEED) --write-docs

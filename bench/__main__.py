@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import content, growth, memory, peers, peers_growth, provenance, reclaim, updates
+from bench import content, growth, memory, peers, peers_growth, placement, provenance, reclaim, updates
 from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
 from bench.harness import Harness, HarnessFailed
 from bench.table import PEERS, TABLE, Row, as_json, describe_machine, filesystem_of, markdown, write_docs
@@ -43,6 +43,8 @@ CASES: dict[str, Case] = {
     "reclaim-paced": reclaim.paced,
     "reclaim-steady": reclaim.steady,
     "reclaim-growth": reclaim.growth,
+    "placement": placement.placement,
+    "placement-outputs": placement.outputs,
 }
 PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "content": peers.contents,

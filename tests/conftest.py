@@ -12,7 +12,7 @@ settings.register_profile(
 )
 settings.load_profile("ullage")
 
-pytest_plugins = ["tests.support"]
+pytest_plugins = ["tests.support", "tests.cluster.fixtures"]
 
 
 def pytest_report_header() -> str:

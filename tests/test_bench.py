@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.graph import draw
 from bench.table import Row, write_docs
 
 ROOT = Path(__file__).parents[1]
@@ -128,3 +129,25 @@ def test_rows_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
         write_docs(document, "bench", [Row("updates", "one", "disk", (3.0,))], "2 cores", is_all=False)
 
     assert document.read_bytes() == before
+
+
+def test_placement_is_measured(tmp_path: Path) -> None:
+    """Every way to pack content ends with little more on disk than lives, and copies less than was put."""
+    document = tmp_path / "table.json"
+    result = bench("placement-outputs", "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+
+    copied = [row["values"] for row in rows if "bytes copied" in row["what"]]
+
+    assert len(copied) == 3
+    assert all(0 <= value < 1 for values in copied for value in values)
+
+
+def test_space_over_time_is_drawn() -> None:
+    """A line for each kind of overwrites, in its colour, between the axes."""
+    image = draw([("one", [1.0, 1.4, 1.4, 1.3], "#1f6fb4"), ("other", [1.0, 1.9, 2.5], "#c8552b")])
+
+    colours = {image.getpixel((x, y)) for x in range(image.width) for y in range(image.height)}
+
+    assert {(0x1F, 0x6F, 0xB4), (0xC8, 0x55, 0x2B)} <= colours

@@ -394,6 +394,30 @@ GROWTH: list[Step | Restart] = [
     clean,
 ]
 
+LEAVING = _with(
+    storage=msgspec.structs.replace(
+        SPEC.storage,
+        containers=(Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2", evacuate=True)),
+    )
+)
+
+EVACUATION: list[Step | Restart] = [
+    spread(("keep", 1300), ("drop", 2200), ("keep", 900)),
+    spread(("keep", 1400), ("drop", 2300), ("keep", 800)),
+    drop("drop"),
+    compact("CompactAll"),
+    put("other", 40),
+    Restart(spec=LEAVING),
+    compact("StatsBased", Action.REWRITE),
+    put("other", 50),
+    Restart(is_kill=True),
+    compact("StatsBased"),
+    clean,
+    Restart(spec=SPEC),
+    take("keep", 2),
+]
+"""One container is emptied, outputs included, and taken away."""
+
 TURNS: list[Step | Restart] = [
     put("a", 300),
     Restart(spec=THREE_PARTITIONS),
@@ -439,6 +463,7 @@ WORKLOADS = {
         Workload("seals", SEALS),
         Workload("restarts", RESTARTS),
         Workload("growth", GROWTH),
+        Workload("evacuation", EVACUATION, TWO_CONTAINERS),
         Workload("turns", TURNS),
         Workload("punches", PUNCHES),
         Workload("rewrites", REWRITES),

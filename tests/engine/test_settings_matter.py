@@ -249,6 +249,16 @@ def _lease_error(milliseconds: int, count: int) -> Observe:
     return observe
 
 
+def _two(**fields: Any) -> tuple[Container, ...]:
+    return Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2", **fields)
+
+
+def _used_containers(workshop: Workshop) -> object:
+    for _ in range(2):
+        put_all(opened(workshop), "q", [b"x" * 60 * KB])
+    return {path.split("/")[0] for path in content_sizes(workshop.path)}
+
+
 def _quota(capacity: int) -> tuple[Container, ...]:
     return (Container(name="c1", sub_path="c1", capacity=Quantity(capacity)),)
 
@@ -336,6 +346,9 @@ CASES: dict[str, Case] = {
         {"storage": {"containers": _quota(500 * KB)}},
         {"storage": {"containers": _quota(500 * KB)}, "archive": {"partial": True}},
         _after_truncation,
+    ),
+    "storage.containers.evacuate": Case(
+        {"storage": {"containers": _two()}}, {"storage": {"containers": _two(evacuate=True)}}, _used_containers
     ),
     "flowFile.partitions": Case({}, {"flow_file": {"partitions": 3}}, _partitions),
     "flowFile.checkpointInterval": Case({}, {"flow_file": {"checkpoint_interval": Duration(10_000)}}, _due_after(20)),

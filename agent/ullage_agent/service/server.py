@@ -22,6 +22,7 @@ import uvicorn
 from ullage_agent.contract import ContentRepository, ContractError
 from ullage_agent.metrics import Metrics
 from ullage_agent.service.access import Authenticator
+from ullage_agent.service.bulk import Bulk
 from ullage_agent.service.errors import CannotListen, ReloadRefused
 from ullage_agent.service.host import Host
 from ullage_agent.service.http.app import make_app
@@ -57,7 +58,7 @@ class Server:
         makes: bool = False,
         on_ready: Callable[[dict[str, str]], None] = lambda _: None,
     ) -> None:
-        """`on_ready` gets the URLs, by `http` and `metrics`, once they are answered."""
+        """`on_ready` gets the URLs, by `http`, `metrics`, `flight` and `socket`, once they are answered."""
         self._read = read
         self._makes = makes
         self._on_ready = on_ready
@@ -69,6 +70,7 @@ class Server:
         self.host = Host(self._document, files=TimedFiles(self.metrics), on_failure=self._maintenance_failed)
         self._meter = Meter(self.host, self.metrics, self.node)
         self.urls: dict[str, str] = {}
+        self.bulk: Bulk | None = None
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_problem = ""
@@ -102,6 +104,9 @@ class Server:
         self, listening: Listening, authenticator: Authenticator, sockets: dict[str, socket.socket]
     ) -> None:
         served = Served(self.host, authenticator, self.limits, self.node, self.metrics)
+        self.bulk = await asyncio.to_thread(
+            Bulk, self.host.repository, authenticator, self.limits, listening, self.node, served.runs.all
+        )
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
@@ -114,7 +119,7 @@ class Server:
         try:
             while not all(server.started for server, _ in servers) and not any(task.done() for task in serving):
                 await asyncio.wait(serving, timeout=0.01)
-            self.urls = {name: _url(listening, sock) for name, sock in sockets.items()}
+            self.urls = {name: _url(listening, sock) for name, sock in sockets.items()} | self.bulk.urls
             self._log.info("serving", **self.urls, node=self.node, root=self.host.spec.storage.host_path.path)
             self._on_ready(self.urls)
             await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
@@ -125,6 +130,7 @@ class Server:
             for server, _ in servers:
                 server.should_exit = True
             await asyncio.gather(*serving)
+            await asyncio.to_thread(self.bulk.stop)
             await asyncio.to_thread(served.close)
             self._log.info("stopped")
 

@@ -39,6 +39,10 @@ class Usage(NamedTuple):
         return 100.0 * self.used_bytes / self.total_bytes if self.total_bytes else 100.0
 
     @property
+    def free_bytes(self) -> int:
+        return max(0, self.total_bytes - self.used_bytes)
+
+    @property
     def free_percentage(self) -> float:
         return max(0.0, 100.0 - self.percentage)
 
@@ -46,8 +50,11 @@ class Usage(NamedTuple):
 class Container:
     """One directory. `bytes_used` is what the repository's content files take here, archived ones included."""
 
-    def __init__(self, files: Files, name: str, path: str, capacity: int | None, sections: int) -> None:
+    def __init__(
+        self, files: Files, name: str, path: str, capacity: int | None, sections: int, *, evacuates: bool = False
+    ) -> None:
         self.name = name
+        self.evacuates = evacuates
         self.path = path
         self.capacity = capacity
         self.failure: BaseException | None = None

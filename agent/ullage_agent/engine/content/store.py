@@ -17,6 +17,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +28,8 @@ from ullage_agent.engine.content.indexes import RUN, Indexes
 from ullage_agent.engine.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, RepositoryDamaged
 from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.model import Lifetime, ResourceClaim
+
+T = TypeVar("T")
 
 OPEN_FILES_MAX = 256
 """Descriptors kept open for reading."""
@@ -94,7 +97,7 @@ class ContentRepository:
     ) -> None:
         self.containers = {container.name: container for container in containers}
         self.limits = spec.claims
-        self._order = list(containers)
+        self._order = [container for container in containers if not container.evacuates]
         self._files = files
         self._clock = clock
         self._back_pressure = spec.archive.backpressure_percentage
@@ -148,6 +151,15 @@ class ContentRepository:
         claim = ResourceClaim(self._indexes.take()[0], container.name, created_millis, lifetime)
         return self._open_new(claim, container)
 
+    def target_of(self, source: Container, length: int) -> Container | None:
+        """Where an output of so many bytes goes: beside its sources, or away from a container that is to be emptied, to
+        the one with most room; None if none admits it.
+        """
+        if not source.evacuates:
+            return source
+        fit = [one for one in choose(self._order, 0) if self._admits(one) and one.has_room_for(length)]
+        return max(fit, key=lambda one: one.usage().free_bytes, default=None)
+
     def close_output(self, writable: WritableClaim, *, committed: bool) -> None:
         """Close an output. Without a commit nothing names it, and it is removed."""
         self._end(writable, is_recorded=committed)
@@ -197,8 +209,13 @@ class ContentRepository:
 
     def retire_idle(self) -> None:
         """Close the pool's files; registered ones are sealed by `take_seals`, unused and spare ones vanish."""
-        for writable in self._empty_pool():
-            self._end(writable)
+        idle = self._empty_pool()
+        try:
+            while idle:
+                self._end(idle.pop())
+        finally:  # also of those that an interrupt kept from their end
+            for writable in idle:
+                writable.file.close()
 
     @contextmanager
     def reading(self, claim: ResourceClaim) -> Iterator[File]:
@@ -211,6 +228,18 @@ class ContentRepository:
                 opened.users -= 1
                 if opened.is_doomed and opened.users == 0:
                     opened.file.close()
+
+    def open_descriptor(self, claim: ResourceClaim) -> int:
+        """A read-only descriptor of the resource claim's file, to be passed on and closed; ContentMissing.
+
+        Whoever passes it has a lease that says so (`holds_files`): else the file may be changed in place under its
+        reader.
+        """
+        container = self.container_of(claim)
+        try:
+            return self._anywhere(container, claim, self._files.open_descriptor)
+        except FileNotFoundError as error:
+            raise _missing(claim, container) from error
 
     def forget(self, index: int) -> None:
         """The file is gone: no descriptor is kept that would hold its blocks."""
@@ -414,11 +443,9 @@ class ContentRepository:
             forgotten = self._forgotten
         container = self.container_of(claim)
         try:
-            file = self._open_anywhere(container, claim)
+            file = self._anywhere(container, claim, self._files.open)
         except FileNotFoundError as error:
-            raise ContentMissing(
-                f"resource claim {claim.index} is missing: {container.live_path(claim)} does not exist"
-            ) from error
+            raise _missing(claim, container) from error
         with self._open_lock:
             opened = self._open.get(claim.index)
             if opened is not None:
@@ -434,12 +461,12 @@ class ContentRepository:
             opened.users += 1
             return opened
 
-    def _open_anywhere(self, container: Container, claim: ResourceClaim) -> File:
+    def _anywhere(self, container: Container, claim: ResourceClaim, opening: Callable[[str], T]) -> T:
         """Open the live path, else the archived one: the file may move between the two at any time."""
         try:
-            return self._files.open(container.live_path(claim))
+            return opening(container.live_path(claim))
         except FileNotFoundError:
-            return self._files.open(container.archive_path(claim))
+            return opening(container.archive_path(claim))
 
 
 class _OpenFile:
@@ -456,6 +483,10 @@ class _OpenFile:
         self.is_doomed = True
         if self.users == 0:
             self.file.close()
+
+
+def _missing(claim: ResourceClaim, container: Container) -> ContentMissing:
+    return ContentMissing(f"resource claim {claim.index} is missing: {container.live_path(claim)} does not exist")
 
 
 def _sealed(writable: WritableClaim) -> ResourceClaim:

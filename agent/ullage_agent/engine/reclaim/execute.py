@@ -307,10 +307,19 @@ class Executor:
             self._files.unlink(path)
         self._store.forget(intent.index)
         is_moved = intent.intent == Action.REWRITE
-        operations: list[Operation] = [_done(intent, length=0)] if is_moved else self._forgotten(intent)
+        operations: list[Operation] = [self._moved(intent)] if is_moved else self._forgotten(intent)
         freed_bytes = allocated_bytes(intent.length, intent.holes)
         directories = self._existing(os.path.dirname(path))
         return _Result(intent, operations, freed_bytes, charged_bytes(intent), directories)
+
+    def _moved(self, intent: ResourceClaim) -> ResourceClaim:
+        """What stays of a record whose bytes lie in an output: an address, in the container of the output."""
+        with self._ledger.lock:
+            entry = self._ledger.entry(intent.index)
+            relocation = entry.relocation if entry is not None else None
+            output = self._ledger.entry(relocation.output) if relocation is not None else None
+        done = _done(intent, length=0)
+        return done if output is None else msgspec.structs.replace(done, container=output.claim.container)
 
     def _forgotten(self, intent: ResourceClaim) -> list[Operation]:
         """The end of a record: with it go those of resource claims whose bytes were moved here, none of them in use."""

@@ -252,9 +252,10 @@ class Reclamation:
         if refusal := self.refusal(RELEASING, ticket):
             return Report(refusal=refusal)
         report = self._begin()
+        evacuated = {name for name, container in self._content.containers.items() if container.evacuates}
         figures = figures_of(self._ledger, self._content.open_lengths())
         while some := list(islice(figures, CLEANING_SLICE)):
-            report.merge(self._executor.execute(plan_release(some, self._spec.archive), ticket=ticket))
+            report.merge(self._executor.execute(plan_release(some, self._spec.archive, evacuated), ticket=ticket))
         self._clean_archive(report, ticket)
         return report
 

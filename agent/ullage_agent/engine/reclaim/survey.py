@@ -62,6 +62,7 @@ class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
 class ContainerFigures(NamedTuple):
     """One container's totals, in bytes. `disk` is blocks of content that is neither archived nor only kept
     for an undelete: live and dead. What tombstones keep (`tombstone_bytes`) stands apart, as the archive does.
+    `records` are all resource claims that name it: one that `evacuates` may be taken away when there are none.
     """
 
     name: str
@@ -75,6 +76,8 @@ class ContainerFigures(NamedTuple):
     archived_bytes: int
     tombstone_bytes: int
     usage: Usage
+    evacuates: bool = False
+    records: int = 0
 
     @property
     def dead_bytes(self) -> int:
@@ -88,6 +91,11 @@ class Survey(NamedTuple):
     resources: tuple[ResourceFigures, ...]
     containers: tuple[ContainerFigures, ...]
     orphans: tuple[Orphan, ...] = ()
+
+    @property
+    def evacuated(self) -> frozenset[str]:
+        """The containers that are to be emptied."""
+        return frozenset(container.name for container in self.containers if container.evacuates)
 
 
 def take_survey(
@@ -184,4 +192,6 @@ def _total(container: Container, resources: list[ResourceFigures], kept: dict[in
         sum(figures.allocated_bytes for figures in archived),
         tombstone_bytes,
         container.usage(),
+        container.evacuates,
+        len(resources),
     )

@@ -1,0 +1,74 @@
+"""pytest's view of clusters: `pytest_plugins = ["tests.cluster.fixtures"]`, then ask for the smallest level that does.
+
+One cluster of each level serves all tests of a process; `namespace` gives each test a place of its own in it.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.control_plane import ControlPlane, control_plane_running
+from tests.cluster.fleet import Fleet, fleet_running
+from tests.cluster.node import Cluster, cluster_running, why_no_node
+
+SPARK = "ULLAGE_CLUSTER_SPARK"
+"""Set: the tests that build Spark's image and the kubeflow operator run too; `make cluster-full` sets it."""
+
+
+def _not_here(item: pytest.Item, lacking: str) -> bool:
+    wanted = getattr(item, "fixturenames", ())
+    return "cluster" in wanted and bool(lacking or ("spark_namespace" in wanted and not os.environ.get(SPARK)))
+
+
+def pytest_report_header() -> str:
+    """Which levels are tested here: what cannot be is named, and not collected."""
+    lacking = why_no_node()
+    node = f"no real nodes ({lacking})" if lacking else "real nodes"
+    spark = "Spark" if os.environ.get(SPARK) and not lacking else "no Spark (make cluster-full)"
+    return f"clusters: control plane, fleet, {node}, {spark}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the header says cannot be tested here."""
+    lacking = why_no_node() if any("cluster" in getattr(item, "fixturenames", ()) for item in items) else ""
+    left_out = [item for item in items if _not_here(item, lacking)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """etcd, API server, controllers and scheduler; no node."""
+    with control_plane_running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Iterator[Fleet]:
+    """A control plane of its own with kwok: `fleet.add_nodes(100)`."""
+    with fleet_running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A control plane with two real nodes, each in namespaces of its own; needs root."""
+    with cluster_running(nodes=2) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster_namespace(cluster: Cluster) -> Iterator[str]:
+    """The name of a new namespace of `cluster`, deleted at the end."""
+    with cluster.namespace(f"test-{secrets.token_hex(4)}") as name:
+        yield name
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """The name of a new namespace of `control_plane`, deleted at the end."""
+    with control_plane.namespace(f"test-{secrets.token_hex(4)}") as name:
+        yield name

@@ -1,0 +1,68 @@
+"""A control plane with nodes that are only played: kwok says what kubelets would, for hundreds of them.
+
+Pods on them become Running and Ready without a container, and go when deleted. What a node does with files is not here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.control_plane import LOOPBACK, ControlPlane, Place
+from tests.cluster.instance import Instance
+from tests.cluster.say import step
+from tests.cluster.tools import tool
+
+STAGES = Path(__file__).parent / "kwok.yaml"
+
+
+class Fleet(ControlPlane):
+    """A control plane whose nodes are kwok's. Make one with `fleet_running`."""
+
+    def start_kwok(self) -> None:
+        """Play every node that `add_nodes` makes, and the pods on them."""
+        tool("kwok")
+        self.start_program(
+            "kwok",
+            [
+                f"--config={STAGES}",
+                f"--kubeconfig={self.kubeconfig_for('kwok', 'system:masters')}",
+                "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+                f"--server-address={LOOPBACK}:{self.instance.free_port()}",
+            ],
+        )
+
+    def add_nodes(self, count: int, prefix: str = "fleet") -> list[str]:
+        """Their names, once all of them are Ready."""
+        names = [f"{prefix}-{number}" for number in range(count)]
+        with step(f"add {count} nodes"):
+            self.apply(*(_node(name) for name in names))
+            self.kubectl("wait", "--for=condition=Ready", "--timeout=30s", *(f"node/{name}" for name in names))
+        return names
+
+
+def _node(name: str) -> dict[str, Any]:
+    capacity = {"cpu": "32", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "type": "kwok"},
+        },
+        "status": {"allocatable": capacity, "capacity": capacity},
+    }
+
+
+@contextmanager
+def fleet_running() -> Iterator[Fleet]:
+    """A control plane with kwok and no node yet, gone at the end."""
+    instance = Instance.create("fleet")
+    try:
+        cluster = Fleet(instance, Place())
+        cluster.start()
+        cluster.start_kwok()
+        yield cluster
+    finally:
+        instance.destroy()

