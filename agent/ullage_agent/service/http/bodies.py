@@ -5,8 +5,8 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,10 @@ ALGORITHMS: Final = {"sha-256": "sha256", "sha-512": "sha512"}
 """Of RFC 9530 those that prove something; others are ignored, as it says."""
 
 _MEMBER: Final = re.compile(r"\s*([a-z*][a-z0-9_.*-]*)=:([A-Za-z0-9+/=]*):\s*")
+
+
+Content = TypeVar("Content", bound=Sink)
+Answer = TypeVar("Answer")
 
 
 class Digests:
@@ -86,36 +90,49 @@ def checked_attributes(attributes: dict[str, str], bytes_max: int) -> dict[str, 
     return attributes
 
 
-async def steps(request: AnyRequest, served: Served) -> AsyncIterator[bytes]:
-    """The body in steps of about STEP_BYTES, the last one shorter. TooMuch beyond spec.service.maxRequestBytes, as soon
-    as that is known; ClientGone if it ends early.
+class Body:
+    """The content that a request brings, step by step."""
+
+    def __init__(self, request: AnyRequest, served: Served) -> None:
+        """TooMuch if its announced length is beyond spec.service.maxRequestBytes."""
+        self.is_over = False
+        self._request = request
+        self._limit = int(served.host.spec.service.max_request_bytes)
+        self._total = 0
+        length = request.headers.get("content-length", "0")
+        if self._limit and length.isdecimal() and int(length) > self._limit:
+            raise _too_much(self._limit)
+
+    async def step(self) -> bytes:
+        """About STEP_BYTES, fewer at the end, then none. TooMuch as soon as it is; ClientGone if it ends early."""
+        gathered: list[bytes] = []
+        size = 0
+        while size < STEP_BYTES and not self.is_over:
+            message: Any = await self._request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone("the client went away in the middle of the content: nothing was stored")
+            data: bytes = message.get("body", b"")
+            gathered.append(data)
+            size += len(data)
+            self._total += len(data)
+            if self._limit and self._total > self._limit:
+                raise _too_much(self._limit)
+            self.is_over = not message.get("more_body", False)
+        return b"".join(gathered)
+
+
+async def store(request: AnyRequest, begin: Callable[[], Content], finish: Callable[[Content], Answer]) -> Answer:
+    """Take the body into what `begin` makes, and `finish` it; abandon it if that fails, or if the request does.
+
+    A body of one step costs one hop to a thread and back.
     """
-    limit = int(served.host.spec.service.max_request_bytes)
-    length = request.headers.get("content-length", "0")
-    if limit and length.isdecimal() and int(length) > limit:
-        raise _too_much(limit)
-    gathered: list[bytes] = []
-    size = total = 0
-    while True:
-        message: Any = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone("the client went away in the middle of the content: nothing was stored")
-        data: bytes = message.get("body", b"")
-        total += len(data)
-        if limit and total > limit:
-            raise _too_much(limit)
-        gathered.append(data)
-        size += len(data)
-        if not message.get("more_body", False):
-            break
-        if size >= STEP_BYTES:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-    yield b"".join(gathered)
-
-
-async def drained(first: bytes, rest: AsyncIterator[bytes], served: Served, sink: Sink, digests: Digests) -> None:
-    """Write everything to the sink; abandon it if that fails, or if the request does."""
+    served = served_by(request)
+    digests = digests_of(request)
+    body = Body(request, served)
+    first = await body.step()
+    if body.is_over:
+        return await served.create(_at_once, first, begin, finish, digests)
+    sink = await served.create(begin)
 
     def write(data: bytes) -> None:
         digests.update(data)
@@ -123,13 +140,28 @@ async def drained(first: bytes, rest: AsyncIterator[bytes], served: Served, sink
 
     try:
         await served.create(write, first)
-        async for step in rest:
+        while step := await body.step():
             await served.create(write, step)
         await served.call(digests.require)
     except BaseException:
         # Also when the task is cancelled: whatever was written must not stay a writer's for ever.
         await asyncio.shield(served.call(sink.abandon))
         raise
+    return await served.create(finish, sink)
+
+
+def _at_once(
+    data: bytes, begin: Callable[[], Content], finish: Callable[[Content], Answer], digests: Digests
+) -> Answer:
+    digests.update(data)
+    digests.require()
+    sink = begin()
+    try:
+        sink.write(data)
+    except BaseException:
+        sink.abandon()
+        raise
+    return finish(sink)
 
 
 def _decoded(header: str, text: str) -> bytes:

@@ -69,6 +69,11 @@ class ContentAnswer:
             await self._begin(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
+        if self._size <= PIECE_BYTES:
+            data = await self._served.call(self._whole)
+            await self._begin(send)
+            await send({"type": "http.response.body", "body": data, "more_body": False})
+            return
         stream = await self._served.call(self._opened, self._start, self._size)
         try:
             # The first piece is read before anything is promised: what cannot be read is a problem, not a short body.
@@ -77,6 +82,10 @@ class ContentAnswer:
             await self._send(stream, piece, receive, send)
         finally:
             await asyncio.shield(self._served.call(stream.close))
+
+    def _whole(self) -> bytes:
+        with self._opened(self._start, self._size) as stream:
+            return stream.read()
 
     async def _begin(self, send: Send) -> None:
         headers = {**self._headers, "content-length": str(self._size)}
@@ -89,9 +98,6 @@ class ContentAnswer:
         )
 
     async def _send(self, stream: ContentStream, piece: bytes, receive: Receive, send: Send) -> None:
-        if len(piece) == self._size:
-            await send({"type": "http.response.body", "body": piece, "more_body": False})
-            return
         gone = asyncio.create_task(_gone(receive))
         left = self._size
         try:

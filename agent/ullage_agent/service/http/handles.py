@@ -1,5 +1,6 @@
 """Handles: content by id. `/v1/handles`."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -12,13 +13,13 @@ from msgspec import Meta
 
 from ullage_agent.engine.errors import HandleDeleted, HandleNotFound
 from ullage_agent.engine.flowfile.view import SHARDS
-from ullage_agent.engine.handles import parse_handle
-from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, format_uuid
+from ullage_agent.engine.handles import HandlePut, parse_handle
+from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, Operation, format_uuid
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Verb
 from ullage_agent.service.errors import TooMuch
 from ullage_agent.service.http.answers import json, repeated
-from ullage_agent.service.http.bodies import attributes_of, checked_attributes, digests_of, drained, steps
+from ullage_agent.service.http.bodies import attributes_of, checked_attributes, store
 from ullage_agent.service.http.contents import content_answer, digest_of
 from ullage_agent.service.http.docs import WRITES, TakesContent, problems
 from ullage_agent.service.http.forms import Done, Item, Limit, Stored, StoredBatch
@@ -81,29 +82,25 @@ class Heads(msgspec.Struct, frozen=True, kw_only=True):
 async def put(request: Request[Any, Any, Any], ttl: Ttl = "0s") -> Response[bytes]:
     """Store the body as a handle. Answers when it is durable."""
     served = served_by(request)
-    attributes, digests, ttl_millis = attributes_of(request), digests_of(request), millis_of(ttl, "ttl")
+    attributes, ttl_millis = attributes_of(request), millis_of(ttl, "ttl")
     once = await asked(request)
+
+    def commit(content: HandlePut) -> bytes:
+        answer = b""
+        size = content.length
+
+        def also(ids: list[str]) -> Sequence[Operation]:
+            nonlocal answer
+            answer = encoded(_stored(served, ids[0], size))
+            return once.remember(answer)
+
+        content.commit(attributes, ttl_millis, also)
+        return answer
+
     try:
         if once.first is not None:
             return repeated(once.first, 201)
-        rest = steps(request, served)
-        first = await anext(rest)
-        sink = served.repository.handles.begin()
-        await drained(first, rest, served, sink, digests)
-        size = sink.length
-
-        def commit() -> bytes:
-            answer = b""
-
-            def also(ids: list[str]) -> Any:
-                nonlocal answer
-                answer = encoded(_stored(served, ids[0], size))
-                return once.remember(answer)
-
-            sink.commit(attributes, ttl_millis, also)
-            return answer
-
-        return json(await served.create(commit), 201)
+        return json(await store(request, served.repository.handles.begin, commit), 201)
     finally:
         once.close()
 

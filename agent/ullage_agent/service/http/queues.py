@@ -1,5 +1,6 @@
 """Queues: put, look, define, drop, and the short way to poll. `/v1/queues`."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -13,7 +14,7 @@ from ullage_agent.engine.model import FlowFile, QueueDefinition
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Verb
 from ullage_agent.service.http.answers import json, repeated
-from ullage_agent.service.http.bodies import attributes_of, checked_attributes, digests_of, drained, steps
+from ullage_agent.service.http.bodies import attributes_of, checked_attributes, store
 from ullage_agent.service.http.docs import WRITES, TakesContent, problems
 from ullage_agent.service.http.forms import Count, Item, Limit, Record, Stored, StoredBatch, record_of
 from ullage_agent.service.http.served import asked, encoded, needs, principal_of, served_by
@@ -107,18 +108,19 @@ async def put_one(
 ) -> Response[bytes]:
     """Store the body as a FlowFile of this queue. 429 while the queue is full, unless forced."""
     served = served_by(request)
-    attributes, digests = attributes_of(request), digests_of(request)
+    attributes = attributes_of(request)
     once = await asked(request)
+
+    def commit(content: QueuePut) -> bytes:
+        answer = encoded(Stored(id=content.id, size=content.length))
+        content.commit(once.remember(answer))
+        return answer
+
     try:
         if once.first is not None:
             return repeated(once.first, 201)
-        rest = steps(request, served)
-        first = await anext(rest)
-        sink = await served.create(QueuePut, served.repository, queue, attributes, forced=force)
-        await drained(first, rest, served, sink, digests)
-        answer = encoded(Stored(id=sink.id, size=sink.length))
-        await served.create(sink.commit, once.remember(answer))
-        return json(answer, 201)
+        begin = partial(QueuePut, served.repository, queue, attributes, forced=force)
+        return json(await store(request, begin, commit), 201)
     finally:
         once.close()
 

@@ -152,6 +152,8 @@ async def asked(request: AnyRequest, *, key: str | None = None) -> Asked:
     digest = None if text is None else _digest(principal_of(request).name, text)
     about = _digest(request.method, request.scope["path"], request.scope["query_string"].decode("latin-1"))
     stack = ExitStack()
+    if digest is None:
+        return Asked(stack.enter_context(served.repository.answers.once(None, about)), stack)
     once = await served.call(stack.enter_context, served.repository.answers.once(digest, about))
     return Asked(once, stack)
 

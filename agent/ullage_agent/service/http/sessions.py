@@ -1,5 +1,6 @@
 """Remote sessions: FlowFiles held, changed and settled in one transaction. `/v1/sessions`."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -16,7 +17,7 @@ from ullage_agent.engine.session import ProcessSession
 from ullage_agent.service.access import Verb
 from ullage_agent.service.errors import BadRequest
 from ullage_agent.service.http.answers import json, repeated
-from ullage_agent.service.http.bodies import attributes_of, checked_attributes, digests_of, drained, steps
+from ullage_agent.service.http.bodies import attributes_of, checked_attributes, store
 from ullage_agent.service.http.contents import content_answer, digest_of
 from ullage_agent.service.http.docs import WRITES, TakesContent, problems
 from ullage_agent.service.http.forms import Done, Name, Record, record_of
@@ -222,19 +223,17 @@ class _Replacing:
         self._writing.__exit__(None, None, None)
 
 
-async def _write(request: Request[Any, Any, Any], lent: Lent, choose: Any) -> Record:
-    served = served_by(request)
-    digests = digests_of(request)
-    rest = steps(request, served)
-    first = await anext(rest)
+async def _write(request: Request[Any, Any, Any], lent: Lent, choose: Callable[[ProcessSession], FlowFile]) -> Record:
     with lent.using() as held:
-        served.sessions.extend(lent)
-        sink = await served.create(lambda: _Replacing(held, choose(held)))
-        await drained(first, rest, served, sink, digests)
-        await served.call(sink.close)
-        uuid = sink.flow_file.id
-        lent.held[uuid] = held.put_attributes(sink.flow_file, {})  # the record as it is now
-        return record_of(lent.held[uuid])
+        served_by(request).sessions.extend(lent)
+
+        def finish(content: _Replacing) -> Record:
+            content.close()
+            flow_file = held.put_attributes(content.flow_file, {})  # the record as it is now
+            lent.held[flow_file.id] = flow_file
+            return record_of(flow_file)
+
+        return await store(request, lambda: _Replacing(held, choose(held)), finish)
 
 
 def _settle(served: Served, lent: Lent, data: Commit, also: Any) -> None:
