@@ -49,7 +49,7 @@ class Running:
         assert self._ready.wait(START_SECONDS), "the server did not start"
         if self._failure is not None:
             raise self._failure
-        self.url = self.server.urls[0].rstrip("/")
+        self.url = self.server.urls["http"].rstrip("/")
         self.client = httpx.Client(base_url=self.url, timeout=60.0)
         return self
 

@@ -65,6 +65,9 @@ CONTENT_RESERVE_BYTES = 64 << 20
 class Repository:
     """An open repository. Thread-safe; sessions are not."""
 
+    on_commit: Callable[[float], None] = staticmethod(lambda _seconds: None)
+    """Gets how long each commit took, from its thread: to count."""
+
     def __init__(
         self,
         files: Files,
@@ -264,6 +267,7 @@ class Repository:
         self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None
     ) -> int:
         """One transaction, durable when this returns its id. Only removing work may spend the reserve."""
+        began = self.clock.monotonic()
         if creates:
             self._admit_new()
         try:
@@ -274,6 +278,7 @@ class Repository:
             self._spend_reserve()
             id = self.log.append(operations, self.clock.now_millis(), validate)
         self.log.wait_durable(id)
+        self.on_commit(self.clock.monotonic() - began)
         return id
 
     def new_writer(self) -> ContentWriter:

@@ -44,15 +44,19 @@ class Bulk:
                     on_failure=self._failed,
                 )
                 stack.callback(self.flight.stop)
-                self._log.info("serving", url=self.flight.url)
             if listening.socket_path:
                 self.socket = SocketServer(
                     repository, authenticator, limits, listening.socket_path, on_failure=self._failed
                 )
                 self.socket.start()
                 stack.callback(self.socket.stop)
-                self._log.info("serving", socket=listening.socket_path)
             self._stack = stack.pop_all()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where each is reached: a URL, and a path."""
+        found = {} if self.flight is None else {"flight": self.flight.url}
+        return found if self.socket is None else {**found, "socket": self.socket.path}
 
     def stop(self) -> None:
         """Refuse what is new, end what is under way, release what clients hold. Safe to call twice."""

@@ -16,6 +16,7 @@ from ullage_agent.engine.reclaim.pacing import Ticket
 from ullage_agent.engine.reclaim.permission import OPERATIONS, Permission, without_windows
 from ullage_agent.engine.reclaim.plan import Plan
 from ullage_agent.engine.reclaim.report import Report
+from ullage_agent.metrics import Metrics
 from ullage_agent.service.errors import NotFound, RunUnderWay, WindowClosed
 from ullage_agent.service.host import Host
 from ullage_agent.service.limits import Limits
@@ -62,8 +63,9 @@ class Run:
 class Runs:
     """The last runs of a service, the present one included. Thread-safe."""
 
-    def __init__(self, host: Host, limits: Limits) -> None:
+    def __init__(self, host: Host, limits: Limits, metrics: Metrics) -> None:
         self._host = host
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._runs: deque[Run] = deque(maxlen=limits.runs_kept)
         self._thread: threading.Thread | None = None
@@ -84,6 +86,7 @@ class Runs:
             run = Run(owner, wish, self._host.clock.now_millis(), "")
             ticket = self._ticket(run)
             if wish.overrides_windows:
+                self._metrics.count("window_overrides_total")
                 self._audit.warning("windows overridden", owner=owner, run=run.id, operations=list(wish.operations))
             self._runs.append(run)
             self._thread = threading.Thread(target=self._carry_out, args=(run, ticket), name="ullage-run", daemon=True)
@@ -147,4 +150,6 @@ class Runs:
             run.error = error
             self._log.error("run failed", run=run.id, owner=run.owner, exc_info=error)
         finally:
+            outcome = "failed" if run.error else "stopped" if run.stop.is_set() else "done"
+            self._metrics.count("runs_total", outcome)
             run.ended_millis = self._host.clock.now_millis()

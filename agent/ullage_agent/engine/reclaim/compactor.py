@@ -197,6 +197,10 @@ class Compactor:
         """What only compaction does, deleting and truncating having tasks and settings of their own."""
         return frozenset(action for action in HEAVY if not ticket.refusal(action, self._clock))
 
+    def leased(self, survey: Survey) -> frozenset[int]:
+        """Files that leases keep from being rewritten."""
+        return self._leased(survey, Action.REWRITE)
+
     def _leased(self, survey: Survey, action: Action) -> frozenset[int]:
         """Files that leases keep from being changed so."""
         held = held_by(list(self._ledger.leases.values()), self._clock.now_millis())

@@ -1,6 +1,7 @@
 """The outermost layer: how many requests are under way, how long one may stall, what every answer carries."""
 
 import asyncio
+import time
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,9 @@ from ullage_agent.service.problems import problem_of
 ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
 """Whoever watches must get an answer when everybody else gets none."""
 
-LINGER_BYTES: Final = 1 << 20
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+
+LINGER_BYTES: Final = 64 << 20
 LINGER_SECONDS: Final = 2.0
 """How much of an unwanted body is taken in, and for how long, before its connection is closed."""
 
@@ -40,6 +43,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds)
+        try:
+            await self._answer(scope, exchange)
+        finally:
+            self._measure(scope, exchange)
+
+    async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
         if scope["path"] not in ALWAYS_ANSWERED:
             if self._served.is_stopping:
                 await exchange.refuse(Stopping("the service is stopping: ask again when it is back"))
@@ -53,6 +62,17 @@ class Guard:
         finally:
             self.under_way -= 1
 
+    def _measure(self, scope: Any, exchange: "_Exchange") -> None:
+        """By the route's template, which has few values, and not by the path, which anybody makes up."""
+        metrics, method = self._served.metrics, scope["method"]
+        method = method if method in METHODS else "OTHER"
+        route = scope.get("path_template") or "none"
+        metrics.count("requests_total", method, route, str(exchange.status))
+        metrics.time("request_seconds", time.monotonic() - exchange.began, method, route)
+        slug = exchange.slug or scope.get("state", {}).get("slug")
+        if slug:
+            metrics.count("errors_total", slug)
+
 
 class _Exchange:
     """One request and its answer."""
@@ -61,6 +81,9 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._stall_seconds = stall_seconds
+        self.began = time.monotonic()
+        self.status = 0
+        self.slug = ""
         names = {name for name, _ in scope["headers"]}
         self._lingers = b"expect" not in names
         self._is_read = b"transfer-encoding" not in names and b"content-length" not in names
@@ -81,6 +104,7 @@ class _Exchange:
     async def send(self, message: Any) -> None:
         """The next piece of the answer; ClientGone if nobody takes it."""
         if message["type"] == "http.response.start":
+            self.status = message["status"]
             message = {**message, "headers": self._headers(list(message.get("headers", [])))}
         elif not message.get("more_body", False) and not self._is_read and self._lingers:
             await self._deliver({**message, "more_body": True})
@@ -98,6 +122,7 @@ class _Exchange:
     async def refuse(self, error: Exception) -> None:
         """Answer without asking the application."""
         problem = problem_of(error)
+        self.slug = problem.slug
         body = msgspec.json.encode(details_of(problem))
         headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **headers_of(problem)}
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
