@@ -12,8 +12,8 @@ SEED ?= 20261121
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: $(STAMP) ## Run the main job on real files: ingest, drop, truncate, crash, recover, verify
-	@$(BIN)/ullage demo
+run: $(STAMP) ## Run the main job on real files, then serve them: until Ctrl-C on a terminal, else for a moment
+	@$(BIN)/ullage demo --serve
 
 test: lint types imports unit ## Everything CI runs: lint, types, import contracts, tests
 

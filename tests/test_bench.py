@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.table import Row, write_docs
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -101,3 +103,40 @@ def test_the_document_has_the_place_for_the_table() -> None:
     text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 
     assert text.index("<!-- bench: begin -->") < text.index("<!-- bench: end -->")
+
+
+def test_chosen_cases_replace_their_own_rows_only(tmp_path: Path) -> None:
+    """A run of some cases leaves the other rows of the table as they are; a run of all replaces the table."""
+    document = tmp_path / "performance.md"
+    document.write_text("above\n<!-- bench: begin -->\n<!-- bench: end -->\nbelow\n", encoding="utf-8")
+    first = [Row("content", "reads", "pread", (2.0,)), Row("updates", "one", "disk", (3.0,))]
+    write_docs(document, "bench", first, "1 core", is_all=True)
+
+    write_docs(document, "bench", [Row("content", "reads", "pread", (5.0,))], "1 core", is_all=False)
+    write_docs(document, "bench", [Row("content", "writes", "disk", (7.0,))], "1 core", is_all=False)
+
+    lines = [line for line in document.read_text(encoding="utf-8").splitlines() if " x " in line]
+    told = [[cell.strip() for cell in line.split("|")][1:5] for line in lines]
+    assert told == [
+        ["content", "reads", "pread", "5.00 - 5.00 - 5.00 x"],
+        ["content", "writes", "disk", "7.00 - 7.00 - 7.00 x"],
+        ["updates", "one", "disk", "3.00 - 3.00 - 3.00 x"],
+    ]
+    write_docs(document, "bench", first[1:], "1 core", is_all=True)
+    text = document.read_text(encoding="utf-8")
+    assert "content" not in text
+    assert text.startswith("above\n")
+    assert text.endswith("\nbelow\n")
+
+
+def test_rows_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
+    """Rows that stay were measured where the new ones were, or the table is refused: ratios hold for one machine."""
+    document = tmp_path / "performance.md"
+    document.write_text("<!-- bench: begin -->\n<!-- bench: end -->\n", encoding="utf-8")
+    write_docs(document, "bench", [Row("content", "reads", "pread", (2.0,))], "1 core", is_all=True)
+    before = document.read_bytes()
+
+    with pytest.raises(ValueError, match="is not of 2 cores"):
+        write_docs(document, "bench", [Row("updates", "one", "disk", (3.0,))], "2 cores", is_all=False)
+
+    assert document.read_bytes() == before

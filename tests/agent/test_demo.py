@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,23 @@ def test_the_demo_proves_what_it_says(tree: Path, tmp_path: Path) -> None:
     assert before["totals"]["live_bytes"] == after["totals"]["live_bytes"]
     assert before["allocated_bytes"] - after["allocated_bytes"] >= 4 << 20
     assert outcome["verified"] >= outcome["acknowledged"] >= 100
+    assert not folder.exists()
+
+
+def test_the_demo_serves_what_it_made_and_ends_by_itself(tree: Path, tmp_path: Path) -> None:
+    """Off a terminal it says where it serves, asks itself once, and is gone."""
+    folder = tmp_path / "demo"
+    arguments = ["--dir", str(folder), "--tree", str(tree), "--large-mb", "1", "--kills", "0", "--serve"]
+
+    result = subprocess.run(
+        [sys.executable, "-m", "ullage_agent", "demo", *arguments], capture_output=True, text=True, check=False
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert "serving on http://127.0.0.1:" in result.stdout
+    asked = re.search(r"asked it once: it holds (\d+) FlowFiles", result.stdout)
+    assert asked is not None
+    assert int(asked[1]) > 50
     assert not folder.exists()
 
 

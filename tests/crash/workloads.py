@@ -326,12 +326,28 @@ REWRITES: list[Step | Restart] = [
     clean,
 ]
 
+AHEAD: list[Step | Restart] = [
+    *[put("a", LARGE) for _ in range(5)],
+    put("a", LARGE, LARGE),
+    drop("a"),
+    clean,
+    Restart(),
+    *[put("a", LARGE) for _ in range(4)],
+    broken(put("a", LARGE), fails("create", "*/c1/?/*-*", error=errno.ENOSPC)),
+    broken(put("a", LARGE, LARGE, LARGE, LARGE, LARGE), fails("sync_directory", "*/c1/?")),
+    Restart(is_kill=True),
+    adopt,
+    clean,
+    put("a", LARGE),
+]
+"""A file each session, so that the next ones are made ahead: used, removed by a close, left by a crash."""
+
 REWRITE_ERRORS: list[Step | Restart] = [
     spread(("keep", 300), ("drop", 700), ("keep", 310), ("drop", 900), ("keep", LARGE)),
     spread(("keep", 320), ("drop", 710), ("keep", 340)),
     drop("drop"),
-    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-3", error=errno.ENOSPC)),
-    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-4")),
+    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-513", error=errno.ENOSPC)),
+    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-769")),
     broken(compact("CompactAll", Action.REWRITE), fails("unlink", "*/c1/?/*-1")),
     clean,
     put("keep", 10),
@@ -427,6 +443,7 @@ WORKLOADS = {
         Workload("punches", PUNCHES),
         Workload("rewrites", REWRITES),
         Workload("archived outputs", REWRITES, KEEPING),
+        Workload("files made ahead", AHEAD),
         Workload("rewrite errors", REWRITE_ERRORS),
         Workload("errors", ERRORS),
         Workload("backups", BACKUPS),

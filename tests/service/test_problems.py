@@ -2,6 +2,8 @@
 
 import errno
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,19 @@ def test_an_unforeseen_error_keeps_its_message_to_the_log() -> None:
 def test_a_full_volume_is_named_whoever_found_it() -> None:
     """ENOSPC from the system reads like DiskFull."""
     assert problem_of(OSError(errno.ENOSPC, "no space")).slug == "disk-full"
+
+
+def test_the_documentation_names_every_slug() -> None:
+    """The table in docs/api.md has those of the mapping and of the framework, with their statuses."""
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([0-9, ]+) \| (`[^|]+) \|", text, flags=re.MULTILINE)
+    documented = {
+        (slug, status.strip())
+        for statuses, slugs in rows
+        for slug in re.findall("`([a-z-]+)`", slugs)
+        for status in statuses.split(",")
+    }
+    expected = {(kind.slug, str(kind.status)) for kind in KINDS.values()} | {("unexpected", "500")}
+
+    assert expected - documented == set()
+    assert {slug for slug, _ in documented} == {slug for slug, _ in expected} | {"method-not-allowed"}

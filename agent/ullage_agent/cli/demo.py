@@ -25,6 +25,7 @@ from rich.table import Table
 from ullage_agent.cli import demo_files
 from ullage_agent.cli.choice import Json, opened_spec
 from ullage_agent.cli.demo_files import LARGE_BYTES, Oracle, ingest
+from ullage_agent.cli.demo_serve import serve_demo
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, visible
@@ -94,6 +95,10 @@ def demo(
     large_mb: Annotated[int, typer.Option(min=0, help="Size of one more file, made for the demo.")] = 300,
     kills: Annotated[int, typer.Option(min=0, help="How often a writing process is killed.")] = 3,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the folder, to look around in it.")] = False,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Then serve it: until Ctrl-C on a terminal, else for a moment."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Ingest real files, route, clone, split, merge, drop, truncate, get killed, recover, and verify every byte."""
@@ -105,6 +110,8 @@ def demo(
     is_kept = True
     try:
         outcome = run.play(tree, large_mb << 20, kills)
+        if serve and not outcome.problems:
+            serve_demo(folder / "repository.yaml")
         is_kept = keep or bool(outcome.problems)
     except KeyboardInterrupt:
         is_kept = keep

@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from ullage_agent.cli.choice import Config, Json, Override, Root, opened
@@ -158,7 +159,7 @@ def _tell_why(made: Plan) -> None:
 
 
 def _step(step: Step) -> dict[str, Any]:
-    return step._asdict() | {"action": step.action.name.lower()}
+    return msgspec.structs.asdict(step) | {"action": step.action.name.lower()}
 
 
 def _print_report(report: Report, made: Plan, as_json: bool) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.table import Table
 
@@ -329,7 +330,7 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
 
 
 def _step(step: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = step._asdict()
+    fields: dict[str, Any] = msgspec.structs.asdict(step)
     return fields | {"action": step.action.name.lower()}
 
 

@@ -11,8 +11,8 @@ from typing import Any, TextIO
 import structlog
 
 
-def configure(stream: TextIO | None = None) -> None:
-    """Send this process's logs to `stream`, stderr if none."""
+def configure(stream: TextIO | None = None, *, level: int = logging.INFO) -> None:
+    """Send this process's logs from a level on to `stream`, stderr if none."""
     out = stream or sys.stderr
     is_terminal = out.isatty()
     renderer: Any = structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer()
@@ -25,6 +25,7 @@ def configure(stream: TextIO | None = None) -> None:
             *([] if is_terminal else [structlog.processors.format_exc_info]),
             renderer,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )

@@ -52,7 +52,7 @@ class Container:
         self.capacity = capacity
         self.failure: BaseException | None = None
         self._files = files
-        self._sections = sections
+        self.sections = sections
         self._known: set[str] = set()
         self._lock = threading.Lock()
         self._directory_lock = threading.Lock()
@@ -92,7 +92,7 @@ class Container:
             )
 
     def section_directory(self, claim: ResourceClaim) -> str:
-        return os.path.join(self.path, str(claim.index % self._sections))
+        return os.path.join(self.path, str(claim.index % self.sections))
 
     def claim_at(self, path: str) -> ResourceClaim | None:
         """The resource claim that a content file of this container would be, by its name; None for anything else."""

@@ -48,7 +48,7 @@ def plan_compaction(survey: Survey, spec: ContentRepositorySpec, wish: Wish) -> 
     closed, notes = _guards(survey, spec, wish)
     steps: list[Step] = []
     if Action.DELETE in wish.actions:
-        steps += plan_release(survey, spec.archive).steps
+        steps += plan_release(survey.resources, spec.archive).steps
     candidates: list[Candidate] = []
     punches: dict[int, Step] = {}
     for figures in survey.resources:

@@ -14,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
+import msgspec
+
 from ullage_agent.contract import CompactionTrigger, ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.store import BACK_PRESSURE_WAIT_SECONDS, ContentRepository
@@ -228,7 +230,7 @@ class Compactor:
                 anatomy = self._anatomist.examine_if_known(figures.resource)
                 if anatomy is not None:
                     runs = tuple(anatomy.dead_runs(figures.length, figures.holes))
-                    resources.append(figures._replace(dead_runs=runs))
+                    resources.append(msgspec.structs.replace(figures, dead_runs=runs))
                     continue
             resources.append(figures)
         return survey._replace(resources=tuple(resources))

@@ -11,13 +11,15 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from ullage_agent.contract import Archive, Claims, ContentRepositorySpec, TruncationMode
 from ullage_agent.engine.model import Action, ContentClaim
 from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures, Survey
 from ullage_agent.engine.runs import Run
 
 
-class Step(NamedTuple):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One action on one resource claim, valid only for its `generation`. `length` is what truncation leaves, `holes` is
     what punching takes. Rewrites of one `group` share an output; each copies `copies_bytes`.
     """
@@ -62,7 +64,7 @@ def is_truncation_candidate(claim: ContentClaim, claims: Claims) -> bool:
     return claim.offset > 0 and claim.length > candidate_bytes_min(claims)
 
 
-def plan_release(survey: Survey, archive: Archive) -> Plan:
+def plan_release(resources: Iterable[ResourceFigures], archive: Archive) -> Plan:
     """Resource claims that nothing needs: into the archive, or away.
 
     One whose bytes a rewrite has moved has no file to archive: its record stays as long as the archive may be asked for
@@ -72,7 +74,7 @@ def plan_release(survey: Survey, archive: Archive) -> Plan:
     return Plan(
         tuple(
             Step(action, figures.resource, figures.container, figures.generation, 0, _freed(action, figures))
-            for figures in survey.resources
+            for figures in resources
             if figures.is_free and figures.is_sealed and not figures.has_intent and not figures.archived_millis
             if not (figures.output and archive.enabled)
         )

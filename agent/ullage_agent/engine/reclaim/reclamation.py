@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import msgspec
 
@@ -33,9 +34,12 @@ from ullage_agent.engine.reclaim.plan import (
     plan_truncation,
 )
 from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.reclaim.survey import ResourceFigures, Survey, take_survey
+from ullage_agent.engine.reclaim.survey import ResourceFigures, Survey, figures_of, take_survey
 from ullage_agent.engine.runs import Run
 from ullage_agent.engine.wal.log import WriteAheadLog
+
+CLEANING_SLICE = 10_000
+"""Resource claims looked at together: to forget figures of all of them at once would stop all threads."""
 
 ADOPTION_SLICE = 1_000
 """Orphans one transaction adopts."""
@@ -248,7 +252,9 @@ class Reclamation:
         if refusal := self.refusal(RELEASING, ticket):
             return Report(refusal=refusal)
         report = self._begin()
-        report.merge(self._executor.execute(plan_release(self.survey(), self._spec.archive), ticket=ticket))
+        figures = figures_of(self._ledger, self._content.open_lengths())
+        while some := list(islice(figures, CLEANING_SLICE)):
+            report.merge(self._executor.execute(plan_release(some, self._spec.archive), ticket=ticket))
         self._clean_archive(report, ticket)
         return report
 

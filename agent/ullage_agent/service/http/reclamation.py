@@ -180,7 +180,10 @@ async def resources(request: Request[Any, Any, Any], after: After = 0, limit: Pa
     served = served_by(request)
 
     def find() -> Resources:
-        found = sorted(f for f in served.repository.reclamation.survey().resources if f.resource > after)
+        found = sorted(
+            (f for f in served.repository.reclamation.survey().resources if f.resource > after),
+            key=lambda f: f.resource,
+        )
         page = [resource_of(figures) for figures in found[:limit]]
         return Resources(resources=page, next=page[-1].resource if len(found) > limit else None)
 
