@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import content, growth, memory, peers, peers_growth, placement, provenance, reclaim, updates
+from bench import agent, content, growth, memory, peers, peers_growth, placement, provenance, reclaim, updates
 from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
 from bench.harness import Harness, HarnessFailed
 from bench.table import PEERS, TABLE, Row, as_json, describe_machine, filesystem_of, markdown, write_docs
@@ -38,6 +38,11 @@ CASES: dict[str, Case] = {
     "memory": memory.memory,
     "provenance-costs": provenance.costs,
     "provenance-answers": provenance.answers,
+    "agent-puts": agent.puts,
+    "agent-single-puts": agent.single_puts,
+    "agent-reads": agent.reads,
+    "agent-large": agent.large,
+    "agent-slow-readers": agent.slow_readers,
     "reclaim-story": reclaim.story,
     "reclaim-copying": reclaim.copying,
     "reclaim-paced": reclaim.paced,

@@ -78,6 +78,18 @@ def test_a_run_leaves_nothing_behind(measured: tuple[str, dict[str, list[dict[st
     assert list(work.iterdir()) == []
 
 
+def test_the_transports_are_measured(tmp_path: Path) -> None:
+    """The node starts in its own process, and each path has its row."""
+    document = tmp_path / "table.json"
+
+    result = bench("agent-puts", "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
+
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+    assert [row["what"].rpartition(", ")[2] for row in rows] == ["Flight", "socket", "HTTP"]
+    assert [row["target"] is None for row in rows] == [False, True, True]
+
+
 def test_an_unknown_case_is_named_with_those_there_are() -> None:
     """A misspelt case ends with status 2 and the list of cases, before anything is measured."""
     result = bench("recoverey")

@@ -53,10 +53,10 @@ class Bulk:
             self._stack = stack.pop_all()
 
     @property
-    def urls(self) -> dict[str, str]:
-        """Where it answers, by `flight` and `socket`."""
-        flight = {} if self.flight is None else {"flight": self.flight.url}
-        return flight if self.socket is None else {**flight, "socket": f"unix:{self.socket.path}"}
+    def addresses(self) -> dict[str, str]:
+        """Where each is reached: a URL, and a path."""
+        found = {} if self.flight is None else {"flight": self.flight.url}
+        return found if self.socket is None else {**found, "socket": self.socket.path}
 
     def stop(self) -> None:
         """Refuse what is new, end what is under way, release what clients hold. Safe to call twice."""

@@ -127,7 +127,7 @@ class Server:
         try:
             while not all(server.started for server, _ in servers) and not any(task.done() for task in serving):
                 await asyncio.wait(serving, timeout=0.01)
-            self.urls = {name: _url(listening, sock) for name, sock in sockets.items()} | self.bulk.urls
+            self.urls = {name: _url(listening, sock) for name, sock in sockets.items()} | self.bulk.addresses
             self._log.info("serving", **self.urls, node=self.node, root=self.host.spec.storage.host_path.path)
             self._on_ready(self.urls)
             await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
