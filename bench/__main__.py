@@ -4,7 +4,7 @@
 --quick        smaller sizes: about a minute
 --dir DIR      where to work: on the disk that is to be measured (default: the system's temporary directory)
 --json FILE    write the table as JSON too
---write-docs   put machine and table into docs/performance.md
+--write-docs   put machine and table into docs/performance.md; of chosen cases only their rows
 """
 
 import argparse
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import content, growth, memory, peers, peers_growth, provenance, reclaim, updates
+from bench import content, growth, memory, peers, peers_growth, placement, provenance, reclaim, updates
 from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
 from bench.harness import Harness, HarnessFailed
 from bench.table import PEERS, TABLE, Row, as_json, describe_machine, filesystem_of, markdown, write_docs
@@ -43,6 +43,8 @@ CASES: dict[str, Case] = {
     "reclaim-paced": reclaim.paced,
     "reclaim-steady": reclaim.steady,
     "reclaim-growth": reclaim.growth,
+    "placement": placement.placement,
+    "placement-outputs": placement.outputs,
 }
 PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "content": peers.contents,
@@ -57,7 +59,10 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen cases; 0 whatever the targets say, because a busy machine is slow, not wrong."""
+    """Run the chosen cases; 0 whatever the targets say, because a busy machine is slow, not wrong.
+
+    2: no such case; 3: the peer does not start; 4: the table could not be put into the document.
+    """
     options = _parser().parse_args(arguments)
     known: Mapping[str, object] = PEER_CASES if options.peers else CASES
     unknown = set(options.cases) - set(known)
@@ -88,7 +93,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(rows, machine), indent=2) + "\n", encoding="utf-8")
     if options.write_docs:
-        write_docs(DOCUMENT, PEERS if options.peers else TABLE, rows, f"{machine}; sizes: {options.size}")
+        table, machine = PEERS if options.peers else TABLE, f"{machine}; sizes: {options.size}"
+        try:
+            write_docs(DOCUMENT, table, rows, machine, is_all=set(chosen) == set(known))
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 4
     return 0
 
 
@@ -107,7 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_const", const="quick", dest="size", help="the same as --size quick")
     parser.add_argument("--dir", type=Path, help="where to work: on the disk to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON too")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="put the table, or the chosen cases' rows, into docs/performance.md"
+    )
     return parser
 
 

@@ -13,7 +13,8 @@ from bench.workbench import Workbench, fill, spec_at
 from ullage_agent.engine.repository import Repository
 
 NIFI_BYTES = 945
-"""Heap of Apache NiFi for a FlowFile with 5 attributes, as measured."""
+"""Heap of Apache NiFi 2.11.0 for a FlowFile with 5 attributes, as recorded on another day and machine: shown, and no
+target. The peer's own figure is measured by `bench --peers`."""
 
 SWAP_FILE = 10_000
 """FlowFiles in one swap file."""
@@ -48,8 +49,8 @@ def memory(bench: Workbench) -> Iterator[Row]:
         shutil.rmtree(path)
     share = tuple(value / NIFI_BYTES for value in rss)
     what = f"a resident FlowFile with 5 attributes and content, of {count:,}"
-    yield Row("memory", f"{what}: growth of the process", "", tuple(rss), "bytes", Target(NIFI_BYTES, is_ceiling=True))
-    yield Row("memory", f"{what}: as a share", f"NiFi's {NIFI_BYTES} bytes", share)
+    yield Row("memory", f"{what}: growth of the process", "", tuple(rss), "bytes")
+    yield Row("memory", f"{what}: as a share", f"{NIFI_BYTES} bytes, recorded of NiFi 2.11.0", share)
     yield Row("memory", f"{what}: objects alone", "", tuple(traced), "bytes")
     if count >= SWAP_FILE:
         yield Row(

@@ -101,9 +101,9 @@ def steady(bench: Workbench) -> Iterator[Row]:
         spaces: list[float] = []
         for turn in range(max(1, bench.sizes.pause_rounds // 2)):
             bench.say(f"{name} overwrites, round {turn + 1}")
-            amplification, space = _Churn(bench, hot, turn).run()
+            amplification, history = Churn(bench, hot, turn).run()
             values.append(amplification)
-            spaces.append(space)
+            spaces.append(statistics.fmean(history[len(history) // 2 :]))
         at = f"at disk / live {number(statistics.median(spaces))}"
         target = Target(limit, is_ceiling=True)
         yield Row("reclaim", f"{name} overwrites: bytes written", f"bytes put, {at}", tuple(values), target=target)
@@ -274,11 +274,12 @@ class _Time:
         time.sleep(seconds)
 
 
-class _Churn:
+class Churn:
     """Overwrites of a set of contents, `hot` of them in a tenth of the set; 0: all alike."""
 
     SIZE = 16 * KB
     SPACE = 1.4
+    TURNOVERS = 12
 
     def __init__(self, bench: Workbench, hot: float, seed: int) -> None:
         self._bench = bench
@@ -287,8 +288,10 @@ class _Churn:
         self._count = max(256, bench.sizes.stream_bytes // 8 // self.SIZE)
         self._batch = max(16, self._count // 128)
 
-    def run(self) -> tuple[float, float]:
-        """Write amplification and mean disk / live over the second half of twelve times the live size."""
+    def run(self) -> tuple[float, list[float]]:
+        """Write amplification over the second half of twelve times the live size, and disk / live after each batch of
+        all of it.
+        """
         batch_bytes = self._batch * self.SIZE
         claims = {
             "max_appendable_size": Quantity(batch_bytes),
@@ -309,7 +312,7 @@ class _Churn:
         shutil.rmtree(path)
         return found
 
-    def _churn(self, repository: Repository, clock: _Time) -> tuple[float, float]:
+    def _churn(self, repository: Repository, clock: _Time) -> tuple[float, list[float]]:
         ids: list[bytes] = []
         while len(ids) < self._count:
             ids += self._put(repository)
@@ -317,7 +320,7 @@ class _Churn:
         ids = ids[: self._count]
         user = copied = 0
         spaces: list[float] = []
-        rounds = 12 * self._count // self._batch
+        rounds = self.TURNOVERS * self._count // self._batch
         for turn in range(rounds):
             chosen = {self._choose() for _ in range(self._batch)}
             fresh = self._put(repository)
@@ -329,11 +332,11 @@ class _Churn:
                 repository.commit([Delete(b"".join(spare))], creates=False)
             clock.millis += 1_000
             moved = self._reclaim(repository)
+            spaces.append(_ratio(repository))
             if turn >= rounds // 2:
                 user += self._batch * self.SIZE
                 copied += moved
-                spaces.append(_ratio(repository))
-        return 1 + copied / user, statistics.fmean(spaces)
+        return 1 + copied / user, spaces
 
     def _put(self, repository: Repository) -> list[bytes]:
         data = self._chooser.randbytes(self.SIZE)

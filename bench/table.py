@@ -78,7 +78,11 @@ def duration(seconds: float) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """All rows as one Markdown table, with columns aligned for people."""
-    lines = [HEADINGS, *(row.cells() for row in rows)]
+    return _aligned([row.cells() for row in rows])
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [HEADINGS, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     texts = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
@@ -119,12 +123,33 @@ def filesystem_of(directory: Path) -> str:
     return found
 
 
-def write_docs(document: Path, table: str, rows: Sequence[Row], machine: str) -> None:
-    """Replace what stands between the markers of a table by this run's machine and rows."""
+def write_docs(document: Path, table: str, rows: Sequence[Row], machine: str, *, is_all: bool) -> None:
+    """Put this run's machine and rows between the markers of a table: all of it, or only the rows that were measured.
+
+    ValueError: there are no such markers, or rows that stay come from another machine or other sizes.
+    """
     begin, end = f"<!-- {table}: begin -->", f"<!-- {table}: end -->"
     text = document.read_text(encoding="utf-8")
     head, found_begin, rest = text.partition(begin)
-    _, found_end, tail = rest.partition(end)
+    old, found_end, tail = rest.partition(end)
     if not found_begin or not found_end:
         raise ValueError(f"{document} has no lines {begin} and {end} to write between")
-    document.write_text(f"{head}{begin}\n\n{machine}.\n\n{markdown(rows)}\n\n{end}{tail}", encoding="utf-8")
+    cells = [row.cells() for row in rows]
+    kept = [] if is_all else _rows_of(old)
+    if kept and f"\n{machine}.\n" not in old:
+        raise ValueError(f"the table in {document} is not of {machine}: measure all cases, or add the rows by hand")
+    document.write_text(
+        f"{head}{begin}\n\n{machine}.\n\n{_aligned(_merged(kept, cells))}\n\n{end}{tail}", encoding="utf-8"
+    )
+
+
+def _rows_of(table: str) -> list[tuple[str, ...]]:
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines[1:]]
+
+
+def _merged(old: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """New rows in the place of those that compare the same things; others behind the last row of their case."""
+    rows = {row[:3]: row for row in old} | {row[:3]: row for row in new}
+    cases = list(dict.fromkeys(row[0] for row in rows.values()))
+    return sorted(rows.values(), key=lambda row: cases.index(row[0]))

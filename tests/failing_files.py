@@ -130,6 +130,10 @@ class FailingFiles:
         self.held += 1
         return FailingFile(self, self.files.open(path, writable=writable), path)
 
+    def open_descriptor(self, path: str) -> int:
+        self.meet("open_descriptor", path)
+        return self.files.open_descriptor(path)
+
     def exists(self, path: str) -> bool:
         return self.files.exists(path)
 

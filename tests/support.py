@@ -165,7 +165,8 @@ def drain(repository: Repository, queue: str, count: int = 10_000) -> list[bytes
 
 
 def content_sizes(path: Path) -> dict[str, int]:
-    """Name and size of each content file (archived ones included) below a repository."""
-    return {
+    """Name and size of each content file (archived ones included) below a repository, but for those made ahead."""
+    sizes = {
         str(file.relative_to(path)): file.stat().st_size for file in sorted(path.glob("c*/**/*-*")) if file.is_file()
     }
+    return {name: size for name, size in sizes.items() if size}

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.graph import draw
+from bench.table import Row, write_docs
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -89,3 +92,62 @@ def test_the_document_has_the_place_for_the_table() -> None:
     text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 
     assert text.index("<!-- bench: begin -->") < text.index("<!-- bench: end -->")
+
+
+def test_chosen_cases_replace_their_own_rows_only(tmp_path: Path) -> None:
+    """A run of some cases leaves the other rows of the table as they are; a run of all replaces the table."""
+    document = tmp_path / "performance.md"
+    document.write_text("above\n<!-- bench: begin -->\n<!-- bench: end -->\nbelow\n", encoding="utf-8")
+    first = [Row("content", "reads", "pread", (2.0,)), Row("updates", "one", "disk", (3.0,))]
+    write_docs(document, "bench", first, "1 core", is_all=True)
+
+    write_docs(document, "bench", [Row("content", "reads", "pread", (5.0,))], "1 core", is_all=False)
+    write_docs(document, "bench", [Row("content", "writes", "disk", (7.0,))], "1 core", is_all=False)
+
+    lines = [line for line in document.read_text(encoding="utf-8").splitlines() if " x " in line]
+    told = [[cell.strip() for cell in line.split("|")][1:5] for line in lines]
+    assert told == [
+        ["content", "reads", "pread", "5.00 - 5.00 - 5.00 x"],
+        ["content", "writes", "disk", "7.00 - 7.00 - 7.00 x"],
+        ["updates", "one", "disk", "3.00 - 3.00 - 3.00 x"],
+    ]
+    write_docs(document, "bench", first[1:], "1 core", is_all=True)
+    text = document.read_text(encoding="utf-8")
+    assert "content" not in text
+    assert text.startswith("above\n")
+    assert text.endswith("\nbelow\n")
+
+
+def test_rows_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
+    """Rows that stay were measured where the new ones were, or the table is refused: ratios hold for one machine."""
+    document = tmp_path / "performance.md"
+    document.write_text("<!-- bench: begin -->\n<!-- bench: end -->\n", encoding="utf-8")
+    write_docs(document, "bench", [Row("content", "reads", "pread", (2.0,))], "1 core", is_all=True)
+    before = document.read_bytes()
+
+    with pytest.raises(ValueError, match="is not of 2 cores"):
+        write_docs(document, "bench", [Row("updates", "one", "disk", (3.0,))], "2 cores", is_all=False)
+
+    assert document.read_bytes() == before
+
+
+def test_placement_is_measured(tmp_path: Path) -> None:
+    """Every way to pack content ends with little more on disk than lives, and copies less than was put."""
+    document = tmp_path / "table.json"
+    result = bench("placement-outputs", "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+
+    copied = [row["values"] for row in rows if "bytes copied" in row["what"]]
+
+    assert len(copied) == 3
+    assert all(0 <= value < 1 for values in copied for value in values)
+
+
+def test_space_over_time_is_drawn() -> None:
+    """A line for each kind of overwrites, in its colour, between the axes."""
+    image = draw([("one", [1.0, 1.4, 1.4, 1.3], "#1f6fb4"), ("other", [1.0, 1.9, 2.5], "#c8552b")])
+
+    colours = {image.getpixel((x, y)) for x in range(image.width) for y in range(image.height)}
+
+    assert {(0x1F, 0x6F, 0xB4), (0xC8, 0x55, 0x2B)} <= colours

@@ -127,7 +127,7 @@ def test_each_table_is_written_between_its_own_markers(tmp_path: Path) -> None:
         encoding="utf-8",
     )
 
-    write_docs(document, PEERS, [Row("updates", "1 a call", SYNCED, (1.0,))], "a machine")
+    write_docs(document, PEERS, [Row("updates", "1 a call", SYNCED, (1.0,))], "a machine", is_all=True)
 
     text = document.read_text(encoding="utf-8")
     assert "<!-- bench: begin -->\nours\n<!-- bench: end -->" in text

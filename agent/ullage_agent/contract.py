@@ -17,11 +17,26 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from ullage_agent.fleet_sections import (
+    BlockerMode as BlockerMode,
+    Blockers as Blockers,
+    DeletionPolicy as DeletionPolicy,
+    Labels,
+    PodSelector as PodSelector,
+    Resources as Resources,
+    SparkPods as SparkPods,
+    TaintEffect as TaintEffect,
+    Toleration as Toleration,
+    TolerationOperator as TolerationOperator,
+    UpdateStrategy as UpdateStrategy,
+    UpdateType as UpdateType,
+    fleet_problems,
+    nodes_at_once as nodes_at_once,
+)
 from ullage_agent.provenance_sections import (
     IndexedField as IndexedField,
     OnFull as OnFull,
     Provenance as Provenance,
-    directory_problems,
 )
 from ullage_agent.sections import DNS_LABEL, Section
 from ullage_agent.service_sections import (
@@ -42,6 +57,15 @@ from ullage_agent.space_sections import (
     Punch as Punch,
     Truncation as Truncation,
     TruncationMode as TruncationMode,
+)
+from ullage_agent.storage_sections import (
+    RESERVED_PATHS as RESERVED_PATHS,
+    SOCKET_NAME as SOCKET_NAME,
+    Container as Container,
+    HostPath as HostPath,
+    LocalPersistentVolume as LocalPersistentVolume,
+    Storage as Storage,
+    storage_problems,
 )
 from ullage_agent.units import (
     Duration as Duration,  # part of the contract: whoever reads it has them
@@ -64,22 +88,9 @@ KIND: Final = "ContentRepository"
 
 DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
-SOCKET_NAME: Final = "ullage.sock"
-
-RESERVED_PATHS: Final = frozenset({"flowfile", "swap", "provenance", "lock", "ullage.json", SOCKET_NAME})
-"""What the root keeps for itself: no container may lie there."""
-
 LATER: Final[dict[str, frozenset[str]]] = {
-    "spec": frozenset(
-        {
-            *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-            *("planning", "deletionPolicy", "updateStrategy"),
-        }
-    ),
-    "spec.storage": frozenset({"localPersistentVolume"}),
+    "spec": frozenset({"planning"}),
     "spec.provenance": frozenset({"journalCount"}),
-    "spec.storage.containers": frozenset({"evacuate"}),
-    "spec.maintenance": frozenset({"maxConcurrentNodes", "blockers"}),
 }
 """Fields of the contract that this version does not obey: refused by name rather than ignored."""
 
@@ -116,56 +127,13 @@ CHOICES: Final[dict[str, type[enum.StrEnum]]] = {
     "spec.tls.mode": TlsMode,
     "spec.auth.mode": AuthMode,
     "spec.auth.metrics": MetricsAccess,
+    "spec.tolerations[].operator": TolerationOperator,
+    "spec.tolerations[].effect": TaintEffect,
+    "spec.maintenance.blockers.sparkPods.mode": BlockerMode,
+    "spec.deletionPolicy": DeletionPolicy,
+    "spec.updateStrategy.type": UpdateType,
 }
 """For the message of a wrong one."""
-
-
-class HostPath(Section, frozen=True, kw_only=True):
-    """A directory of the node."""
-
-    path: str = "/var/lib/ullage"
-    """The root of the repository, absolute. Immutable. The default is where Linux keeps the state of programs
-    (NiFi: none)."""
-
-
-_Path = Annotated[str, Meta(min_length=1, max_length=1024)]
-
-
-class Container(Section, frozen=True, kw_only=True):
-    """One directory of content, best on a volume of its own: the repository stripes over its containers."""
-
-    name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
-    """Stands in every claim, so it never changes and is never used twice (NiFi: the suffix of
-    nifi.content.repository.directory.*)."""
-
-    sub_path: Annotated[str, Meta(min_length=1, max_length=1024)]
-    """The directory, below the root; mount a volume there (NiFi: the value of
-    nifi.content.repository.directory.*)."""
-
-    capacity: Quantity | None = None
-    """A quota in bytes that percentages refer to; null: the size of the volume. On a volume shared with
-    others, set it: there a percentage of the volume says nothing about the repository (NiFi: none)."""
-
-
-class Storage(Section, frozen=True, kw_only=True):
-    """Where the repository lies."""
-
-    host_path: HostPath = HostPath()
-    """The root: ledger, logs and swap files, and the containers below it."""
-
-    containers: Annotated[tuple[Container, ...], Meta(min_length=1, max_length=64)] = (
-        Container(name="c1", sub_path="c1"),
-    )
-    """The directories of content; may be appended, never removed or reordered (NiFi:
-    nifi.content.repository.directory.*)."""
-
-    provenance_directories: Annotated[tuple[_Path, ...], Meta(max_length=64)] = ()
-    """Directories of provenance event files, below the root; mount volumes there and files are striped over them.
-    None: `provenance/events` (NiFi: nifi.provenance.repository.directory.*)."""
-
-    sections: Annotated[int, Meta(ge=1, le=1024)] = 1024
-    """Sub-directories of each container. Immutable. 1024 is NiFi's constant, and keeps its layout; fewer are
-    for small repositories."""
 
 
 class Claims(Section, frozen=True, kw_only=True):
@@ -250,7 +218,26 @@ class FlowFileSettings(Section, frozen=True, kw_only=True):
 
 
 class ContentRepositorySpec(Section, frozen=True, kw_only=True):
-    """The wish: everything the engine obeys."""
+    """The wish: what the engine, the service and the cluster obey."""
+
+    node_selector: Labels = msgspec.field(default_factory=dict)
+    """The nodes that get an agent: those with all of these labels (NiFi, Ambry: none)."""
+
+    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=32)] = ()
+    """Taints that agents put up with (NiFi, Ambry: none)."""
+
+    affinity: dict[str, Any] = msgspec.field(default_factory=dict)
+    """A pod's `affinity`, for what nodeSelector cannot say; its nodeAffinity also chooses nodes (NiFi, Ambry: none)."""
+
+    priority_class_name: Annotated[str, Meta(max_length=253)] = "system-node-critical"
+    """The pods' priority class: content is not to be pushed off its node. Empty: the cluster's default (NiFi, Ambry:
+    none)."""
+
+    resources: Resources = Resources()
+    """What an agent asks of its node (NiFi, Ambry: none)."""
+
+    image: Annotated[str, Meta(max_length=512)] = ""
+    """The agent's image; empty: the one that the operator came with (NiFi, Ambry: none)."""
 
     storage: Storage = Storage()
     claims: Claims = Claims()
@@ -266,14 +253,22 @@ class ContentRepositorySpec(Section, frozen=True, kw_only=True):
     tls: Tls = Tls()
     auth: Auth = Auth()
 
+    deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN
+    """Retain: data stays when this object is deleted. Delete: claims of volumes go too, and directories of nodes are
+    emptied (NiFi, Ambry: none)."""
+
+    update_strategy: UpdateStrategy = UpdateStrategy()
+    """How agents are rolled (NiFi, Ambry: none)."""
+
     def __post_init__(self) -> None:
         """Hold the rules that join several fields, or that a bare type cannot say."""
         problems = [
-            *_storage_problems(self.storage),
+            *storage_problems(self.storage),
             *_minimum_problems(self),
             *_order_problems(self),
             *window_problems(self.maintenance),
             *service_problems(self.service, self.tls, self.auth),
+            *fleet_problems(self),
         ]
         if problems:
             raise ContractError("; ".join(problems))
@@ -324,6 +319,9 @@ def parse(document: Mapping[str, Any]) -> ContentRepository:
             raise ContractError(f"{field}: expected {expected}, got {document.get(field)!r}")
     if later := list(_later_fields(document)):
         raise ContractError("; ".join(f"{path} is not supported by this version: remove it" for path in later))
+    storage = (document.get("spec") or {}).get("storage") if isinstance(document.get("spec"), Mapping) else None
+    if isinstance(storage, Mapping) and {"hostPath", "localPersistentVolume"} <= {k for k, v in storage.items() if v}:
+        raise ContractError("spec.storage: hostPath and localPersistentVolume exclude each other")
     wish = {key: value for key, value in document.items() if key != "status"}  # status is the cluster's report, no wish
     try:
         return msgspec.convert(wish, ContentRepository, dec_hook=_from_notation)
@@ -338,6 +336,8 @@ def dump(repository: ContentRepository) -> dict[str, Any]:
     == x`.
     """
     document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(repository, enc_hook=str))
+    storage = document["spec"]["storage"]
+    del storage["localPersistentVolume" if storage["localPersistentVolume"] is None else "hostPath"]
     return document
 
 
@@ -377,30 +377,6 @@ def _name_field(message: str) -> str:
     if choices := CHOICES.get(re.sub(r"\[(?:[0-9]+|\.\.\.)\]", "[]", path)):
         reason += f", expected one of {', '.join(choices)}"
     return f"{path}: {reason[:1].lower()}{reason[1:]}" if path else reason
-
-
-def _storage_problems(storage: Storage) -> Iterator[str]:
-    root = storage.host_path.path
-    if not posixpath.isabs(root) or ".." in root.split("/") or "\0" in root:
-        yield f"spec.storage.hostPath.path: {root!r} is not an absolute path without '..'"
-    names: set[str] = set()
-    paths: list[str] = []
-    for index, container in enumerate(storage.containers):
-        field = f"spec.storage.containers[{index}]"
-        path = posixpath.normpath(container.sub_path)
-        if container.name in names:
-            yield f"{field}.name: {container.name!r} is used twice"
-        if posixpath.isabs(path) or path == "." or ".." in container.sub_path.split("/") or "\0" in path:
-            yield f"{field}.subPath: {container.sub_path!r} is not a directory below the root"
-        if path.split("/")[0] in RESERVED_PATHS:
-            yield f"{field}.subPath: {container.sub_path!r} is where the repository keeps its own files"
-        if any(path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/") for other in paths):
-            yield f"{field}.subPath: {container.sub_path!r} overlaps another container"
-        if container.capacity is not None and container.capacity < 1:
-            yield f"{field}.capacity: must be above 0, or null for the volume"
-        names.add(container.name)
-        paths.append(path)
-    yield from directory_problems(storage.provenance_directories, paths, RESERVED_PATHS)
 
 
 def _minimum_problems(spec: ContentRepositorySpec) -> Iterator[str]:

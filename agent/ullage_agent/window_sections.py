@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from ullage_agent.fleet_sections import Blockers, Share
 from ullage_agent.sections import DNS_LABEL, Percentage, Section
 from ullage_agent.units import Duration
 
@@ -93,8 +94,14 @@ class Maintenance(Section, frozen=True, kw_only=True):
     windows: Annotated[tuple[Window, ...], Meta(max_length=64)] = ()
     """None: always allowed."""
 
+    max_concurrent_nodes: Annotated[int, Meta(ge=1)] | Share = "10%"
+    """Nodes, or per cent of them, that truncate, punch or rewrite at the same time (NiFi, Ambry: none)."""
+
     emergency: Emergency = Emergency()
     """When windows are ignored."""
+
+    blockers: Blockers = Blockers()
+    """What else a cluster waits for (NiFi, Ambry: none)."""
 
 
 def window_problems(maintenance: Maintenance) -> Iterator[str]:

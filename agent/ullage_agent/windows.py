@@ -16,7 +16,7 @@ clocks change by half an hour (Lord Howe Island alone), cronsim lets the latter 
 """
 
 import zoneinfo
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -30,9 +30,10 @@ from ullage_agent.contract import (
     Window,
     WindowKind,
 )
+from ullage_agent.engine.reclaim.permission import Permission, emergency_floor
 
 HORIZON_MILLIS: Final = 8 * 24 * 3_600_000
-"""How far ahead a closing is looked for: more than the longest window. A ticket never reaches further."""
+"""How far ahead a closing is looked for: more than the longest window. A run that is to stop gets no longer."""
 
 FOLD_MILLIS: Final = 3 * 3_600_000
 """How much earlier a schedule is entered than asked: entered in an hour that comes twice, cron's order of wall times
@@ -42,9 +43,6 @@ OPENINGS_MAX: Final = 1_000
 """Openings looked at, one inside Deny windows after the other, before the answer is that none is in sight."""
 
 CRON_FIELDS: Final = 5
-
-EMERGENCY_OPERATIONS: Final = (MaintenanceOperation.DELETE, MaintenanceOperation.TRUNCATE)
-"""They move no bytes, so they need no room and cost next to nothing."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,17 +58,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     closes_millis: int | None
     overrun: Overrun
     opens_millis: int | None
-    reason: str
-
-
-class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission that a run needs. It covers `operations`; without any it is a refusal, and `reason` says why.
-
-    From `not_after_millis` on the run stops after its present action; None: it may finish.
-    """
-
-    operations: tuple[MaintenanceOperation, ...]
-    not_after_millis: int | None
     reason: str
 
 
@@ -121,26 +108,14 @@ class Calendar:
             reason=reason,
         )
 
-    def ticket(
-        self, operations: Iterable[MaintenanceOperation], millis: int, free_percentage: float | None = None
-    ) -> Ticket:
-        """Permission for those of the operations that may start now, until the first of them has to stop.
-
-        `free_percentage` of the fullest container: below the emergency's floor, Delete and Truncate need no window.
-        """
-        verdicts = [self.verdict(operation, millis) for operation in operations]
-        floor = self._maintenance.emergency.min_free_percentage
-        if free_percentage is not None and free_percentage < floor and not self._maintenance.paused:
-            if urgent := tuple(v.operation for v in verdicts if v.operation in EMERGENCY_OPERATIONS):
-                reason = f"emergency: {free_percentage:.1f}% free, below {floor}%; windows are ignored"
-                return Ticket(operations=urgent, not_after_millis=None, reason=reason)
-        granted = [verdict for verdict in verdicts if verdict.may_start]
-        reasons = dict.fromkeys(verdict.reason for verdict in granted or verdicts)
-        ends = [end for verdict in granted if (end := _end_of_run(verdict, millis)) is not None]
-        return Ticket(
-            operations=tuple(verdict.operation for verdict in granted),
-            not_after_millis=min(ends, default=None),
-            reason="; ".join(reasons) or "no operation was asked for",
+    def permission(self, operation: MaintenanceOperation, millis: int) -> Permission:
+        """The verdict as the engine asks for it (`Reclamation.permission`), with the floor of the emergency."""
+        verdict = self.verdict(operation, millis)
+        return Permission(
+            is_granted=verdict.may_start,
+            until_millis=_end_of_run(verdict, millis),
+            emergency_free_percentage=emergency_floor(self._maintenance, operation),
+            reason=verdict.reason,
         )
 
     def _of(self, operation: MaintenanceOperation, kind: WindowKind) -> list["_Schedule"]:

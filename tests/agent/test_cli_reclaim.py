@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from tests.agent.test_cli import (
+    configure,
     root as root,  # the fixture
     spec_of,
     ullage,
@@ -92,3 +93,48 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     """Rather than taken for something."""
     with pytest.raises(typer.BadParameter):
         _seconds_until(text, NOON)
+
+
+CLOSED = """
+  archive: {enabled: false}
+  maintenance:
+    windows: [{name: leap, schedule: "0 0 29 2 *", duration: 1m, operations: [Delete, Truncate, Punch, Rewrite]}]
+"""
+
+
+@pytest.mark.parametrize("command", ["reclaim", "truncate", "clean"])
+def test_a_command_outside_of_its_window_says_when_and_ends_with_code_8(root: Path, command: str) -> None:
+    """Nothing is touched while the windows are closed, unless somebody says so; `--override` is that."""
+    fragment(root)
+    with Repository.open(spec_of(root)) as repository:
+        with repository.session() as session:
+            session.ingest("keep", [b"k"])
+            session.ingest("drop", [bytes(2 << 20)])
+            session.commit()
+        with repository.session() as session:
+            session.ingest("drop", [bytes(2 << 20)])
+            session.commit()
+        repository.queues.drop(repository.queue("drop"))
+    configure(root, CLOSED)
+    before = ullage_json("survey", root=root)["totals"]["disk_bytes"]
+
+    closed = ullage(command, root=root, expect=8)
+    document = ullage_json(command, root=root, expect=8)
+    untouched = ullage_json("survey", root=root)["totals"]["disk_bytes"]
+    report = ullage_json(command, "--override", root=root)
+
+    assert "closed: outside of window leap; opens at " in closed.stderr
+    assert document["done"] == dict.fromkeys(document["done"], 0)
+    assert before == untouched
+    assert report["freed_bytes"] > 0
+
+
+def test_override_does_not_resume_what_is_paused(root: Path) -> None:
+    """Somebody paused it in the configuration: that is where it is resumed."""
+    fragment(root)
+    configure(root, "  maintenance: {paused: true}\n")
+
+    closed = ullage("reclaim", "--override", root=root, expect=8)
+
+    assert "spec.maintenance.paused is true" in closed.stderr
+    assert ullage_json("survey", root=root)["totals"]["dead_bytes"] > 0

@@ -229,15 +229,18 @@ def test_a_negative_unit_cannot_be_built(unit: type[Quantity | Duration]) -> Non
             (f"{{provenance: {{{name}: 1}}}}", f"spec.provenance.{name}")
             for name in sorted(contract.LATER["spec.provenance"])
         ),
-        (
-            "{storage: {containers: [{name: a, subPath: a, evacuate: true}]}}",
-            "spec.storage.containers[0].evacuate",
-        ),
     ],
 )
 def test_a_field_of_a_later_version_is_refused_by_name(spec: str, path: str) -> None:
     """What this version does not obey it does not ignore."""
     assert f"{path} is not supported by this version: remove it" == refusal(spec)
+
+
+def test_one_container_stays() -> None:
+    """Evacuating all of them would leave content no place to go."""
+    message = refusal("{storage: {containers: [{name: a, subPath: a, evacuate: true}]}}")
+
+    assert "spec.storage.containers: one must stay where content can go" in message
 
 
 def test_all_fields_of_later_versions_are_named_at_once() -> None:

@@ -146,10 +146,10 @@ def test_every_minute_is_allowed_as_a_minute_by_minute_model_says(
 
 def test_without_windows_everything_may_finish() -> None:
     """None means always, for every operation, with no end."""
-    ticket = calendar().ticket(MaintenanceOperation, at("2026-05-05T12:00"))
-
-    assert ticket.operations == tuple(MaintenanceOperation)
-    assert ticket.not_after_millis is None
+    for operation in MaintenanceOperation:
+        permission = calendar().permission(operation, at("2026-05-05T12:00"))
+        assert permission.is_granted
+        assert permission.until_millis is None
 
 
 def test_an_operation_that_no_window_names_is_always_allowed() -> None:
@@ -210,7 +210,7 @@ def test_a_leap_day_is_waited_for() -> None:
 
 
 def test_openings_longer_than_their_period_merge() -> None:
-    """Two hours each hour is always, and a ticket then reaches as far as anybody looks."""
+    """Two hours each hour is always, and permission then reaches as far as anybody looks."""
     subject = calendar(window("0 * * * *", 120))
     now = at("2026-05-05T12:34")
 
@@ -218,7 +218,7 @@ def test_openings_longer_than_their_period_merge() -> None:
 
     assert verdict.is_allowed
     assert verdict.closes_millis is None
-    assert subject.ticket([REWRITE], now).not_after_millis == now + HORIZON_MILLIS
+    assert subject.permission(REWRITE, now).until_millis == now + HORIZON_MILLIS
 
 
 def test_a_clock_that_jumps_gets_the_answer_of_where_it_lands() -> None:
@@ -252,7 +252,7 @@ def test_nothing_starts_in_the_cut_off() -> None:
     assert late.is_allowed
     assert not late.may_start
     assert late.reason == "nothing starts in the last 30m of window w"
-    assert subject.ticket([REWRITE], at("2026-05-05T03:30")).operations == ()
+    assert not subject.permission(REWRITE, at("2026-05-05T03:30")).is_granted
 
 
 @pytest.mark.parametrize(
@@ -267,14 +267,14 @@ def test_nothing_starts_in_the_cut_off() -> None:
 def test_the_windows_that_end_a_run_say_whether_it_finishes(
     allow: Overrun, deny: Overrun | None, end: str | None
 ) -> None:
-    """The ticket ends where Stop is said by the window that closes, or by the Deny window that begins first."""
+    """A run ends where Stop is said by the window that closes, or by the Deny window that begins first."""
     windows = [window("0 1 * * *", 180, overrun=allow)]
     if deny is not None:
         windows.append(window("0 2 * * *", 30, name="d", kind=WindowKind.DENY, overrun=deny))
 
-    ticket = calendar(*windows).ticket([REWRITE], at("2026-05-05T01:30"))
+    permission = calendar(*windows).permission(REWRITE, at("2026-05-05T01:30"))
 
-    assert ticket.not_after_millis == (None if end is None else at(end))
+    assert permission.until_millis == (None if end is None else at(end))
 
 
 def test_where_two_windows_end_at_once_one_stop_is_enough() -> None:
@@ -284,20 +284,7 @@ def test_where_two_windows_end_at_once_one_stop_is_enough() -> None:
         window("0 2 * * *", 30, name="d", kind=WindowKind.DENY),
     ]
 
-    assert calendar(*windows).ticket([REWRITE], at("2026-05-05T01:30")).not_after_millis == at("2026-05-05T02:00")
-
-
-def test_a_ticket_ends_when_the_first_of_its_operations_must_stop() -> None:
-    """One ticket, one end; and it covers only what may start."""
-    subject = calendar(
-        window("0 1 * * *", 60, name="a", operations=(REWRITE,), overrun=Overrun.STOP),
-        window("0 5 * * *", 60, name="b", operations=(MaintenanceOperation.PUNCH,)),
-    )
-
-    ticket = subject.ticket([DELETE, MaintenanceOperation.PUNCH, REWRITE], at("2026-05-05T01:10"))
-
-    assert ticket.operations == (DELETE, REWRITE)
-    assert ticket.not_after_millis == at("2026-05-05T02:00")
+    assert calendar(*windows).permission(REWRITE, at("2026-05-05T01:30")).until_millis == at("2026-05-05T02:00")
 
 
 @pytest.mark.parametrize("kind", WindowKind)
@@ -339,25 +326,28 @@ def test_paused_is_closed_in_an_emergency_too() -> None:
     """Somebody who paused wants nothing to change."""
     subject = Calendar(Maintenance(paused=True))
 
-    ticket = subject.ticket(MaintenanceOperation, at("2026-05-05T01:30"), free_percentage=0.5)
-
-    assert ticket.operations == ()
-    assert ticket.reason == "spec.maintenance.paused is true"
+    for operation in MaintenanceOperation:
+        permission = subject.permission(operation, at("2026-05-05T01:30"))
+        assert not permission.is_granted
+        assert permission.emergency_free_percentage == 0
+        assert permission.reason == "spec.maintenance.paused is true"
 
 
 def test_an_emergency_ignores_windows_for_what_moves_no_bytes() -> None:
-    """Below the floor Delete and Truncate run at any hour, and the reason says so; at the floor they do not."""
+    """Delete and Truncate have a floor below which they run at any hour; Punch and Rewrite have none."""
     maintenance = Maintenance(
         windows=(window("0 1 * * *", 60, operations=tuple(MaintenanceOperation)),),
-        emergency=Emergency(min_free_percentage=5),
+        emergency=Emergency(min_free_percentage=7),
     )
-    noon = at("2026-05-05T12:00")
+    subject = Calendar(maintenance)
 
-    ticket = Calendar(maintenance).ticket(MaintenanceOperation, noon, free_percentage=4.9)
+    answers = {operation: subject.permission(operation, at("2026-05-05T12:00")) for operation in MaintenanceOperation}
 
-    assert ticket.operations == (DELETE, MaintenanceOperation.TRUNCATE)
-    assert ticket.reason == "emergency: 4.9% free, below 5%; windows are ignored"
-    assert Calendar(maintenance).ticket(MaintenanceOperation, noon, free_percentage=5).operations == ()
+    assert not any(answer.is_granted for answer in answers.values())
+    assert {operation for operation, answer in answers.items() if answer.emergency_free_percentage == 7} == {
+        DELETE,
+        MaintenanceOperation.TRUNCATE,
+    }
 
 
 @pytest.mark.parametrize(

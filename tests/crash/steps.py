@@ -199,7 +199,9 @@ def compact(policy: str, *actions: Action) -> Step:
 
 
 def lease(seconds: int) -> Step:
-    """A snapshot is leased, renewed, revoked, and leased again until its time is over."""
+    """A snapshot is leased, renewed, revoked, and leased again until its time is over; files are passed under a lease
+    that grows and shrinks.
+    """
 
     def step(repository: Repository, clock: ManualClock) -> None:
         first = repository.leases.acquire("reader", seconds * 1000)
@@ -209,6 +211,12 @@ def lease(seconds: int) -> Step:
         clock.advance(2)
         repository.leases.purge()
         repository.leases.release(last.id)
+        alive = [entry.claim.index for entry in repository.ledger.entries() if not entry.is_free]
+        passed = repository.leases.acquire("socket", 1000, alive[:1], holds_files=True) if alive else None
+        if passed is not None:
+            repository.leases.hold(passed.id, alive)
+            repository.leases.hold(passed.id, alive[-1:])
+            repository.leases.release(passed.id)
 
     return step
 

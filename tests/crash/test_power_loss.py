@@ -134,7 +134,7 @@ def test_a_first_commit_after_an_init_that_was_killed_survives_a_loss_of_power(*
         files.fault = None
         try:
             repository = Repository.open(spec, files, clock)
-        except NotARepository:
+        except NotARepository:  # the init was cut short before its commit point
             continue
         with repository:
             put("a", 300)(repository, clock)

@@ -326,12 +326,28 @@ REWRITES: list[Step | Restart] = [
     clean,
 ]
 
+AHEAD: list[Step | Restart] = [
+    *[put("a", LARGE) for _ in range(5)],
+    put("a", LARGE, LARGE),
+    drop("a"),
+    clean,
+    Restart(),
+    *[put("a", LARGE) for _ in range(4)],
+    broken(put("a", LARGE), fails("create", "*/c1/?/*-*", error=errno.ENOSPC)),
+    broken(put("a", LARGE, LARGE, LARGE, LARGE, LARGE), fails("sync_directory", "*/c1/?")),
+    Restart(is_kill=True),
+    adopt,
+    clean,
+    put("a", LARGE),
+]
+"""A file each session, so that the next ones are made ahead: used, removed by a close, left by a crash."""
+
 REWRITE_ERRORS: list[Step | Restart] = [
     spread(("keep", 300), ("drop", 700), ("keep", 310), ("drop", 900), ("keep", LARGE)),
     spread(("keep", 320), ("drop", 710), ("keep", 340)),
     drop("drop"),
-    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-3", error=errno.ENOSPC)),
-    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-4")),
+    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-513", error=errno.ENOSPC)),
+    broken(compact("CompactAll", Action.REWRITE), fails("write", "*/c1/?/*-769")),
     broken(compact("CompactAll", Action.REWRITE), fails("unlink", "*/c1/?/*-1")),
     clean,
     put("keep", 10),
@@ -378,6 +394,30 @@ GROWTH: list[Step | Restart] = [
     clean,
 ]
 
+LEAVING = _with(
+    storage=msgspec.structs.replace(
+        SPEC.storage,
+        containers=(Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2", evacuate=True)),
+    )
+)
+
+EVACUATION: list[Step | Restart] = [
+    spread(("keep", 1300), ("drop", 2200), ("keep", 900)),
+    spread(("keep", 1400), ("drop", 2300), ("keep", 800)),
+    drop("drop"),
+    compact("CompactAll"),
+    put("other", 40),
+    Restart(spec=LEAVING),
+    compact("StatsBased", Action.REWRITE),
+    put("other", 50),
+    Restart(is_kill=True),
+    compact("StatsBased"),
+    clean,
+    Restart(spec=SPEC),
+    take("keep", 2),
+]
+"""One container is emptied, outputs included, and taken away."""
+
 TURNS: list[Step | Restart] = [
     put("a", 300),
     Restart(spec=THREE_PARTITIONS),
@@ -423,10 +463,12 @@ WORKLOADS = {
         Workload("seals", SEALS),
         Workload("restarts", RESTARTS),
         Workload("growth", GROWTH),
+        Workload("evacuation", EVACUATION, TWO_CONTAINERS),
         Workload("turns", TURNS),
         Workload("punches", PUNCHES),
         Workload("rewrites", REWRITES),
         Workload("archived outputs", REWRITES, KEEPING),
+        Workload("files made ahead", AHEAD),
         Workload("rewrite errors", REWRITE_ERRORS),
         Workload("errors", ERRORS),
         Workload("backups", BACKUPS),

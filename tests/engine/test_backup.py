@@ -12,11 +12,13 @@ from tests.engine.provenance.history import history, told
 from tests.failing_files import FailingFiles
 from tests.support import Workshop, content_sizes, drain, put_all, spec_at
 from ullage_agent.cli.app import app
-from ullage_agent.contract import Container
+from ullage_agent.contract import Container, Quantity
 from ullage_agent.engine.errors import ContentMissing, RepositoryDamaged, SessionMisuse
+from ullage_agent.engine.model import Action
 from ullage_agent.engine.repository import Repository
 
 KB = 1024
+MB = 1 << 20
 TWO = {"containers": (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2"))}
 
 
@@ -308,3 +310,44 @@ def test_events_that_no_file_takes_are_in_the_backup(workshop: Workshop, tmp_pat
 
     with Repository.open(spec) as again:
         assert [told(event) for event in history(again)] == expected
+
+
+def test_punched_and_rewritten_files_are_in_the_backup(workshop: Workshop, tmp_path: Path) -> None:
+    """Holes come back as holes, addresses still find what was moved, and each change is copied once."""
+    compaction = {"min_used_percentage": 0, "min_reclaim": 0, "bytes_per_second": Quantity(0)}
+    claims = {"max_appendable_size": Quantity(64 * MB), "large_claim": Quantity(64 * MB)}
+    repository = workshop.make(archive={"enabled": False}, claims=claims, compaction=compaction)
+    kept = [bytes([n]) * 60_000 for n in range(1, 5)]
+    for content in kept:
+        with repository.session() as session:
+            session.ingest("drop", [b"d" * (2 * MB)])
+            session.ingest("q", [content])
+            session.commit()
+    repository.content.retire_idle()
+    with repository.session() as session:
+        session.ingest("rewritten", [b"r" * 9_000])
+        session.ingest("drop", [b"d" * 90_000])
+        session.ingest("rewritten", [b"s" * 9_000])
+        session.commit()
+    repository.content.retire_idle()
+    repository.backup(str(tmp_path / "b"))
+    repository.queues.drop(repository.queue("drop"))
+    repository.reclamation.clean()
+    compactor = repository.reclamation.compactor
+    done = compactor.execute(compactor.plan())
+    survey = repository.reclamation.survey().containers[0]
+
+    report = repository.backup(str(tmp_path / "b"))
+
+    assert set(done.done) == {Action.PUNCH, Action.REWRITE}
+    spec = spec_at(tmp_path / "r")
+    Repository.restore_backup(str(tmp_path / "b"), spec)
+    with Repository.open(spec) as again:
+        assert again.check(deep=True).problems == ()
+        assert again.reclamation.survey().containers[0].disk_bytes == survey.disk_bytes
+        assert drain(again, "q") == kept
+        assert drain(again, "rewritten") == [b"r" * 9_000, b"s" * 9_000]
+    for root in (tmp_path / "b", tmp_path / "r" / "c1"):
+        taken = sum(file.stat().st_blocks * 512 for file in root.rglob("*-*") if file.is_file())
+        assert taken < survey.disk_bytes + MB
+    assert report.copied_files > 0

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.failing_files import FailingFiles
 from tests.support import Workshop, content_sizes, put_all
 from ullage_agent.contract import Duration, Punch, Quantity
-from ullage_agent.engine.errors import ClaimGone, ContentReclaimed, LeaseLost, LeaseRefused
+from ullage_agent.engine.errors import ClaimGone, ContentReclaimed, LeaseLost, LeaseRefused, UllageError
 from ullage_agent.engine.model import Action, ContentClaim, FlowFile, Lease
 from ullage_agent.engine.repository import Repository
 
@@ -187,6 +188,43 @@ def test_a_file_whose_descriptor_was_passed_is_never_changed_in_place(workshop: 
     assert repository.ledger.leases == {}
 
 
+@pytest.mark.parametrize("action", [Action.TRUNCATE, Action.PUNCH, Action.REWRITE])
+def test_a_reader_without_a_lease_that_is_overtaken_is_told_so(workshop: Workshop, action: Action) -> None:
+    """Bytes that go between the look-up and the read are reclaimed, neither missing nor corrupt."""
+    files = FailingFiles()
+    repository = workshop.make(files, **LOOSE | {"compaction": LOOSE["compaction"] | {"min_reclaim": 0}})
+    with repository.session() as session:
+        session.ingest("keep", [b"k" * 10_000])
+        (record,) = session.ingest("drop", [b"d" * 2_000_000])
+        if action != Action.TRUNCATE:
+            session.ingest("keep", [b"l" * 10_000])
+        session.commit()
+    repository.content.retire_idle()
+    repository.reclamation.clean()  # which seals it
+    assert record.claim is not None
+    found: list[object] = []
+
+    def read(claim: ContentClaim = record.claim) -> None:
+        try:
+            found.append(repository.reader.read(claim, 0, claim.length))
+        except UllageError as error:
+            found.append(type(error))
+
+    gate = files.hold("read", "*/c1/*")
+    reader = threading.Thread(target=read)
+    reader.start()
+    gate.wait_until_reached()
+    repository.queues.drop(repository.queue("drop"))
+    compactor = repository.reclamation.compactor
+    report = compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({action})))
+    gate.open()
+    reader.join()
+
+    assert report.done == {action: 1}
+    # Whoever has the old file of a rewrite open still reads it.
+    assert found == [b"d" * 2_000_000 if action == Action.REWRITE else ContentReclaimed]
+
+
 class Crowd:
     """Writers, readers under leases, and one who reclaims and revokes, all at once."""
 
@@ -285,3 +323,41 @@ def test_many_readers_writers_and_a_reclaimer(workshop: Workshop) -> None:
     assert crowd.failures == []
     assert crowd.read_count > 100
     assert crowd.freed_bytes > 0
+
+
+def test_a_lease_grows_and_shrinks(workshop: Workshop) -> None:
+    """What it takes in is held from then on, over a restart too; what it leaves out is given back."""
+    repository = workshop.make(**LOOSE)
+    dropped = fill(repository)
+    first, second = sorted({claim.resource for claim in dropped})
+    lease = repository.leases.acquire("reader", HOUR, [first], holds_files=True)
+
+    repository.leases.hold(lease.id, [first, second])
+    repository = workshop.crash()
+    repository.queues.drop(repository.queue("drop"))
+    held = reclaim(repository)
+    repository.leases.hold(lease.id, [second])
+    freed = reclaim(repository)
+
+    assert (held, freed > 0) == (0, True)
+    assert [found.resources for found in repository.leases.all()] == [(second,)]
+    repository.leases.release(lease.id)
+    assert reclaim(repository) > 0
+
+
+def test_a_lease_does_not_grow_over_what_is_gone(workshop: Workshop) -> None:
+    """Nothing new that is dead, nothing at all once it has ended, and no snapshot in disguise."""
+    repository = workshop.make(**LOOSE)
+    fill(repository)
+    lease = acquire(repository, "resources")
+    snapshot = acquire(repository, "snapshot")
+
+    with pytest.raises(ClaimGone):
+        repository.leases.hold(lease.id, [*lease.resources, 99])
+    with pytest.raises(LeaseRefused, match="0 resource claims"):
+        repository.leases.hold(lease.id, [])
+    with pytest.raises(LeaseRefused, match="snapshot"):
+        repository.leases.hold(snapshot.id, lease.resources)
+    repository.leases.revoke(lease.id)
+    with pytest.raises(LeaseLost):
+        repository.leases.hold(lease.id, lease.resources)

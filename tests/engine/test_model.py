@@ -173,6 +173,38 @@ def test_attributes_are_removed_before_they_are_set(
     assert unpack_attributes(after.attributes) == expected
 
 
+@given(attribute_maps, st.lists(st.tuples(attribute_maps, st.lists(texts, max_size=2)), max_size=20))
+def test_many_updates_leave_what_they_set_last(
+    first: dict[str, str], changes: list[tuple[dict[str, str], list[str]]]
+) -> None:
+    """However updates are kept until somebody reads, their order decides; what stands there is one msgpack map."""
+    record = msgspec.structs.replace(RECORD, attributes=pack_attributes(first))
+    expected = dict(first)
+
+    for new, removed in changes:
+        record = updated(
+            record, Update(A, set_attributes=pack_attributes(new) if new else None, remove_attributes=tuple(removed))
+        )
+        expected = {name: value for name, value in expected.items() if name not in removed} | new
+
+        assert unpack_attributes(record.attributes) == expected
+
+
+def test_a_record_that_is_only_updated_stays_small() -> None:
+    """Values that were replaced take memory for some updates, and no more."""
+    record = msgspec.structs.replace(RECORD, attributes=pack_attributes({"filename": "a.txt", "state": "s" * 50}))
+    once = len(record.attributes)
+
+    sizes = []
+    for number in range(1_000):
+        change = pack_attributes({"state": str(number).rjust(50, "s")})
+        record = updated(record, Update(A, set_attributes=change))
+        sizes.append(len(record.attributes))
+
+    assert max(sizes) < once + 1_000
+    assert min(sizes[500:]) == once
+
+
 def test_operations_count_for_the_flow_files_they_touch() -> None:
     """A delete and a swap-out count for each uuid, what accompanies content for nothing."""
     swap = SwapOut("f", 1, 2, 0, 0, 0, 0, (), A + B)

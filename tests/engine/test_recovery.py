@@ -6,7 +6,7 @@ import pytest
 
 from tests.failing_files import FailingFiles
 from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.engine.errors import RepositoryDamaged
+from ullage_agent.engine.errors import ContentCorrupt, RepositoryDamaged
 from ullage_agent.engine.repository import Repository
 
 MB = 1 << 20
@@ -63,6 +63,29 @@ def test_missing_content_of_frames_after_the_snapshot_stops_the_start(workshop: 
 
     with pytest.raises(RepositoryDamaged, match=f"resource claim {record.claim.resource} .*{path} does not exist"):
         workshop.open()
+
+
+def test_content_that_was_proved_long_ago_is_not_read_again(workshop: Workshop) -> None:
+    """How long a start takes does not grow with the log: of what later frames prove only the newest is read back.
+
+    Damage in the rest is found by whoever reads it, and by a check.
+    """
+    repository = workshop.make()
+    record = put_all(repository, "q", [b"x"])[0]
+    for _ in range(2):
+        put_all(repository, "other", [b"y"] * 9_999)
+    assert record.claim is not None
+    crash_only(workshop)
+    spoil(content_file(workshop, record.claim.resource), record.claim.offset)
+
+    repository = workshop.open()
+
+    assert repository.restored.clean is False
+    with pytest.raises(ContentCorrupt):
+        drain(repository, "q")
+    assert any("checksum" in problem for problem in repository.check(deep=True).problems)
+    workshop.repository = None
+    repository.close()
 
 
 def test_dead_content_is_not_asked_for(workshop: Workshop) -> None:

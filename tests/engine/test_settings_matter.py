@@ -7,6 +7,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tests.engine.observing_provenance import (
+    event_bytes,
+    event_files,
+    opened,
+    refused_for_events,
+    shards,
+    without_files,
+)
 from tests.service.test_settings_matter import CASES as SERVICE_CASES
 from tests.support import Workshop, content_sizes, put_all
 from ullage_agent.contract import (
@@ -25,7 +33,7 @@ from ullage_agent.contract import (
     TruncationMode,
     Window,
 )
-from ullage_agent.engine.errors import BackPressure, DiskFull, ProvenanceDamaged, UllageError
+from ullage_agent.engine.errors import BackPressure, DiskFull, UllageError
 from ullage_agent.engine.maintenance import Maintenance
 from ullage_agent.engine.provenance.query import Query
 from ullage_agent.windows import Calendar
@@ -63,26 +71,26 @@ def _batch_files(workshop: Workshop) -> object:
 
 
 def _directories(workshop: Workshop) -> object:
-    put_all(_opened(workshop), "q", [b"x" * 60 * KB])
-    put_all(_opened(workshop), "q", [b"x" * 60 * KB])
+    put_all(opened(workshop), "q", [b"x" * 60 * KB])
+    put_all(opened(workshop), "q", [b"x" * 60 * KB])
     return sorted(str(path.relative_to(workshop.path)) for path in workshop.path.glob("*/*") if path.is_dir())
 
 
 def _large_offset(workshop: Workshop) -> object:
-    return put_all(_opened(workshop), "q", [b"x" * KB, b"y" * 300 * KB])[1].claim.offset  # type: ignore[union-attr]
+    return put_all(opened(workshop), "q", [b"x" * KB, b"y" * 300 * KB])[1].claim.offset  # type: ignore[union-attr]
 
 
 def _time_of_commits(workshop: Workshop) -> object:
     start = workshop.clock.millis
     for _ in range(3):
-        put_all(_opened(workshop), "q", [b"x"])
+        put_all(opened(workshop), "q", [b"x"])
     return workshop.clock.millis - start
 
 
 def _put_error(workshop: Workshop) -> object:
     try:
         for _ in range(4):
-            put_all(_opened(workshop), "q", [b"x" * 60 * KB])
+            put_all(opened(workshop), "q", [b"x" * 60 * KB])
     except (BackPressure, DiskFull) as error:
         return type(error)
     return None
@@ -92,7 +100,7 @@ def _after_drop(advance_seconds: float) -> Observe:
     """Where content lies after its FlowFile was dropped, cleaned, and cleaned again later."""
 
     def observe(workshop: Workshop) -> object:
-        repository = _opened(workshop)
+        repository = opened(workshop)
         put_all(repository, "q", [b"x" * 60 * KB])
         repository.queues.drop(repository.queue("q"))
         repository.reclamation.clean()
@@ -103,70 +111,6 @@ def _after_drop(advance_seconds: float) -> Observe:
     return observe
 
 
-def _event_files(seconds: float) -> Observe:
-    """Which event files there are after some work, and so much time under maintenance."""
-
-    def observe(workshop: Workshop) -> object:
-        repository = _opened(workshop)
-        upkeep = Maintenance(repository)
-        put_all(repository, "q", [b"x"] * 20)
-        for _ in range(2):
-            upkeep.run_due()
-            workshop.clock.advance(seconds)
-        upkeep.run_due()
-        if not seconds:
-            repository.provenance.drain()
-        return sorted(str(path.relative_to(workshop.path)) for path in workshop.path.glob("p*/**/*.parquet"))
-
-    return observe
-
-
-def _without_files(query: Query) -> Observe:
-    """Whether an answer needs the event files: one of nothing does not, where the index knows what was asked."""
-
-    def observe(workshop: Workshop) -> object:
-        _shards(workshop)
-        workshop.expects_problems = True
-        _opened(workshop).provenance.event_files.close()
-        for path in workshop.path.glob("provenance/**/*.parquet"):
-            path.unlink()
-        try:
-            return _opened(workshop).history.query(query).events
-        except ProvenanceDamaged as error:
-            return type(error)
-
-    return observe
-
-
-def _shards(workshop: Workshop) -> object:
-    for _ in range(2):
-        put_all(_opened(workshop), "q", [b"x"] * 3, n="1")
-        _opened(workshop).provenance.drain()
-        _opened(workshop).history.index_step()
-    return len(list((workshop.path / "provenance" / "index").iterdir()))
-
-
-def _event_bytes(workshop: Workshop) -> object:
-    put_all(_opened(workshop), "q", [b"x"] * 2000)
-    _opened(workshop).provenance.drain()
-    return sum(path.stat().st_size for path in workshop.path.glob("provenance/**/*.parquet")) > 100 * KB
-
-
-def _refused_for_events(workshop: Workshop) -> object:
-    """Whether new content is refused when the directory of event files takes none."""
-    events = workshop.path / "provenance" / "events"
-    events.parent.mkdir(exist_ok=True)
-    events.write_text("no directory")
-    try:
-        for _ in range(60):
-            put_all(_opened(workshop), "q", [b"x"] * 5)
-    except (BackPressure, OSError):
-        return True
-    finally:
-        events.unlink()
-    return False
-
-
 def _lazy(**fields: Any) -> dict[str, Any]:
     return {"provenance": LAZY["provenance"] | fields}
 
@@ -175,8 +119,8 @@ def _due_after(seconds: float) -> Observe:
     """Which periodic tasks are due after so long."""
 
     def observe(workshop: Workshop) -> object:
-        maintenance = Maintenance(_opened(workshop))
-        put_all(_opened(workshop), "q", [b"x" * KB] * 100)
+        maintenance = Maintenance(opened(workshop))
+        put_all(opened(workshop), "q", [b"x" * KB] * 100)
         workshop.clock.advance(seconds)
         return maintenance.run_due()
 
@@ -187,7 +131,7 @@ def _compacts_after(seconds: float) -> Observe:
     """Whether compaction is due again after so long."""
 
     def observe(workshop: Workshop) -> object:
-        maintenance = Maintenance(_opened(workshop))
+        maintenance = Maintenance(opened(workshop))
         maintenance.run_due()
         workshop.clock.advance(seconds)
         return maintenance.run_due(is_heavy=True)
@@ -197,12 +141,12 @@ def _compacts_after(seconds: float) -> Observe:
 
 def _snapshot_id(workshop: Workshop) -> object:
     for _ in range(3):
-        put_all(_opened(workshop), "q", [b"x"] * 200)
-    return _opened(workshop).log.snapshot_id > 1
+        put_all(opened(workshop), "q", [b"x"] * 200)
+    return opened(workshop).log.snapshot_id > 1
 
 
 def _after_truncation(workshop: Workshop) -> object:
-    repository = _opened(workshop)
+    repository = opened(workshop)
     with repository.session() as session:
         session.transfer(session.write(session.create(), b"s" * KB), "small")
         session.transfer(session.write(session.create(), b"l" * 300 * KB), "large")
@@ -217,50 +161,55 @@ def _partitions(workshop: Workshop) -> object:
 
 
 def _swapped(workshop: Workshop) -> object:
-    repository = _opened(workshop)
+    repository = opened(workshop)
     put_all(repository, "q", [b""] * 100)
     figures = repository.queue("q").figures()
     return figures.swapped, figures.swap_files
 
 
 def _order(workshop: Workshop) -> object:
-    repository = _opened(workshop)
+    repository = opened(workshop)
     put_all(repository, "q", [b"1", b"333", b"22"])
     return [record.size for record in repository.queue("q").records()]
 
 
 def _is_full(workshop: Workshop) -> object:
-    put_all(_opened(workshop), "q", [b"x" * KB] * 3)
-    return _opened(workshop).queue("q").is_full
+    put_all(opened(workshop), "q", [b"x" * KB] * 3)
+    return opened(workshop).queue("q").is_full
 
 
 def _expired(workshop: Workshop) -> object:
-    put_all(_opened(workshop), "q", [b"x"])
+    put_all(opened(workshop), "q", [b"x"])
     workshop.clock.advance(60)
-    return _opened(workshop).queues.expire()
+    return opened(workshop).queues.expire()
 
 
 def _purged(workshop: Workshop) -> object:
-    repository = _opened(workshop)
+    repository = opened(workshop)
     repository.handles.delete(repository.handles.put(b"x"))
     workshop.clock.advance(3600)
     return repository.handles.purge()
 
 
-def _ticket(free_percentage: float | None = None) -> Observe:
-    """What a run may do at that moment, a Tuesday evening."""
-
-    def observe(workshop: Workshop) -> object:
-        calendar = Calendar(_opened(workshop).spec.maintenance)
-        ticket = calendar.ticket(MaintenanceOperation, workshop.clock.millis, free_percentage)
-        return ticket.operations, ticket.not_after_millis
-
-    return observe
+def _spared(workshop: Workshop) -> object:
+    """What is left of the disk after maintenance that obeys the windows, on a Tuesday evening, and what it told."""
+    repository = opened(workshop)
+    repository.reclamation.permission = Calendar(repository.spec.maintenance).permission
+    told = []
+    repository.reclamation.on_report = lambda name, report: told.append((name, report.emergency > 0))
+    put_all(repository, "q", [b"x" * 60 * KB] * 16)
+    repository.content.retire_idle()
+    repository.queues.drop(repository.queue("q"))
+    upkeep = Maintenance(repository)
+    workshop.clock.advance(60)
+    upkeep.run_due()
+    assert upkeep.failures == []
+    return len(content_sizes(workshop.path)), told
 
 
 def _fragmented(workshop: Workshop) -> Any:
     """Two files of ten claims of 100 KB, of which every third lives; nothing runs in between."""
-    repository = _opened(workshop)
+    repository = opened(workshop)
     for _ in range(2):
         with repository.session() as session:
             for number in range(10):
@@ -292,7 +241,7 @@ def _lease_error(milliseconds: int, count: int) -> Observe:
     def observe(workshop: Workshop) -> object:
         try:
             for _ in range(count):
-                _opened(workshop).leases.acquire("reader", milliseconds)
+                opened(workshop).leases.acquire("reader", milliseconds)
         except UllageError as error:
             return type(error)
         return None
@@ -300,9 +249,14 @@ def _lease_error(milliseconds: int, count: int) -> Observe:
     return observe
 
 
-def _opened(workshop: Workshop) -> Any:
-    assert workshop.repository is not None
-    return workshop.repository
+def _two(**fields: Any) -> tuple[Container, ...]:
+    return Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2", **fields)
+
+
+def _used_containers(workshop: Workshop) -> object:
+    for _ in range(2):
+        put_all(opened(workshop), "q", [b"x" * 60 * KB])
+    return {path.split("/")[0] for path in content_sizes(workshop.path)}
 
 
 def _quota(capacity: int) -> tuple[Container, ...]:
@@ -320,7 +274,17 @@ SMALL = {"storage": {"containers": _quota(100 * KB)}}
 EAGER = {"mode": TruncationMode.EAGER}
 PRESSED = {"archive": {"enabled": False}, "storage": {"containers": _quota(500 * KB)}}
 
-NIGHTS = {"windows": (Window(name="night", schedule="0 23 * * *", duration=Duration(HOUR)),)}
+NIGHTS = {
+    "windows": (
+        Window(name="night", schedule="0 23 * * *", duration=Duration(HOUR), operations=tuple(MaintenanceOperation)),
+    )
+}
+UNARCHIVED = {
+    "archive": {"enabled": False, "backpressure_percentage": 100},
+    "storage": {"containers": _quota(1_040 * KB)},
+}
+"""What dies is deleted; sixteen contents of 60 KB leave 7.7% free."""
+
 LAZY: dict[str, Any] = {"provenance": {"rollover_time": Duration(5 * HOUR)}}
 DROPPING: dict[str, Any] = {"provenance": {"rollover_events": 50, "on_full": OnFull.DROP}}
 CRAMPED: dict[str, Any] = {"provenance": {"rollover_events": 50}}
@@ -383,6 +347,9 @@ CASES: dict[str, Case] = {
         {"storage": {"containers": _quota(500 * KB)}, "archive": {"partial": True}},
         _after_truncation,
     ),
+    "storage.containers.evacuate": Case(
+        {"storage": {"containers": _two()}}, {"storage": {"containers": _two(evacuate=True)}}, _used_containers
+    ),
     "flowFile.partitions": Case({}, {"flow_file": {"partitions": 3}}, _partitions),
     "flowFile.checkpointInterval": Case({}, {"flow_file": {"checkpoint_interval": Duration(10_000)}}, _due_after(20)),
     "flowFile.checkpointLogSize": Case({}, {"flow_file": {"checkpoint_log_size": Quantity(KB)}}, _due_after(0)),
@@ -409,21 +376,21 @@ CASES: dict[str, Case] = {
         PRESSED, PRESSED | {"truncation": {"usage_threshold_percentage": 80}}, _after_truncation
     ),
     "truncation.frequency": Case({}, {"truncation": {"frequency": Duration(10_000)}}, _due_after(20)),
-    "storage.provenanceDirectories": Case({}, {"storage": {"provenance_directories": ("p1",)}}, _event_files(0)),
-    "provenance.enabled": Case({}, {"provenance": {"enabled": False}}, _event_files(60)),
-    "provenance.maxStorageTime": Case({}, {"provenance": {"max_storage_time": Duration(10_000)}}, _event_files(60)),
-    "provenance.maxStorageSize": Case({}, {"provenance": {"max_storage_size": Quantity(KB)}}, _event_files(60)),
-    "provenance.rolloverTime": Case({}, LAZY, _event_files(50)),
-    "provenance.rolloverSize": Case(LAZY, _lazy(rollover_size=Quantity(KB)), _event_files(50)),
-    "provenance.rolloverEvents": Case(LAZY, _lazy(rollover_events=5), _event_files(50)),
-    "provenance.compressOnRollover": Case({}, {"provenance": {"compress_on_rollover": False}}, _event_bytes),
-    "provenance.indexedFields": Case({}, {"provenance": {"indexed_fields": ()}}, _without_files(Query(component="x"))),
+    "storage.provenanceDirectories": Case({}, {"storage": {"provenance_directories": ("p1",)}}, event_files(0)),
+    "provenance.enabled": Case({}, {"provenance": {"enabled": False}}, event_files(60)),
+    "provenance.maxStorageTime": Case({}, {"provenance": {"max_storage_time": Duration(10_000)}}, event_files(60)),
+    "provenance.maxStorageSize": Case({}, {"provenance": {"max_storage_size": Quantity(KB)}}, event_files(60)),
+    "provenance.rolloverTime": Case({}, LAZY, event_files(50)),
+    "provenance.rolloverSize": Case(LAZY, _lazy(rollover_size=Quantity(KB)), event_files(50)),
+    "provenance.rolloverEvents": Case(LAZY, _lazy(rollover_events=5), event_files(50)),
+    "provenance.compressOnRollover": Case({}, {"provenance": {"compress_on_rollover": False}}, event_bytes),
+    "provenance.indexedFields": Case({}, {"provenance": {"indexed_fields": ()}}, without_files(Query(component="x"))),
     "provenance.indexedAttributes": Case(
-        {}, {"provenance": {"indexed_attributes": ("n",)}}, _without_files(Query(attributes=(("n", "x"),)))
+        {}, {"provenance": {"indexed_attributes": ("n",)}}, without_files(Query(attributes=(("n", "x"),)))
     ),
-    "provenance.indexShardSize": Case({}, {"provenance": {"index_shard_size": Quantity(1)}}, _shards),
+    "provenance.indexShardSize": Case({}, {"provenance": {"index_shard_size": Quantity(1)}}, shards),
     "provenance.onFull": Case(
-        CRAMPED, {"provenance": CRAMPED["provenance"] | {"on_full": OnFull.DROP}}, _refused_for_events
+        CRAMPED, {"provenance": CRAMPED["provenance"] | {"on_full": OnFull.DROP}}, refused_for_events
     ),
     "compaction.enabled": Case(LOOSE, _loose(enabled=False), _compacted(CompactionTrigger.ADMIN)),
     "compaction.policy": Case(
@@ -446,15 +413,21 @@ CASES: dict[str, Case] = {
     "leases.maxDuration": Case({}, {"leases": {"max_duration": Duration(1_000)}}, _lease_error(2_000, 1)),
     "leases.maxCount": Case({}, {"leases": {"max_count": 2}}, _lease_error(500, 3)),
     "compaction.deletedRetention": Case({}, {"compaction": {"deleted_retention": Duration(60_000)}}, _purged),
-    "maintenance.paused": Case({}, {"maintenance": {"paused": True}}, _ticket()),
-    "maintenance.timeZone": Case(
-        {"maintenance": NIGHTS}, {"maintenance": NIGHTS | {"time_zone": "Europe/Berlin"}}, _ticket()
+    "maintenance.paused": Case(
+        UNARCHIVED,
+        UNARCHIVED | {"maintenance": {"paused": True, "emergency": Emergency(min_free_percentage=100)}},
+        _spared,
     ),
-    "maintenance.windows": Case({}, {"maintenance": NIGHTS}, _ticket()),
+    "maintenance.timeZone": Case(
+        UNARCHIVED | {"maintenance": NIGHTS},
+        UNARCHIVED | {"maintenance": NIGHTS | {"time_zone": "Europe/Berlin"}},
+        _spared,
+    ),
+    "maintenance.windows": Case(UNARCHIVED, UNARCHIVED | {"maintenance": NIGHTS}, _spared),
     "maintenance.emergency.minFreePercentage": Case(
-        {"maintenance": NIGHTS},
-        {"maintenance": NIGHTS | {"emergency": Emergency(min_free_percentage=10)}},
-        _ticket(free_percentage=8.0),
+        UNARCHIVED | {"maintenance": NIGHTS},
+        UNARCHIVED | {"maintenance": NIGHTS | {"emergency": Emergency(min_free_percentage=10)}},
+        _spared,
     ),
 }
 

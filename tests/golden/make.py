@@ -102,6 +102,11 @@ def fill(repository: Repository, clock: ManualClock) -> None:
         fragments = session.split(others[1], [10_000, 60_000])
         session.transfer_many([first, *others, *fragments, session.clone(others[-1], 5, 1_100_000)], "work")
         session.commit()
+    for turn in range(3):
+        with repository.session() as session:
+            (record,) = session.get_many("work", 1)
+            session.transfer(session.put_attribute(record, "turn", str(turn)), "work")
+            session.commit()
     for queue in ("long", "returned", "dropped"):
         clock.advance(1)
         with repository.session() as session:

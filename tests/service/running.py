@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from tests.support import spec_at
-from ullage_agent.contract import Auth, AuthMode, ContentRepository, Metadata, Service, Tls, TlsMode, dump
+from ullage_agent.contract import AuthMode, ContentRepository, Metadata, Service, TlsMode, dump
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.server import Server
@@ -49,7 +49,7 @@ class Running:
         assert self._ready.wait(START_SECONDS), "the server did not start"
         if self._failure is not None:
             raise self._failure
-        self.url = self.server.urls[0].rstrip("/")
+        self.url = self.server.urls["http"].rstrip("/")
         self.client = httpx.Client(base_url=self.url, timeout=60.0)
         return self
 
@@ -158,6 +158,3 @@ def until(condition: Callable[[], bool], what: str) -> None:
             return
         gate.wait(0.02)
     raise AssertionError(f"waited {START_SECONDS} s for {what}")
-
-
-__all__ = ["LOCAL", "Auth", "Process", "Running", "Tls", "document_at", "process", "until"]

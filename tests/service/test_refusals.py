@@ -44,6 +44,7 @@ class Secured:
         self.running = Running(
             document_at(
                 path / "r",
+                service={"metrics_port": 0},
                 tls={"mode": TlsMode.SECRET, "directory": str(path / "tls")},
                 auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file)},
             )
@@ -155,6 +156,18 @@ def test_a_session_belongs_to_whoever_began_it(secured: Secured) -> None:
         session = client.post("/v1/sessions", json={}).json()["session"]
 
         assert other.get(f"/v1/sessions/{session}").status_code == 410
+
+
+def test_metrics_ask_for_a_token_with_the_verb_get(secured: Secured) -> None:
+    """As spec.auth.metrics has it by default; and no token stands in them."""
+    url = secured.running.server.urls["metrics"].replace("0.0.0.0", "127.0.0.1") + "metrics"
+    answers = []
+    for token in ("", "ullage_nobody", "create", "get"):
+        with secured.client(token) as client:
+            answers.append(client.get(url))
+
+    assert [answer.status_code for answer in answers] == [401, 401, 403, 200]
+    assert not any(token in answer.text for token in secured.tokens.values() for answer in answers)
 
 
 def test_without_a_certificate_nothing_is_served(tmp_path: Path) -> None:

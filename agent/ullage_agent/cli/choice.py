@@ -10,7 +10,9 @@ import typer
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import say, size
 from ullage_agent.contract import ContentRepository, ContentRepositorySpec, ContractError, Metadata, load_yaml
+from ullage_agent.engine.reclaim.permission import without_windows
 from ullage_agent.engine.repository import Repository
+from ullage_agent.windows import Calendar
 
 Root = Annotated[
     Path | None,
@@ -34,6 +36,10 @@ Config = Annotated[
         rich_help_panel="Repository",
         help="A ContentRepository YAML: where it lies and how it is set (docs/configuration.md).",
     ),
+]
+
+Override = Annotated[
+    bool, typer.Option("--override", help="Pass over the windows of spec.maintenance; what is paused stays paused.")
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; sizes in bytes.")]
@@ -62,9 +68,13 @@ def chosen_document(ctx: typer.Context, root: Path | None, config: Path | None) 
 
 
 @contextmanager
-def opened(ctx: typer.Context, root: Path | None, config: Path | None) -> Iterator[Repository]:
-    """The chosen repository, open; says so when it had to be recovered."""
+def opened(
+    ctx: typer.Context, root: Path | None, config: Path | None, *, overrides_windows: bool = False
+) -> Iterator[Repository]:
+    """The chosen repository, open; says so when it had to be recovered. It gives space back as its windows allow."""
     with opened_spec(chosen_spec(ctx, root, config)) as repository:
+        if overrides_windows:
+            repository.reclamation.permission = without_windows(repository.spec.maintenance)
         report = repository.restored
         if report.transactions and not report.clean:
             say(f"recovered after an unclean end: {recovery_summary(repository)}")
@@ -75,6 +85,7 @@ def opened(ctx: typer.Context, root: Path | None, config: Path | None) -> Iterat
 def opened_spec(spec: ContentRepositorySpec) -> Iterator[Repository]:
     """A repository, open, with Ctrl-C deferred to safe points."""
     repository = Repository.open(spec)
+    repository.reclamation.permission = Calendar(spec.maintenance).permission
     with interrupts.deferred(), repository:
         yield repository
 

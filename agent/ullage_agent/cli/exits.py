@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from ullage_agent.cli.output import say, tell
 from ullage_agent.contract import ContractError
 from ullage_agent.engine import errors
+from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.service.errors import CannotListen
 
 
@@ -29,6 +30,7 @@ class ExitCode(enum.IntEnum):
     NO_ROOM = 5
     NOT_FOUND = 6
     UNKNOWN = 7
+    CLOSED = 8
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -42,6 +44,7 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.NO_ROOM: "disk full, back-pressure or a failed write: nothing of that commit was stored",
     ExitCode.NOT_FOUND: "no such FlowFile, queue, handle or event, or its content is gone",
     ExitCode.UNKNOWN: "outcome unknown: the last commit may or may not be there, look before trying again",
+    ExitCode.CLOSED: "nothing was given back: paused, or no window of spec.maintenance is open",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C; what was committed stays",
     ExitCode.BROKEN_PIPE: "whoever read the output went away",
 }
@@ -99,6 +102,14 @@ def message_of(error: Exception) -> str:
     else:
         text = str(error)
     return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+def end_if_closed(report: Report) -> None:
+    """Say why a run was not permitted, and end with the code for it; nothing if something was done."""
+    if report.is_closed:
+        reasons = report.refusal or "; ".join(dict.fromkeys(left.reason for left in report.left))
+        say(f"ullage: closed: {reasons}; `ullage windows` shows the windows, --override passes over them")
+        raise typer.Exit(ExitCode.CLOSED)
 
 
 class Commands(TyperGroup):

@@ -4,14 +4,15 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from ullage_agent.cli.choice import Config, Json, Root, opened
+from ullage_agent.cli.choice import Config, Json, Override, Root, opened
+from ullage_agent.cli.exits import end_if_closed
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import bar, console, many, print_json, size, table, tell
 from ullage_agent.contract import Duration, Quantity
 from ullage_agent.engine.model import Action
-from ullage_agent.engine.reclaim.pacing import Ticket
 from ullage_agent.engine.reclaim.plan import Plan, Step
 from ullage_agent.engine.reclaim.report import Report
 
@@ -64,6 +65,7 @@ def reclaim(
         ),
     ] = None,
     respect_guards: Guards = False,
+    override: Override = False,
     root: Root = None,
     config: Config = None,
     as_json: Json = False,
@@ -74,17 +76,18 @@ def reclaim(
     """
     rate = None if bytes_per_second is None else _rate(bytes_per_second)
     seconds = None if until is None else _seconds_until(until, datetime.now().astimezone())
-    with opened(ctx, root, config) as repository:
+    with opened(ctx, root, config, overrides_windows=override) as repository:
         compactor = repository.reclamation.compactor
         made = compactor.plan(policy=policy, keeps_guards=respect_guards)
         if dry_run:
             _print_plan(made, as_json)
             return
         end = None if seconds is None else repository.clock.monotonic() + seconds
-        ticket = Ticket(until_monotonic=end, is_revoked=lambda: interrupts.is_pending)
+        ticket = repository.reclamation.ticket(end, lambda: interrupts.is_pending)
         with bar("Reclaiming", len(made.steps) or None, is_bytes=False) as progress:
             report = compactor.execute(made, ticket, rate, lambda steps, _: progress.reach(steps))
         _print_report(report, made, as_json)
+    end_if_closed(report)
 
 
 def _rate(text: str) -> int:
@@ -156,7 +159,7 @@ def _tell_why(made: Plan) -> None:
 
 
 def _step(step: Step) -> dict[str, Any]:
-    return step._asdict() | {"action": step.action.name.lower()}
+    return msgspec.structs.asdict(step) | {"action": step.action.name.lower()}
 
 
 def _print_report(report: Report, made: Plan, as_json: bool) -> None:
@@ -188,6 +191,7 @@ def _document(report: Report, made: Plan) -> dict[str, Any]:
         "read_bytes": report.read_bytes,
         "seconds": round(report.seconds, 3),
         "skipped": report.skipped,
+        "refused": report.refused,
         "emergency": report.emergency,
         "is_stopped": report.is_stopped,
         "left": [left._asdict() | {"action": left.action.name.lower()} for left in report.left],

@@ -11,8 +11,6 @@ from ullage_agent.cli.choice import Config, Root, chosen_document
 from ullage_agent.cli.output import say, tell
 from ullage_agent.contract import ContentRepository, ContentRepositorySpec, Metadata
 from ullage_agent.service.access import Verb
-from ullage_agent.service.log import configure
-from ullage_agent.service.server import Server
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_agent.units import Duration
 
@@ -32,6 +30,10 @@ def serve(
 
     Without --root and --config: a repository of this user, made if need be, for this machine alone.
     """
+    # Half a second of libraries that no other command should pay for.
+    from ullage_agent.service.log import configure  # noqa: PLC0415
+    from ullage_agent.service.server import Server  # noqa: PLC0415
+
     configure()
     if root is None and config is None:
         own = _own_root()
@@ -74,6 +76,5 @@ def _own_root() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "ullage"
 
 
-def _say_where(server: Server) -> None:
-    for url in server.urls:
-        tell(f"serving on {url}")
+def _say_where(urls: dict[str, str]) -> None:
+    tell(f"serving on {urls['http']}")

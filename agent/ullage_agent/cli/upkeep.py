@@ -5,13 +5,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.table import Table
 
-from ullage_agent.cli.choice import Config, Json, Root, chosen_spec, opened
-from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.choice import Config, Json, Override, Root, chosen_spec, opened
+from ullage_agent.cli.exits import ExitCode, end_if_closed
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.output import bar, console, many, print_json, size, table, tell
+from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, tell
 from ullage_agent.engine.check import CheckReport
 from ullage_agent.engine.model import Action
 from ullage_agent.engine.reclaim.plan import Plan
@@ -170,12 +171,13 @@ def truncate(
             "--respect-threshold", help="Only under the conditions of spec.truncation, as the periodic task does."
         ),
     ] = False,
+    override: Override = False,
     root: Root = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Cut dead tails off resource claims that are still in use. Moves no bytes."""
-    with opened(ctx, root, config) as repository:
+    with opened(ctx, root, config, overrides_windows=override) as repository:
         plan = repository.reclamation.plan_truncation(eager=not respect_threshold)
         if dry_run:
             _print_plan(plan, as_json)
@@ -188,6 +190,7 @@ def truncate(
 
             report = repository.reclamation.execute(plan, on_progress=on_progress)
     _print_report(report, plan, as_json)
+    end_if_closed(report)
 
 
 def clean(
@@ -195,6 +198,7 @@ def clean(
     orphans: Annotated[
         bool, typer.Option("--orphans", help="Also take up content files that a crash left and nothing refers to.")
     ] = False,
+    override: Override = False,
     root: Root = None,
     config: Config = None,
     as_json: Json = False,
@@ -204,7 +208,7 @@ def clean(
     With the archive enabled, unused resource claims move there first and go when its retention is over, or when the
     volume is fuller than spec.archive.maxUsagePercentage.
     """
-    with opened(ctx, root, config) as repository:
+    with opened(ctx, root, config, overrides_windows=override) as repository:
         expired = repository.queues.expire()
         purged = repository.handles.purge()
         adopted = repository.reclamation.adopt_orphans() if orphans else 0
@@ -219,7 +223,10 @@ def clean(
     )
     if orphans:
         text = f"{many(adopted, 'orphan')} taken up; {text}"
+    if report.emergency:
+        say(f"{many(report.emergency, 'step')} ran without permission: a container is nearly full")
     _tell_or_print(document, text, as_json)
+    end_if_closed(report)
 
 
 def check(
@@ -323,7 +330,7 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
 
 
 def _step(step: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = step._asdict()
+    fields: dict[str, Any] = msgspec.structs.asdict(step)
     return fields | {"action": step.action.name.lower()}
 
 
@@ -333,6 +340,8 @@ def _print_report(report: Report, plan: Plan, as_json: bool) -> None:
         print_json(_report_document(report) | deferred)
         return
     tell(f"cut {many(report.done.get(Action.TRUNCATE, 0), 'dead tail')}: {size(report.freed_bytes)} given back")
+    if report.emergency:
+        say(f"{many(report.emergency, 'step')} ran without permission: a container is nearly full")
     if report.skipped:
         tell(f"{report.skipped:,} were overtaken by events and left alone")
     _tell_deferred(plan)
@@ -340,7 +349,13 @@ def _print_report(report: Report, plan: Plan, as_json: bool) -> None:
 
 def _report_document(report: Report) -> dict[str, Any]:
     done = {action.name.lower(): report.done.get(action, 0) for action in Action if action != Action.NONE}
-    return {"done": done, "freed_bytes": report.freed_bytes, "skipped": report.skipped}
+    return {
+        "done": done,
+        "freed_bytes": report.freed_bytes,
+        "skipped": report.skipped,
+        "refused": report.refused,
+        "emergency": report.emergency,
+    }
 
 
 def _tell_deferred(plan: Plan) -> None:

@@ -37,6 +37,11 @@ MANIFEST = "backup.json"
 CONTENT = "content"
 BACKUP_FORMAT = 1
 
+HOLE_BYTES = 64 << 10
+"""Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
+
+ZEROS = bytes(HOLE_BYTES)
+
 Progress = Callable[[int, int], None]
 
 
@@ -361,7 +366,10 @@ def restore(
 
 
 def copy_file(files: Files, source: str, target: str, length: int) -> int:
-    """Copy the first `length` bytes to a new, synced file; returns their CRC-32C. A leftover target is replaced."""
+    """Copy the first `length` bytes to a new, synced file; returns their CRC-32C. A leftover target is replaced.
+
+    What is zeros stays a hole, so that the copy of a punched file takes no more blocks than the file.
+    """
     if files.exists(target):
         files.unlink(target)
     try:
@@ -376,9 +384,14 @@ def copy_file(files: Files, source: str, target: str, length: int) -> int:
                 data = reading.read(min(COPY_BYTES, length - offset), offset)
                 if not data:
                     raise ContentMissing(f"{source} ends at {offset}, {length} bytes of it are in use")
-                writing.write(data, offset)
+                step = HOLE_BYTES if ZEROS in data else len(data)
+                for begin in range(0, len(data), step):
+                    piece = data[begin : begin + step]
+                    if piece != ZEROS:
+                        writing.write(piece, offset + begin)
                 crc = crc32c(data, crc)
                 offset += len(data)
+            writing.truncate(length)
             writing.sync()
         finally:
             writing.close()

@@ -123,6 +123,12 @@ class Files(Protocol):
         """An existing file."""
         ...
 
+    def open_descriptor(self, path: str) -> int:
+        """A descriptor for reading only, for the caller to pass to another process and to close. It is not shared with
+        anybody: whoever holds it can neither change the file nor disturb other readers.
+        """
+        ...
+
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> FileSize: ...
@@ -257,6 +263,9 @@ class OsFiles:
     def open(self, path: str, *, writable: bool = False) -> File:
         flags = os.O_RDWR if writable else os.O_RDONLY
         return OsFile(os.open(path, flags | os.O_CLOEXEC), path)
+
+    def open_descriptor(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)

@@ -87,6 +87,25 @@ class Leases:
             self._host.commit([renewed], creates=False)
         return renewed
 
+    def hold(self, id: bytes, resources: Iterable[int]) -> Lease:
+        """From now on the lease is on these resource claims; durable when it is returned. Those left out are given
+        back, with every descriptor of their files.
+
+        LeaseLost if it has ended; ClaimGone if nothing lives in one that is new to it; LeaseRefused for too many, and
+        for none: that would be a lease on a snapshot.
+        """
+        named = tuple(sorted(set(resources)))
+        if not 0 < len(named) <= RESOURCES_MAX:
+            raise LeaseRefused(f"a lease on {len(named)} resource claims: 1 to {RESOURCES_MAX} are allowed")
+        with self._lock:
+            lease = self.require(id)
+            if not lease.resources:
+                raise LeaseRefused(f"lease {format_uuid(id)} is on a snapshot: acquire another on resource claims")
+            fresh = set(named).difference(lease.resources)
+            held = msgspec.structs.replace(lease, resources=named)
+            self._host.commit([held], creates=bool(fresh), validate=lambda: self._require_live(fresh))
+        return held
+
     def release(self, id: bytes) -> None:
         """The holder is done, and has closed what it was handed. Nothing happens if the lease is gone."""
         with self._lock:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ullage_agent.contract import CompactionTrigger
-from ullage_agent.engine.reclaim.pacing import Ticket
 from ullage_agent.engine.repository import Repository
 
 EXPIRATION_FREQUENCY_SECONDS = 60.0
@@ -117,8 +116,8 @@ class Maintenance:
 
     def _compact(self) -> None:
         """As spec.compaction allows; `stop` takes the ticket back."""
-        ticket = Ticket(is_revoked=self._stop.is_set)
-        self._repository.reclamation.compactor.run(CompactionTrigger.PERIODIC, ticket)
+        reclamation = self._repository.reclamation
+        reclamation.compactor.run(CompactionTrigger.PERIODIC, reclamation.ticket(is_revoked=self._stop.is_set))
 
     def _purge(self) -> None:
         self._repository.handles.purge()

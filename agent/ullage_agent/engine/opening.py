@@ -7,6 +7,7 @@ a crash before it: no repository yet; the next init finds the partial and goes o
 
 import os
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -122,9 +123,23 @@ def read_identity(files: Files, root: str) -> RepositoryIdentity:
     return decode_header(read_file(files, path), RepositoryIdentity, path, msgspec.json.decode)
 
 
-def open_containers(
-    files: Files, spec: ContentRepositorySpec, identity: RepositoryIdentity
-) -> tuple[list[Container], RepositoryIdentity]:
+class Opened(NamedTuple):
+    """The spec's containers. `lost` are those that are not there, or another one's; `removed` those that the spec no
+    longer lists. Whether that may be the ledger must say (`holdings.py`).
+    """
+
+    containers: list[Container]
+    identity: RepositoryIdentity
+    lost: list[tuple[str, ForeignContainer]]
+    removed: list[str]
+
+    @property
+    def present(self) -> list[Container]:
+        lost = {name for name, _ in self.lost}
+        return [container for container in self.containers if container.name not in lost]
+
+
+def open_containers(files: Files, spec: ContentRepositorySpec, identity: RepositoryIdentity) -> Opened:
     """The containers, each proved to be the right one; new ones in the spec are appended to the repository."""
     root = spec.storage.host_path.path
     if spec.storage.sections != identity.sections:
@@ -134,22 +149,33 @@ def open_containers(
         )
     wanted = {container.name: container.sub_path for container in spec.storage.containers}
     for name, path in identity.containers.items():
-        if name not in wanted:
-            raise ForeignContainer(f"container {name} ({path}) of {root} is missing from spec.storage.containers")
-        if wanted[name] != path:
+        if wanted.get(name, path) != path:
             raise ForeignContainer(
                 f"container {name} of {root} lies at {path}; the spec says {wanted[name]}: it cannot move"
             )
     containers = containers_of(files, spec, identity)
+    lost = []
     for container in containers:
-        if container.name in identity.containers:
-            container.require_identity(identity.repository)
-        else:
+        if container.name not in identity.containers:
             container.create(identity.repository, FORMAT_VERSION)
-    if set(wanted) != set(identity.containers):
-        identity = msgspec.structs.replace(identity, containers=wanted)
-        replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
-    return containers, identity
+            continue
+        try:
+            container.require_identity(identity.repository)
+        except ForeignContainer as error:
+            lost.append((container.name, error))
+    known = identity.containers | wanted
+    if known != identity.containers:
+        identity = write_containers(files, root, identity, known)
+    return Opened(containers, identity, lost, [name for name in identity.containers if name not in wanted])
+
+
+def write_containers(
+    files: Files, root: str, identity: RepositoryIdentity, containers: dict[str, str]
+) -> RepositoryIdentity:
+    """Record, durably, which containers the repository has."""
+    identity = msgspec.structs.replace(identity, containers=containers)
+    replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
+    return identity
 
 
 def containers_of(files: Files, spec: ContentRepositorySpec, identity: RepositoryIdentity) -> list[Container]:
@@ -162,6 +188,7 @@ def containers_of(files: Files, spec: ContentRepositorySpec, identity: Repositor
             os.path.join(root, container.sub_path),
             None if container.capacity is None else int(container.capacity),
             identity.sections,
+            evacuates=container.evacuate,
         )
         for container in spec.storage.containers
     ]

@@ -5,9 +5,14 @@ snapshot, and files are sealed where they are synced to end. Content needs no sy
 checksums: a frame is not written before the content and the names that it speaks of are durable.
 
     content synced, name synced | frame written | killed | next start finds the frame: the content is on disk
+
+So what is read back guards against disks that did not do what they said, whose losses are in what was written last.
+All that no later frame proves is read, and of what is proved the newest: how long a start takes does not grow with the
+log's contents.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 from ullage_agent.engine.content.reader import ContentReader
 from ullage_agent.engine.content.store import ContentRepository, sealed_as_is
@@ -19,39 +24,33 @@ from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.model import Action, ContentClaim, FlowFile, Operation, Relocation, ResourceClaim, Update
 from ullage_agent.engine.runs import overlaps
 
+PROVED_OPERATIONS_MAX = 10_000
+PROVED_BYTES_MAX = 64 << 20
+"""How much is read back of what later frames prove: a tenth of a second, and more than a disk's cache holds of it."""
+
 
 class Recovery:
-    """Collects what the log replays, then proves it."""
+    """Collects the newest of what the log replays, then proves it."""
 
     def __init__(self, files: Files, ledger: Ledger, store: ContentRepository) -> None:
         self._files = files
         self._ledger = ledger
         self._store = store
-        self._claims: dict[tuple[int, int], ContentClaim] = {}
-        self._moved: set[int] = set()
+        self._newest: deque[tuple[Sequence[Operation], bool]] = deque()
+        self._operations = 0
 
-    def collect(self, operations: Sequence[Operation]) -> None:
-        """See one replayed transaction."""
-        for operation in operations:
-            claim: ContentClaim | None = None
-            if type(operation) is FlowFile:
-                claim = operation.claim
-            elif type(operation) is Update and operation.content is not None:
-                claim = operation.content.claim
-            elif type(operation) is Relocation:
-                self._moved.add(operation.source)
-            if claim is not None:
-                self._claims[claim.resource, claim.offset] = claim
+    def collect(self, operations: Sequence[Operation], is_proved: bool) -> None:
+        """See one replayed transaction; `is_proved`: a later frame says that it was durable."""
+        newest = self._newest
+        newest.append((operations, is_proved))
+        self._operations += len(operations)
+        while newest[0][1] and self._operations - len(newest[0][0]) >= PROVED_OPERATIONS_MAX:
+            self._operations -= len(newest.popleft()[0])
 
     def prove(self, reader: ContentReader) -> None:
         """Read the collected claims that are still live. RepositoryDamaged names the first that fails."""
         self._require_ledger()
-        for index in self._moved:
-            moved = self._ledger.entry(index)
-            if moved is not None:
-                self._claims.update(((index, claim.offset), claim) for claim in moved.live.values())
-        live = [claim for claim in self._claims.values() if self._is_live(claim)]
-        for claim in sorted(live, key=lambda claim: (claim.resource, claim.offset)):
+        for claim in sorted(self._wanted(), key=lambda claim: (claim.resource, claim.offset)):
             try:
                 reader.verify(claim)
             except (ContentMissing, ContentCorrupt, ContentReclaimed) as error:
@@ -61,6 +60,35 @@ class Recovery:
                     f"content that was acknowledged before the unclean end does not read back: {error}; restore the "
                     "file from a backup, or the log, if that has lost its end since the file was rewritten"
                 ) from error
+
+    def _wanted(self) -> list[ContentClaim]:
+        """The live claims to be read: of the newest transactions first, until there are enough that are proved."""
+        wanted: dict[tuple[int, int], ContentClaim] = {}
+        length = 0
+        while self._newest:
+            operations, is_proved = self._newest.pop()
+            if is_proved and length >= PROVED_BYTES_MAX:
+                break
+            for claim in self._claims_of(operations):
+                if (claim.resource, claim.offset) not in wanted and self._is_live(claim):
+                    wanted[claim.resource, claim.offset] = claim
+                    length += claim.length
+        self._newest.clear()
+        return list(wanted.values())
+
+    def _claims_of(self, operations: Sequence[Operation]) -> Iterator[ContentClaim]:
+        """What a transaction put somewhere: content that FlowFiles point at anew, or that a rewrite moved."""
+        for operation in operations:
+            if type(operation) is FlowFile:
+                if operation.claim is not None:
+                    yield operation.claim
+            elif type(operation) is Update:
+                if operation.content is not None and operation.content.claim is not None:
+                    yield operation.content.claim
+            elif type(operation) is Relocation:
+                moved = self._ledger.entry(operation.source)
+                if moved is not None:
+                    yield from moved.live.values()
 
     def seal_all(self) -> None:
         """Nothing is appended to after a restart: every open resource claim ends where its file ends.

@@ -24,15 +24,17 @@ from ullage_agent.engine.content.reader import ContentReader
 from ullage_agent.engine.content.reserve import Reserve
 from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.content.writer import ContentWriter
-from ullage_agent.engine.errors import BackPressure, DiskFull
+from ullage_agent.engine.errors import BackPressure, DiskFull, RepositoryDamaged
 from ullage_agent.engine.files import File, Files, OsFiles, is_disk_full
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.flowfile.swap import SwapFiles
 from ullage_agent.engine.handles import HandleStore
+from ullage_agent.engine.holdings import require_empty, require_present
 from ullage_agent.engine.leases import Leases
 from ullage_agent.engine.model import FlowFile, IndexCeiling, Operation
+from ullage_agent.engine.moment import Moment, take_moment
 from ullage_agent.engine.opening import (
     FLOWFILE,
     SWAP,
@@ -42,6 +44,7 @@ from ullage_agent.engine.opening import (
     open_containers,
     read_identity,
     require_snapshot,
+    write_containers,
 )
 from ullage_agent.engine.provenance.history import History
 from ullage_agent.engine.provenance.state import RecordedState
@@ -50,7 +53,7 @@ from ullage_agent.engine.reclaim.execute import charged_bytes
 from ullage_agent.engine.reclaim.reclamation import Reclamation
 from ullage_agent.engine.recovery import Recovery
 from ullage_agent.engine.session import ProcessSession
-from ullage_agent.engine.wal.loading import RestoreReport
+from ullage_agent.engine.wal.loading import RestoreReport, Watcher
 from ullage_agent.engine.wal.log import LogSettings, WriteAheadLog
 from ullage_agent.engine.wal.serde import MsgpackSerDe, SerDe
 
@@ -63,6 +66,9 @@ CONTENT_RESERVE_BYTES = 64 << 20
 
 class Repository:
     """An open repository. Thread-safe; sessions are not."""
+
+    on_commit: Callable[[float], None] = staticmethod(lambda _seconds: None)
+    """Gets how long each commit took, from its thread: to count."""
 
     def __init__(
         self,
@@ -79,9 +85,9 @@ class Repository:
         self.clock = clock
         self.files = files
         self.serde = serde
-        identity = read_identity(files, root)
-        containers, self.identity = open_containers(files, spec, identity)
-        require_snapshot(files, root, containers)
+        self._opened = open_containers(files, spec, read_identity(files, root))
+        self.identity, containers = self._opened.identity, self._opened.containers
+        require_snapshot(files, root, self._opened.present)
         self._lock: File | None = lock
         self._counters: dict[str, int] = {}
         self._counter_lock = threading.Lock()
@@ -241,6 +247,10 @@ class Repository:
             self._remove_retired_swaps(covered)
         self._grow_reserves()
 
+    def moment(self) -> Moment:
+        """Everything that was committed up to one durable transaction; see `moment.py`."""
+        return take_moment(self)
+
     def backup(self, destination: str, on_progress: Callable[[int, int], None] = lambda _d, _t: None) -> BackupReport:
         """Bring the backup in a directory up to date while sessions go on; see `Backup.write`."""
         return self._backup.write(destination, on_progress)
@@ -259,6 +269,7 @@ class Repository:
         self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None
     ) -> int:
         """One transaction, durable when this returns its id. Only removing work may spend the reserve."""
+        began = self.clock.monotonic()
         if creates:
             self._admit_new()
         try:
@@ -269,6 +280,7 @@ class Repository:
             self._spend_reserve()
             id = self.log.append(operations, self.clock.now_millis(), validate)
         self.log.wait_durable(id)
+        self.on_commit(self.clock.monotonic() - began)
         return id
 
     def new_writer(self) -> ContentWriter:
@@ -311,13 +323,15 @@ class Repository:
         recovery = Recovery(self.files, self.ledger, self.content)
 
         def before_serving(report: RestoreReport) -> None:
+            require_present(self.ledger, self.swap_files.read, self._opened.lost)
+            require_empty(self.ledger, self.swap_files.read, self._opened.removed)
             if not report.clean:
                 recovery.prove(self.reader)
                 recovery.seal_all()
 
         try:
             with _collector_paused():
-                self.restored = self.log.restore(before_serving, recovery.collect)
+                self.restored = self._load(before_serving, recovery.collect)
                 self.content.start_after(self.ledger.index_ceiling)
                 self._count_bytes()
                 self.handles.restore(self.queues.restore())
@@ -330,11 +344,29 @@ class Repository:
             if seals := recovery.seals():
                 self._commit_removing(seals)
             self._grow_reserves()
+            self._forget_containers()
         except BaseException:
             self.log.close()
             self.content.close()
             self.provenance.close()
             raise
+
+    def _load(self, before_serving: Callable[[RestoreReport], None], on_replayed: Watcher) -> RestoreReport:
+        """The log, read back. Where that fails beside a lost container, the container is told: its volume may hold
+        more than content.
+        """
+        try:
+            return self.log.restore(before_serving, on_replayed)
+        except RepositoryDamaged as error:
+            if self._opened.lost:
+                raise self._opened.lost[0][1] from error
+            raise
+
+    def _forget_containers(self) -> None:
+        """Those that the spec no longer lists, and that hold nothing."""
+        if self._opened.removed:
+            kept = {name: path for name, path in self.identity.containers.items() if name in self.content.containers}
+            self.identity = write_containers(self.files, self.root, self.identity, kept)
 
     def _count_bytes(self) -> None:
         for entry in self.ledger.entries():

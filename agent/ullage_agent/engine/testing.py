@@ -104,6 +104,9 @@ class CrashFiles:
         self.look("open", path)
         return CrashFile(self, self._find(path), path)
 
+    def open_descriptor(self, path: str) -> int:
+        raise OSError(errno.EOPNOTSUPP, "files in memory have no descriptors", path)
+
     def exists(self, path: str) -> bool:
         self.look("exists", path)
         return path in self._names or path in self._directories

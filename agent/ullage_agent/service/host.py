@@ -16,6 +16,7 @@ from ullage_agent.engine.files import Files
 from ullage_agent.engine.maintenance import Maintenance
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.errors import ReloadRefused
+from ullage_agent.windows import Calendar
 
 LIVE: Final = (
     "archive",
@@ -68,6 +69,10 @@ class Host:
         return self._repository
 
     @property
+    def is_open(self) -> bool:
+        return self._repository is not None
+
+    @property
     def is_ready(self) -> bool:
         """Whether commits can succeed: open, and not stopped by a failure."""
         return self._repository is not None and self._repository.log.is_running
@@ -88,6 +93,7 @@ class Host:
                 Repository.initialize(self.spec, self._files, self.clock)
                 repository = Repository.open(self.spec, self._files, self.clock)
             self._repository = repository
+            repository.reclamation.permission = Calendar(self.spec.maintenance).permission
             self._maintain(repository)
 
     def reload(self, document: ContentRepository) -> tuple[str, ...]:
@@ -104,6 +110,8 @@ class Host:
                     self._repository.adopt(document.spec)
                 except SessionMisuse as error:
                     raise ReloadRefused(f"{error}; nothing of the new settings was applied") from error
+                if document.spec.maintenance != self.spec.maintenance:  # it takes back what the old windows granted
+                    self._repository.reclamation.permission = Calendar(document.spec.maintenance).permission
                 self._end_maintenance()
                 self._maintain(self._repository)
             self.document = document

@@ -71,6 +71,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     runs_kept: int = 20
     """Runs of reclamation that are remembered."""
 
+    socket_connections: int = 256
+    """Connections of the Unix socket; each has a thread, and holds at most a frame."""
+
+    socket_files: int = 256
+    """Descriptors that one connection's client may hold: many programs may open 1,024 in all."""
+
+    flight_calls: int = 32
+    """Calls and streams of Arrow Flight at work; each holds a few batches."""
+
     stop_seconds: float = 30.0
     """What a graceful stop waits for requests under way; then they are cut off, and nothing acknowledged is lost."""
 

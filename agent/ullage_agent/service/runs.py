@@ -11,24 +11,19 @@ from typing import Final
 import msgspec
 
 from ullage_agent.contract import MaintenanceOperation
-from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.model import Action, format_uuid, new_uuids
-from ullage_agent.engine.reclaim.pacing import ALL_ACTIONS, Ticket
+from ullage_agent.engine.model import format_uuid, new_uuids
+from ullage_agent.engine.reclaim.pacing import Ticket
+from ullage_agent.engine.reclaim.permission import OPERATIONS, Permission, without_windows
 from ullage_agent.engine.reclaim.plan import Plan
 from ullage_agent.engine.reclaim.report import Report
+from ullage_agent.metrics import Metrics
 from ullage_agent.service.errors import NotFound, RunUnderWay, WindowClosed
 from ullage_agent.service.host import Host
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.log import logger
 from ullage_agent.windows import Calendar, Verdict
 
-ACTIONS: Final[dict[MaintenanceOperation, frozenset[Action]]] = {
-    MaintenanceOperation.DELETE: frozenset({Action.DELETE, Action.ARCHIVE}),
-    MaintenanceOperation.TRUNCATE: frozenset({Action.TRUNCATE}),
-    MaintenanceOperation.PUNCH: frozenset({Action.PUNCH}),
-    MaintenanceOperation.REWRITE: frozenset({Action.REWRITE}),
-}
-"""What each word of the contract allows. Archiving goes with Delete."""
+NOT_ASKED: Final = Permission(is_granted=False, reason="it was not asked for")
 
 OVERRIDE: Final = "the windows were overridden"
 
@@ -68,8 +63,9 @@ class Run:
 class Runs:
     """The last runs of a service, the present one included. Thread-safe."""
 
-    def __init__(self, host: Host, limits: Limits) -> None:
+    def __init__(self, host: Host, limits: Limits, metrics: Metrics) -> None:
         self._host = host
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._runs: deque[Run] = deque(maxlen=limits.runs_kept)
         self._thread: threading.Thread | None = None
@@ -90,6 +86,7 @@ class Runs:
             run = Run(owner, wish, self._host.clock.now_millis(), "")
             ticket = self._ticket(run)
             if wish.overrides_windows:
+                self._metrics.count("window_overrides_total")
                 self._audit.warning("windows overridden", owner=owner, run=run.id, operations=list(wish.operations))
             self._runs.append(run)
             self._thread = threading.Thread(target=self._carry_out, args=(run, ticket), name="ullage-run", daemon=True)
@@ -115,32 +112,29 @@ class Runs:
             self._thread.join()
 
     def _ticket(self, run: Run) -> Ticket:
-        wish = run.wish
-        wanted = frozenset[Action]().union(*(ACTIONS[operation] for operation in wish.operations))
-        if wish.overrides_windows:
-            run.reason = OVERRIDE
-            return Ticket(wanted, is_revoked=run.stop.is_set)
-        now = self._host.clock.now_millis()
-        calendar = Calendar(self._host.spec.maintenance)
-        granted = calendar.ticket(wish.operations, now, self._free_percentage())
-        if not granted.operations:
+        """What is permitted now of what was asked for; WindowClosed if that is nothing."""
+        wish, clock = run.wish, self._host.clock
+        maintenance, now = self._host.spec.maintenance, clock.now_millis()
+        calendar = Calendar(maintenance)
+        permission = without_windows(maintenance) if wish.overrides_windows else calendar.permission
+        permissions = {
+            action: permission(operation, now) if operation in wish.operations else NOT_ASKED
+            for action, operation in OPERATIONS.items()
+        }
+        granted = self._host.repository.reclamation.permission
+        ticket = Ticket(
+            permissions,
+            is_revoked=lambda: run.stop.is_set() or self._host.repository.reclamation.permission is not granted,
+        )
+        wanted = [action for action, operation in OPERATIONS.items() if operation in wish.operations]
+        if refusal := self._host.repository.reclamation.refusal(wanted, ticket):
             opens = [calendar.verdict(operation, now).opens_millis for operation in wish.operations]
             raise WindowClosed(
-                f"{granted.reason}. Whoever has the verb reclaim may override the windows",
+                f"{refusal}. Whoever has the verb reclaim may override the windows; what is paused stays paused",
                 min((each for each in opens if each is not None), default=None),
             )
-        run.reason = granted.reason
-        allowed = frozenset[Action]().union(*(ACTIONS[operation] for operation in granted.operations))
-        return Ticket(
-            allowed & ALL_ACTIONS,
-            until_monotonic=_monotonic(self._host.clock, granted.not_after_millis),
-            is_revoked=run.stop.is_set,
-            reason=granted.reason,
-        )
-
-    def _free_percentage(self) -> float:
-        survey = self._host.repository.reclamation.survey()
-        return min(100.0 - container.usage.percentage for container in survey.containers)
+        run.reason = OVERRIDE if wish.overrides_windows else calendar.verdict(wish.operations[0], now).reason
+        return ticket
 
     def _carry_out(self, run: Run, ticket: Ticket) -> None:
         compactor = self._host.repository.reclamation.compactor
@@ -156,8 +150,6 @@ class Runs:
             run.error = error
             self._log.error("run failed", run=run.id, owner=run.owner, exc_info=error)
         finally:
+            outcome = "failed" if run.error else "stopped" if run.stop.is_set() else "done"
+            self._metrics.count("runs_total", outcome)
             run.ended_millis = self._host.clock.now_millis()
-
-
-def _monotonic(clock: Clock, millis: int | None) -> float | None:
-    return None if millis is None else clock.monotonic() + (millis - clock.now_millis()) / 1000

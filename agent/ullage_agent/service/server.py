@@ -13,21 +13,26 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final
 
 import msgspec
 import uvicorn
 
 from ullage_agent.contract import ContentRepository, ContractError
+from ullage_agent.metrics import Metrics
 from ullage_agent.service.access import Authenticator
+from ullage_agent.service.bulk import Bulk
 from ullage_agent.service.errors import CannotListen, ReloadRefused
 from ullage_agent.service.host import Host
 from ullage_agent.service.http.app import make_app
 from ullage_agent.service.http.protocol import guarded
+from ullage_agent.service.http.scrape import Scrape
 from ullage_agent.service.http.served import Served
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.listening import Listening, authenticator_of, listening_of
 from ullage_agent.service.log import logger
+from ullage_agent.service.metering import Meter, TimedFiles
 from ullage_agent.service.tls import Certificate
 
 LOOK_SECONDS: Final = 2.0
@@ -51,8 +56,9 @@ class Server:
         node: str = "",
         limits: Limits = DEFAULTS,
         makes: bool = False,
-        on_ready: Callable[["Server"], None] = lambda _: None,
+        on_ready: Callable[[dict[str, str]], None] = lambda _: None,
     ) -> None:
+        """`on_ready` gets the URLs, by `http`, `metrics`, `flight` and `socket`, once they are answered."""
         self._read = read
         self._makes = makes
         self._on_ready = on_ready
@@ -60,8 +66,11 @@ class Server:
         self._document = read()
         self.node = node or socket.gethostname()
         self.limits = _within_descriptors(limits)
-        self.host = Host(self._document, on_failure=self._maintenance_failed)
-        self.urls: list[str] = []
+        self.metrics = Metrics()
+        self.host = Host(self._document, files=TimedFiles(self.metrics), on_failure=self._maintenance_failed)
+        self._meter = Meter(self.host, self.metrics, self.node)
+        self.urls: dict[str, str] = {}
+        self.bulk: Bulk | None = None
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_problem = ""
@@ -79,48 +88,66 @@ class Server:
     async def _run(self) -> None:
         listening = listening_of(self.host.spec)
         authenticator = authenticator_of(self.host.document, self.host.clock, self._token_problem)
-        sock = _bound(listening.address, listening.http_port)
-        try:
+        with ExitStack() as bound:
+            sockets = {"http": bound.enter_context(_bound(listening.address, listening.http_port))}
+            if listening.metrics_port is not None:
+                sockets["metrics"] = bound.enter_context(_bound(listening.address, listening.metrics_port))
             self._certificate = None if listening.tls is None else Certificate(listening.tls)
             await asyncio.to_thread(self.host.start, makes=self._makes)
             try:
-                await self._serve(listening, authenticator, sock)
+                self._meter.attach()
+                await self._serve(listening, authenticator, sockets)
             finally:
                 await asyncio.to_thread(self.host.stop)
-        finally:
-            sock.close()
 
-    async def _serve(self, listening: Listening, authenticator: Authenticator, sock: socket.socket) -> None:
-        served = Served(self.host, authenticator, self.limits, self.node)
-        loop = asyncio.get_running_loop()
-        reload = asyncio.Event()
-        self._loop = loop
-        if threading.current_thread() is threading.main_thread():  # only it gets signals
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._asked_to_stop)
-            loop.add_signal_handler(signal.SIGHUP, reload.set)
-        server = uvicorn.Server(self._config(served))
-        serving = asyncio.create_task(_serve_without_signals(server, sock))
+    async def _serve(
+        self, listening: Listening, authenticator: Authenticator, sockets: dict[str, socket.socket]
+    ) -> None:
+        served = Served(self.host, authenticator, self.limits, self.node, self.metrics)
+        self.bulk = await asyncio.to_thread(
+            Bulk, self.host.repository, authenticator, self.limits, listening, self.node, served.runs.all
+        )
+        guard = make_app(served)
+        self._meter.sessions = lambda: len(served.sessions)
+        self._meter.requests_under_way = lambda: guard.under_way
+        apps = {"http": guard, "metrics": Scrape(self.metrics, authenticator if listening.asks_for_metrics else None)}
+        servers = [(uvicorn.Server(self._config(apps[name])), sock) for name, sock in sockets.items()]
+        reload = self._heed_signals()
+        serving = [asyncio.create_task(_serve_without_signals(server, sock)) for server, sock in servers]
         watching = asyncio.create_task(self._watch(served, reload))
+        stopped = asyncio.create_task(self._stop.wait())
         try:
-            while not server.started and not serving.done():
-                await asyncio.wait([serving], timeout=0.01)
-            self.urls = [f"{listening.scheme}://{_host_text(listening.address)}:{sock.getsockname()[1]}/"]
-            self._log.info("serving", url=self.urls[0], node=self.node, root=self.host.spec.storage.host_path.path)
-            self._on_ready(self)
-            await asyncio.wait([asyncio.create_task(self._stop.wait()), serving], return_when=asyncio.FIRST_COMPLETED)
+            while not all(server.started for server, _ in servers) and not any(task.done() for task in serving):
+                await asyncio.wait(serving, timeout=0.01)
+            self.urls = {name: _url(listening, sock) for name, sock in sockets.items()} | self.bulk.urls
+            self._log.info("serving", **self.urls, node=self.node, root=self.host.spec.storage.host_path.path)
+            self._on_ready(self.urls)
+            await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
         finally:
             served.is_stopping = True
             watching.cancel()
-            server.should_exit = True
-            await serving
+            stopped.cancel()
+            for server, _ in servers:
+                server.should_exit = True
+            await asyncio.gather(*serving)
+            await asyncio.to_thread(self.bulk.stop)
             await asyncio.to_thread(served.close)
             self._log.info("stopped")
 
-    def _config(self, served: Served) -> uvicorn.Config:
+    def _heed_signals(self) -> asyncio.Event:
+        """SIGTERM and SIGINT end, SIGHUP sets the event that is returned. Only the main thread gets signals."""
+        reload = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._asked_to_stop)
+            self._loop.add_signal_handler(signal.SIGHUP, reload.set)
+        return reload
+
+    def _config(self, app: Any) -> uvicorn.Config:
         certificate = self._certificate
         return uvicorn.Config(
-            make_app(served),
+            app,
             http=guarded(self.limits),
             ws="none",
             lifespan="off",
@@ -185,6 +212,7 @@ class Server:
         self._stop.set()
 
     def _maintenance_failed(self, task: str, error: Exception) -> None:
+        self.metrics.count("maintenance_failures_total", task)
         self._log.error("maintenance failed", task=task, exc_info=error)
 
     def _token_problem(self, problem: str) -> None:
@@ -194,6 +222,10 @@ class Server:
 async def _serve_without_signals(server: uvicorn.Server, sock: socket.socket) -> None:
     """Uvicorn would take the signals for itself."""
     await server._serve([sock])  # noqa: SLF001 - `serve` differs by just that
+
+
+def _url(listening: Listening, sock: socket.socket) -> str:
+    return f"{listening.scheme}://{_host_text(listening.address)}:{sock.getsockname()[1]}/"
 
 
 def _bound(address: str, port: int) -> socket.socket:

@@ -1,14 +1,21 @@
 """Where content goes: containers, sections, resource claims."""
 
+from collections import Counter
 from pathlib import Path
 
-from tests.support import Workshop, content_sizes, put_all
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, content_sizes, drain, put_all
 from ullage_agent.contract import Container, Quantity
+from ullage_agent.engine.content.indexes import Indexes
 from ullage_agent.engine.model import ContentClaim, FlowFile, Lifetime, ResourceClaim
 from ullage_agent.engine.repository import Repository
 
 TWO = (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2"))
 KB = 1024
+
+
+def files_below(path: Path) -> list[Path]:
+    return [file for file in path.glob("c1/*/*-*") if file.is_file()]
 
 
 def claim_of(record: FlowFile) -> ContentClaim:
@@ -34,7 +41,7 @@ def test_files_are_striped_round_robin_over_containers(workshop: Workshop) -> No
 
 
 def test_files_lie_in_the_section_of_their_index_modulo_1024(workshop: Workshop) -> None:
-    """1,030 files fill all 1,024 sections, and the 1,025th shares one with the first."""
+    """Sixteen in a row share a section, so that one sync makes their names durable; all sections come in turn."""
     repository = workshop.make(claims={"max_batch_file": Quantity(10), "max_appendable_size": Quantity(1)})
 
     put_all(repository, "q", [b"0123456789"] * 1_030)
@@ -42,7 +49,70 @@ def test_files_lie_in_the_section_of_their_index_modulo_1024(workshop: Workshop)
     places = [Path(name).parts for name in content_sizes(workshop.path)]
     assert len(places) == 1_030
     assert all(int(section) == int(name.split("-")[1]) % 1024 for _, section, name in places)
-    assert {int(section) for _, section, _ in places} == set(range(1024))
+    in_section = Counter(int(section) for _, section, _ in places)
+    assert in_section == dict.fromkeys(range(1, 65), 16) | {65: 6}
+
+
+def test_a_section_comes_again_after_all_the_others(workshop: Workshop) -> None:
+    """Indexes are used once; a block of them fills every section alike."""
+    used = [0]
+    indexes = Indexes(4, used.append)
+
+    taken = [index for _ in range(3_000) for index in indexes.take(3)]
+
+    assert len(set(taken)) == len(taken)
+    assert max(taken) <= used[-1]
+    assert used == [0, *(4_096 * number for number in range(1, len(used)))]
+    assert Counter(index % 4 for index in taken[: taken.index(4_097)]) == dict.fromkeys(range(4), 1_024)
+
+
+def test_files_are_made_ahead_where_many_are_needed(workshop: Workshop) -> None:
+    """Their names are synced together: sixteen sessions with a file each cost one sync of a directory."""
+    files = FailingFiles()
+    repository = workshop.make(files, claims={"max_flow_files": 1})
+    for _ in range(16):
+        put_all(repository, "q", [b"x"])
+    before = files.count("sync_directory", "*/c1/*"), files.count("create", "*/c1/*")
+
+    for _ in range(32):
+        put_all(repository, "q", [b"x"])
+
+    assert (files.count("sync_directory", "*/c1/*") - before[0], files.count("create", "*/c1/*") - before[1]) == (2, 32)
+
+
+def test_files_made_ahead_go_with_a_close(workshop: Workshop) -> None:
+    """A repository that is closed holds the files that its records name, and no others."""
+    repository = workshop.make(claims={"max_flow_files": 1})
+    for lifetime in Lifetime:
+        for _ in range(10):
+            with repository.session() as session:
+                session.write(record := session.create(), b"x", lifetime)
+                session.transfer(record, "q")
+                session.commit()
+    assert len(files_below(workshop.path)) > 30
+    assert not repository.reclamation.survey(orphans=True).orphans
+
+    workshop.close()
+
+    assert len(files_below(workshop.path)) == 30
+
+
+def test_files_made_ahead_are_orphans_after_a_crash(workshop: Workshop) -> None:
+    """They are few and empty, a start leaves them alone, and whoever adopts orphans gets rid of them."""
+    repository = workshop.make(claims={"max_flow_files": 1})
+    for _ in range(10):
+        put_all(repository, "q", [b"x"])
+    ahead = len(files_below(workshop.path)) - 10
+    assert 0 < ahead < 16
+
+    repository = workshop.crash()
+
+    orphans = repository.reclamation.survey(orphans=True).orphans
+    assert [orphan.length for orphan in orphans] == [0] * ahead
+    assert repository.reclamation.adopt_orphans() == ahead
+    repository.reclamation.clean()
+    assert len(content_sizes(workshop.path)) == 10
+    assert len(drain(repository, "q")) == 10
 
 
 def test_a_file_is_appended_to_until_max_appendable_size(workshop: Workshop) -> None:

@@ -14,7 +14,8 @@ from ullage_agent.engine.errors import SessionMisuse
 from ullage_agent.engine.files import DiskUsage, OsFiles
 from ullage_agent.engine.model import Action
 from ullage_agent.engine.reclaim import policies
-from ullage_agent.engine.reclaim.pacing import NO_TICKET, Ticket, TokenBucket
+from ullage_agent.engine.reclaim.pacing import Ticket, TokenBucket
+from ullage_agent.engine.reclaim.permission import OPERATIONS, Permission
 from ullage_agent.engine.reclaim.policies import Candidate, CompactAll, StatsBased, load_policy
 from ullage_agent.engine.reclaim.survey import ResourceFigures
 from ullage_agent.engine.repository import Repository
@@ -174,7 +175,11 @@ def test_without_a_ticket_only_an_emergency_frees_space(
     compactor = repository.reclamation.compactor
     plan = compactor.plan()
 
-    report = compactor.execute(plan, NO_TICKET)
+    closed = Permission(is_granted=False, reason="no window is open")
+    floor = closed._replace(emergency_free_percentage=5)
+    permissions = {action: floor if action in (Action.DELETE, Action.TRUNCATE) else closed for action in OPERATIONS}
+
+    report = compactor.execute(plan, Ticket(permissions))
 
     assert {step.action for step in plan.steps} == {Action.DELETE, Action.TRUNCATE, Action.REWRITE}
     assert report.emergency == emergency

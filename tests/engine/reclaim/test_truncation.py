@@ -155,7 +155,7 @@ def test_pressure_mode_waits_for_an_empty_archive_and_the_threshold_and_loses_no
     put_all(repository, "live", [b"l" * (30 * MB)])
     put_all(repository, "archived", [b"a" * MB])
     drain(repository, "archived")
-    repository.reclamation.execute(plan_release(repository.reclamation.survey(), repository.spec.archive))
+    repository.reclamation.execute(plan_release(repository.reclamation.survey().resources, repository.spec.archive))
     archived = repository.reclamation.truncate().freed_bytes
     repository.reclamation.clean()
     freed = repository.reclamation.truncate().freed_bytes

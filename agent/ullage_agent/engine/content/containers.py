@@ -38,17 +38,28 @@ class Usage(NamedTuple):
     def percentage(self) -> float:
         return 100.0 * self.used_bytes / self.total_bytes if self.total_bytes else 100.0
 
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.total_bytes - self.used_bytes)
+
+    @property
+    def free_percentage(self) -> float:
+        return max(0.0, 100.0 - self.percentage)
+
 
 class Container:
     """One directory. `bytes_used` is what the repository's content files take here, archived ones included."""
 
-    def __init__(self, files: Files, name: str, path: str, capacity: int | None, sections: int) -> None:
+    def __init__(
+        self, files: Files, name: str, path: str, capacity: int | None, sections: int, *, evacuates: bool = False
+    ) -> None:
         self.name = name
+        self.evacuates = evacuates
         self.path = path
         self.capacity = capacity
         self.failure: BaseException | None = None
         self._files = files
-        self._sections = sections
+        self.sections = sections
         self._known: set[str] = set()
         self._lock = threading.Lock()
         self._directory_lock = threading.Lock()
@@ -88,7 +99,7 @@ class Container:
             )
 
     def section_directory(self, claim: ResourceClaim) -> str:
-        return os.path.join(self.path, str(claim.index % self._sections))
+        return os.path.join(self.path, str(claim.index % self.sections))
 
     def claim_at(self, path: str) -> ResourceClaim | None:
         """The resource claim that a content file of this container would be, by its name; None for anything else."""

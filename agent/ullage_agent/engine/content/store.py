@@ -3,26 +3,33 @@
 A resource claim belongs to one session from `take` until that session's outcome: nobody else appends to it, so that a
 failed sync concerns one session only. Given back below the limits it is appended to later (`maxAppendableSize`,
 `maxFlowFiles`); otherwise it is sealed, and nothing is ever appended again. After a restart all are sealed.
+
+Where files are needed again and again, the next ones are made ahead, empty: up to 16 of a container and a lifetime
+class, whose names one sync of their directory makes durable. No record names them; a close removes them, and after a
+crash they are orphans of no length.
+
+    16 created, directory synced | content, file synced, frame | content, file synced, frame | ...
 """
 
 import os
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from typing import TypeVar
 
 import msgspec
 
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.containers import Container, choose
+from ullage_agent.engine.content.indexes import RUN, Indexes
 from ullage_agent.engine.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, RepositoryDamaged
 from ullage_agent.engine.files import File, Files, is_disk_full
 from ullage_agent.engine.model import Lifetime, ResourceClaim
 
-INDEX_BLOCK = 4_096
-"""Indexes reserved by one transaction: rarely enough to cost nothing, few enough that a crash wastes next to none."""
+T = TypeVar("T")
 
 OPEN_FILES_MAX = 256
 """Descriptors kept open for reading."""
@@ -90,17 +97,16 @@ class ContentRepository:
     ) -> None:
         self.containers = {container.name: container for container in containers}
         self.limits = spec.claims
-        self._order = list(containers)
+        self._order = [container for container in containers if not container.evacuates]
         self._files = files
         self._clock = clock
         self._back_pressure = spec.archive.backpressure_percentage
-        self._reserve_indexes = reserve_indexes
+        self._indexes = Indexes(containers[0].sections, reserve_indexes)
         self._lock = threading.Lock()
-        self._index_lock = threading.Lock()
-        self._next_index = 1
-        self._index_ceiling = 0
         self._turn = count(1)
         self._pool: dict[int, list[WritableClaim]] = {lifetime: [] for lifetime in Lifetime}
+        self._spares: defaultdict[tuple[str, int], list[WritableClaim]] = defaultdict(list)
+        self._made: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._active: dict[int, WritableClaim] = {}
         self._unsealed: list[ResourceClaim] = []
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
@@ -118,8 +124,7 @@ class ContentRepository:
     def start_after(self, ceiling: int) -> None:
         """Indexes up to `ceiling` may have been used before."""
         self.inherited_ceiling = ceiling
-        self._next_index = ceiling + 1
-        self._index_ceiling = ceiling
+        self._indexes.start_after(ceiling)
 
     def take(self, lifetime: Lifetime, length: int = 0) -> WritableClaim:
         """A resource claim to append to, in a container whose quota has `length` bytes left.
@@ -143,8 +148,17 @@ class ContentRepository:
         """A fresh file for what a rewrite keeps: never in the pool, so that no fresh write joins it. DiskFull if there
         is no room for its name. To be given back with `close_output`.
         """
-        claim = ResourceClaim(self._take_index(), container.name, created_millis, lifetime)
+        claim = ResourceClaim(self._indexes.take()[0], container.name, created_millis, lifetime)
         return self._open_new(claim, container)
+
+    def target_of(self, source: Container, length: int) -> Container | None:
+        """Where an output of so many bytes goes: beside its sources, or away from a container that is to be emptied, to
+        the one with most room; None if none admits it.
+        """
+        if not source.evacuates:
+            return source
+        fit = [one for one in choose(self._order, 0) if self._admits(one) and one.has_room_for(length)]
+        return max(fit, key=lambda one: one.usage().free_bytes, default=None)
 
     def close_output(self, writable: WritableClaim, *, committed: bool) -> None:
         """Close an output. Without a commit nothing names it, and it is removed."""
@@ -194,7 +208,7 @@ class ContentRepository:
             return [writable.claim for writable in self._active.values()]
 
     def retire_idle(self) -> None:
-        """Close the pool's files; registered ones are sealed by `take_seals`, unused ones vanish."""
+        """Close the pool's files; registered ones are sealed by `take_seals`, unused and spare ones vanish."""
         for writable in self._empty_pool():
             self._end(writable)
 
@@ -209,6 +223,18 @@ class ContentRepository:
                 opened.users -= 1
                 if opened.is_doomed and opened.users == 0:
                     opened.file.close()
+
+    def open_descriptor(self, claim: ResourceClaim) -> int:
+        """A read-only descriptor of the resource claim's file, to be passed on and closed; ContentMissing.
+
+        Whoever passes it has a lease that says so (`holds_files`): else the file may be changed in place under its
+        reader.
+        """
+        container = self.container_of(claim)
+        try:
+            return self._anywhere(container, claim, self._files.open_descriptor)
+        except FileNotFoundError as error:
+            raise _missing(claim, container) from error
 
     def forget(self, index: int) -> None:
         """The file is gone: no descriptor is kept that would hold its blocks."""
@@ -280,10 +306,53 @@ class ContentRepository:
         return None
 
     def _create(self, lifetime: Lifetime, length: int) -> WritableClaim:
+        """A new file; once there have been some, one that was made ahead."""
         container = self._next_container(length)
-        return self._open_new(
-            ResourceClaim(self._take_index(), container.name, self._clock.now_millis(), lifetime), container
-        )
+        kind = container.name, lifetime
+        with self._lock:
+            if self._spares[kind]:
+                return self._spares[kind].pop()
+            count = min(max(1, self._made[kind]), RUN)
+        made = self._make(container, lifetime, count)
+        with self._lock:
+            self._made[kind] += len(made)
+            self._spares[kind] += made[1:]
+        return made[0]
+
+    def _make(self, container: Container, lifetime: Lifetime, count: int) -> list[WritableClaim]:
+        """Up to `count` new files. Of a single one the writer syncs the name, after the bytes: that costs less."""
+        millis = self._clock.now_millis()
+        made: list[WritableClaim] = []
+        try:
+            for index in self._indexes.take(count):
+                claim = ResourceClaim(index, container.name, millis, lifetime)
+                try:
+                    made.append(self._open_new(claim, container))
+                except (DiskFull, ContentWriteFailed):
+                    if not made:
+                        raise
+                    break  # whoever needs the next one is told, if it still fails then
+            if len(made) > 1:
+                self._sync_names(container, made)
+        except BaseException:
+            for writable in made:
+                self._end(writable)
+            raise
+        return made
+
+    def _sync_names(self, container: Container, made: Sequence[WritableClaim]) -> None:
+        """They lie in one directory."""
+        directory = os.path.dirname(made[0].path)
+        try:
+            self._files.sync_directory(directory)
+        except OSError as error:
+            container.failure = error  # as where a writer syncs
+            raise ContentWriteFailed(
+                f"{directory} could not be synced ({error}): container {container.name} stops writing until the "
+                "repository is reopened"
+            ) from error
+        for writable in made:
+            writable.name_synced = True
 
     def _open_new(self, claim: ResourceClaim, container: Container) -> WritableClaim:
         path = container.live_path(claim)
@@ -310,17 +379,6 @@ class ContentRepository:
             if admitted:
                 figures = ", ".join(f"{c.name} {c.bytes_used} of {c.capacity}" for c in admitted)
                 raise DiskFull(f"no container's capacity has room for {length} bytes more (used: {figures})")
-
-    def _take_index(self) -> int:
-        """An index that was never used, whatever the clock and the crashes did: ceilings go through the log first."""
-        with self._index_lock:
-            if self._next_index > self._index_ceiling:
-                ceiling = self._next_index + INDEX_BLOCK - 1
-                self._reserve_indexes(ceiling)
-                self._index_ceiling = ceiling
-            index = self._next_index
-            self._next_index += 1
-            return index
 
     def _end(self, writable: WritableClaim, *, is_recorded: bool = False) -> None:
         """Close a file that is never appended to again. `is_recorded`: a transaction holds its seal."""
@@ -364,8 +422,9 @@ class ContentRepository:
 
     def _empty_pool(self) -> list[WritableClaim]:
         with self._lock:
-            idle = [writable for pool in self._pool.values() for writable in pool]
-            for pool in self._pool.values():
+            pools = [*self._pool.values(), *self._spares.values()]
+            idle = [writable for pool in pools for writable in pool]
+            for pool in pools:
                 pool.clear()
             return idle
 
@@ -379,11 +438,9 @@ class ContentRepository:
             forgotten = self._forgotten
         container = self.container_of(claim)
         try:
-            file = self._open_anywhere(container, claim)
+            file = self._anywhere(container, claim, self._files.open)
         except FileNotFoundError as error:
-            raise ContentMissing(
-                f"resource claim {claim.index} is missing: {container.live_path(claim)} does not exist"
-            ) from error
+            raise _missing(claim, container) from error
         with self._open_lock:
             opened = self._open.get(claim.index)
             if opened is not None:
@@ -399,12 +456,12 @@ class ContentRepository:
             opened.users += 1
             return opened
 
-    def _open_anywhere(self, container: Container, claim: ResourceClaim) -> File:
+    def _anywhere(self, container: Container, claim: ResourceClaim, opening: Callable[[str], T]) -> T:
         """Open the live path, else the archived one: the file may move between the two at any time."""
         try:
-            return self._files.open(container.live_path(claim))
+            return opening(container.live_path(claim))
         except FileNotFoundError:
-            return self._files.open(container.archive_path(claim))
+            return opening(container.archive_path(claim))
 
 
 class _OpenFile:
@@ -421,6 +478,10 @@ class _OpenFile:
         self.is_doomed = True
         if self.users == 0:
             self.file.close()
+
+
+def _missing(claim: ResourceClaim, container: Container) -> ContentMissing:
+    return ContentMissing(f"resource claim {claim.index} is missing: {container.live_path(claim)} does not exist")
 
 
 def _sealed(writable: WritableClaim) -> ResourceClaim:

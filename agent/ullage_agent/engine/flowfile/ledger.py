@@ -46,6 +46,9 @@ from ullage_agent.engine.model import (
 )
 from ullage_agent.engine.runs import end_of_moves, unpack_runs
 
+_REFERRING = frozenset({Update, Delete, SwapOut, SwapIn, SwapDrop})
+"""Operations on what exists already."""
+
 
 class SwapContent(NamedTuple):
     """What a swap file holds: the records, and the block CRCs of their large claims."""
@@ -110,6 +113,8 @@ class Ledger:
 
         A caller's mistake then fails one commit; written to the log, it would fail every start from then on.
         """
+        if _REFERRING.isdisjoint(map(type, operations)):
+            return
         with self.lock:
             for operation in operations:
                 kind = type(operation)

@@ -48,40 +48,47 @@ def plan_compaction(survey: Survey, spec: ContentRepositorySpec, wish: Wish) -> 
     closed, notes = _guards(survey, spec, wish)
     steps: list[Step] = []
     if Action.DELETE in wish.actions:
-        steps += plan_release(survey, spec.archive).steps
-    candidates: list[Candidate] = []
+        steps += plan_release(survey.resources, spec.archive, survey.evacuated).steps
+    evacuated = survey.evacuated
+    free = [figures for figures in survey.resources if figures.resource not in wish.leased]
+    staying = [f for f in free if f.container not in evacuated and _is_eligible(f, survey, spec)]
+    cuts, punches = _in_place(staying, spec, wish, closed)
+    rewrites: list[Step] = []
+    more: list[str] = []
+    if Action.REWRITE in wish.actions:
+        freed = {index: cut.frees_bytes for index, cut in cuts.items()}
+        candidates = [
+            Candidate(figures, figures.allocated_bytes - freed.get(figures.resource, 0))
+            for figures in staying
+            if figures.container not in closed
+        ]
+        chosen = _choose(candidates, punches, survey, spec, wish)
+        rewrites, more = _rewrites(_groups(chosen, spec, survey.millis), spec, wish)
+        leaving = [Candidate(f, f.allocated_bytes) for f in free if f.container in evacuated and _is_movable(f)]
+        rewrites += _evacuations(_groups(leaving, spec, survey.millis), first=len(candidates) + 1)
+    rewritten = {step.resource for step in rewrites}
+    steps += [cut for index, cut in cuts.items() if index not in rewritten]
+    # A file that is cut has another generation then: its holes come with the next plan.
+    steps += [punch for index, punch in punches.items() if index not in rewritten and index not in cuts]
+    return Plan((*steps, *rewrites), reason="; ".join(more), notes=(*notes, *_notes(survey, wish)))
+
+
+def _in_place(
+    staying: Iterable[ResourceFigures], spec: ContentRepositorySpec, wish: Wish, closed: Collection[str]
+) -> tuple[dict[int, Step], dict[int, Step]]:
+    """Tails to cut and holes to punch, by resource claim: they copy nothing."""
+    cuts: dict[int, Step] = {}
     punches: dict[int, Step] = {}
-    for figures in survey.resources:
-        if not _is_eligible(figures, survey, spec) or figures.resource in wish.leased:
+    for figures in staying:
+        if figures.resource in wish.unchangeable:
             continue
-        rest = figures.allocated_bytes
-        in_place = frozenset() if figures.resource in wish.unchangeable else wish.actions
-        if Action.TRUNCATE in in_place and has_dead_tail(figures, candidate_bytes_min(spec.claims)):
-            cut = _cut(figures)
-            steps.append(cut)
-            rest -= cut.frees_bytes
-        if Action.PUNCH in in_place and figures.container not in (*wish.unpunchable, *closed):
+        if Action.TRUNCATE in wish.actions and has_dead_tail(figures, candidate_bytes_min(spec.claims)):
+            cuts[figures.resource] = _cut(figures)
+        if Action.PUNCH in wish.actions and figures.container not in (*wish.unpunchable, *closed):
             punch = _punch(figures, spec)
             if punch is not None:
                 punches[figures.resource] = punch
-        if figures.container not in closed:
-            candidates.append(Candidate(figures, rest))
-    chosen = _choose(candidates, punches, survey, spec, wish) if Action.REWRITE in wish.actions else []
-    groups = _groups(chosen, spec, survey.millis)
-    rewrites, more = _rewrites(groups, spec, wish)
-    rewritten = {step.resource for step in rewrites}
-    cut_too = {step.resource for step in steps if step.action == Action.TRUNCATE}
-    steps = [step for step in steps if step.action != Action.TRUNCATE or step.resource not in rewritten]
-    # A file that is cut has another generation then: its holes come with the next plan.
-    steps += [punch for index, punch in punches.items() if index not in rewritten and index not in cut_too]
-    leased = sum(1 for figures in survey.resources if figures.resource in wish.leased and figures.dead_bytes)
-    if leased:
-        notes.append(f"{leased} resource claims with dead bytes wait for leases")
-    notes += [
-        f"the filesystem of container {name} cannot punch holes: what that would free is rewritten"
-        for name in sorted(wish.unpunchable)
-    ]
-    return Plan((*steps, *rewrites), reason="; ".join(more), notes=tuple(notes))
+    return cuts, punches
 
 
 def worth_a_look(survey: Survey, spec: ContentRepositorySpec) -> list[int]:
@@ -89,19 +96,48 @@ def worth_a_look(survey: Survey, spec: ContentRepositorySpec) -> list[int]:
     if not spec.compaction.punch.enabled:
         return []
     least = spec.compaction.punch.min_run
-    return [f.resource for f in survey.resources if _is_eligible(f, survey, spec) and f.dead_bytes >= least]
+    evacuated = survey.evacuated
+    return [
+        figures.resource
+        for figures in survey.resources
+        if figures.dead_bytes >= least and figures.container not in evacuated and _is_eligible(figures, survey, spec)
+    ]
 
 
-def _is_eligible(figures: ResourceFigures, survey: Survey, spec: ContentRepositorySpec) -> bool:
+def _is_movable(figures: ResourceFigures) -> bool:
+    """Whether it is a file with something in it that a rewrite could take elsewhere."""
     return (
         figures.is_sealed
         and not figures.is_free
         and not figures.has_intent
         and not figures.archived_millis
         and not figures.output
-        and figures.dead_bytes > 0
-        and retention_is_over(figures, spec, survey.millis)
     )
+
+
+def _is_eligible(figures: ResourceFigures, survey: Survey, spec: ContentRepositorySpec) -> bool:
+    return _is_movable(figures) and figures.dead_bytes > 0 and retention_is_over(figures, spec, survey.millis)
+
+
+def _notes(survey: Survey, wish: Wish) -> list[str]:
+    """What waits and why, and how far the containers are that are to be emptied."""
+    notes = []
+    leased = sum(1 for figures in survey.resources if figures.resource in wish.leased and figures.dead_bytes)
+    if leased:
+        notes.append(f"{leased} resource claims with dead bytes wait for leases")
+    notes += [
+        f"the filesystem of container {name} cannot punch holes: what that would free is rewritten"
+        for name in sorted(wish.unpunchable)
+    ]
+    for container in survey.containers:
+        if container.evacuates and container.records:
+            notes.append(
+                f"container {container.name} is evacuated: {container.records} resource claims with "
+                f"{container.disk_bytes + container.tombstone_bytes + container.archived_bytes} bytes are left"
+            )
+        elif container.evacuates:
+            notes.append(f"container {container.name} is empty and may be removed from spec.storage.containers")
+    return notes
 
 
 def _guards(survey: Survey, spec: ContentRepositorySpec, wish: Wish) -> tuple[set[str], list[str]]:
@@ -206,6 +242,11 @@ def _rewrites(
         freed[name] = freed.get(name, 0) + gain
         steps += _steps_of(group, number, gain)
     return steps, reasons
+
+
+def _evacuations(groups: Iterable[Sequence[Candidate]], first: int) -> list[Step]:
+    """Everything that lives leaves, whether it pays or not."""
+    return [step for number, group in enumerate(groups, first) for step in _steps_of(group, number, _gain(group))]
 
 
 def _gain(group: Sequence[Candidate]) -> int:

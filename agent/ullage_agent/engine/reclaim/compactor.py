@@ -9,10 +9,12 @@ and leaves alone what is in other hands.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
+
+import msgspec
 
 from ullage_agent.contract import CompactionTrigger, ContentRepositorySpec
 from ullage_agent.engine.clock import Clock
@@ -34,6 +36,9 @@ from ullage_agent.engine.reclaim.survey import Survey
 HEAVY = frozenset({Action.PUNCH, Action.REWRITE})
 """What only compaction does."""
 
+NAME = "compact"
+"""Of its runs, where they are reported."""
+
 Progress = Callable[[int, int], None]
 """Gets steps done, and bytes given back so far."""
 
@@ -53,6 +58,18 @@ class Host(Protocol):
         ticket: Ticket | None = None,
     ) -> Report:
         """Carry out the steps that move no bytes."""
+        ...
+
+    def ticket(self, until_monotonic: float | None = None, is_revoked: Callable[[], bool] = ...) -> Ticket:
+        """What is permitted now."""
+        ...
+
+    def refusal(self, actions: Iterable[Action], ticket: Ticket) -> str:
+        """Why nothing of this may begin; empty if something may."""
+        ...
+
+    def tell(self, name: str, report: Report) -> Report:
+        """Pass on what a run did."""
         ...
 
 
@@ -120,12 +137,13 @@ class Compactor:
     ) -> Report:
         """Run a plan once: what moves no bytes first, then the rewrites. Stops between actions when the ticket ends.
 
-        `bytes_per_second` replaces the setting; 0: no limit.
+        Without a ticket, what is permitted now. `bytes_per_second` replaces the setting; 0: no limit.
         """
-        ticket = ticket or Ticket()
+        ticket = ticket or self._host.ticket()
         rate = int(self._spec.compaction.bytes_per_second) if bytes_per_second is None else bytes_per_second
         with self._heavy_lock:
-            return self._execute(plan, ticket, rate, on_progress)
+            report = self._execute(plan, ticket, rate, on_progress)
+        return self._host.tell(NAME, report)
 
     def _execute(self, plan: Plan, ticket: Ticket, rate: int, on_progress: Progress | None) -> Report:
         began = self._clock.monotonic()
@@ -139,7 +157,6 @@ class Compactor:
                 runs = [pool.submit(self._run_disk, groups, ticket, rate, progress) for groups in disks]
                 for run in runs:
                     progress.add(run.result())
-        report.is_stopped = bool(report.left) and ticket.is_over(self._clock)
         report.seconds = self._clock.monotonic() - began
         return report
 
@@ -150,8 +167,10 @@ class Compactor:
             return Report()
         if trigger == CompactionTrigger.ADMIN:
             return self.execute(self.plan(), ticket)
-        # Deleting and truncating have tasks and settings of their own.
-        return self.execute(self.plan(keeps_guards=True, actions=HEAVY), ticket)
+        ticket = ticket or self._host.ticket()
+        if refusal := self._host.refusal(HEAVY, ticket):
+            return self._host.tell(NAME, Report(refusal=refusal))
+        return self.execute(self.plan(keeps_guards=True, actions=self._permitted(ticket)), ticket)
 
     def relieve(self) -> None:
         """Writers wait for room, and cleaning was not enough: punch and rewrite until they need not."""
@@ -162,8 +181,11 @@ class Compactor:
             return  # a run is under way, and frees what it can
         try:
             end = self._clock.monotonic() + BACK_PRESSURE_WAIT_SECONDS
-            ticket = Ticket(until_monotonic=end, is_revoked=self._content.has_room)
-            self._execute(self.plan(actions=HEAVY), ticket, int(settings.bytes_per_second), None)
+            ticket = self._host.ticket(end, self._content.has_room)
+            actions = self._permitted(ticket)
+            if actions:
+                report = self._execute(self.plan(actions=actions), ticket, int(settings.bytes_per_second), None)
+                self._host.tell(NAME, report)
         finally:
             self._heavy_lock.release()
 
@@ -172,6 +194,14 @@ class Compactor:
         """Nothing is punched or rewritten while this lasts; a run that is under way ends first."""
         with self._heavy_lock:
             yield
+
+    def _permitted(self, ticket: Ticket) -> frozenset[Action]:
+        """What only compaction does, deleting and truncating having tasks and settings of their own."""
+        return frozenset(action for action in HEAVY if not ticket.refusal(action, self._clock))
+
+    def leased(self, survey: Survey) -> frozenset[int]:
+        """Files that leases keep from being rewritten."""
+        return self._leased(survey, Action.REWRITE)
 
     def _leased(self, survey: Survey, action: Action) -> frozenset[int]:
         """Files that leases keep from being changed so."""
@@ -200,7 +230,7 @@ class Compactor:
                 anatomy = self._anatomist.examine_if_known(figures.resource)
                 if anatomy is not None:
                     runs = tuple(anatomy.dead_runs(figures.length, figures.holes))
-                    resources.append(figures._replace(dead_runs=runs))
+                    resources.append(msgspec.structs.replace(figures, dead_runs=runs))
                     continue
             resources.append(figures)
         return survey._replace(resources=tuple(resources))

@@ -24,7 +24,7 @@ from ullage_agent.engine.flowfile.placement import births, end_in_use, is_unused
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.model import Action, Operation, ResourceClaim, ResourceClaimGone
 from ullage_agent.engine.reclaim.anatomy import Anatomist, Anatomy, covers
-from ullage_agent.engine.reclaim.pacing import ALWAYS, Ticket
+from ullage_agent.engine.reclaim.pacing import Ticket
 from ullage_agent.engine.reclaim.plan import Plan, Step
 from ullage_agent.engine.reclaim.report import Left, Report
 from ullage_agent.engine.runs import Run, allocated_bytes, merged, pack_runs, total, unpack_runs, whole_blocks
@@ -70,7 +70,6 @@ class Executor:
         self._anatomist = anatomist
         self._commit = commit
         self._clock = clock
-        self.is_emergency: Callable[[str], bool] = lambda _: False
 
     def execute(
         self,
@@ -150,11 +149,15 @@ class Executor:
     def _allowed(self, steps: Sequence[Step], ticket: Ticket, report: Report) -> list[Step]:
         """The steps that may be taken now: with the ticket, or without it because their container is nearly full."""
         allowed: list[Step] = []
+        refusals = {action: ticket.refusal(action, self._clock) for action in {step.action for step in steps}}
+        free = {name: self._store.containers[name].usage().free_percentage for name in {s.container for s in steps}}
         for step in steps:
-            refusal = ticket.refusal(step.action, self._clock)
-            if refusal and step.action in ALWAYS and self.is_emergency(step.container):
+            refusal = refusals[step.action]
+            if refusal and ticket.is_emergency(step.action, free[step.container]):
                 report.emergency += 1
             elif refusal:
+                report.refused += ticket.is_refused(step.action)
+                report.is_stopped |= not ticket.is_refused(step.action)
                 report.left.append(Left(step.action, step.resource, step.container, refusal))
                 continue
             allowed.append(step)
@@ -304,10 +307,19 @@ class Executor:
             self._files.unlink(path)
         self._store.forget(intent.index)
         is_moved = intent.intent == Action.REWRITE
-        operations: list[Operation] = [_done(intent, length=0)] if is_moved else self._forgotten(intent)
+        operations: list[Operation] = [self._moved(intent)] if is_moved else self._forgotten(intent)
         freed_bytes = allocated_bytes(intent.length, intent.holes)
         directories = self._existing(os.path.dirname(path))
         return _Result(intent, operations, freed_bytes, charged_bytes(intent), directories)
+
+    def _moved(self, intent: ResourceClaim) -> ResourceClaim:
+        """What stays of a record whose bytes lie in an output: an address, in the container of the output."""
+        with self._ledger.lock:
+            entry = self._ledger.entry(intent.index)
+            relocation = entry.relocation if entry is not None else None
+            output = self._ledger.entry(relocation.output) if relocation is not None else None
+        done = _done(intent, length=0)
+        return done if output is None else msgspec.structs.replace(done, container=output.claim.container)
 
     def _forgotten(self, intent: ResourceClaim) -> list[Operation]:
         """The end of a record: with it go those of resource claims whose bytes were moved here, none of them in use."""

@@ -1,10 +1,11 @@
 """How fast reclamation may move bytes, and how long it may go on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.model import Action
+from ullage_agent.engine.reclaim.permission import Permission
 
 BURST_SECONDS = 0.25
 """What may be moved at once after a pause: enough that sleeps are few, little enough that nobody waits behind it."""
@@ -12,9 +13,7 @@ BURST_SECONDS = 0.25
 SLEEP_SECONDS_MAX = 1.0
 """A pause is cut into such pieces, so that a run that is to stop does."""
 
-ALL_ACTIONS = frozenset(Action) - {Action.NONE}
-ALWAYS = frozenset({Action.TRUNCATE, Action.DELETE, Action.ARCHIVE})
-"""What moves no bytes, and so may run without a ticket where a container is nearly full."""
+GRANTED = Permission()
 
 
 class TokenBucket:
@@ -48,25 +47,35 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Permission for one run: which actions, until when (monotonic seconds), unless it is taken back before.
-
-    `reason` says why what it does not allow is not allowed. The default permits everything.
+    """Leave for one run: what was permitted of each action when it began (everything, where nothing is said), and for
+    the whole run an end (monotonic seconds) and a way to take it back.
     """
 
-    actions: frozenset[Action] = ALL_ACTIONS
+    permissions: Mapping[Action, Permission] = field(default_factory=dict)
     until_monotonic: float | None = None
     is_revoked: Callable[[], bool] = field(default=lambda: False)
-    reason: str = "the ticket does not allow it"
 
     def refusal(self, action: Action, clock: Clock) -> str:
         """Why this action may not begin now; empty if it may."""
-        if action not in self.actions:
-            return self.reason
-        return "the ticket ended" if self.is_over(clock) else ""
+        permission = self.permissions.get(action, GRANTED)
+        if not permission.is_granted:
+            return permission.reason
+        return "the ticket ended" if self.is_over(clock, action) else ""
 
-    def is_over(self, clock: Clock) -> bool:
-        """Whether the run must stop."""
-        return self.is_revoked() or (self.until_monotonic is not None and clock.monotonic() >= self.until_monotonic)
+    def is_refused(self, action: Action) -> bool:
+        """Whether it was not permitted from the beginning on."""
+        return not self.permissions.get(action, GRANTED).is_granted
 
+    def is_emergency(self, action: Action, free_percentage: float) -> bool:
+        """Whether so little is free that the action may be taken all the same."""
+        floor = self.permissions.get(action, GRANTED).emergency_free_percentage
+        return free_percentage < floor and not self.is_revoked()
 
-NO_TICKET = Ticket(frozenset(), reason="no window is open")
+    def is_over(self, clock: Clock, action: Action) -> bool:
+        """Whether a run must stop before its next such action."""
+        until_millis = self.permissions.get(action, GRANTED).until_millis
+        return (
+            self.is_revoked()
+            or (self.until_monotonic is not None and clock.monotonic() >= self.until_monotonic)
+            or (until_millis is not None and clock.now_millis() >= until_millis)
+        )

@@ -8,8 +8,10 @@ and restarts cannot be forgotten.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
+
+import msgspec
 
 from ullage_agent.contract import Archive, Claims, ContentRepositorySpec, TruncationMode
 from ullage_agent.engine.model import Action, ContentClaim
@@ -17,7 +19,7 @@ from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures
 from ullage_agent.engine.runs import Run
 
 
-class Step(NamedTuple):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One action on one resource claim, valid only for its `generation`. `length` is what truncation leaves, `holes` is
     what punching takes. Rewrites of one `group` share an output; each copies `copies_bytes`.
     """
@@ -62,25 +64,26 @@ def is_truncation_candidate(claim: ContentClaim, claims: Claims) -> bool:
     return claim.offset > 0 and claim.length > candidate_bytes_min(claims)
 
 
-def plan_release(survey: Survey, archive: Archive) -> Plan:
-    """Resource claims that nothing needs: into the archive, or away.
+def plan_release(
+    resources: Iterable[ResourceFigures], archive: Archive, evacuated: Collection[str] = frozenset()
+) -> Plan:
+    """Resource claims that nothing needs: into the archive, or away. Nothing is archived in containers that are
+    `evacuated`.
 
     One whose bytes a rewrite has moved has no file to archive: its record stays as long as the archive may be asked for
     these bytes, and goes with the output that holds them.
     """
-    action = Action.ARCHIVE if archive.enabled else Action.DELETE
-    return Plan(
-        tuple(
-            Step(action, figures.resource, figures.container, figures.generation, 0, _freed(action, figures))
-            for figures in survey.resources
-            if figures.is_free and figures.is_sealed and not figures.has_intent and not figures.archived_millis
-            if not (figures.output and archive.enabled)
-        )
-    )
-
-
-def _freed(action: Action, figures: ResourceFigures) -> int:
-    return figures.allocated_bytes if action == Action.DELETE else 0
+    steps = []
+    for figures in resources:
+        if not (figures.is_free and figures.is_sealed) or figures.has_intent or figures.archived_millis:
+            continue
+        is_archived = archive.enabled and figures.container not in evacuated
+        if figures.output and is_archived:
+            continue
+        action = Action.ARCHIVE if is_archived else Action.DELETE
+        freed = 0 if is_archived else figures.allocated_bytes
+        steps.append(Step(action, figures.resource, figures.container, figures.generation, 0, freed))
+    return Plan(tuple(steps))
 
 
 def oldest_archived(survey: Survey, container: str, limit: int) -> list[ResourceFigures]:
@@ -96,14 +99,18 @@ def oldest_archived(survey: Survey, container: str, limit: int) -> list[Resource
 def plan_archive_cleaning(
     oldest: Iterable[ResourceFigures], containers: Iterable[ContainerFigures], archive: Archive, millis: int
 ) -> Plan:
-    """Archived content whose retention has passed, and beyond that the oldest while a container is too full."""
+    """Archived content whose retention has passed, and beyond that the oldest while a container is too full; all of it
+    where a container is emptied.
+    """
+    containers = tuple(containers)
+    evacuated = {container.name for container in containers if container.evacuates}
     excess = {
         container.name: container.usage.used_bytes - container.usage.total_bytes * archive.max_usage_percentage // 100
         for container in containers
     }
     steps = []
     for figures in oldest:
-        is_over = figures.archived_millis + archive.max_retention_period <= millis
+        is_over = figures.archived_millis + archive.max_retention_period <= millis or figures.container in evacuated
         if (is_over or excess.get(figures.container, 0) > 0) and figures.is_free:
             steps.append(
                 Step(Action.DELETE, figures.resource, figures.container, figures.generation, 0, figures.allocated_bytes)

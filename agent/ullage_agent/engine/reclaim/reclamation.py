@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import msgspec
 
@@ -17,12 +18,13 @@ from ullage_agent.engine.content.containers import ARCHIVE
 from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.ledger import Ledger, SwapContent
-from ullage_agent.engine.model import FlowFile, ResourceClaim
+from ullage_agent.engine.model import Action, FlowFile, ResourceClaim
 from ullage_agent.engine.reclaim.anatomy import Anatomist
 from ullage_agent.engine.reclaim.compactor import Compactor
 from ullage_agent.engine.reclaim.execute import Executor, charged_bytes
 from ullage_agent.engine.reclaim.orphans import Orphan, find_orphans, make_durable
 from ullage_agent.engine.reclaim.pacing import Ticket
+from ullage_agent.engine.reclaim.permission import OPERATIONS, default_permission
 from ullage_agent.engine.reclaim.plan import (
     Plan,
     Step,
@@ -32,9 +34,12 @@ from ullage_agent.engine.reclaim.plan import (
     plan_truncation,
 )
 from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.reclaim.survey import ResourceFigures, Survey, take_survey
+from ullage_agent.engine.reclaim.survey import ResourceFigures, Survey, figures_of, take_survey
 from ullage_agent.engine.runs import Run
 from ullage_agent.engine.wal.log import WriteAheadLog
+
+CLEANING_SLICE = 10_000
+"""Resource claims looked at together: to forget figures of all of them at once would stop all threads."""
 
 ADOPTION_SLICE = 1_000
 """Orphans one transaction adopts."""
@@ -42,9 +47,8 @@ ADOPTION_SLICE = 1_000
 OLDEST_MAX = 10_000
 """Archived resource claims remembered as next to go, as in NiFi; beyond that the ledger is asked again."""
 
-
-EMERGENCY_FREE_PERCENTAGE = 5
-"""With less of a container free, resource claims are deleted and tails cut whether or not a ticket allows it."""
+RELEASING = (Action.DELETE, Action.ARCHIVE)
+"""What cleaning does."""
 
 
 class Reclamation:
@@ -71,13 +75,17 @@ class Reclamation:
         self._log = log
         anatomist = self._anatomist = Anatomist(ledger, read_swap)
         self._executor = Executor(files, ledger, content, anatomist, commit, clock)
-        self._executor.is_emergency = self._is_nearly_full
         self.compactor = Compactor(self, files, ledger, content, anatomist, self._executor, commit, clock, spec)
         self._run_lock = threading.Lock()
         self.oldest_max = oldest_max
         self._oldest: dict[str, list[ResourceFigures]] = {}
         self._is_derived = False
-        self.emergency_free_percentage = EMERGENCY_FREE_PERCENTAGE
+        self.permission = default_permission(spec.maintenance)
+        """Asked when a run begins (`permission.py`)."""
+        self.on_report: Callable[[str, Report], None] = lambda _name, _report: None
+        """Gets the name of each run (clean, truncate, compact, reclaim) and what it did, from its thread: to log and
+        to count. `report.emergency` is above 0 where a nearly full disk overruled the windows.
+        """
         self.tombstones: Callable[[], Iterable[FlowFile]] = tuple
 
     def adopt(self, spec: ContentRepositorySpec) -> None:
@@ -108,6 +116,26 @@ class Reclamation:
             self._begin()
             return plan_truncation(self.survey(), self._spec, eager=eager)
 
+    def ticket(self, until_monotonic: float | None = None, is_revoked: Callable[[], bool] = lambda: False) -> Ticket:
+        """What is permitted now, for one run; taken back when `permission` changes."""
+        permission, millis = self.permission, self._clock.now_millis()
+        permissions = {action: permission(operation, millis) for action, operation in OPERATIONS.items()}
+        return Ticket(permissions, until_monotonic, lambda: is_revoked() or self.permission is not permission)
+
+    def refusal(self, actions: Iterable[Action], ticket: Ticket) -> str:
+        """Why nothing of this may begin, on no container; empty if something may."""
+        actions = tuple(actions)
+        refusals = [ticket.refusal(action, self._clock) for action in actions]
+        free = [container.usage().free_percentage for container in self._content.containers.values()]
+        if not all(refusals) or any(ticket.is_emergency(action, min(free)) for action in actions):
+            return ""
+        return "; ".join(dict.fromkeys(refusals))
+
+    def tell(self, name: str, report: Report) -> Report:
+        """Hand a report to who watches, and return it."""
+        self.on_report(name, report)
+        return report
+
     def execute(
         self,
         plan: Plan,
@@ -115,7 +143,11 @@ class Reclamation:
         on_progress: Callable[[int, int], None] | None = None,
         ticket: Ticket | None = None,
     ) -> Report:
-        """Carry out the steps of a plan that move no bytes; `compactor.execute` also does the rewrites."""
+        """Carry out the steps of a plan that move no bytes; `compactor.execute` also does the rewrites.
+
+        Without a ticket, what is permitted now.
+        """
+        ticket = ticket or self.ticket()
         with self._run_lock:
             report = self._begin()
             report.merge(self._executor.execute(plan, should_stop, on_progress, ticket))
@@ -123,13 +155,17 @@ class Reclamation:
 
     def clean(self) -> Report:
         """Move free resource claims to the archive (or delete them), and delete what the archive no longer keeps."""
+        ticket = self.ticket()
         with self._run_lock:
-            return self._clean()
+            report = self._clean(ticket)
+        return self.tell("clean", report)
 
     def truncate(self) -> Report:
         """One run of the truncation task: what died durably since the last one, and what was deferred."""
+        ticket = self.ticket()
         with self._run_lock:
-            return self._truncate()
+            report = self._truncate(ticket)
+        return self.tell("truncate", report)
 
     def adopt_orphans(self) -> int:
         """Take up files that a crash left without a record, as resource claims without claimants; returns how many.
@@ -171,10 +207,12 @@ class Reclamation:
         if not self._run_lock.acquire(blocking=False):
             return
         try:
-            self._clean()
-            self._truncate()
+            ticket = self.ticket()
+            reports = ("clean", self._clean(ticket)), ("truncate", self._truncate(ticket))
         finally:
             self._run_lock.release()
+        for name, report in reports:
+            self.tell(name, report)
         self.compactor.relieve()
 
     def resume(self, intents: list[ResourceClaim]) -> Report:
@@ -183,11 +221,6 @@ class Reclamation:
         if intents:
             self._executor.finish(intents, report)
         return report
-
-    def _is_nearly_full(self, container: str) -> bool:
-        """Below the emergency floor what moves no bytes needs no ticket."""
-        usage = self._content.containers[container].usage()
-        return 100 - usage.percentage < self.emergency_free_percentage
 
     def _commit_seals(self) -> None:
         """Make seals of files that a failed or rolled back session left behind durable."""
@@ -215,13 +248,18 @@ class Reclamation:
         self._commit_seals()
         return report
 
-    def _clean(self) -> Report:
+    def _clean(self, ticket: Ticket) -> Report:
+        if refusal := self.refusal(RELEASING, ticket):
+            return Report(refusal=refusal)
         report = self._begin()
-        report.merge(self._executor.execute(plan_release(self.survey(), self._spec.archive)))
-        self._clean_archive(report)
+        evacuated = {name for name, container in self._content.containers.items() if container.evacuates}
+        figures = figures_of(self._ledger, self._content.open_lengths())
+        while some := list(islice(figures, CLEANING_SLICE)):
+            report.merge(self._executor.execute(plan_release(some, self._spec.archive, evacuated), ticket=ticket))
+        self._clean_archive(report, ticket)
         return report
 
-    def _clean_archive(self, report: Report) -> None:
+    def _clean_archive(self, report: Report, ticket: Ticket) -> None:
         """Delete by retention and usage, over and over as long as all of the oldest ones went."""
         while True:
             survey = self.survey()
@@ -238,24 +276,26 @@ class Reclamation:
                 steps.extend(plan.steps)
                 self._oldest[container.name] = [figures for figures in oldest if figures.resource not in going]
                 is_exhausted |= bool(going) and not self._oldest[container.name]
-            done = self._executor.execute(Plan(tuple(steps)))
+            done = self._executor.execute(Plan(tuple(steps)), ticket=ticket)
             report.merge(done)
             if not is_exhausted or not done.done:
                 return
 
-    def _truncate(self) -> Report:
+    def _truncate(self, ticket: Ticket) -> Report:
+        if refusal := self.refusal([Action.TRUNCATE], ticket):
+            return Report(refusal=refusal)
         report = self._begin()
         try:
             candidates = self._take_candidates()
             survey = self.survey()
             plan = plan_truncation(survey, self._spec, candidates=candidates)
-            done = self._executor.execute(plan)
+            done = self._executor.execute(plan, ticket=ticket)
         except BaseException:
             # What was taken is not lost: the next run looks at everything, as the first one does.
             self._is_derived = False
             raise
         report.merge(done)
-        kept = [step.resource for step in (*plan.deferred, *(plan.steps if done.skipped else ()))]
+        kept = [step.resource for step in (*plan.deferred, *(plan.steps if done.skipped or done.left else ()))]
         # What is still written may end below a dead tail; nothing says so again when it is sealed.
         kept += [figures.resource for figures in survey.resources if not figures.is_sealed and figures.dead_tail_bytes]
         self._keep_candidates(kept)

@@ -30,10 +30,17 @@ class Report:
     read_bytes: int = 0
     seconds: float = 0.0
     skipped: int = 0
+    refused: int = 0
+    refusal: str = ""
     emergency: int = 0
     is_stopped: bool = False
     left: list[Left] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing was done because nothing was permitted."""
+        return not self.done and (bool(self.refusal) or self.refused > 0)
 
     def add(self, action: Action, freed_bytes: int) -> None:
         self.done[action] = self.done.get(action, 0) + 1
@@ -47,6 +54,8 @@ class Report:
         self.copied_bytes += other.copied_bytes
         self.read_bytes += other.read_bytes
         self.skipped += other.skipped
+        self.refused += other.refused
+        self.refusal = self.refusal or other.refusal
         self.emergency += other.emergency
         self.is_stopped |= other.is_stopped
         self.left += other.left

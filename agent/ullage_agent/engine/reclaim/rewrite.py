@@ -12,7 +12,7 @@ forget the pages afterwards, so that it evicts nobody's.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -103,6 +103,8 @@ class Rewriter:
         refusal = ticket.refusal(Action.REWRITE, self._clock)
         if refusal:
             _left(rewrite.report, group, refusal)
+            rewrite.report.refused = len(group) if ticket.is_refused(Action.REWRITE) else 0
+            rewrite.report.is_stopped = not ticket.is_refused(Action.REWRITE)
             return rewrite
         try:
             self._choose(group, rewrite)
@@ -182,9 +184,9 @@ class Rewriter:
         sources, report = rewrite.sources, rewrite.report
         rewrite.sources = []
         steps = [source.step for source in sources]
-        container = self._store.container_of(sources[0].claim)
         needed = sum(allocated_bytes(source.anatomy.live_bytes) + FS_BLOCK_BYTES for source in sources)
-        if not self._make_room(container, needed):
+        container = self._store.target_of(self._store.container_of(sources[0].claim), needed)
+        if container is None or not self._make_room(container, needed):
             _left(report, steps, f"no room for an output of {needed} bytes")
             return
         created_millis = max(source.claim.created_millis for source in sources)
@@ -195,6 +197,7 @@ class Rewriter:
             writer = OutputWriter(output, large_claim, window_bytes, ticket, bucket, report)
             rewrite.sources = self._copy(sources, writer, report)
         except Revoked:
+            report.is_stopped = True
             _left(report, steps, "the run was stopped")
         except (DiskFull, OSError) as error:
             if isinstance(error, OSError) and not is_disk_full(error):
@@ -315,6 +318,7 @@ class Rewriter:
                 moves = source.moves.get(birth)
                 if moves:
                     operations.append(Relocation(birth, claim.index, pack_moves(sorted(moves))))
+                    operations += self._following(birth, source, claim.container)
                 elif birth != source.claim.index and self._ledger.entry(birth) is not None:
                     operations.append(ResourceClaimGone(birth))
             # With claims of its own it stays, as where they were born; an output has none, and goes.
@@ -328,6 +332,14 @@ class Rewriter:
             )
             intents.append(intent)
         return [*operations, *intents], intents
+
+    def _following(self, birth: int, source: Source, container: str) -> Iterator[Operation]:
+        """Records of what was moved before name the container of their bytes, so that one that is emptied is named by
+        none. The source's own follows when its file is gone (`Executor._delete`).
+        """
+        entry = self._ledger.entry(birth)
+        if birth != source.claim.index and entry is not None and entry.claim.container != container:
+            yield msgspec.structs.replace(entry.claim, container=container, generation=entry.claim.generation + 1)
 
 
 def _moves_of(survivors: Iterable[Survivor]) -> int:

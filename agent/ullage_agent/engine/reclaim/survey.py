@@ -1,10 +1,13 @@
 """What the disk holds, live and dead: read from the ledger's totals, without opening a file.
 
-Costs one step a resource claim; exact ends are worked out only where there is enough dead space to matter.
+Costs one step a resource claim; exact ends are worked out only where there is enough dead space to matter. Figures are
+`gc=False`: the collector would stop all threads to look at hundreds of thousands of them, over and over.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+import msgspec
 
 from ullage_agent.engine.content.containers import Container, Usage
 from ullage_agent.engine.flowfile.ledger import Ledger
@@ -15,7 +18,7 @@ from ullage_agent.engine.reclaim.orphans import Orphan
 from ullage_agent.engine.runs import Run, allocated_bytes, pack_runs, unpack_runs
 
 
-class ResourceFigures(NamedTuple):
+class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
     """One resource claim's file, with all that lies in it: of an output also what rewrites moved there.
 
     `end_in_use` is the end of the last live or pinned base claim. `allocated_bytes` is what the file takes on disk: its
@@ -59,6 +62,7 @@ class ResourceFigures(NamedTuple):
 class ContainerFigures(NamedTuple):
     """One container's totals, in bytes. `disk` is blocks of content that is neither archived nor only kept
     for an undelete: live and dead. What tombstones keep (`tombstone_bytes`) stands apart, as the archive does.
+    `records` are all resource claims that name it: one that `evacuates` may be taken away when there are none.
     """
 
     name: str
@@ -72,6 +76,8 @@ class ContainerFigures(NamedTuple):
     archived_bytes: int
     tombstone_bytes: int
     usage: Usage
+    evacuates: bool = False
+    records: int = 0
 
     @property
     def dead_bytes(self) -> int:
@@ -86,6 +92,11 @@ class Survey(NamedTuple):
     containers: tuple[ContainerFigures, ...]
     orphans: tuple[Orphan, ...] = ()
 
+    @property
+    def evacuated(self) -> frozenset[str]:
+        """The containers that are to be emptied."""
+        return frozenset(container.name for container in self.containers if container.evacuates)
+
 
 def take_survey(
     ledger: Ledger,
@@ -98,7 +109,7 @@ def take_survey(
     `tombstones` the deleted handles whose retention lasts.
     """
     kept = _tombstoned(ledger, tombstones)
-    resources = tuple(_figures(ledger, entry, lengths or {}) for entry in ledger.entries())
+    resources = tuple(figures_of(ledger, lengths or {}))
     by_container: dict[str, list[ResourceFigures]] = {}
     for figures in resources:
         by_container.setdefault(figures.container, []).append(figures)
@@ -107,6 +118,11 @@ def take_survey(
         resources,
         tuple(_total(container, by_container.get(container.name, []), kept) for container in containers),
     )
+
+
+def figures_of(ledger: Ledger, lengths: dict[int, int]) -> Iterator[ResourceFigures]:
+    """The figures of every resource claim, each of its own moment."""
+    return (_figures(ledger, entry, lengths) for entry in ledger.entries())
 
 
 def _figures(ledger: Ledger, entry: ResourceEntry, lengths: dict[int, int]) -> ResourceFigures:
@@ -176,4 +192,6 @@ def _total(container: Container, resources: list[ResourceFigures], kept: dict[in
         sum(figures.allocated_bytes for figures in archived),
         tombstone_bytes,
         container.usage(),
+        container.evacuates,
+        len(resources),
     )

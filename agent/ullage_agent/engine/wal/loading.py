@@ -31,7 +31,8 @@ from ullage_agent.engine.wal.state import LogState
 CONTRADICTIONS = (RepositoryDamaged, LookupError, ValueError, *UNDECODABLE)
 """What applying a record may raise whose checksum is right and whose meaning is not."""
 
-Watcher = Callable[[Sequence[Operation]], None]
+Watcher = Callable[[Sequence[Operation], bool], None]
+"""Sees the operations of a replayed transaction, and whether a later frame proves that it was durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,6 @@ class LogLoader:
             except CONTRADICTIONS as error:
                 raise RepositoryDamaged(f"{path}: transaction {id} contradicts what came before: {error}") from error
             if on_replayed is not None:
-                on_replayed(transaction.operations)
+                on_replayed(transaction.operations, id <= resolution.durable)
             transactions += 1
         return transactions

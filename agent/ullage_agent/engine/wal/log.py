@@ -12,10 +12,11 @@ Locks, in the order they may be taken: checkpoint, sync, partitions (ascending),
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from typing import TypeVar
 
 import msgspec
 
@@ -48,6 +49,8 @@ from ullage_agent.engine.wal.serde import SerDe, encode_transaction
 from ullage_agent.engine.wal.snapshot import PARTIAL, SNAPSHOT_MAGIC, SnapshotHeader, publish
 from ullage_agent.engine.wal.state import LogState
 from ullage_agent.engine.wal.turns import Turns
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,18 @@ class WriteAheadLog:
         with self._checkpoint_lock:
             self._require_running()
             return self._checkpoint(on_progress)
+
+    @contextmanager
+    def still(self, freeze: Callable[[], T]) -> Iterator[tuple[int, T]]:
+        """What `freeze` makes of a moment when everything up to an id, and nothing beyond it, is applied; and that id,
+        durable by now. No checkpoint begins until this ends.
+        """
+        self._require_running()
+        with self._checkpoint_lock:
+            with self._exclusive():
+                id, frozen = self._last_id, freeze()
+            self.wait_durable(id)
+            yield id, frozen
 
     def restore(
         self,

@@ -88,13 +88,17 @@ class Chain:
 
 @dataclass(slots=True)
 class Resolution:
-    """What is to be applied: ids in (`after`, `last_id`]; everything above was never acknowledged."""
+    """What is to be applied: ids in (`after`, `last_id`]; everything above was never acknowledged.
+
+    Some frame proves that all up to `durable` was synced.
+    """
 
     after: int
     last_id: int
     discarded: list[int]
     torn: list[TornTail]
     clean: bool
+    durable: int
 
 
 class Proof(NamedTuple):
@@ -314,7 +318,7 @@ def resolve(chains: list[Chain], snapshot_last_id: int) -> Resolution:
             f"acknowledged (damaged regions: {where}); restore the flowfile directory from a backup"
         )
     discarded = [id for id in held if id > last]
-    return Resolution(snapshot_last_id, last, discarded, torn, not torn and _is_clean(chains, last))
+    return Resolution(snapshot_last_id, last, discarded, torn, not torn and _is_clean(chains, last), durable)
 
 
 def _ends(chains: list[Chain]) -> str:

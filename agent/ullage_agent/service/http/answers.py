@@ -7,7 +7,7 @@ import msgspec
 from litestar import Response
 from litestar.exceptions import HTTPException
 
-from ullage_agent.service.errors import RangeRefused, WindowClosed
+from ullage_agent.service.errors import BadRequest, RangeRefused, WindowClosed
 from ullage_agent.service.http.served import REPEATED, AnyRequest
 from ullage_agent.service.log import logger
 from ullage_agent.service.problems import Problem, is_expected, problem_of
@@ -66,7 +66,9 @@ def headers_of(problem: Problem, error: Exception | None = None) -> dict[str, st
 
 def refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
     """The answer to an error, whoever raised it."""
-    if isinstance(error, HTTPException):
+    if isinstance(error, RecursionError):
+        problem = problem_of(BadRequest("the body is nested too deeply"))
+    elif isinstance(error, HTTPException):
         problem = _of_framework(error)
     else:
         problem = problem_of(error)

@@ -7,7 +7,7 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ASGIApp, ControllerRouterHandler
+from litestar.types import ControllerRouterHandler
 
 from ullage_agent import __version__
 from ullage_agent.service.http import handles, leases, provenance, queues, reclamation, sessions, state
@@ -48,7 +48,7 @@ RESOURCES: list[ControllerRouterHandler] = [
 ]
 
 
-def make_app(served: Served, *pages: ControllerRouterHandler) -> ASGIApp:
+def make_app(served: Served, *pages: ControllerRouterHandler) -> Guard:
     """The application of one service; `pages` are for people."""
     app = Litestar(
         route_handlers=[*RESOURCES, *pages],

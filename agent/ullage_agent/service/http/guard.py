@@ -1,6 +1,7 @@
 """The outermost layer: how many requests are under way, how long one may stall, what every answer carries."""
 
 import asyncio
+import time
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,12 @@ from ullage_agent.service.problems import problem_of
 
 ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
 """Whoever watches must get an answer when everybody else gets none."""
+
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+
+LINGER_BYTES: Final = 64 << 20
+LINGER_SECONDS: Final = 2.0
+"""How much of an unwanted body is taken in, and for how long, before its connection is closed."""
 
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -36,6 +43,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds)
+        try:
+            await self._answer(scope, exchange)
+        finally:
+            self._measure(scope, exchange)
+
+    async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
         if scope["path"] not in ALWAYS_ANSWERED:
             if self._served.is_stopping:
                 await exchange.refuse(Stopping("the service is stopping: ask again when it is back"))
@@ -49,6 +62,17 @@ class Guard:
         finally:
             self.under_way -= 1
 
+    def _measure(self, scope: Any, exchange: "_Exchange") -> None:
+        """By the route's template, which has few values, and not by the path, which anybody makes up."""
+        metrics, method = self._served.metrics, scope["method"]
+        method = method if method in METHODS else "OTHER"
+        route = scope.get("path_template") or "none"
+        metrics.count("requests_total", method, route, str(exchange.status))
+        metrics.time("request_seconds", time.monotonic() - exchange.began, method, route)
+        slug = exchange.slug or scope.get("state", {}).get("slug")
+        if slug:
+            metrics.count("errors_total", slug)
+
 
 class _Exchange:
     """One request and its answer."""
@@ -57,7 +81,11 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._stall_seconds = stall_seconds
+        self.began = time.monotonic()
+        self.status = 0
+        self.slug = ""
         names = {name for name, _ in scope["headers"]}
+        self._lingers = b"expect" not in names
         self._is_read = b"transfer-encoding" not in names and b"content-length" not in names
 
     async def receive(self) -> Any:
@@ -76,7 +104,15 @@ class _Exchange:
     async def send(self, message: Any) -> None:
         """The next piece of the answer; ClientGone if nobody takes it."""
         if message["type"] == "http.response.start":
+            self.status = message["status"]
             message = {**message, "headers": self._headers(list(message.get("headers", [])))}
+        elif not message.get("more_body", False) and not self._is_read and self._lingers:
+            await self._deliver({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._deliver(message)
+
+    async def _deliver(self, message: Any) -> None:
         try:
             async with asyncio.timeout(self._stall_seconds):
                 await self._send(message)
@@ -86,11 +122,24 @@ class _Exchange:
     async def refuse(self, error: Exception) -> None:
         """Answer without asking the application."""
         problem = problem_of(error)
+        self.slug = problem.slug
         body = msgspec.json.encode(details_of(problem))
         headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **headers_of(problem)}
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": problem.status, "headers": raw})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _linger(self) -> None:
+        """Take in some of a body that nobody wants: closing on it would reset the connection, and the client might lose
+        the answer that says why.
+        """
+        left = LINGER_BYTES
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while left > 0 and not self._is_read:
+                    left -= len((await self.receive()).get("body", b""))
+        except (TimeoutError, Stalled):
+            return  # it had its time
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         names = {name for name, _ in headers}

@@ -10,6 +10,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ullage_agent.service.limits import Limits
 
+LINGER_BYTES: Final = 1 << 20
+LINGER_SECONDS: Final = 2.0
+"""What is taken in, and for how long, after a request that is none was refused."""
+
 READ_BYTES: Final = 256 << 10
 """What asyncio reads at once: so much of a body may come along with a head."""
 
@@ -30,6 +34,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._head_bytes = self._raw_bytes = 0
         self._is_in_head = True
+        self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._arm()
 
@@ -37,7 +42,28 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._disarm()
         super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer, and let what is still coming run dry for a moment: a reset could overtake the answer."""
+        transport = self.transport
+        if not transport.can_write_eof():
+            super().send_400_response(msg)
+            return
+        self._is_refused = True
+        body = msg.encode()
+        transport.write(
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        transport.write_eof()
+        self._disarm()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self._give_up)
+
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            self._raw_bytes += len(data)
+            if self._raw_bytes > LINGER_BYTES:
+                self._give_up()
+            return
         if self._is_in_head:
             self._raw_bytes += len(data)
             if self._raw_bytes > self.limits.header_bytes + READ_BYTES:

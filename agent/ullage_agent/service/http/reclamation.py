@@ -180,7 +180,8 @@ async def resources(request: Request[Any, Any, Any], after: After = 0, limit: Pa
     served = served_by(request)
 
     def find() -> Resources:
-        found = sorted(f for f in served.repository.reclamation.survey().resources if f.resource > after)
+        all_of_them = served.repository.reclamation.survey().resources
+        found = sorted((each for each in all_of_them if each.resource > after), key=lambda each: each.resource)
         page = [resource_of(figures) for figures in found[:limit]]
         return Resources(resources=page, next=page[-1].resource if len(found) > limit else None)
 

@@ -18,6 +18,7 @@ from litestar.handlers import BaseRouteHandler
 
 from ullage_agent.engine.answers import Once
 from ullage_agent.engine.repository import Repository
+from ullage_agent.metrics import Metrics
 from ullage_agent.service.access import ANONYMOUS, Authenticator, Principal, Verb, bearer
 from ullage_agent.service.errors import BadRequest, Elsewhere, Forbidden, Unauthenticated
 from ullage_agent.service.host import Host
@@ -49,13 +50,16 @@ def needs(verb: Verb) -> dict[str, Any]:
 class Served:
     """One service, as its HTTP resources see it."""
 
-    def __init__(self, host: Host, authenticator: Authenticator, limits: Limits, node: str) -> None:
+    def __init__(
+        self, host: Host, authenticator: Authenticator, limits: Limits, node: str, metrics: Metrics | None = None
+    ) -> None:
         self.host = host
+        self.metrics = metrics or Metrics()
         self.authenticator = authenticator
         self.limits = limits
         self.node = node
         self.sessions = Sessions(lambda: host.repository, host.clock, limits)
-        self.runs = Runs(host, limits)
+        self.runs = Runs(host, limits, self.metrics)
         self.is_stopping = False
         self.audit = logger("audit")
         self._creating = ThreadPoolExecutor(limits.threads, "ullage-create")

@@ -1,0 +1,159 @@
+"""Client of Arrow Flight (docs/flight.md): contents and tables in bulk. pyarrow is imported with this module."""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from ullage_agent.client.documents import ProblemDetails
+from ullage_agent.client.errors import ClientError, NotReachable, Refused
+
+OUTSTANDING: Final = 4
+"""Batches on their way before the metadata of the first is waited for: it keeps the node busy, and no stream full."""
+
+UUID_BYTES: Final = 16
+ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
+CONTENTS: Final = pa.schema([("content", pa.binary())])
+WITH_ATTRIBUTES: Final = pa.schema([("content", pa.binary()), ("attributes", ATTRIBUTES)])
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Tables that are asked for with its id agree with each other."""
+
+    id: str
+    transaction: int
+    millis: int
+    expires_millis: int
+    lease: str | None
+
+
+class FlightClient:
+    """One node. Thread-safe. Errors: Refused, NotReachable. Nothing is retried here."""
+
+    def __init__(self, url: str, token: str | None = None, *, ca_file: str | None = None) -> None:
+        self.url = url
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._options = flight.FlightCallOptions(headers=headers)
+        roots: dict[str, bytes] = {}
+        if ca_file is not None:
+            with open(ca_file, "rb") as file:
+                roots["tls_root_certs"] = file.read()
+        self._client = flight.connect(url, **roots)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def put_many(
+        self,
+        batches: Iterable[Sequence[bytes]],
+        attributes: Sequence[dict[str, str]] | None = None,
+        ttl_millis: int = 0,
+        key: str | None = None,
+    ) -> Iterator[list[bytes]]:
+        """Store batches, each in a transaction; the uuids of each come once it is durable. `attributes` go with each
+        batch, one mapping a content.
+        """
+        command = {"ttl_millis": ttl_millis, **({} if key is None else {"key": key})}
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+        schema = CONTENTS if attributes is None else WITH_ATTRIBUTES
+        with self._telling():
+            writer, told = self._client.do_put(descriptor, schema, self._options)
+            outstanding: deque[int] = deque()
+            try:
+                for number, contents in enumerate(batches):
+                    arrays = [pa.array(contents, pa.binary())]
+                    if attributes is not None:
+                        arrays.append(pa.array([list(each.items()) for each in attributes], ATTRIBUTES))
+                    writer.write_batch(pa.record_batch(arrays, schema=schema))
+                    outstanding.append(number)
+                    if len(outstanding) > OUTSTANDING:
+                        outstanding.popleft()
+                        yield _uuids(told)
+                writer.done_writing()
+                while outstanding:
+                    outstanding.popleft()
+                    yield _uuids(told)
+            finally:
+                writer.close()
+
+    def get_many(self, handles: Sequence[str]) -> Iterator[tuple[int, bytes]]:
+        """Pieces of contents, each with its item's number, in order. Refused for the first that there is not."""
+        for batch in self.get_batches(handles):
+            for item, content, problem in zip(
+                batch.column("item").to_pylist(),
+                batch.column("content").to_pylist(),
+                batch.column("problem").to_pylist(),
+                strict=True,
+            ):
+                if problem:
+                    raise Refused(404, problem, f"handle {handles[item]}")
+                yield item, content
+
+    def get_batches(self, handles: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The same as record batches: nothing is copied."""
+        ticket = flight.Ticket(json.dumps({"kind": "get", "handles": list(handles)}).encode())
+        with self._telling():
+            for chunk in self._client.do_get(ticket, self._options):
+                yield chunk.data
+
+    def table(
+        self,
+        name: str,
+        snapshot: str | None = None,
+        columns: Sequence[str] | None = None,
+        part: tuple[int, int] = (0, 1),
+    ) -> pa.RecordBatchReader:
+        """A table as a stream of record batches."""
+        wanted = {"kind": "table", "name": name, "snapshot": snapshot, "columns": columns, "part": part}
+        with self._telling():
+            stream = self._client.do_get(flight.Ticket(json.dumps(wanted).encode()), self._options)
+            return stream.to_reader()
+
+    def snapshot(self, ttl_millis: int = 600_000, *, holds: bool = False) -> Snapshot:
+        """Take a snapshot; with `holds` its content stays readable as long."""
+        (body,) = self._act("snapshot", {"ttl_millis": ttl_millis, "holds": holds})
+        return msgspec.json.decode(body, type=Snapshot)
+
+    def release(self, id: str) -> None:
+        """Release a snapshot."""
+        self._act("release", {"id": id})
+
+    def _act(self, action: str, body: dict[str, Any]) -> list[bytes]:
+        with self._telling():
+            results = self._client.do_action(flight.Action(action, json.dumps(body).encode()), self._options)
+            return [result.body.to_pybytes() for result in results]
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise _told(self.url, error) from error
+
+
+def _uuids(told: Any) -> list[bytes]:
+    answer = told.read()
+    if answer is None:
+        raise NotReachable("the node ended the stream before it had answered")
+    body = answer.to_pybytes()[4:]
+    return [body[at : at + UUID_BYTES] for at in range(0, len(body), UUID_BYTES)]
+
+
+def _told(url: str, error: Exception) -> ClientError:
+    try:
+        found = msgspec.json.decode(getattr(error, "extra_info", b"") or b"", type=ProblemDetails)
+    except msgspec.DecodeError:  # Flight's own: the node was not reached, or went away
+        return NotReachable(f"{url}: {error}")
+    return Refused(found.status, found.slug, found.detail, found.retry_after_seconds)

@@ -1,0 +1,295 @@
+"""Client of the Unix socket (docs/protocol.md): content through descriptors, puts in frames.
+
+Every read ends with a look at the connection: as long as it stands, nobody changes the bytes. If it does not, what was
+read is discarded, and read again over a new connection.
+"""
+
+import os
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NoReturn, Self, TypeVar
+
+import msgspec
+
+from ullage_agent.client.descriptors import pieces, read_places, require_found
+from ullage_agent.client.errors import ContentDamaged, LeaseLost, Misuse, NotReachable, Refused
+from ullage_agent.client.stream import FrameStream
+from ullage_agent.service.socket import frames
+from ullage_agent.service.socket.frames import BadFrame, ClaimKey, Kind, Place
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS: Final = 60.0
+"""For an answer: a writer may wait for room a while."""
+
+DATA_BYTES: Final = 1 << 20
+"""Of one DATA frame."""
+
+Attributes = dict[str, str] | Sequence[dict[str, str]] | None
+
+
+class SocketClient:
+    """One connection, made when it is first needed. Thread-safe; requests go one after the other.
+
+    `close` gives everything back. Errors: Refused, NotReachable, LeaseLost, ContentDamaged.
+    """
+
+    def __init__(self, path: str, token: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self.path = path
+        self._token = token
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.RLock()
+        self._stream: FrameStream | None = None
+        self._request = 0
+        self._resolve_max = 0
+        self._descriptors: OrderedDict[int, int] = OrderedDict()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors, then the connection; the next call makes a new one."""
+        with self._lock:
+            stream, self._stream = self._stream, None
+            for descriptor in self._descriptors.values():
+                os.close(descriptor)
+            self._descriptors.clear()
+            if stream is not None:
+                stream.close()
+
+    @property
+    def descriptors(self) -> int:
+        """How many are open."""
+        return len(self._descriptors)
+
+    def resolve(self, uuids: Sequence[bytes]) -> list[Place]:
+        """Where the contents of the first so many handles are, of one at least; a place with a slug says why not."""
+        return self._resolve(Kind.RESOLVE_HANDLES, frames.UUID_BYTES, b"".join(uuids))
+
+    def resolve_claims(self, claims: Sequence[ClaimKey]) -> list[Place]:
+        """The same for base claims by their address."""
+        return self._resolve(Kind.RESOLVE_CLAIMS, frames.CLAIM.size, frames.pack_claims(claims))
+
+    def read(self, places: Sequence[Place]) -> list[bytes]:
+        """The contents at places that were resolved last. LeaseLost if they cannot be trusted any more."""
+        with self._lock:
+            return self._guarded(lambda: read_places(self._descriptors, places))
+
+    def read_all(self, uuids: Sequence[bytes]) -> list[bytes]:
+        """Contents of handles, in order. Refused for the first that there is not. A lost lease is tried once more."""
+        contents: list[bytes] = []
+        with self._lock:
+            while len(contents) < len(uuids):
+                rest = uuids[len(contents) :]
+                contents += self._again(lambda rest=rest: self._read_some(rest))  # type: ignore[misc]
+        return contents
+
+    def stream(self, uuid: bytes, start: int = 0, size: int | None = None) -> Iterator[bytes]:
+        """A range of one content in pieces. LeaseLost in the middle: what came before is good, go on from there."""
+        with self._lock:
+            (place,) = self._again(lambda: self.resolve([uuid]))
+            require_found(place, "the handle")
+            connection = self._stream
+            found = pieces(self._descriptors, place, start, place.size - start if size is None else size)
+        while True:
+            with self._lock:
+                if self._stream is not connection or (place.length and place.file not in self._descriptors):
+                    raise LeaseLost("the connection under which this was read is closed, or gave the file back")
+                piece = self._guarded(lambda: next(found, None))
+            if piece is None:
+                return
+            yield piece
+
+    def put_many(
+        self,
+        contents: Sequence[bytes],
+        attributes: Attributes = None,
+        ttl_millis: int = 0,
+        key: str | None = None,
+        lifetime: int = 0,
+    ) -> list[bytes]:
+        """Store contents in one transaction; their uuids. Misuse if they do not fit into one frame."""
+        head = _packed_head(attributes, ttl_millis, key, lifetime, tuple(map(len, contents)))
+        if len(head) + sum(map(len, contents)) > frames.FRAME_BYTES_MAX:
+            raise Misuse(f"more than {frames.FRAME_BYTES_MAX} bytes in one put: put fewer, or stream the large ones")
+        with self._lock:
+            request = self._ask(Kind.PUT, head, *contents)
+            return frames.parse_uuids(self._answer(request, Kind.STORED))
+
+    def put_stream(
+        self,
+        source: Iterable[bytes],
+        attributes: dict[str, str] | None = None,
+        ttl_millis: int = 0,
+        key: str | None = None,
+        lifetime: int = 0,
+    ) -> bytes:
+        """Store one content of any size; its uuid. If the source fails, nothing is stored."""
+        with self._lock:
+            request = self._ask(Kind.PUT_STREAM, _packed_head(attributes, ttl_millis, key, lifetime, ()))
+            try:
+                for piece in source:
+                    for at in range(0, len(piece), DATA_BYTES):
+                        self._transmit(Kind.DATA, request, piece[at : at + DATA_BYTES])
+            except BaseException:
+                self.close()  # in the middle of a content: this ends it
+                raise
+            self._transmit(Kind.END, request)
+            (uuid,) = frames.parse_uuids(self._answer(request, Kind.STORED))
+            return uuid
+
+    def give_back(self, files: Sequence[int] | None = None) -> None:
+        """Close descriptors, all of them without a choice, and say so: what lies there may be reclaimed."""
+        with self._lock:
+            held = [file for file in (self._descriptors if files is None else files) if file in self._descriptors]
+            for file in held:
+                os.close(self._descriptors.pop(file))
+            if held:
+                self._answer(self._ask(Kind.GIVE_BACK, frames.pack_numbers(held)), Kind.GIVEN_BACK)
+
+    def _read_some(self, uuids: Sequence[bytes]) -> list[bytes]:
+        places = self.resolve(uuids)
+        for place, uuid in zip(places, uuids, strict=False):
+            require_found(place, f"handle {uuid.hex()}")
+        return self.read(places)
+
+    def _resolve(self, kind: Kind, item_bytes: int, body: bytes) -> list[Place]:
+        if not body:
+            return []
+        with self._lock:
+            self._connect()
+            most = self._resolve_max
+            while True:
+                request = self._ask(kind, body[: most * item_bytes])
+                try:
+                    places = list(frames.parse_places(self._answer(request, Kind.RESOLVED)))
+                except Refused as refusal:
+                    if refusal.slug != "lease-refused" or (not self._descriptors and most == 1):
+                        raise
+                    # Too many files at once: give all back, and ask for less.
+                    self.give_back()
+                    most = max(1, min(most, len(body) // item_bytes) // 2)
+                    continue
+                except BadFrame as error:
+                    self._lose(error)
+                self._require_descriptors(places)
+                return places
+
+    def _require_descriptors(self, places: Sequence[Place]) -> None:
+        for file in {place.file for place in places if place.length and not place.slug}:
+            if file not in self._descriptors:
+                self._lose(BadFrame(f"no descriptor came for resource claim {file}"))
+        if not places:
+            self._lose(BadFrame("an answer without a place"))
+
+    def _again(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except (LeaseLost, NotReachable):
+            self.close()
+            return work()
+
+    def _guarded(self, read: Callable[[], T]) -> T:
+        """Read, then look whether the connection still stands: only then is it what it seems to be."""
+        try:
+            found = read()
+        except (ContentDamaged, OSError, KeyError):
+            self._require_standing()  # without the lease it may well be wrong, and this says why
+            raise
+        self._require_standing()
+        return found
+
+    def _require_standing(self) -> None:
+        if self._stream is not None and self._stream.stands():
+            return
+        try:
+            while True:
+                self._answer(0, Kind.REVOKED)
+        except (LeaseLost, Refused):
+            raise
+        except NotReachable as error:
+            raise LeaseLost(f"{error}: what was read is discarded") from error
+
+    def _connect(self) -> None:
+        if self._stream is not None:
+            return
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self._timeout_seconds)
+        try:
+            connection.connect(self.path)
+        except OSError as error:
+            connection.close()
+            raise NotReachable(f"{self.path}: {error}") from error
+        self._stream = FrameStream(connection, self._timeout_seconds)
+        hello = frames.pack_hello(frames.Hello(frames.VERSION, frames.VERSION, self._token))
+        self._transmit(Kind.HELLO, 0, hello)
+        try:
+            welcome = frames.parse_welcome(self._answer(0, Kind.WELCOME))
+        except BadFrame as error:
+            self._lose(error)
+        except Refused:
+            self.close()
+            raise
+        self._resolve_max = max(1, min(welcome.resolve_max, frames.RESOLVE_MAX))
+
+    def _ask(self, kind: Kind, *parts: bytes) -> int:
+        self._connect()
+        self._request = self._request % 0xFFFF + 1
+        self._transmit(kind, self._request, *parts)
+        return self._request
+
+    def _transmit(self, kind: Kind, request: int, *parts: bytes) -> None:
+        if self._stream is None:
+            raise NotReachable(f"{self.path}: the connection was closed")
+        try:
+            self._stream.send(kind, request, *parts)
+        except OSError as error:
+            try:  # perhaps it said why, before it closed
+                self._answer(request, Kind.PROBLEM)
+            finally:
+                self.close()
+            raise NotReachable(f"{self.path}: {error}") from error
+
+    def _answer(self, request: int, kind: Kind) -> bytes:
+        """The body of the answer; files that come before it are kept. Refused, or LeaseLost, if it says so."""
+        while True:
+            if self._stream is None:
+                raise NotReachable(f"{self.path}: the connection was closed")
+            try:
+                header, body, files = self._stream.receive()
+                problem = frames.parse_problem(body) if header.kind in (Kind.PROBLEM, Kind.REVOKED) else None
+            except (OSError, EOFError, BadFrame) as error:
+                self._lose(error)
+            for resource, descriptor in files:
+                self._keep(resource, descriptor)
+            if problem is not None and header.kind == Kind.REVOKED:
+                self.close()
+                raise LeaseLost(f"{problem.slug}: {problem.detail}")
+            if problem is not None:
+                raise Refused(problem.status, problem.slug, problem.detail, problem.retry_after_seconds or None)
+            if header.request != request or header.kind not in (kind, Kind.FILES):
+                self._lose(BadFrame(f"a {header.kind.name} where a {kind.name} belongs"))
+            if header.kind == kind:
+                return body
+
+    def _keep(self, resource: int, descriptor: int) -> None:
+        before = self._descriptors.pop(resource, None)
+        if before is not None:
+            os.close(before)
+        self._descriptors[resource] = descriptor
+
+    def _lose(self, error: Exception) -> NoReturn:
+        self.close()
+        raise NotReachable(f"{self.path}: {error}") from error
+
+
+def _packed_head(
+    attributes: Attributes, ttl_millis: int, key: str | None, lifetime: int, lengths: tuple[int, ...]
+) -> bytes:
+    packed = msgspec.json.encode(attributes) if attributes else b""
+    return frames.pack_put(frames.PutHead(ttl_millis, lifetime, packed, key or "", lengths))

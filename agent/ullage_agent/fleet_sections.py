@@ -1,0 +1,170 @@
+"""The contract's sections that a cluster obeys: where agents run, how they are rolled, what reclamation waits for.
+
+An agent that runs alone passes over them: there is no fleet to obey them for.
+"""
+
+import enum
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from ullage_agent.sections import Section
+from ullage_agent.units import Duration
+
+LABEL_KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
+LABEL_VALUE: Final = r"^([A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
+SHARE: Final = r"^(100|[1-9]?[0-9])%$"
+
+DEFER_MILLIS_MAX: Final = 30 * 24 * 3_600_000
+"""A month: who wants to wait longer wants maintenance.paused."""
+
+LabelKey = Annotated[str, Meta(pattern=LABEL_KEY, max_length=317)]
+LabelValue = Annotated[str, Meta(pattern=LABEL_VALUE, max_length=63)]
+Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=32)]
+Share = Annotated[str, Meta(pattern=SHARE, max_length=4)]
+
+
+class TolerationOperator(enum.StrEnum):
+    """How a toleration's value is compared."""
+
+    EXISTS = "Exists"
+    EQUAL = "Equal"
+
+
+class TaintEffect(enum.StrEnum):
+    """What a taint does to pods that do not tolerate it."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+class BlockerMode(enum.StrEnum):
+    """What becomes of reclamation on a node with pods that may read from it."""
+
+    DEFER = "Defer"
+    IGNORE = "Ignore"
+
+
+class DeletionPolicy(enum.StrEnum):
+    """What becomes of the data when the ContentRepository is deleted."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class UpdateType(enum.StrEnum):
+    """How pods take over what they can only take over by a restart."""
+
+    ROLLING_UPDATE = "RollingUpdate"
+    ON_DELETE = "OnDelete"
+
+
+class Toleration(Section, frozen=True, kw_only=True):
+    """A taint that agents put up with, as in a pod."""
+
+    key: Annotated[str, Meta(max_length=317)] = ""
+    """The taint's key; empty with Exists: every taint (NiFi, Ambry: none)."""
+
+    operator: TolerationOperator = TolerationOperator.EQUAL
+    """Exists passes over the value (NiFi, Ambry: none)."""
+
+    value: LabelValue = ""
+    """The taint's value; empty with Exists (NiFi, Ambry: none)."""
+
+    effect: TaintEffect | None = None
+    """The taint's effect; null: each (NiFi, Ambry: none)."""
+
+    toleration_seconds: Annotated[int, Meta(ge=0)] | None = None
+    """How long NoExecute is put up with; null: for ever, as data does not move (NiFi, Ambry: none)."""
+
+
+class Resources(Section, frozen=True, kw_only=True):
+    """What an agent asks of its node, as in a container."""
+
+    requests: dict[str, str] = msgspec.field(default_factory=dict)
+    """Set aside for it, such as `cpu: 250m` (NiFi, Ambry: none)."""
+
+    limits: dict[str, str] = msgspec.field(default_factory=dict)
+    """What it may not exceed. A limit on memory ends the agent when it is reached (NiFi, Ambry: none)."""
+
+
+class SparkPods(Section, frozen=True, kw_only=True):
+    """Drivers and executors of Spark on a node."""
+
+    mode: BlockerMode = BlockerMode.DEFER
+    """Defer: truncating, punching and rewriting wait until they are gone. Ignore: they don't; leases protect readers
+    in any case (NiFi, Ambry: none)."""
+
+    max_defer: Duration = Duration(6 * 3_600_000)
+    """How long a node waits for them before it is reclaimed all the same, so that a job without end does not fill the
+    disk (NiFi, Ambry: none)."""
+
+
+class PodSelector(Section, frozen=True, kw_only=True):
+    """Pods that block like Spark's."""
+
+    match_labels: Annotated[dict[LabelKey, LabelValue], Meta(min_length=1, max_length=32)]
+    """All of these labels (NiFi, Ambry: none)."""
+
+
+class Blockers(Section, frozen=True, kw_only=True):
+    """Pods whose node is left alone while they run."""
+
+    spark_pods: SparkPods = SparkPods()
+    """Those of Spark, found by their labels."""
+
+    pod_selectors: Annotated[tuple[PodSelector, ...], Meta(max_length=16)] = ()
+    """Others, in any namespace; they wait as long as Spark's may (NiFi, Ambry: none)."""
+
+
+class UpdateStrategy(Section, frozen=True, kw_only=True):
+    """How agents are rolled."""
+
+    type: UpdateType = UpdateType.ROLLING_UPDATE
+    """RollingUpdate: so many nodes at a time. OnDelete: a pod changes when somebody deletes it (NiFi, Ambry: none)."""
+
+    max_unavailable: Annotated[int, Meta(ge=1)] | Share = 1
+    """Nodes, or per cent of them, that may be away at once during a roll (NiFi, Ambry: none)."""
+
+
+_AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|[KMGTPE]i|[kMGTPE])?")
+
+
+def fleet_problems(spec: Any) -> Iterator[str]:
+    """The rules that join fields, or that a bare type cannot say."""
+    for index, toleration in enumerate(spec.tolerations):
+        yield from _toleration_problems(f"spec.tolerations[{index}]", toleration)
+    for name in ("requests", "limits"):
+        amounts: Mapping[str, str] = getattr(spec.resources, name)
+        for key, amount in amounts.items():
+            if not _AMOUNT.fullmatch(amount):
+                yield f"spec.resources.{name}.{key}: {amount!r} is not a quantity such as 250m or 1Gi"
+    defer = spec.maintenance.blockers.spark_pods.max_defer
+    if defer > DEFER_MILLIS_MAX:
+        yield f"spec.maintenance.blockers.sparkPods.maxDefer: {defer} is above 720h"
+    for field, share in (
+        ("maintenance.maxConcurrentNodes", spec.maintenance.max_concurrent_nodes),
+        ("updateStrategy.maxUnavailable", spec.update_strategy.max_unavailable),
+    ):
+        if share == "0%":
+            yield f"spec.{field}: must be above 0%"
+
+
+def _toleration_problems(field: str, toleration: Toleration) -> Iterator[str]:
+    if toleration.operator == TolerationOperator.EXISTS and toleration.value:
+        yield f"{field}.value: must be empty where operator is Exists"
+    if toleration.operator == TolerationOperator.EQUAL and not toleration.key:
+        yield f"{field}.key: must not be empty where operator is Equal"
+    if toleration.toleration_seconds is not None and toleration.effect != TaintEffect.NO_EXECUTE:
+        yield f"{field}.tolerationSeconds: needs effect NoExecute"
+
+
+def nodes_at_once(share: int | str, nodes: int) -> int:
+    """How many of so many nodes: a number is itself, a percentage is rounded down, but at least one."""
+    if isinstance(share, int):
+        return share
+    return max(1, nodes * int(share.removesuffix("%")) // 100)

@@ -1,0 +1,77 @@
+"""Arrow Flight and the Unix socket of one service, started and stopped together."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from ullage_agent.engine.repository import Repository
+from ullage_agent.service.access import Authenticator
+from ullage_agent.service.errors import Forbidden, Unauthenticated
+from ullage_agent.service.flight.server import FlightServer
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.listening import Listening
+from ullage_agent.service.log import logger
+from ullage_agent.service.runs import Run
+from ullage_agent.service.socket.server import SocketServer
+
+
+class Bulk:
+    """Listens from its construction on, where the contract says; CannotListen, and nothing listens, if it cannot."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        authenticator: Authenticator,
+        limits: Limits,
+        listening: Listening,
+        node: str,
+        runs: Callable[[], list[Run]],
+    ) -> None:
+        self.flight: FlightServer | None = None
+        self.socket: SocketServer | None = None
+        self._log = logger("bulk")
+        self._audit = logger("audit")
+        with ExitStack() as stack:
+            if listening.flight_port is not None:
+                self.flight = FlightServer(
+                    repository,
+                    authenticator,
+                    limits,
+                    listening.address,
+                    listening.flight_port,
+                    node=node,
+                    tls=listening.tls,
+                    runs=lambda: [_row(run) for run in runs()],
+                    on_failure=self._failed,
+                )
+                stack.callback(self.flight.stop)
+            if listening.socket_path:
+                self.socket = SocketServer(
+                    repository, authenticator, limits, listening.socket_path, on_failure=self._failed
+                )
+                self.socket.start()
+                stack.callback(self.socket.stop)
+            self._stack = stack.pop_all()
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where it answers, by `flight` and `socket`."""
+        flight = {} if self.flight is None else {"flight": self.flight.url}
+        return flight if self.socket is None else {**flight, "socket": f"unix:{self.socket.path}"}
+
+    def stop(self) -> None:
+        """Refuse what is new, end what is under way, release what clients hold. Safe to call twice."""
+        self._stack.close()
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if isinstance(error, Unauthenticated | Forbidden):
+            self._audit.warning("refused", where=what, reason=str(error))
+        else:
+            self._log.error(what, exc_info=error)
+
+
+def _row(run: Run) -> tuple[object, ...]:
+    """A run in the columns of the table `runs`."""
+    return (
+        *(run.id, run.owner, run.reason, run.began_millis, run.ended_millis, run.steps_done, run.freed_bytes),
+        *(0 if run.report is None else run.report.copied_bytes, None if run.error is None else str(run.error)),
+    )

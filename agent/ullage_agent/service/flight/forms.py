@@ -1,0 +1,123 @@
+"""What Flight's commands, tickets and actions hold: JSON, so that any language can write them."""
+
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from ullage_agent.service.errors import BadRequest
+
+T = TypeVar("T")
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+PUT_CONTENT: Final = "content"
+PUT_ATTRIBUTES: Final = "attributes"
+PUT_CONTINUES: Final = "continues"
+ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
+
+PUT_SCHEMA: Final = pa.schema(
+    [
+        pa.field(PUT_CONTENT, pa.binary(), nullable=False),
+        pa.field(PUT_ATTRIBUTES, ATTRIBUTES),
+        pa.field(PUT_CONTINUES, pa.bool_()),
+    ]
+)
+"""Of a put; the last two columns may be missing. `continues`: the next row goes on with the same content."""
+
+CONTENT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("item", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("content", pa.binary()),
+        pa.field("problem", pa.string()),
+    ]
+)
+"""Of a get: the item's number in the ticket, where in it this piece begins, the piece, or the slug of the problem. A
+content of up to a MiB is one row; a larger one is several, in order.
+"""
+
+
+class Put(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The command of a DoPut. With a key, each transaction of the stream is repeated safely: see docs/flight.md."""
+
+    ttl_millis: Count = 0
+    lifetime: Annotated[int, Meta(ge=1, le=3)] = 2
+    key: Annotated[str, Meta(max_length=200)] | None = None
+
+
+class Get(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="get", tag_field="kind"):
+    """A ticket for contents. `ranges`, if any, has start and size for each handle."""
+
+    handles: Annotated[list[str], Meta(max_length=10_000)]
+    ranges: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)] | None = None
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="table", tag_field="kind"):
+    """A ticket for a table. Without a snapshot, one is taken for this call alone.
+
+    `part` k of n: the share of rows whose resource claim (of FlowFiles without content: whose uuid) falls to it.
+    """
+
+    name: str
+    snapshot: str | None = None
+    columns: list[str] | None = None
+    part: tuple[Count, Annotated[int, Meta(ge=1, le=100_000)]] = (0, 1)
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of the action `snapshot`. With `holds`, a lease keeps all contents readable until it ends."""
+
+    ttl_millis: Annotated[int, Meta(ge=1, le=3_600_000)] = 600_000
+    holds: bool = False
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """What the action `snapshot` answers."""
+
+    id: str
+    transaction: int
+    millis: int
+    expires_millis: int
+    lease: str | None
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of the action `release`."""
+
+    id: str
+
+
+_ticket = msgspec.json.Decoder(Get | Table)
+_put = msgspec.json.Decoder(Put)
+_snapshot = msgspec.json.Decoder(Snapshot)
+_release = msgspec.json.Decoder(Release)
+
+
+def parse_ticket(raw: bytes) -> Get | Table:
+    """BadRequest says what is wrong."""
+    found: Get | Table = _decoded(_ticket, raw, "ticket")
+    return found
+
+
+def parse_put(raw: bytes) -> Put:
+    """The same for the command of a put."""
+    return _decoded(_put, raw or b"{}", "command")
+
+
+def parse_snapshot(raw: bytes) -> Snapshot:
+    """The same for the action."""
+    return _decoded(_snapshot, raw or b"{}", "snapshot")
+
+
+def parse_release(raw: bytes) -> Release:
+    """The same for the action."""
+    return _decoded(_release, raw, "release")
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{what}: {error}") from error

@@ -1,0 +1,105 @@
+"""Snapshots that clients asked for: a moment each, kept for a named time, so that several tables agree."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ullage_agent.engine.model import format_uuid, new_uuids, parse_uuid
+from ullage_agent.engine.moment import Moment
+from ullage_agent.engine.repository import Repository
+from ullage_agent.service.access import Principal
+from ullage_agent.service.errors import NotFound, TooManyRequests
+from ullage_agent.service.flight.forms import Snapshot, Taken
+
+SNAPSHOTS_MAX: Final = 8
+"""Each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each FlowFile."""
+
+
+class Kept:
+    """One snapshot of one principal."""
+
+    def __init__(self, owner: str, moment: Moment, taken: Taken) -> None:
+        self.owner = owner
+        self.moment = moment
+        self.taken = taken
+
+
+class Snapshots:
+    """All that are kept. Thread-safe."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._lock = threading.Lock()
+        self._kept: dict[str, Kept] = {}
+
+    def take(self, principal: Principal, wish: Snapshot) -> Taken:
+        """A new one. With a lease it is taken under the lease: nothing that it shows is reclaimed."""
+        self.expire()
+        with self._lock:
+            if len(self._kept) >= SNAPSHOTS_MAX:
+                raise TooManyRequests(f"{SNAPSHOTS_MAX} snapshots are kept already: release some, or wait")
+        lease = None
+        if wish.holds:
+            lease = format_uuid(self._repository.leases.acquire(f"flight: {principal.name}", wish.ttl_millis).id)
+        moment = self._repository.moment()
+        taken = Taken(
+            id=format_uuid(new_uuids(1)[0]),
+            transaction=moment.transaction,
+            millis=moment.millis,
+            expires_millis=moment.millis + wish.ttl_millis,
+            lease=lease,
+        )
+        with self._lock:
+            self._kept[taken.id] = Kept(principal.name, moment, taken)
+        return taken
+
+    def find(self, principal: Principal, id: str | None) -> Moment:
+        """The snapshot's moment, or without an id a new one. NotFound for one that is over, or somebody else's."""
+        if id is None:
+            return self._repository.moment()
+        self.expire()
+        with self._lock:
+            kept = self._kept.get(id)
+        if kept is None or kept.owner != principal.name:
+            raise NotFound(f"there is no snapshot {id}: its time is over, or it was released")
+        return kept.moment
+
+    def release(self, principal: Principal, id: str) -> None:
+        """Forget it, and end its lease. Nothing happens if it is gone."""
+        with self._lock:
+            kept = self._kept.get(id)
+            if kept is None or kept.owner != principal.name:
+                return
+            del self._kept[id]
+        self._end(kept)
+
+    def expire(self) -> None:
+        """Forget those whose time is over; their leases have ended by themselves."""
+        now = self._repository.clock.now_millis()
+        with self._lock:
+            over = [id for id, kept in self._kept.items() if kept.taken.expires_millis <= now]
+            for id in over:
+                del self._kept[id]
+
+    def close(self) -> None:
+        """Forget all."""
+        with self._lock:
+            kept, self._kept = list(self._kept.values()), {}
+        for each in kept:
+            self._end(each)
+
+    def _end(self, kept: Kept) -> None:
+        if kept.taken.lease is not None:
+            self._repository.leases.release(parse_uuid(kept.taken.lease))
+
+
+@contextmanager
+def counted(slots: threading.BoundedSemaphore, calls_max: int) -> Iterator[None]:
+    """One of so many calls at a time; TooManyRequests beyond."""
+    if not slots.acquire(blocking=False):
+        raise TooManyRequests(f"{calls_max} calls are under way already")
+    try:
+        yield
+    finally:
+        slots.release()

@@ -1,0 +1,49 @@
+"""`/metrics` on a port of its own, with a policy of its own: whoever may read figures need not reach content."""
+
+import asyncio
+from typing import Any
+
+from litestar.types import Receive, Scope, Send
+
+from ullage_agent.metrics import Metrics
+from ullage_agent.service.access import Authenticator, Verb, bearer
+from ullage_agent.service.errors import NotFound, ServiceError
+from ullage_agent.service.problems import problem_of
+
+TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Scrape:
+    """An ASGI application that answers GET /metrics, one at a time: a look costs a survey."""
+
+    def __init__(self, metrics: Metrics, authenticator: Authenticator | None) -> None:
+        """Without an authenticator nobody is asked who they are."""
+        self._metrics = metrics
+        self._authenticator = authenticator
+        self._one = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request: Any = scope
+        try:
+            if request["path"] != "/metrics" or request["method"] not in ("GET", "HEAD"):
+                raise NotFound("only GET /metrics is answered here")
+            await asyncio.to_thread(self._admit, dict(request["headers"]).get(b"authorization"))
+            async with self._one:
+                body = await asyncio.to_thread(self._metrics.text)
+            await _answer(send, 200, TEXT, body)
+        except ServiceError as error:
+            problem = problem_of(error)
+            await _answer(send, problem.status, b"text/plain; charset=utf-8", problem.detail.encode() + b"\n")
+
+    def _admit(self, header: bytes | None) -> None:
+        if self._authenticator is not None:
+            token = bearer(None if header is None else header.decode("latin-1"))
+            self._authenticator.authorize(self._authenticator.authenticate(token), Verb.GET)
+
+
+async def _answer(send: Send, status: int, kind: bytes, body: bytes) -> None:
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="ullage"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

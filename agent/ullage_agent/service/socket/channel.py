@@ -1,0 +1,103 @@
+"""Frames over one connected socket: whole ones, in bounded time, with descriptors beside them."""
+
+import array
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ullage_agent.service.socket.frames import HEADER, Header, Kind, pack_frame, parse_header
+
+PATIENCE_SECONDS: Final = 0.1
+"""Longer than a send takes, unless the client does not receive."""
+
+
+class Channel:
+    """Receives in one thread; any thread may send. After an OSError (TimeoutError is one) it is of no more use."""
+
+    def __init__(self, connection: socket.socket, stall_seconds: float) -> None:
+        self._socket = connection
+        self._stall_seconds = stall_seconds
+        self._send_lock = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        limit_waits(connection, stall_seconds)
+
+    def receive(self, body_bytes_max: int, *, waits: bool = True) -> tuple[Header, bytes] | None:
+        """The next frame; None at the end of the stream. With `waits` it may take its time to begin. EOFError if the
+        stream ends inside it, BadFrame if it is none.
+        """
+        if waits:
+            self._poll.poll()
+        begin = self._socket.recv(HEADER.size)
+        if not begin:
+            return None
+        deadline = time.monotonic() + self._stall_seconds
+        header = parse_header(begin + self._exactly(HEADER.size - len(begin), deadline), body_bytes_max)
+        return header, self._exactly(header.body_bytes, deadline)
+
+    def send(self, kind: Kind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
+        """One frame, whole; the descriptors go with its first byte."""
+        frame = memoryview(pack_frame(kind, request, *parts))
+        with self._send_lock:
+            self._send(frame, descriptors)
+
+    def try_send(self, kind: Kind, request: int, *parts: bytes) -> bool:
+        """The same unless another thread is sending for longer, or the client does not take it at once."""
+        if not self._send_lock.acquire(timeout=PATIENCE_SECONDS):
+            return False
+        try:
+            frame = pack_frame(kind, request, *parts)
+            return self._socket.send(frame, socket.MSG_DONTWAIT) == len(frame)
+        except OSError:
+            return False  # the client learns it by the end of the stream
+        finally:
+            self._send_lock.release()
+
+    def interrupt(self) -> None:
+        """End what the receiving thread waits for. Whatever was sent still arrives."""
+        try:
+            self._socket.shutdown(socket.SHUT_RD)
+        except OSError:
+            return  # it is closed already
+
+    def close(self) -> None:
+        """From here on the client sees the end of the stream."""
+        with self._send_lock:
+            self._socket.close()
+
+    def _send(self, frame: memoryview, descriptors: Sequence[int]) -> None:
+        deadline = time.monotonic() + self._stall_seconds
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        while len(frame):
+            _require_time(deadline)
+            sent = self._socket.sendmsg([frame], beside)
+            frame, beside = frame[sent:], []
+
+    def _exactly(self, count: int, deadline: float) -> bytes:
+        buffer = bytearray(count)
+        view = memoryview(buffer)
+        got = 0
+        while got < count:
+            _require_time(deadline)
+            received = self._socket.recv_into(view[got:])
+            if not received:
+                raise EOFError(f"the stream ended {count - got} bytes before the end of a frame")
+            got += received
+        return bytes(buffer)
+
+
+def limit_waits(connection: socket.socket, seconds: float) -> None:
+    """No call waits longer, in the kernel: Python's own timeout would turn MSG_DONTWAIT into waiting."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+    connection.setblocking(True)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _require_time(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError("a frame took too long")

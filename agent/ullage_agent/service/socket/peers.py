@@ -1,0 +1,53 @@
+"""Who is at the other end of the socket: the kernel says which process connected, nobody can pretend."""
+
+import os
+import socket
+import struct
+from typing import Final
+
+import msgspec
+
+from ullage_agent.service.access import Authenticator, Principal
+from ullage_agent.service.errors import Unauthenticated
+
+_CREDENTIALS: Final = struct.Struct("3i")
+"""`struct ucred`: pid, uid, gid, as `int` of the machine."""
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A process as it was when it connected."""
+
+    pid: int
+    uid: int
+    gid: int
+
+    def __str__(self) -> str:
+        return f"uid {self.uid}, process {self.pid}"
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """SO_PEERCRED."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Peer(*_CREDENTIALS.unpack(raw))
+
+
+class PeerPolicy(msgspec.Struct, frozen=True):
+    """Whom the socket trusts by their uid alone: whoever could read the files anyway. All others bring a token."""
+
+    trusted_uids: frozenset[int]
+
+    @classmethod
+    def usual(cls) -> "PeerPolicy":
+        """Root, and the agent's own user."""
+        return cls(frozenset({0, os.geteuid()}))
+
+    def trusts(self, peer: Peer) -> bool:
+        return peer.uid in self.trusted_uids
+
+    def admit(self, peer: Peer, token: str | None, authenticator: Authenticator) -> Principal:
+        """Who this is. Unauthenticated for an untrusted user without a token that the authenticator vouches for."""
+        if token is None and self.trusts(peer):
+            return Principal(f"uid:{peer.uid}")
+        if token is None:
+            raise Unauthenticated(f"{peer} is not trusted by its user alone: greet with a bearer token")
+        return authenticator.authenticate(token)

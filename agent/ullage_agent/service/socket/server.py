@@ -1,0 +1,211 @@
+"""The Unix socket of a node: listens, gives each connection a thread, and looks after their leases.
+
+Descriptors of content files are passed to clients, so that reading costs them what reading a file costs. What keeps
+those bytes in place meanwhile is a lease that lives as long as the connection; see `holding.py`.
+"""
+
+import errno
+import os
+import socket
+import stat
+import threading
+from typing import Final
+
+from ullage_agent.engine.errors import LeaseLost
+from ullage_agent.engine.repository import Repository
+from ullage_agent.service.access import Authenticator
+from ullage_agent.service.errors import CannotListen, Stopping, TooManyRequests
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.problems import problem_of
+from ullage_agent.service.socket import frames
+from ullage_agent.service.socket.channel import Channel
+from ullage_agent.service.socket.connection import Connection, Notice
+from ullage_agent.service.socket.frames import Kind, ProblemText
+from ullage_agent.service.socket.holding import release_leftovers
+from ullage_agent.service.socket.peers import PeerPolicy, peer_of
+
+WATCH_SECONDS: Final = 1.0
+"""How soon a client learns that its lease was revoked or is over. Its reads are safe meanwhile: see `holding.py`."""
+
+MODE: Final = 0o666
+"""Anybody may connect; who may ask is decided by the peer's user, or by a token. The folder's mode can narrow it."""
+
+BACKLOG: Final = 128
+PATH_BYTES_MAX: Final = 107
+"""What a socket's address has room for."""
+
+
+class SocketServer:
+    """See the module's text. `start`, then `stop`; both are called by one thread."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        authenticator: Authenticator,
+        limits: Limits,
+        path: str,
+        *,
+        policy: PeerPolicy | None = None,
+        on_failure: Notice = lambda _what, _error: None,
+    ) -> None:
+        self.path = path
+        self._repository = repository
+        self._authenticator = authenticator
+        self._limits = limits
+        self._policy = policy or PeerPolicy.usual()
+        self._on_failure = on_failure
+        self._lock = threading.Condition()
+        self._connections: set[Connection] = set()
+        self._stopping = threading.Event()
+        self._listener: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Listen. CannotListen if the path is taken by somebody who answers, or cannot be made."""
+        release_leftovers(self._repository)
+        self._listener = _listen(self.path)
+        for work, name in ((self._accept, "accept"), (self._watch, "watch")):
+            thread = threading.Thread(target=work, name=f"ullage-socket-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Take no more, tell the clients, wait until nothing is held. Safe to call twice."""
+        self._stopping.set()
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        _unlink(self.path)
+        try:
+            listener.shutdown(socket.SHUT_RDWR)
+        finally:
+            listener.close()
+        for thread in self._threads:
+            thread.join()
+        with self._lock:
+            left = list(self._connections)
+        for connection in left:
+            connection.revoke(Stopping("the service is stopping"))
+        self.wait_for(0, self._limits.stop_seconds)
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        with self._lock:
+            return len(self._connections)
+
+    def wait_for(self, connections: int, seconds: float) -> bool:
+        """Until no more than so many are left, and what the others held is released; whether that came in time."""
+        with self._lock:
+            return self._lock.wait_for(lambda: len(self._connections) <= connections, seconds)
+
+    def look(self) -> None:
+        """End the connections whose lease is over, or was revoked."""
+        with self._lock:
+            found = list(self._connections)
+        for connection in found:
+            lease = connection.holding.lease
+            if lease is None:
+                continue
+            try:
+                self._repository.leases.require(lease)
+            except LeaseLost as error:
+                if connection.holding.lease == lease:  # else it gave everything back just now
+                    connection.revoke(error)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(WATCH_SECONDS):
+            self.look()
+
+    def _accept(self) -> None:
+        listener = self._listener
+        assert listener is not None
+        while not self._stopping.is_set():
+            try:
+                accepted, _ = listener.accept()
+            except OSError as error:
+                if self._stopping.is_set():
+                    return
+                self._on_failure("the Unix socket could not accept a connection", error)
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOMEM):
+                    return
+                self._stopping.wait(WATCH_SECONDS)  # until somebody has closed something
+                continue
+            self._begin(accepted)
+
+    def _begin(self, accepted: socket.socket) -> None:
+        channel = Channel(accepted, self._limits.stall_seconds)
+        with self._lock:
+            is_full = len(self._connections) >= self._limits.socket_connections
+        if is_full:
+            self._turn_away(channel)
+            return
+        connection = Connection(
+            channel,
+            peer_of(accepted),
+            self._repository,
+            self._authenticator,
+            self._policy,
+            self._limits,
+            self._on_failure,
+        )
+        thread = threading.Thread(target=self._serve, args=(connection,), name="ullage-socket", daemon=True)
+        with self._lock:
+            self._connections.add(connection)
+        thread.start()
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            connection.serve()
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+                self._lock.notify_all()
+
+    def _turn_away(self, channel: Channel) -> None:
+        problem = problem_of(TooManyRequests(f"{self._limits.socket_connections} connections are open already"))
+        text = ProblemText(problem.status, problem.slug, problem.detail, problem.retry_after_seconds or 0)
+        channel.try_send(Kind.PROBLEM, 0, frames.pack_problem(text))
+        channel.close()
+
+
+def _listen(path: str) -> socket.socket:
+    if len(os.fsencode(path)) > PATH_BYTES_MAX:
+        raise CannotListen(f"spec.service.socketPath: {path} is longer than {PATH_BYTES_MAX} bytes")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _remove_stale(path)
+        listener.bind(path)
+        os.chmod(path, MODE)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(f"spec.service.socketPath: {path} cannot be listened on: {error}") from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: str) -> None:
+    """What a killed process left; never a file, nor a socket behind which somebody listens."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise CannotListen(f"spec.service.socketPath: {path} exists and is no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise CannotListen(f"spec.service.socketPath: another process listens on {path}")
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return  # somebody was faster

@@ -1,0 +1,1 @@
+"""The operator: reconciles ContentRepository objects, opens windows by tickets, and steps around Spark."""

@@ -1,0 +1,28 @@
+"""`python -m ullage_operator`: settings from the environment, see settings.py."""
+
+import asyncio
+
+import kopf
+
+from ullage_operator import handlers
+from ullage_operator.settings import settings_from
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    settings = settings_from()
+    assert handlers.remove is not None  # importing it is what registers the handlers
+    memo = kopf.Memo(settings=settings)
+    endpoint = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
+    asyncio.run(
+        kopf.operator(
+            memo=memo,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            liveness_endpoint=endpoint,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

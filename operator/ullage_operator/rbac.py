@@ -1,0 +1,113 @@
+"""Who may do what: the one place for the rules of RBAC and admission. Chart and install.yaml take them from here."""
+
+from typing import Any, Final
+
+READ: Final = ["get", "list", "watch"]
+WRITE: Final = ["create", "patch", "delete"]
+
+Rule = dict[str, list[str]]
+
+
+def rule(group: str, resources: list[str], verbs: list[str], names: list[str] | None = None) -> Rule:
+    """One rule."""
+    made = {"apiGroups": [group], "resources": resources, "verbs": verbs}
+    return {**made, "resourceNames": names} if names else made
+
+
+AGENT_RULES: Final = [
+    rule("ullage.dev", ["contentrepositorynodes"], READ),
+    rule("ullage.dev", ["contentrepositorynodes/status"], ["get", "patch"]),
+]
+"""An agent's, in its namespace. The admission policy below narrows writing to the object of its own node."""
+
+DELEGATOR: Final = "system:auth-delegator"
+"""TokenReview and SubjectAccessReview: an agent asks who its clients are."""
+
+OPERATOR_NAMESPACED_RULES: Final = [
+    rule("ullage.dev", ["contentrepositories"], [*READ, "patch"]),
+    rule("ullage.dev", ["contentrepositories/status", "reclamationruns/status"], ["get", "patch"]),
+    rule("ullage.dev", ["contentrepositories/finalizers"], ["update"]),
+    rule("ullage.dev", ["reclamationruns"], READ),
+    rule("ullage.dev", ["contentrepositorynodes"], [*READ, *WRITE]),
+    # A role may be given only by who has it: what agents may do, the operator may too.
+    rule("ullage.dev", ["contentrepositorynodes/status"], ["get", "patch"]),
+    rule("", ["pods"], READ),
+    rule("", ["services", "configmaps", "secrets", "serviceaccounts"], [*READ, *WRITE]),
+    rule("", ["persistentvolumeclaims"], [*READ, "delete"]),
+    rule("", ["events"], ["create", "patch"]),
+    rule("apps", ["daemonsets", "statefulsets"], [*READ, *WRITE]),
+    rule("batch", ["jobs"], [*READ, *WRITE]),
+    rule("discovery.k8s.io", ["endpointslices"], [*READ, *WRITE]),
+    rule("networking.k8s.io", ["networkpolicies"], [*READ, *WRITE]),
+    rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], [*READ, *WRITE]),
+    rule("cert-manager.io", ["certificates"], [*READ, *WRITE]),
+]
+"""The operator's, in each namespace that it looks after."""
+
+OPERATOR_CLUSTER_RULES: Final = [
+    rule("", ["nodes"], READ),
+    rule("rbac.authorization.k8s.io", ["clusterrolebindings"], [*READ, *WRITE]),
+    rule("rbac.authorization.k8s.io", ["clusterroles"], ["bind"], [DELEGATOR]),
+]
+"""The operator's in the whole cluster: nodes have no namespace. Spark's pods run anywhere, see below."""
+
+SPARK_RULES: Final = [
+    rule("", ["pods"], READ),
+    rule("sparkoperator.k8s.io", ["sparkapplications"], READ),
+    rule("spark.apache.org", ["sparkapplications"], READ),
+]
+"""To know what runs on a node. Without them in some namespace, every node counts as busy."""
+
+
+def admission_policy() -> list[dict[str, Any]]:
+    """An agent may write the status of its own node's object only: its token says on which node its pod runs."""
+    extra = "authentication.kubernetes.io/node-name"
+    user = "request.userInfo.username"
+    is_agent = f"{user}.startsWith('system:serviceaccount:') && {user}.endsWith('-ullage-agent')"
+    token = f"request.userInfo.extra['{extra}'][0]"
+    return [
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": "ullage-agents-own-nodes"},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {
+                    "resourceRules": [
+                        {
+                            "apiGroups": ["ullage.dev"],
+                            "apiVersions": ["*"],
+                            "operations": ["CREATE", "UPDATE"],
+                            "resources": ["contentrepositorynodes", "contentrepositorynodes/status"],
+                        }
+                    ]
+                },
+                "matchConditions": [{"name": "is-an-agent", "expression": is_agent}],
+                "variables": [
+                    {
+                        "name": "node",
+                        "expression": f"'{extra}' in request.userInfo.extra ? {token} : ''",
+                    }
+                ],
+                "validations": [
+                    {
+                        "expression": "variables.node != ''",
+                        "message": "an agent needs a token that is bound to its pod and names its node",
+                        "reason": "Forbidden",
+                    },
+                    {
+                        "expression": "variables.node == object.spec.nodeName",
+                        "messageExpression": "'an agent on ' + variables.node + ' must leave the object of ' "
+                        "+ object.spec.nodeName + ' alone'",
+                        "reason": "Forbidden",
+                    },
+                ],
+            },
+        },
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": "ullage-agents-own-nodes"},
+            "spec": {"policyName": "ullage-agents-own-nodes", "validationActions": ["Deny"]},
+        },
+    ]

@@ -1,0 +1,59 @@
+"""What the operator's surroundings decide. Everything about a repository stands in its ContentRepository."""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+PREFIX: Final = "ULLAGE_OPERATOR_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Each can be set by an environment variable of the same name in capitals, after ULLAGE_OPERATOR_."""
+
+    agent_image: str = "ullage-agent:latest"
+    """Of agents whose ContentRepository names none."""
+
+    namespaces: tuple[str, ...] = ()
+    """Namespaces that are looked after, separated by commas; none: all of the cluster."""
+
+    workers: int = 4
+    """Repositories reconciled at the same time. More only help where the API server is slow."""
+
+    writes_at_once: int = 16
+    """Requests of one reconciliation under way at the same time: enough to fill the latency of the API server."""
+
+    resync_seconds: int = 300
+    """How often each repository is looked at though nothing was heard of it: what a lost event costs at most."""
+
+    settle_seconds: float = 1.0
+    """How long events are collected before a repository is reconciled: a thousand agents report at about one time."""
+
+    figures_seconds: int = 60
+    """How often sums of bytes are written at most. They change with every agent's heartbeat."""
+
+    ticket_seconds: int = 3600
+    """How long a ticket may be begun. Long enough for a busy agent, short enough for a dead one."""
+
+    retry_seconds: int = 300
+    """How long a node whose ticket was refused or failed goes without."""
+
+    event_seconds: int = 3600
+    """How soon the same Kubernetes Event is told again."""
+
+    metrics_port: int = 8483
+    """Prometheus; 0: none."""
+
+    health_port: int = 8484
+    """`/healthz` for the kubelet; 0: none."""
+
+
+def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the environment; msgspec.ValidationError names a variable that is not what it should be."""
+    given: dict[str, object] = {}
+    for field in Settings.__struct_fields__:
+        text = environment.get(PREFIX + field.upper())
+        if text is not None:
+            given[field] = [part for part in text.split(",") if part] if field == "namespaces" else text
+    return msgspec.convert(given, Settings, strict=False)

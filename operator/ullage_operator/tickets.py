@@ -1,0 +1,187 @@
+"""Who may reclaim now: tickets are kept, taken back and given. Pure.
+
+    wanted by the agent, window open, no pod in the way, room among maxConcurrentNodes, volume free    given
+    done, refused, failed, expired, settings changed, window over, pods came, node cordoned or gone    taken back
+
+A node that is silent keeps its place among the concurrent ones until its ticket has expired: it may still be at work.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from ullage_agent.contract import (
+    BlockerMode,
+    ContentRepositorySpec,
+    MaintenanceOperation,
+    nodes_at_once,
+)
+from ullage_agent.fleet import TICKETED, Deferral, Ticket, TicketState
+from ullage_agent.windows import Calendar
+from ullage_operator.observe import NodeObject, Observation, Run
+from ullage_operator.settings import Settings
+from ullage_operator.times import millis_of, text_of
+
+ENDED: Final = frozenset({TicketState.COMPLETED, TicketState.REFUSED, TicketState.FAILED})
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node's object is to say."""
+
+    ticket: Ticket | None = None
+    deferral: Deferral | None = None
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome for all nodes. `next_millis`: when time alone changes it; None: never."""
+
+    grants: dict[str, Grant]
+    next_millis: int | None
+    window_closes_millis: int | None
+    is_open: bool
+
+
+class Lottery:
+    """One round for one repository."""
+
+    def __init__(
+        self, seen: Observation, spec: ContentRepositorySpec, settings: Settings, ready: frozenset[str]
+    ) -> None:
+        self._seen = seen
+        self._spec = spec
+        self._settings = settings
+        self._ready = ready
+        self._now = seen.now_millis
+        self._calendar = Calendar(spec.maintenance)
+        self._wakes: list[int] = []
+
+    def draw(self, runs: Mapping[str, Run]) -> Round:
+        """`runs`: the run that each node is due for, if any."""
+        objects = self._seen.objects
+        verdicts = [self._calendar.verdict(operation, self._now) for operation in TICKETED]
+        for verdict in verdicts:
+            self._wake(verdict.closes_millis)
+            if not verdict.is_allowed:
+                self._wake(verdict.opens_millis)
+        deferrals = {node: self._deferral(found, node in runs) for node, found in objects.items()}
+        held = {
+            node: found.spec.ticket
+            for node, found in objects.items()
+            if found.spec.ticket is not None and self._is_kept(found, found.spec.ticket, deferrals[node])
+        }
+        room = nodes_at_once(self._spec.maintenance.max_concurrent_nodes, len(objects)) - len(held)
+        for node in sorted(set(objects) - set(held), key=self._urgency):
+            if room < 1:
+                break
+            given = self._given(objects[node], deferrals[node], runs.get(node))
+            if given is not None:
+                held[node] = given
+                room -= 1
+        for ticket in held.values():
+            self._wake(millis_of(ticket.not_after))
+        grants = {
+            node: Grant(ticket=held.get(node), deferral=None if node in held else deferrals[node]) for node in objects
+        }
+        return Round(
+            grants=grants,
+            next_millis=min(self._wakes, default=None),
+            window_closes_millis=min((v.closes_millis for v in verdicts if v.closes_millis is not None), default=None),
+            is_open=any(verdict.may_start for verdict in verdicts),
+        )
+
+    def _wake(self, millis: int | None) -> None:
+        if millis is not None and millis > self._now:
+            self._wakes.append(millis)
+
+    def _urgency(self, node: str) -> tuple[float, str]:
+        """The fullest first."""
+        return self._seen.objects[node].status.space.free_percentage, node
+
+    def _deferral(self, found: NodeObject, is_due: bool) -> Deferral | None:
+        """What stands in the way on this node, since when it does. It is looked for only where something is wanted."""
+        if self._spec.maintenance.blockers.spark_pods.mode == BlockerMode.IGNORE:
+            return None
+        waits_for = self._seen.blockers.on(found.spec.node_name)
+        if not waits_for or not (found.status.wanted or is_due):
+            return None
+        since = found.spec.deferral.since if found.spec.deferral is not None else text_of(self._now)
+        return Deferral(since=since, waits_for=waits_for)
+
+    def _blocks(self, deferral: Deferral | None) -> bool:
+        if deferral is None:
+            return False
+        end = millis_of(deferral.since) + int(self._spec.maintenance.blockers.spark_pods.max_defer)
+        self._wake(end)
+        return self._now < end
+
+    def _is_kept(self, found: NodeObject, ticket: Ticket, deferral: Deferral | None) -> bool:
+        report = found.status.ticket
+        is_running = report is not None and report.id == ticket.id and report.state == TicketState.RUNNING
+        is_over = report is not None and report.id == ticket.id and report.state in ENDED
+        node = found.spec.node_name
+        if is_over or self._spec.maintenance.paused or ticket.generation != self._seen.wish.generation:
+            return False
+        if self._is_expired(ticket, is_running and node in self._ready):
+            return False
+        if node not in self._ready:
+            return True
+        machine = next((each for each in self._seen.machines if each.name == node), None)
+        if machine is None or machine.is_cordoned:
+            return False
+        return self._overrides(ticket.run) or not self._blocks(deferral)
+
+    def _is_expired(self, ticket: Ticket, is_under_way: bool) -> bool:
+        if ticket.stop_after is not None and self._now >= millis_of(ticket.stop_after):
+            return True
+        return self._now >= millis_of(ticket.not_after) and not is_under_way
+
+    def _overrides(self, run: str) -> bool:
+        return any(each.name == run and each.spec.override_windows for each in self._seen.runs)
+
+    def _given(self, found: NodeObject, deferral: Deferral | None, run: Run | None) -> Ticket | None:
+        status, wish = found.status, self._seen.wish
+        if self._spec.maintenance.paused or not self._may_have_one(found):
+            return None
+        wanted = run.spec.operations if run is not None else status.wanted
+        overrides = run is not None and run.spec.override_windows
+        if not wanted or (self._blocks(deferral) and not overrides):
+            return None
+        operations: tuple[MaintenanceOperation, ...] = tuple(o for o in TICKETED if o in wanted)
+        stop, reason = None, "the windows were overridden"
+        if not overrides:
+            granted = self._calendar.ticket(operations, self._now)
+            operations, stop, reason = granted.operations, granted.not_after_millis, granted.reason
+        if not operations:
+            return None
+        end = min(self._now + self._settings.ticket_seconds * 1000, stop or 1 << 62)
+        return Ticket(
+            id=f"t{self._now:x}-{wish.generation}",
+            operations=operations,
+            generation=wish.generation,
+            not_before=text_of(self._now),
+            not_after=text_of(end),
+            stop_after=None if stop is None else text_of(stop),
+            reason=reason,
+            run="" if run is None else run.name,
+            dry_run=run is not None and run.spec.dry_run,
+            policy="" if run is None else run.spec.policy,
+            bytes_per_second=None if run is None else run.spec.bytes_per_second,
+        )
+
+    def _may_have_one(self, found: NodeObject) -> bool:
+        """Whether the agent could make use of a ticket, and its volumes are free."""
+        node, status = found.spec.node_name, found.status
+        machine = next((each for each in self._seen.machines if each.name == node), None)
+        if node not in self._ready or machine is None or machine.is_cordoned:
+            return False
+        if status.settings_generation != self._seen.wish.generation:
+            return False
+        if self._seen.busy_volumes.get(node, frozenset()) & set(status.volumes):
+            return False
+        report = status.ticket
+        if report is not None and report.state in (TicketState.REFUSED, TicketState.FAILED) and report.ended:
+            again = millis_of(report.ended) + self._settings.retry_seconds * 1000
+            self._wake(again)
+            return self._now >= again
+        return True

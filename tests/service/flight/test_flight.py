@@ -1,0 +1,370 @@
+"""Contents and tables over Arrow Flight, with a plain Flight client."""
+
+import json
+import os
+import random
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support import Workshop, put_all
+from ullage_agent.engine.model import parse_uuid
+from ullage_agent.engine.repository import Repository
+from ullage_agent.service.access import Anonymous, Verb
+from ullage_agent.service.flight.schemas import SCHEMAS
+from ullage_agent.service.flight.server import FlightServer
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.tokens import TokenFile, line_of, new_token
+
+MB = 1 << 20
+
+
+class Peer:
+    """A server and a client of it."""
+
+    def __init__(self, repository: Repository, **settings: Any) -> None:
+        self.failures: list[tuple[str, Exception]] = []
+        settings = {"authenticator": Anonymous(), "limits": Limits(), **settings}
+        authenticator, limits = settings.pop("authenticator"), settings.pop("limits")
+        self.server = FlightServer(
+            repository,
+            authenticator,
+            limits,
+            "127.0.0.1",
+            0,
+            node="here",
+            on_failure=lambda what, error: self.failures.append((what, error)),
+            **settings,
+        )
+        self.client = flight.connect(self.server.url)
+        self.repository = repository
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.stop()
+
+    def put(self, *batches: dict[str, Any], **command: Any) -> list[list[bytes]]:
+        """The uuids of each batch, one outstanding at a time."""
+        schema = pa.schema(
+            [
+                field
+                for field in (
+                    pa.field("content", pa.binary()),
+                    pa.field("attributes", pa.map_(pa.string(), pa.string())),
+                    pa.field("continues", pa.bool_()),
+                )
+                if field.name in batches[0]
+            ]
+        )
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+        writer, told = self.client.do_put(descriptor, schema)
+        found = []
+        with writer:
+            for number, batch in enumerate(batches):
+                writer.write_batch(pa.record_batch([pa.array(batch[f.name], f.type) for f in schema], schema=schema))
+                answer = told.read().to_pybytes()
+                assert struct.unpack_from("<I", answer) == (number,)
+                found.append([answer[at : at + 16] for at in range(4, len(answer), 16)])
+            writer.done_writing()
+        return found
+
+    def get(self, handles: Sequence[str], **more: Any) -> dict[int, bytes | str]:
+        """Contents, or slugs, by item."""
+        ticket = json.dumps({"kind": "get", "handles": list(handles), **more}).encode()
+        found: dict[int, bytes | str] = {}
+        for chunk in self.client.do_get(flight.Ticket(ticket)):
+            assert chunk.data.nbytes < 10 * MB
+            for row in chunk.data.to_pylist():
+                if row["problem"]:
+                    found[row["item"]] = row["problem"]
+                else:
+                    before = found.get(row["item"], b"")
+                    assert len(before) == row["offset"]
+                    found[row["item"]] = before + row["content"]
+        return found
+
+    def table(self, name: str, **more: Any) -> pa.Table:
+        ticket = json.dumps({"kind": "table", "name": name, **more}).encode()
+        return self.client.do_get(flight.Ticket(ticket)).read_all()
+
+    def act(self, action: str, **body: Any) -> list[Any]:
+        results = self.client.do_action(flight.Action(action, json.dumps(body).encode()))
+        return [json.loads(result.body.to_pybytes()) for result in results]
+
+
+@pytest.fixture
+def peer(workshop: Workshop) -> Iterator[Peer]:
+    made = Peer(workshop.make())
+    yield made
+    made.close()
+    assert made.failures == []
+
+
+def names(uuids: Sequence[bytes]) -> list[str]:
+    return [uuid.hex() for uuid in uuids]
+
+
+def slug_of(error: pytest.ExceptionInfo[flight.FlightError]) -> str:
+    told: str = json.loads(error.value.extra_info)["slug"]
+    return told
+
+
+def test_each_batch_is_a_transaction_and_its_handles_come_back(peer: Peer) -> None:
+    """Contents and attributes, in order, in one commit a batch."""
+    contents = [[os.urandom(number % 700) for number in range(300)] for _ in range(3)]
+    attributes = [[("n", str(number))] for number in range(300)]
+    peer.put({"content": [b"first"]})  # takes what the first content ever takes beside it
+    before = peer.repository.log.last_id
+
+    found = peer.put(*({"content": batch, "attributes": attributes} for batch in contents), ttl_millis=60_000)
+
+    assert peer.repository.log.last_id - before == 3
+    for batch, uuids in zip(contents, found, strict=True):
+        assert list(peer.get(names(uuids)).values()) == batch
+    head = peer.repository.handles.head(found[1][7].hex())
+    assert head.attributes["n"] == "7"
+    assert head.expires_millis == peer.repository.clock.now_millis() + 60_000
+
+
+def test_a_content_goes_on_over_rows_and_batches(peer: Peer) -> None:
+    """Large ones arrive whole, and their handle comes with the batch in which they end."""
+    big = random.Random(1).randbytes(5 * MB)
+    found = peer.put(
+        {"content": [b"a", big[:MB], big[MB : 2 * MB]], "continues": [False, True, True]},
+        {"content": [big[2 * MB : 3 * MB]], "continues": [True]},
+        {"content": [big[3 * MB :], b"b", b"", b"c", b"d"], "continues": [False, False, False, True, None]},
+        {"content": [b"e"], "continues": [False]},
+    )
+
+    assert [len(uuids) for uuids in found] == [1, 0, 4, 1]
+    everything = [uuid for uuids in found for uuid in uuids]
+    assert list(peer.get(names(everything)).values()) == [b"a", big, b"b", b"", b"cd", b"e"]
+
+
+def test_a_stream_sent_again_with_its_key_stores_nothing_twice(peer: Peer) -> None:
+    """Each transaction has its first answer, those of large contents too."""
+    batches: list[dict[str, list[Any]]] = [
+        {"content": [b"x", b"y"], "continues": [False, False]},
+        {"content": [b"1", b"2", b"z"], "continues": [True, False, False]},
+    ]
+
+    first = peer.put(*batches[:1], key="k")
+    whole = peer.put(*batches, key="k")
+
+    assert whole[0] == first[0]
+    assert peer.put(*batches, key="k") == whole
+    assert sum(1 for _ in peer.repository.ledger.flow_files()) == 4
+    with pytest.raises(flight.FlightError) as refused:
+        peer.put({"content": [b"other"]}, key="k")
+    assert slug_of(refused) == "key-reused"
+
+
+def test_a_stream_that_breaks_off_keeps_what_was_committed(peer: Peer) -> None:
+    """Whole batches stay, the content in the middle of which it ended leaves nothing."""
+    with pytest.raises(flight.FlightError):
+        peer.put({"content": [b"x", b"y"], "continues": [False, True]})
+
+    assert [record.size for record in peer.repository.ledger.flow_files()] == [1]
+
+
+def test_ranges_and_problems_stand_in_their_rows(peer: Peer) -> None:
+    """One handle that is gone, or a range outside, spoils nothing for the others."""
+    big = random.Random(2).randbytes(3 * MB)
+    ((one, two, three),) = peer.put({"content": [b"one", b"two", big]})
+    peer.repository.handles.delete(two.hex())
+    handles = [*names([one, two, three]), "nonsense", f"{one.hex()}@there", f"{one.hex()}@here", *names([one])]
+    ranges = [[0, 3], [0, 1], [MB - 7, MB + 9], [0, 0], [0, 3], [1, 2], [2, 5]]
+
+    found = peer.get(handles, ranges=ranges)
+
+    assert found == {
+        0: b"one",
+        1: "handle-deleted",
+        2: big[MB - 7 : 2 * MB + 2],
+        3: "no-such-handle",
+        4: "elsewhere",
+        5: b"ne",
+        6: "bad-request",
+    }
+
+
+@pytest.mark.parametrize(
+    ("batch", "slug"),
+    [
+        ({"content": [b"x", None]}, "bad-request"),
+        ({"content": [b"x"] * 10_001}, "too-much"),
+        ({"content": [b"x"], "attributes": [[("uuid", "1")]]}, "bad-request"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused(peer: Peer, batch: dict[str, list[Any]], slug: str) -> None:
+    """With the slug that HTTP has."""
+    with pytest.raises(flight.FlightError) as refused:
+        peer.put(batch)
+    assert slug_of(refused) == slug
+    assert list(peer.repository.ledger.flow_files()) == []
+
+
+@pytest.mark.parametrize(
+    ("ticket", "slug"),
+    [
+        (b"", "bad-request"),
+        (b"\xff", "bad-request"),
+        (b'{"kind":"get"}', "bad-request"),
+        (b'{"kind":"table","name":"nonesuch"}', "not-found"),
+        (b'{"kind":"table","name":"claims","columns":["x"]}', "bad-request"),
+        (b'{"kind":"table","name":"claims","part":[2,2]}', "bad-request"),
+        (b'{"kind":"table","name":"claims","snapshot":"x"}', "not-found"),
+        (b'{"kind":"get","handles":["x"],"ranges":[]}', "bad-request"),
+    ],
+)
+def test_what_is_no_ticket_is_refused(peer: Peer, ticket: bytes, slug: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(flight.FlightError) as refused:
+        peer.client.do_get(flight.Ticket(ticket)).read_all()
+    assert slug_of(refused) == slug
+
+
+def test_every_table_has_its_schema_and_its_rows(workshop: Workshop) -> None:
+    """What they say agrees with the ledger, swapped FlowFiles included."""
+    repository = workshop.make(flow_file={"swap_threshold": 50, "swap_batch": 20})
+    put_all(repository, "inbox", [bytes([n]) * 100 for n in range(120)], colour="green")
+    repository.handles.put(b"handle", {"a": "b"})
+    lease = repository.leases.acquire("reader", 60_000)
+    peer = Peer(repository, runs=lambda: [("r", "me", "now", 1, 2, 3, 4, 5, None)])
+
+    tables = {name: peer.table(name) for name in SCHEMAS}
+
+    assert {name: table.schema for name, table in tables.items()} == SCHEMAS
+    (queue,) = tables["queues"].to_pylist()
+    assert (queue["queue"], queue["flowfiles"], queue["size"]) == ("inbox", 120, 12_000)
+    assert queue["swapped"] > 0
+    flow_files = tables["flowfiles"].to_pylist()
+    assert len(flow_files) == 121
+    assert sum(row["swapped"] for row in flow_files) == queue["swapped"]
+    assert {dict(row["attributes"]).get("colour") for row in flow_files if row["queue"]} == {"green"}
+    claims = tables["claims"].to_pylist()
+    assert sum(row["claimants"] for row in claims) == 121
+    assert sum(row["live_bytes"] for row in tables["resource_claims"].to_pylist()) == 12_006
+    assert [row["lease"].replace("-", "") for row in tables["leases"].to_pylist()] == [lease.id.hex()]
+    assert len(tables["provenance"]) == 121
+    assert sorted(row["content"] for row in tables["content"].to_pylist()) == sorted(
+        [b"handle", *(bytes([n]) * 100 for n in range(120))]
+    )
+    assert tables["runs"].to_pylist()[0]["freed_bytes"] == 4
+    peer.close()
+
+
+def test_tables_of_one_snapshot_agree_while_commits_go_on(peer: Peer) -> None:
+    """What comes or goes afterwards is in none of them; without a snapshot it is in all."""
+    kept = peer.repository.handles.put_many([b"x"] * 10)
+    (taken,) = peer.act("snapshot")
+    peer.repository.handles.put_many([b"new"] * 5)
+    peer.repository.handles.delete(kept[0])
+
+    rows = peer.table("flowfiles", snapshot=taken["id"]).to_pylist()
+
+    assert sorted(row["uuid"] for row in rows) == sorted(kept)
+    assert {row["deleted_millis"] for row in rows} == {0}
+    assert sum(row["claimants"] for row in peer.table("claims", snapshot=taken["id"]).to_pylist()) == 10
+    assert {row["transaction"] <= taken["transaction"] for row in peer.table("provenance").to_pylist()} == {True, False}
+    assert all(
+        row["transaction"] <= taken["transaction"] for row in peer.table("provenance", snapshot=taken["id"]).to_pylist()
+    )
+    assert len(peer.table("flowfiles")) == 15
+    peer.repository.checkpoint()
+    assert len(peer.table("flowfiles", snapshot=taken["id"])) == 10
+    peer.act("release", id=taken["id"])
+    with pytest.raises(flight.FlightError):
+        peer.table("flowfiles", snapshot=taken["id"])
+
+
+def test_a_snapshot_that_holds_keeps_its_content(peer: Peer) -> None:
+    """Its lease does, until it is released."""
+    peer.repository.handles.put(b"x")
+    (taken,) = peer.act("snapshot", holds=True)
+
+    (lease,) = peer.repository.leases.all()
+    assert parse_uuid(taken["lease"]) == lease.id
+    assert lease.transaction <= taken["transaction"]
+    peer.act("release", id=taken["id"])
+    assert peer.repository.leases.all() == []
+
+
+def test_parts_make_up_the_whole(peer: Peer) -> None:
+    """Each row is in one part; chosen columns come in the order asked for."""
+    for number in range(10):
+        peer.repository.handles.put(bytes([number]) * (MB + 1))
+    peer.repository.handles.put(b"")
+
+    parts = [peer.table("flowfiles", part=[k, 3], columns=["size", "uuid"]) for k in range(3)]
+
+    assert parts[0].schema.names == ["size", "uuid"]
+    assert sum(len(part) for part in parts) == 11
+    assert len({row["uuid"] for part in parts for row in part.to_pylist()}) == 11
+    assert sum(len(peer.table("resource_claims", part=[k, 3])) for k in range(3)) == len(peer.table("resource_claims"))
+
+
+def test_tokens_and_verbs_are_asked_for(workshop: Workshop, tmp_path: Path) -> None:
+    """No token, an unknown one, one without the verb: refused before anything is read."""
+    token, digest = new_token()
+    (tmp_path / "tokens").write_text(line_of("reads", (Verb.GET,), 0, digest))
+    peer = Peer(workshop.make(), authenticator=TokenFile(str(tmp_path / "tokens"), workshop.clock))
+    ticket = flight.Ticket(b'{"kind":"table","name":"queues"}')
+
+    def options(value: str) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(headers=[(b"authorization", value.encode())])
+
+    for wrong in (None, options("Bearer nonsense"), options("Basic x")):
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            peer.client.do_get(ticket, wrong).read_all()
+    assert len(peer.client.do_get(ticket, options(f"Bearer {token}")).read_all()) == 0
+    writer, _ = peer.client.do_put(
+        flight.FlightDescriptor.for_command(b"{}"), pa.schema([("content", pa.binary())]), options(f"Bearer {token}")
+    )
+    with pytest.raises(flight.FlightUnauthorizedError) as refused:
+        writer.close()
+    assert slug_of(refused) == "forbidden"
+    assert all(token not in str(failure) for failure in peer.failures)
+    peer.close()
+
+
+def test_too_many_calls_are_told_to_come_again(workshop: Workshop) -> None:
+    """The bound is on what is at work; a stream that waits for its reader counts."""
+    peer = Peer(workshop.make(), limits=Limits(flight_calls=1))
+    contents = [random.Random(3).randbytes(MB + 1) for _ in range(80)]
+    ids = [id for content in contents for id in peer.repository.handles.put_many([content])]
+    ticket = flight.Ticket(json.dumps({"kind": "get", "handles": ids}).encode())
+    stream = peer.client.do_get(ticket)
+    stream.read_chunk()
+
+    with pytest.raises(flight.FlightUnavailableError) as refused:
+        peer.table("queues")
+
+    assert slug_of(refused) == "busy"
+    stream.cancel()
+    peer.close()
+
+
+def test_it_lists_its_tables_and_actions(peer: Peer) -> None:
+    """A client that knows nothing finds out."""
+    flights = list(peer.client.list_flights())
+
+    assert [info.descriptor.path[0].decode() for info in flights] == list(SCHEMAS)
+    assert peer.client.get_schema(flight.FlightDescriptor.for_path("claims")).schema == SCHEMAS["claims"]
+    assert len(peer.client.do_get(flights[0].endpoints[0].ticket).read_all()) == 0
+    assert [action.type for action in peer.client.list_actions()] == ["snapshot", "release"]
+
+
+def test_the_document_names_every_column(peer: Peer) -> None:
+    """docs/flight.md lists each table's columns, and no others."""
+    text = (Path(__file__).parents[3] / "docs" / "flight.md").read_text(encoding="utf-8").partition("## Tables")[2]
+    for name, schema in SCHEMAS.items():
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+        named = re.findall(r"`([a-z_0-9]+)`", line.split("|", 2)[2])
+        assert sorted(set(named)) == sorted(schema.names), name

@@ -1,0 +1,68 @@
+"""A repository behind a socket, in the test's own process."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.support import Workshop
+from ullage_agent.contract import Duration, Punch, Quantity
+from ullage_agent.engine.model import parse_uuid
+from ullage_agent.engine.repository import Repository
+from ullage_agent.service.access import Anonymous, Authenticator
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.socket.peers import PeerPolicy
+from ullage_agent.service.socket.server import SocketServer
+
+KB = 1024
+MB = 1 << 20
+LOOSE: dict[str, Any] = {
+    "claims": {"max_appendable_size": Quantity(MB), "max_flow_files": 40},
+    "archive": {"enabled": False},
+    "compaction": {
+        "deleted_retention": Duration(1),
+        "bytes_per_second": Quantity(0),
+        "punch": Punch(min_run=Quantity(64 * KB)),
+    },
+}
+
+
+class Node:
+    """A repository behind a socket, in this process."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        folder: Path,
+        limits: Limits | None = None,
+        authenticator: Authenticator | None = None,
+        policy: PeerPolicy | None = None,
+        **sections: Any,
+    ) -> None:
+        self.workshop = workshop
+        self.authenticator = authenticator or Anonymous()
+        self.policy = policy
+        self.path = str(folder / "u.sock")
+        self.limits = limits or Limits(stall_seconds=5)
+        self.failures: list[tuple[str, Exception]] = []
+        self.serve(workshop.make(**{**LOOSE, **sections}))
+
+    def serve(self, repository: Repository) -> None:
+        self.repository = repository
+        self.server = SocketServer(
+            repository,
+            self.authenticator,
+            self.limits,
+            self.path,
+            policy=self.policy,
+            on_failure=lambda what, error: self.failures.append((what, error)),
+        )
+        self.server.start()
+
+    def put(self, *contents: bytes) -> list[bytes]:
+        return [parse_uuid(id) for id in self.repository.handles.put_many(list(contents))]
+
+    def reclaim(self) -> int:
+        """Everything that can be done; bytes freed."""
+        reclamation = self.repository.reclamation
+        freed = reclamation.clean().freed_bytes
+        freed += reclamation.execute(reclamation.plan_truncation(eager=True)).freed_bytes
+        return freed + reclamation.compactor.execute(reclamation.compactor.plan(policy="CompactAll")).freed_bytes

@@ -1,0 +1,279 @@
+"""Peers that are not trusted, and peers that do not keep to the protocol."""
+
+import os
+import random
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tests.service.socket.node import Node
+from tests.service.socket.reader import Reader, Refusal
+from tests.support import Workshop
+from ullage_agent.client.errors import NotReachable, Refused
+from ullage_agent.client.socket import SocketClient
+from ullage_agent.service.access import Anonymous, Verb
+from ullage_agent.service.errors import CannotListen, Unauthenticated
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.socket import frames
+from ullage_agent.service.socket.frames import BadFrame, Kind
+from ullage_agent.service.socket.peers import Peer, PeerPolicy, peer_of
+from ullage_agent.service.socket.server import SocketServer
+from ullage_agent.service.tokens import TokenFile, line_of, new_token
+
+GREETING = struct.pack("<IBBH", 16, 1, 0, 0) + b"ULLAGE\0\0" + struct.pack("<HHI", 1, 1, 0)
+NOBODY = PeerPolicy(frozenset())
+
+PARSERS = (
+    frames.parse_hello,
+    frames.parse_welcome,
+    frames.parse_uuids,
+    frames.parse_claims,
+    frames.parse_files,
+    frames.parse_numbers,
+    lambda body: list(frames.parse_places(body)),
+    lambda body: frames.parse_put(body, has_content=True),
+    lambda body: frames.parse_put(body, has_content=False),
+    frames.parse_problem,
+)
+
+
+def connect(node: Node) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(20)
+    connection.connect(node.path)
+    return connection
+
+
+def ends(connection: socket.socket) -> bool:
+    """Whether the server ends the connection, whatever it says before."""
+    try:
+        while connection.recv(1 << 16):
+            continue
+    except ConnectionResetError:
+        return True
+    return True
+
+
+@given(body=st.binary(max_size=200))
+@settings(max_examples=300)
+def test_parsers_take_any_bytes(body: bytes) -> None:
+    """Each body is understood, or refused as a bad frame: nothing else is raised."""
+    for parse in PARSERS:
+        try:
+            parse(body)
+        except BadFrame:
+            continue  # as it should
+
+
+@given(data=st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_leave_nothing_behind(node: Node, data: st.DataObject) -> None:
+    """Frames of any kind with any body, and bytes that are no frames: the node serves on, and holds nothing."""
+    kinds = st.sampled_from([*range(1, 9), 128, 129, 255, 0, 77])
+    frame = st.builds(
+        lambda kind, body, number: struct.pack("<IBBH", len(body), kind, 0, number) + body,
+        kinds,
+        st.binary(max_size=100),
+        st.integers(0, 3),
+    )
+    sent = data.draw(st.lists(st.one_of(frame, st.binary(max_size=40)), max_size=6))
+    connection = connect(node)
+    try:
+        connection.sendall((GREETING if data.draw(st.booleans()) else b"") + b"".join(sent))
+        connection.shutdown(socket.SHUT_WR)
+        ends(connection)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the node had enough
+    finally:
+        connection.close()
+
+    assert node.server.wait_for(0, 20)
+    assert node.repository.leases.all() == []
+    assert node.failures == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        struct.pack("<IBBH", 0xFFFFFFFF, 2, 0, 1),
+        struct.pack("<IBBH", (4 << 20) + 1, 5, 0, 1),
+        struct.pack("<IBBH", 0, 99, 0, 1),
+        struct.pack("<IBBH", 0, 2, 1, 1),
+        struct.pack("<IBBH", 15, 2, 0, 1) + bytes(15),
+        struct.pack("<IBBH", 0, 130, 0, 1),
+        struct.pack("<IBBH", 20, 5, 0, 1) + struct.pack("<QIIHBB", 0, 0xFFFFFFFF, 0, 0, 0, 0),
+    ],
+    ids=["length", "too-long", "kind", "reserved", "half-uuid", "an-answer", "count"],
+)
+def test_what_is_no_frame_ends_the_connection(node: Node, sent: bytes) -> None:
+    """With a PROBLEM that says why; nothing of the announced length is allocated or waited for."""
+    reader = Reader(node.path)
+    reader.socket.sendall(sent)
+
+    with pytest.raises(Refusal, match="bad-request"):
+        reader.hear()
+    assert ends(reader.socket)
+    reader.close()
+
+
+def test_before_the_greeting_nothing_large_is_taken(node: Node) -> None:
+    """A stranger can make the node hold a token's worth of bytes, no more."""
+    connection = connect(node)
+    connection.sendall(struct.pack("<IBBH", 1 << 20, 1, 0, 0))
+
+    assert ends(connection)
+    connection.close()
+
+
+def test_a_client_of_another_version_is_told(node: Node) -> None:
+    """The versions the node speaks stand in the refusal."""
+    connection = connect(node)
+    connection.sendall(struct.pack("<IBBH", 16, 1, 0, 0) + b"ULLAGE\0\0" + struct.pack("<HHI", 2, 9, 0))
+
+    answer = connection.recv(1 << 16)
+    assert answer[4] == Kind.PROBLEM
+    assert b"bad-request" in answer
+    connection.close()
+
+
+def test_a_half_closed_connection_is_over(node: Node) -> None:
+    """A client that will ask no more holds no more: its lease ends, and it sees the end of the stream."""
+    (uuid,) = node.put(b"content")
+    reader = Reader(node.path)
+    assert reader.read(uuid) == b"content"
+
+    reader.socket.shutdown(socket.SHUT_WR)
+
+    assert ends(reader.socket)
+    assert node.server.wait_for(0, 10)
+    assert node.repository.leases.all() == []
+    reader.close()
+
+
+def test_a_frame_that_never_ends_is_given_up(workshop: Workshop, short_path: Path) -> None:
+    """Whoever stalls inside a frame, or before the greeting, loses the connection."""
+    node = Node(workshop, short_path, Limits(stall_seconds=0.2))
+    silent, stalling = connect(node), connect(node)
+    stalling.sendall(GREETING + struct.pack("<IBBH", 16, 2, 0, 1) + bytes(3))
+
+    assert ends(silent)
+    assert ends(stalling)
+    silent.close()
+    stalling.close()
+    node.server.stop()
+
+
+def test_one_connection_too_many_is_turned_away(workshop: Workshop, short_path: Path) -> None:
+    """With a refusal that says to come again; when one has left there is room."""
+    node = Node(workshop, short_path, Limits(socket_connections=2, stall_seconds=5))
+    (uuid,) = node.put(b"content")
+    first, second = Reader(node.path), Reader(node.path)
+
+    with SocketClient(node.path) as client:
+        with pytest.raises(Refused, match="busy") as refused:
+            client.read_all([uuid])
+        assert refused.value.is_transient
+        first.close()
+        assert node.server.wait_for(1, 10)
+        assert client.read_all([uuid]) == [b"content"]
+    second.close()
+    node.server.stop()
+
+
+def test_an_untrusted_user_needs_a_token_and_its_verbs(workshop: Workshop, short_path: Path) -> None:
+    """No token, an unknown one, one with the other verb: refused; the right one is served."""
+    tokens = {}
+    with open(short_path / "tokens", "w", encoding="utf-8") as file:
+        for name, verb in (("reads", Verb.GET), ("writes", Verb.CREATE)):
+            tokens[name], digest = new_token()
+            file.write(line_of(name, (verb,), 0, digest))
+    node = Node(workshop, short_path, None, TokenFile(str(short_path / "tokens"), workshop.clock), NOBODY)
+    (uuid,) = node.put(b"content")
+
+    for token, slug in ((None, "unauthenticated"), ("nonsense", "unauthenticated"), (tokens["writes"], "forbidden")):
+        with SocketClient(node.path, token) as client, pytest.raises(Refused, match=slug):
+            client.read_all([uuid])
+    with SocketClient(node.path, tokens["reads"]) as client:
+        assert client.read_all([uuid]) == [b"content"]
+        with pytest.raises(Refused, match="forbidden"):
+            client.put_many([b"x"])
+        with pytest.raises(Refused, match="forbidden"):
+            client.put_stream([b"x"])
+        assert client.read_all([uuid]) == [b"content"]
+    assert all(token not in str(failure) for failure in node.failures for token in tokens.values())
+    node.server.stop()
+
+
+def test_the_kernel_says_who_the_peer_is() -> None:
+    """Process and user come from the kernel; only root's and the agent's own are trusted by themselves."""
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with one, other:
+        peer = peer_of(one)
+
+    assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.geteuid(), os.getegid())
+    assert PeerPolicy.usual().trusts(peer)
+    assert not PeerPolicy.usual().trusts(Peer(1, 65_534, 65_534))
+    with pytest.raises(Unauthenticated, match="uid 65534"):
+        PeerPolicy.usual().admit(Peer(1, 65_534, 65_534), None, Anonymous())
+
+
+def test_a_path_that_is_taken_is_not_taken_over(node: Node, short_path: Path, workshop: Workshop) -> None:
+    """A file stays a file, a living server keeps its socket; what a killed one left is replaced."""
+    file = short_path / "file"
+    file.write_text("precious")
+
+    def start(path: str) -> SocketServer:
+        server = SocketServer(node.repository, node.authenticator, node.limits, path)
+        server.start()
+        return server
+
+    with pytest.raises(CannotListen, match="no socket"):
+        start(str(file))
+    with pytest.raises(CannotListen, match="another process"):
+        start(node.path)
+    with pytest.raises(CannotListen, match="longer"):
+        start(str(short_path / ("x" * 120)))
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(short_path / "left"))
+    left.close()
+    server = start(str(short_path / "left"))
+    with SocketClient(server.path) as client:
+        assert client.resolve([bytes(16)])[0].slug == "no-such-handle"
+    server.stop()
+
+    assert file.read_text() == "precious"
+
+
+def test_a_server_that_speaks_nonsense_is_left(short_path: Path) -> None:
+    """The client discards what is no frame, and any descriptors that came with it."""
+    chooser = random.Random(5)
+    path = str(short_path / "fake")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(30):
+        client = SocketClient(path, timeout_seconds=5)
+        nonsense = chooser.randbytes(chooser.randint(0, 60))
+        welcome = struct.pack("<IBBH8sHHIIII", 28, 128, 0, 0, b"ULLAGE\0\0", 1, 0, 1 << 22, 10, 10, 10)
+        answer = welcome + nonsense if chooser.random() < 0.5 else nonsense
+
+        def serve(answer: bytes = answer) -> None:
+            accepted, _ = listener.accept()
+            accepted.recv(1 << 16)
+            socket.send_fds(accepted, [answer or b"x"], [0, 0])
+            accepted.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises((NotReachable, Refused)):
+            client.resolve([bytes(16)])
+        client.close()
+        thread.join()
+    listener.close()
+
+    assert len(os.listdir("/proc/self/fd")) <= before

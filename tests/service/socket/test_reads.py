@@ -1,0 +1,275 @@
+"""Reading through the Unix socket: descriptors, leases, what happens to files meanwhile."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.service.socket.node import LOOSE, Node
+from tests.service.socket.reader import Reader, Refusal
+from tests.support import Workshop
+from ullage_agent.client.errors import LeaseLost, NotReachable, Refused
+from ullage_agent.client.socket import SocketClient
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.socket.frames import ClaimKey
+
+KB = 1024
+MB = 1 << 20
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_a_reader_written_from_the_document_alone_reads_everything(node: Node) -> None:
+    """Empty, small, of one block, of many, and a slice: docs/protocol.md says all that is needed."""
+    chooser = random.Random(1)
+    contents = [b"", b"x", chooser.randbytes(256 * KB), chooser.randbytes(3 * MB + 17)]
+    uuids = node.put(*contents)
+    reader = Reader(node.path)
+
+    assert [reader.read(uuid) for uuid in uuids] == contents
+    assert (reader.version, reader.body_max, reader.resolve_max) == (1, 4 * MB, 10_000)
+    reader.close()
+
+
+def test_the_client_reads_what_was_put_and_in_its_order(node: Node) -> None:
+    """Neighbours are read together, and each gets its own bytes; one descriptor a file serves them all."""
+    chooser = random.Random(2)
+    contents = [chooser.randbytes(chooser.randint(0, 3_000)) for _ in range(500)] + [chooser.randbytes(2 * MB)]
+    uuids = node.put(*contents)
+    order = chooser.sample(range(len(uuids)), len(uuids))
+
+    with SocketClient(node.path) as client:
+        assert client.read_all(uuids) == contents
+        assert client.read_all([uuids[at] for at in order]) == [contents[at] for at in order]
+        assert b"".join(client.stream(uuids[-1], 100, MB)) == contents[-1][100 : 100 + MB]
+        assert client.descriptors == len({place.file for place in client.resolve(uuids) if place.length})
+
+
+def test_what_is_missing_is_refused_in_its_place(node: Node) -> None:
+    """A handle that was deleted or never was has a slug where the others have their place."""
+    kept, deleted = node.put(b"kept", b"deleted")
+    node.repository.handles.delete(deleted.hex())
+
+    with SocketClient(node.path) as client:
+        places = client.resolve([bytes(16), kept, deleted])
+        assert [place.slug for place in places] == ["no-such-handle", "", "handle-deleted"]
+        with pytest.raises(Refused, match="handle-deleted"):
+            client.read_all([kept, deleted])
+        assert client.read(places[1:2]) == [b"kept"]
+
+
+def test_claims_are_resolved_by_their_address(node: Node) -> None:
+    """A base claim's address, as the tables have it, is enough; one in a resource claim that never was is refused."""
+    (uuid,) = node.put(b"content")
+    claim = node.repository.handles.record(uuid).claim
+    assert claim is not None
+    key = ClaimKey(claim.resource, claim.offset, claim.length, claim.crc)
+
+    with SocketClient(node.path) as client:
+        places = client.resolve_claims([key, key._replace(resource=99_999)])
+        assert [place.slug for place in places] == ["", "claim-gone"]
+        assert client.read(places[:1]) == [b"content"]
+
+
+def test_rewritten_content_is_found_where_it_lies_now(node: Node) -> None:
+    """The address stays, the place is the output's."""
+    chooser = random.Random(3)
+    contents = [chooser.randbytes(20_000) for _ in range(80)]
+    uuids = node.put(*contents)
+    births = {node.repository.handles.record(uuid).claim.resource for uuid in uuids[::4]}  # type: ignore[union-attr]
+    remove(node, [uuid for number, uuid in enumerate(uuids) if number % 4])
+    assert node.reclaim() > 0
+
+    with SocketClient(node.path) as client:
+        places = client.resolve(uuids[::4])
+        assert births.isdisjoint(place.file for place in places)
+        assert client.read(places) == contents[::4]
+    reader = Reader(node.path)
+    assert reader.read(uuids[4]) == contents[4]
+    reader.close()
+
+
+def test_passed_files_stay_as_they_are_while_the_connection_stands(node: Node) -> None:
+    """Most of a file dies and everything that can be reclaimed is: the reader in the middle reads on, dead claims too.
+
+    When the connection ends, all of it is given back.
+    """
+    chooser = random.Random(4)
+    contents = [chooser.randbytes(60_000) for _ in range(60)]
+    uuids = node.put(*contents)
+    client = SocketClient(node.path)
+    places = client.resolve(uuids)
+    half = client.read(places[:30])
+    remove(node, [uuid for number, uuid in enumerate(uuids) if number % 10])
+
+    assert node.reclaim() == 0
+    assert half + client.read(places[30:]) == contents
+
+    client.close()
+    wait_for_no_lease(node)
+    assert node.reclaim() > 2 * MB
+
+
+def test_files_that_were_given_back_are_leased_no_longer(node: Node) -> None:
+    """The connection goes on without them."""
+    uuids = node.put(*[bytes([number]) * 60_000 for number in range(40)])
+    with SocketClient(node.path) as client:
+        client.read_all(uuids)
+        remove(node, uuids[1:])
+        assert node.reclaim() == 0
+
+        client.give_back()
+
+        assert node.repository.leases.all() == []
+        assert node.reclaim() > 0
+        assert client.read_all(uuids[:1]) == [bytes(60_000)]
+
+
+def test_a_revoked_client_is_told_and_discards_what_it_read(node: Node) -> None:
+    """An admin revokes: the client learns it by the look after its read; a new connection reads again."""
+    uuids = node.put(*[bytes([number]) * 60_000 for number in range(40)])
+    client = SocketClient(node.path)
+    places = client.resolve(uuids)
+    remove(node, uuids[1:])
+    (lease,) = node.repository.leases.all()
+
+    node.repository.leases.revoke(lease.id)
+    assert node.repository.reclamation.execute(node.repository.reclamation.plan_truncation(eager=True)).done == {}
+    node.server.look()
+
+    with pytest.raises(LeaseLost, match="lease-lost"):
+        client.read(places)
+    assert client.descriptors == 0
+    wait_for_no_lease(node)
+    assert node.reclaim() > 0
+    assert client.read_all(uuids[:1]) == [bytes(60_000)]
+    client.close()
+
+
+def test_a_lease_ends_after_its_longest_time(workshop: Workshop, short_path: Path) -> None:
+    """Then the connection is told to go: no program holds space for ever."""
+    node = Node(workshop, short_path)
+    (uuid,) = node.put(b"x")
+    reader = Reader(node.path)
+    assert reader.read(uuid) == b"x"
+
+    workshop.clock.advance(node.repository.spec.leases.max_duration / 1000 + 1)
+    node.server.look()
+
+    with pytest.raises(Refusal, match="lease-lost"):
+        reader.hear()
+    assert node.server.wait_for(0, 10)
+    assert reader.lost()
+    reader.close()
+    node.server.stop()
+
+
+def test_a_stopping_server_says_so_and_leaves_nothing(node: Node) -> None:
+    """Clients learn it, no lease and no socket file is left."""
+    (uuid,) = node.put(b"x")
+    client = SocketClient(node.path)
+    (place,) = client.resolve([uuid])
+
+    node.server.stop()
+
+    with pytest.raises(LeaseLost, match="stopping"):
+        client.read([place])
+    with pytest.raises(NotReachable):
+        client.read_all([uuid])
+    assert node.repository.leases.all() == []
+    assert not os.path.exists(node.path)
+    client.close()
+
+
+def test_a_restart_after_a_kill_forgets_the_leases_of_broken_connections(node: Node, workshop: Workshop) -> None:
+    """They stand in the log with an hour to go; their clients saw the connection break, so nobody waits for them."""
+    uuids = node.put(*[bytes([number]) * 60_000 for number in range(40)])
+    client = SocketClient(node.path)
+    client.resolve(uuids)
+    assert len(node.repository.leases.all()) == 1
+    crashed = node.server
+    repository = workshop.crash(**LOOSE)
+    assert len(repository.leases.all()) == 1
+
+    crashed.stop()
+    node.serve(repository)
+
+    assert repository.leases.all() == []
+    assert client.read_all(uuids[:1]) == [bytes(60_000)]
+    client.close()
+
+
+def test_more_files_than_a_connection_may_hold_are_read_in_turns(workshop: Workshop, short_path: Path) -> None:
+    """The node refuses more descriptors than its limit; the client gives back and goes on."""
+    node = Node(workshop, short_path, Limits(socket_files=3, stall_seconds=5))
+    contents = [bytes([number]) * (MB + 1) for number in range(10)]
+    uuids = [node.put(content)[0] for content in contents]
+
+    with SocketClient(node.path) as client:
+        assert client.read_all(uuids) == contents
+        assert client.descriptors <= 3
+    reader = Reader(node.path)
+    with pytest.raises(Refusal, match="lease-refused"):
+        reader.ask(2, b"".join(uuids))
+    reader.close()
+    node.server.stop()
+
+
+def test_no_descriptor_is_leaked_on_either_side(node: Node) -> None:
+    """Connections that read, break and come again leave as many descriptors as there were."""
+    uuids = node.put(*[bytes([number]) * (MB + 1) for number in range(5)])
+    with SocketClient(node.path) as client:
+        client.read_all(uuids)
+    wait_for_no_lease(node)
+    # The repository keeps its own descriptors open between reads; those are there by now.
+    for uuid in uuids:
+        node.repository.handles.get(uuid.hex()).close()
+    before = open_descriptors()
+
+    for number in range(20):
+        reader = Reader(node.path)
+        for uuid in uuids:
+            reader.place(uuid)
+        if number % 2:
+            reader.tell(2, 1, b"".join(uuids))  # its answer is never received
+        reader.close()
+    wait_for_no_lease(node)
+
+    assert len(open_descriptors()) <= len(before)
+
+
+def test_punched_or_cut_bytes_never_come_out_as_content(node: Node) -> None:
+    """Where a file is cut although it was passed, since the agent that passed it is gone: the client's look says so.
+    Zeros and short reads are never handed out.
+    """
+    uuids = node.put(*[bytes([number + 1]) * 60_000 for number in range(20)])
+    client = SocketClient(node.path)
+    places = client.resolve(uuids)
+    claim = node.repository.ledger.entry(places[0].file)
+    assert claim is not None
+    path = node.repository.content.container_of(claim.claim).current_path(claim.claim)
+    content = Path(path).read_bytes()
+
+    os.truncate(path, 60_000)
+    node.server.stop()
+
+    with pytest.raises(LeaseLost):
+        client.read(places)
+    Path(path).write_bytes(content)
+
+
+def remove(node: Node, uuids: list[bytes]) -> None:
+    """Delete handles for good: their retention is over at once."""
+    for uuid in uuids:
+        node.repository.handles.delete(uuid.hex())
+    node.workshop.clock.advance(1)
+    node.repository.handles.purge()
+
+
+def wait_for_no_lease(node: Node) -> None:
+    """The end of a connection takes a moment to reach its thread."""
+    assert node.server.wait_for(0, 10)
+    assert node.repository.leases.all() == []

@@ -1,0 +1,103 @@
+"""Metrics of a running server: the table, the names, the values, and who may read them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.service.running import Running, document_at
+from ullage_agent.metrics import PREFIX, TABLE, Kind
+
+
+def scrape(running: Running) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Every value, by name and label values."""
+    answer = httpx.get(f"{running.server.urls['metrics']}metrics")
+    assert answer.status_code == 200, answer.text
+    return {
+        (sample.name.removeprefix(PREFIX), tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def metered(tmp_path: Path) -> Iterator[Running]:
+    """A server whose metrics can be read."""
+    with Running(document_at(tmp_path / "r", service={"metrics_port": 0}, archive={"enabled": False})) as made:
+        yield made
+
+
+def test_names_follow_the_rules_of_prometheus() -> None:
+    """Lower case, a base unit, `_total` for counters alone; labels that have few values."""
+    assert len({entry.name for entry in TABLE}) == len(TABLE)
+    for entry in TABLE:
+        assert re.fullmatch(r"[a-z][a-z_]*", entry.name)
+        assert entry.name.endswith("_total") == (entry.kind in (Kind.COUNTED, Kind.TOTAL))
+        assert entry.name.endswith("_seconds") or entry.kind is not Kind.TIMED
+        assert not re.search(r"(milli|kilo|mega|percent)", entry.name)
+        assert entry.help.endswith(".")
+        assert not {"claim", "resource", "uuid", "id", "flow_file", "path", "token"} & set(entry.labels)
+
+
+def test_every_metric_of_the_table_is_there_once_something_happened(metered: Running) -> None:
+    """None is only a promise; and none is there that the table does not name."""
+    client = metered.client
+    client.post("/v1/queues/q/flowfiles", content=b"x" * 3_000_000)
+    client.post("/v1/queues/q/flowfiles", content=b"x")
+    client.delete("/v1/queues/q/flowfiles")
+    client.post("/v1/leases", json={"duration_millis": 60_000})
+    client.get("/v1/handles/none")
+    run = client.post("/v1/reclamation/runs", json={"override": True}).json()["id"]
+    metered.server.host.repository.checkpoint()
+    metered.server.metrics.count("maintenance_failures_total", "none", by=0)
+    while client.get(f"/v1/reclamation/runs/{run}").json()["ended_millis"] is None:
+        continue
+
+    found = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in scrape(metered)}
+
+    missing = {entry.name for entry in TABLE} - found
+    assert missing == set()
+    assert {name for name in found if not name.startswith(("process_", "window"))} <= {entry.name for entry in TABLE}
+
+
+def test_values_are_those_of_the_survey(metered: Running) -> None:
+    """The same figures as everywhere else."""
+    client = metered.client
+    client.post("/v1/queues/kept/flowfiles", content=b"x" * 100_000)
+    client.post("/v1/queues/dead/flowfiles", content=b"x" * 200_000)
+    client.delete("/v1/queues/dead/flowfiles")
+    survey = client.get("/v1/reclamation/survey").json()["containers"][0]
+
+    found = scrape(metered)
+
+    assert found["container_live_bytes", ("c1",)] == survey["live_bytes"]
+    assert found["container_disk_bytes", ("c1",)] == survey["disk_bytes"]
+    dead = sum(found["container_dead_bytes", ("c1", kind)] for kind in ("tail", "unused", "middle"))
+    assert dead == survey["dead_bytes"]
+    assert found["queue_flow_files", ("kept",)] == 1
+    assert found["content_written_bytes_total", ()] >= 300_000
+    assert found["commit_seconds_count", ()] >= 3
+    assert found["ready", ()] == 1
+
+
+def test_refusals_are_counted_and_routes_are_templates(metered: Running) -> None:
+    """However many paths are made up, there is one series for each route."""
+    for number in range(20):
+        assert metered.client.get(f"/v1/handles/{number:032x}").status_code == 404
+        assert metered.client.get(f"/made/up/{number}").status_code == 404
+
+    found = scrape(metered)
+
+    assert found["errors_total", ("no-such-handle",)] == 20
+    assert found["requests_total", ("GET", "/v1/handles/{id}", "404")] == 20
+    assert found["requests_total", ("GET", "none", "404")] == 20
+    assert not any("00000" in label for _, labels in found for label in labels)
+
+
+def test_only_metrics_are_on_their_port(metered: Running) -> None:
+    """Content cannot be reached there, nor metrics on the port of content."""
+    assert httpx.get(f"{metered.server.urls['metrics']}v1/state").status_code == 404
+    assert metered.client.get("/metrics").status_code == 404

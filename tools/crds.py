@@ -1,0 +1,473 @@
+"""Writes crds/ from the contract; with --check, says what would change and fails.
+
+Types, bounds and defaults come from the Structs, descriptions from the strings below their fields, so that there is one
+text. What joins fields is said again here, in CEL.
+"""
+
+import ast
+import enum
+import inspect
+import sys
+import textwrap
+import types
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from ullage_agent import contract, fleet
+from ullage_agent.units import Duration, Quantity
+
+TARGET: Final = Path(__file__).parents[1] / "crds"
+BYTES_MAX: Final = 256 * 1024
+"""What `kubectl apply` can still keep in an annotation."""
+
+TEXT_MAX: Final = 48
+"""Characters of a quantity or a duration: the cost of rules on them is counted in these."""
+
+HEADER: Final = (
+    "# Written by tools/crds.py from ullage_agent.contract and ullage_agent.fleet: change those, and run `make crds`.\n"
+)
+
+
+def at_most(one: str, other: str) -> dict[str, str]:
+    """One quantity must not exceed the other."""
+    rule = f"quantity(string(self.{one})).compareTo(quantity(string(self.{other}))) <= 0"
+    return {"rule": rule, "message": f"{one} must be at most {other}"}
+
+
+HOST_PATH: Final = "(has({0}.hostPath) ? {0}.hostPath.path : '/var/lib/ullage')"
+RULES: Final[dict[str, list[dict[str, str]]]] = {
+    "Archive": [
+        {
+            "rule": "self.maxUsagePercentage < self.backpressurePercentage",
+            "message": "backpressurePercentage must be above maxUsagePercentage",
+        }
+    ],
+    "Claims": [at_most("maxAppendableSize", "maxBatchFile")],
+    "FlowFileSettings": [
+        at_most("checkpointLogSize", "walMaxBytes"),
+        {"rule": "self.swapBatch <= self.swapThreshold", "message": "swapBatch must be at most swapThreshold"},
+    ],
+    "Storage": [
+        {
+            "rule": "!(has(self.hostPath) && has(self.localPersistentVolume))",
+            "message": "hostPath and localPersistentVolume exclude each other",
+        },
+        {
+            "rule": "has(self.localPersistentVolume) == has(oldSelf.localPersistentVolume)",
+            "message": "hostPath and localPersistentVolume cannot be changed into each other: make a new repository",
+        },
+        {
+            "rule": f"{HOST_PATH.format('self')} == {HOST_PATH.format('oldSelf')}",
+            "message": "hostPath.path is immutable: make a new repository",
+        },
+        {"rule": "self.sections == oldSelf.sections", "message": "sections is immutable: make a new repository"},
+        {
+            "rule": "oldSelf.containers.all(old, self.containers.exists(c, c.name == old.name) ? "
+            "self.containers.exists(c, c.name == old.name && c.subPath == old.subPath) : old.evacuate)",
+            "message": "containers may be appended, never moved, and removed only once they had evacuate: true",
+        },
+    ],
+    "HostPath": [
+        {
+            "rule": "self.path.startsWith('/') && !self.path.contains('..')",
+            "message": "path must be absolute and without '..'",
+        }
+    ],
+    "Container": [
+        {
+            "rule": "!self.subPath.startsWith('/') && !self.subPath.contains('..')",
+            "message": "subPath must lie below the root",
+        }
+    ],
+    "LocalPersistentVolume": [
+        {"rule": "self.storageClassName == oldSelf.storageClassName", "message": "storageClassName is immutable"},
+        {
+            "rule": "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+            "message": "size may grow, never shrink",
+        },
+    ],
+    "Window": [
+        {
+            "rule": "duration(self.duration) >= duration('1m') && duration(self.duration) <= duration('168h')",
+            "message": "duration must be between 1m and 168h",
+        },
+        {
+            "rule": "self.kind != 'Deny' || duration(self.startCutoff) == duration('0s')",
+            "message": "a Deny window has no startCutoff: make it begin earlier",
+        },
+        {
+            "rule": "duration(self.startCutoff) < duration(self.duration)",
+            "message": "startCutoff must be below duration",
+        },
+    ],
+    "SparkPods": [{"rule": "duration(self.maxDefer) <= duration('720h')", "message": "maxDefer must be at most 720h"}],
+    "Toleration": [
+        {
+            "rule": "self.operator != 'Exists' || self.value == ''",
+            "message": "value must be empty where operator is Exists",
+        },
+        {
+            "rule": "self.operator != 'Equal' || self.key != ''",
+            "message": "key must not be empty where operator is Equal",
+        },
+        {
+            "rule": "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+            "message": "tolerationSeconds needs effect NoExecute",
+        },
+    ],
+    "Service": [
+        {
+            "rule": "self.httpPort == 0 || [has(self.flightPort) ? self.flightPort : -1, "
+            "has(self.metricsPort) ? self.metricsPort : -2].all(port, port != self.httpPort)",
+            "message": "httpPort, flightPort and metricsPort must differ",
+        },
+        {
+            "rule": "!has(self.flightPort) || !has(self.metricsPort) || self.flightPort == 0 || "
+            "self.flightPort != self.metricsPort",
+            "message": "httpPort, flightPort and metricsPort must differ",
+        },
+    ],
+    "NodeSpec": [
+        {
+            "rule": "self.repository == oldSelf.repository && self.nodeName == oldSelf.nodeName",
+            "message": "repository and nodeName are immutable",
+        }
+    ],
+    "RunSpec": [
+        {"rule": "self == oldSelf", "message": "a ReclamationRun is immutable: make a new one"},
+        {"rule": "self.operations.all(o, o != 'Delete')", "message": "Delete needs no run: it happens by itself"},
+    ],
+}
+POSITIVE: Final = {
+    ("Claims", "maxAppendableSize"),
+    ("Claims", "maxBatchFile"),
+    ("Claims", "largeClaim"),
+    ("Container", "capacity"),
+    ("LocalPersistentVolume", "size"),
+    ("Durability", "interval"),
+    ("Archive", "cleanupFrequency"),
+    ("FlowFileSettings", "checkpointInterval"),
+    ("FlowFileSettings", "checkpointLogSize"),
+    ("FlowFileSettings", "walMaxBytes"),
+    ("Truncation", "frequency"),
+    ("Compaction", "checkFrequency"),
+    ("Compaction", "outputSize"),
+    ("Punch", "minRun"),
+    ("Leases", "maxDuration"),
+    *(("Provenance", name) for name in ("rolloverTime", "rolloverSize", "maxStorageTime", "maxStorageSize")),
+    ("Provenance", "indexShardSize"),
+}
+KEYED: Final = {("Storage", "containers"): "name", ("Maintenance", "windows"): "name"}
+UNDEFAULTED: Final = {("Storage", "hostPath")}
+"""Defaults that the API server must not fill in: hostPath stands there unless there is a claim."""
+
+
+def strings_below(struct: type) -> dict[str, str]:
+    """The description of each field, by its Python name."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The OpenAPI schema of a type."""
+    if get_origin(kind) is Annotated:
+        inner, *metas = get_args(kind)
+        schema = schema_of(inner)
+        for meta in metas:
+            schema |= _bounds(meta)
+        return schema
+    if get_origin(kind) in {Union, types.UnionType}:
+        return _union(kind)
+    if get_origin(kind) is tuple:
+        schema = {"type": "array", "items": schema_of(get_args(kind)[0])}
+        return schema | {"x-kubernetes-list-type": "atomic"}
+    if get_origin(kind) is Literal:
+        return {"type": "string", "enum": list(get_args(kind))}
+    if get_origin(kind) is dict:
+        value = get_args(kind)[1]
+        if value is Any:
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        return {"type": "object", "additionalProperties": schema_of(value)}
+    return _plain(kind)
+
+
+def _plain(kind: Any) -> dict[str, Any]:
+    if kind is Quantity:
+        return {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": r"^[0-9]+(\.[0-9]+)?(k|[KMGTPE]i|[MGTPE]|[eE][0-9]{1,2})?$",
+            "maxLength": TEXT_MAX,
+        }
+    if kind is Duration:
+        return {"type": "string", "pattern": r"^(0|([0-9]+(\.[0-9]+)?(ms|s|m|h))+)$", "maxLength": TEXT_MAX}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {"type": "string", "enum": [str(member.value) for member in kind]}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return struct_schema(kind)
+    simple: dict[Any, dict[str, Any]] = {
+        bool: {"type": "boolean"},
+        int: {"type": "integer", "format": "int64"},
+        float: {"type": "number"},
+        str: {"type": "string"},
+    }
+    return dict(simple[kind])
+
+
+def _union(kind: Any) -> dict[str, Any]:
+    present = [option for option in get_args(kind) if option is not type(None)]
+    if len(present) == 1:
+        schema = schema_of(present[0])
+        return (
+            schema
+            if isinstance(present[0], type) and issubclass(present[0], msgspec.Struct)
+            else {**schema, "nullable": True}
+        )
+    number, text = (schema_of(option) for option in present)
+    choice = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
+    bounds = {**number, **text}
+    return choice | {key: bounds[key] for key in ("minimum", "pattern", "maxLength") if key in bounds}
+
+
+def _bounds(meta: Meta) -> dict[str, Any]:
+    bounds: dict[str, Any] = {}
+    for name, word in (
+        ("ge", "minimum"),
+        ("le", "maximum"),
+        ("pattern", "pattern"),
+        ("min_length", "min"),
+        ("max_length", "max"),
+    ):
+        if getattr(meta, name) is not None:
+            bounds[word] = getattr(meta, name)
+    if meta.gt is not None:
+        bounds |= {"minimum": meta.gt, "exclusiveMinimum": True}
+    if meta.lt is not None:
+        bounds |= {"maximum": meta.lt, "exclusiveMaximum": True}
+    return bounds
+
+
+def _sized(schema: dict[str, Any]) -> dict[str, Any]:
+    """Lengths have a name for each type."""
+    suffix = {"array": "Items", "object": "Properties"}.get(schema.get("type", "string"), "Length")
+    for word in ("min", "max"):
+        if word in schema:
+            schema[f"{word}{suffix}"] = schema.pop(word)
+    for child in (schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(child, dict):
+            _sized(child)
+    return schema
+
+
+def struct_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of a Struct, with descriptions, defaults and rules."""
+    hints = get_type_hints(struct, include_extras=True)
+    texts = strings_below(struct)
+    properties: dict[str, Any] = {}
+    required = []
+    for field in msgspec.structs.fields(struct):
+        schema = _sized(schema_of(hints[field.name]))
+        place = (struct.__name__, field.encode_name)
+        if text := texts.get(field.name):
+            schema["description"] = text
+        if key := KEYED.get(place):
+            schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+        if field.name == "conditions":
+            schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        if place in POSITIVE:
+            schema["x-kubernetes-validations"] = [_positive(hints[field.name])]
+        if field.required:
+            required.append(field.encode_name)
+        elif place not in UNDEFAULTED and issubclass(struct, contract_section()):
+            schema |= _default(field, schema)
+        properties[field.encode_name] = schema
+    result: dict[str, Any] = {"type": "object", "description": " ".join(inspect.getdoc(struct).split())}  # type: ignore[union-attr]
+    result["properties"] = properties
+    if required:
+        result["required"] = required
+    if rules := RULES.get(struct.__name__):
+        result["x-kubernetes-validations"] = rules
+    return result
+
+
+def contract_section() -> tuple[type, ...]:
+    """Structs whose defaults the API server fills in: wishes, not reports."""
+    return (contract.Storage.__mro__[1], fleet.NodeSpec, fleet.RunSpec)
+
+
+def _positive(kind: Any) -> dict[str, str]:
+    if kind is Duration:
+        return {"rule": "duration(self) > duration('0s')", "message": "must be above 0s"}
+    return {"rule": "quantity(string(self)).isGreaterThan(quantity('0'))", "message": "must be above 0"}
+
+
+def _default(field: Any, schema: dict[str, Any]) -> dict[str, Any]:
+    """Whole objects: the API server checks a default before it fills in those below it."""
+    default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    if default is None:
+        return {}
+    if isinstance(default, msgspec.Struct):
+        below = schema["properties"].items()
+        return {"default": {name: part["default"] for name, part in below if "default" in part}}
+    return {"default": msgspec.json.decode(msgspec.json.encode(default, enc_hook=str))}
+
+
+def column(name: str, path: str, kind: str = "string", description: str = "", priority: int = 0) -> dict[str, Any]:
+    """What `kubectl get` shows."""
+    made: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
+    return made | ({"description": description} if description else {}) | ({"priority": priority} if priority else {})
+
+
+AGE: Final = column("Age", ".metadata.creationTimestamp", "date")
+CONDITION: Final = '.status.conditions[?(@.type=="{0}")].status'
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    """Each custom resource, by the name of its file."""
+    return {
+        "contentrepositories.yaml": definition(
+            contract.ContentRepository,
+            ("ContentRepository", "contentrepositories", "contentrepository", ["crepo"]),
+            (contract.ContentRepositorySpec, fleet.RepositoryStatus),
+            [
+                column("Nodes", ".status.nodes", "integer", "That should have an agent"),
+                column("Ready", ".status.nodesReady", "integer", "Whose agent serves"),
+                column("Live", ".status.live", description="Content that something points at"),
+                column("Dead", ".status.dead", description="Content that nothing points at"),
+                column("Reclaimed", ".status.reclaimed", description="Given back since the agents started"),
+                column("Next Window", ".status.nextWindow", description="Open, or when reclamation may run"),
+                column("Accepted", CONDITION.format("Accepted"), priority=1),
+                column("Degraded", CONDITION.format("Degraded"), priority=1),
+                AGE,
+            ],
+        ),
+        "contentrepositorynodes.yaml": definition(
+            fleet.ContentRepositoryNode,
+            ("ContentRepositoryNode", "contentrepositorynodes", "contentrepositorynode", ["crnode"]),
+            (fleet.NodeSpec, fleet.NodeStatus),
+            [
+                column("Repository", ".spec.repository"),
+                column("Node", ".spec.nodeName"),
+                column("Ready", CONDITION.format("Ready")),
+                column("Free %", ".status.space.freePercentage", "number"),
+                column("Ticket", ".spec.ticket.id"),
+                column("State", ".status.ticket.state"),
+                column("Heartbeat", ".status.heartbeat", "date"),
+                AGE,
+            ],
+            selectable=[".spec.repository", ".spec.nodeName"],
+        ),
+        "reclamationruns.yaml": definition(
+            fleet.ReclamationRun,
+            ("ReclamationRun", "reclamationruns", "reclamationrun", ["reclaim"]),
+            (fleet.RunSpec, fleet.RunStatus),
+            [
+                column("Repository", ".spec.repository"),
+                column("Phase", ".status.phase"),
+                column("Done", ".status.nodesDone", "integer"),
+                column("Nodes", ".status.nodes", "integer"),
+                column("Freed", ".status.freed"),
+                column("Dry Run", ".spec.dryRun", "boolean"),
+                AGE,
+            ],
+            selectable=[".spec.repository"],
+        ),
+    }
+
+
+def definition(
+    kind: type,
+    names: tuple[str, str, str, list[str]],
+    parts: tuple[type[msgspec.Struct], type[msgspec.Struct]],
+    columns: list[dict[str, Any]],
+    selectable: list[str] | None = None,
+) -> dict[str, Any]:
+    """One CustomResourceDefinition."""
+    name, plural, singular, short = names
+    spec, status = (struct_schema(part) for part in parts)
+    if "required" not in spec:
+        below = spec["properties"].items()
+        spec["default"] = {name: part["default"] for name, part in below if "default" in part}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "description": " ".join(inspect.getdoc(kind).split()),  # type: ignore[union-attr]
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": status,
+        },
+    }
+    if "required" in spec:
+        schema["required"] = ["spec"]
+    version: dict[str, Any] = {
+        "name": contract.VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    if selectable:
+        version["selectableFields"] = [{"jsonPath": path} for path in selectable]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{contract.GROUP}", "annotations": {"helm.sh/resource-policy": "keep"}},
+        "spec": {
+            "group": contract.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": name,
+                "listKind": f"{name}List",
+                "plural": plural,
+                "singular": singular,
+                "shortNames": short,
+                "categories": ["ullage"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """The file of one definition."""
+    text = HEADER + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    assert len(text.encode()) < BYTES_MAX, f"{document['metadata']['name']} is larger than `kubectl apply` takes"
+    return text
+
+
+def main() -> int:
+    """Write, or check."""
+    stale = []
+    TARGET.mkdir(exist_ok=True)
+    for file, document in kinds().items():
+        path, text = TARGET / file, text_of(document)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(str(path))
+            if "--check" not in sys.argv:
+                path.write_text(text, encoding="utf-8")
+    if stale and "--check" in sys.argv:
+        sys.stderr.write(f"{', '.join(stale)}: not what the contract says; run `make crds`\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
