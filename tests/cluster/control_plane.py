@@ -175,7 +175,8 @@ class ControlPlane:
         helm = self.instance.home / "helm"
         folders = [str(tool("kubectl").parent), str(tool("helm").parent), os.environ.get("PATH", os.defpath)]
         homes = {f"HELM_{kind}_HOME": str(helm / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": os.pathsep.join(folders), **homes}
+        kube = {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.instance.home / "kubectl")}
+        return {**os.environ, **kube, "PATH": os.pathsep.join(folders), **homes}
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
         """What kubectl prints; `ClusterError` with its complaint if it fails."""
