@@ -1,4 +1,4 @@
-# The images of Ullage: docker build --target agent|spark .
+# The images of Ullage: docker build --target agent|operator|spark .
 # Any Debian 12 with Python 3.11 will do as a base; every Python package is pinned by its hash.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
@@ -32,6 +32,25 @@ USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8480 8481 8482
 ENTRYPOINT ["ullage", "serve"]
+
+# ---- operator: one in a cluster. Takes from the agent's package the contract that both speak.
+FROM build AS build-operator
+COPY deploy/requirements-operator.lock deploy/
+RUN python3 -m venv --without-pip /opt/ullage \
+    && /build/bin/pip --python /opt/ullage/bin/python install --quiet --require-hashes --requirement deploy/requirements-operator.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY agent agent
+COPY operator operator
+RUN /build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /build/bin/pip --python /opt/ullage/bin/python install --quiet --no-deps --no-index /wheels/*.whl
+
+FROM ${BASE_IMAGE} AS operator
+COPY --from=build-operator /opt/ullage /opt/ullage
+ENV PATH=/opt/ullage/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /tmp
+ENTRYPOINT ["ullage-operator"]
 
 # ---- spark: Spark's driver and executors on Kubernetes, and whatever launches them.
 FROM build AS build-spark

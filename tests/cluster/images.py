@@ -32,8 +32,10 @@ ARCHIVES_KEPT = 3
 """Of each target: several checkouts may share a cache, and each image is hundreds of megabytes."""
 
 RECIPE = ("Dockerfile", ".dockerignore", "deploy/requirements-build.lock")
+PROJECT = ("pyproject.toml", "README.md", "LICENSE", "agent")
 CONTEXTS = {
-    "agent": (*RECIPE, "deploy/requirements-agent.lock", "pyproject.toml", "README.md", "LICENSE", "agent"),
+    "agent": (*RECIPE, "deploy/requirements-agent.lock", *PROJECT),
+    "operator": (*RECIPE, "deploy/requirements-operator.lock", *PROJECT, "operator"),
     "spark": (*RECIPE, "deploy/requirements-spark.lock", "deploy/spark-entrypoint"),
 }
 """What of the checkout goes into each target: any of it changed means another image."""
