@@ -190,6 +190,15 @@ class ControlPlane:
         """`kubectl get ARGUMENTS`, decoded."""
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
 
+    def serves_all_custom_resources(self) -> bool:
+        """Whether every custom resource definition is established: `kubectl wait` trips over one without conditions."""
+
+        def established(definition: dict[str, Any]) -> bool:
+            conditions = definition.get("status", {}).get("conditions") or []
+            return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+        return all(established(definition) for definition in self.get("customresourcedefinitions")["items"])
+
     def apply(self, *objects: dict[str, Any]) -> None:
         """Create the objects, or make them what they are here."""
         listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
