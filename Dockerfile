@@ -1,4 +1,4 @@
-# The images of Ullage: docker build --target agent|spark .
+# The images of Ullage: docker build --target agent|operator|spark .
 # Any Debian 12 with Python 3.11 will do as a base; every Python package is pinned by its hash.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
@@ -12,14 +12,14 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=igno
 WORKDIR /src
 COPY deploy/requirements-build.lock deploy/
 RUN python3 -m venv /build && /build/bin/pip install --quiet --require-hashes --requirement deploy/requirements-build.lock
-COPY pyproject.toml README.md LICENSE ./
-COPY agent agent
-RUN /build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels .
 
 FROM build AS build-agent
 COPY deploy/requirements-agent.lock deploy/
 RUN python3 -m venv --without-pip /opt/ullage \
-    && /build/bin/pip --python /opt/ullage/bin/python install --quiet --require-hashes --requirement deploy/requirements-agent.lock \
+    && /build/bin/pip --python /opt/ullage/bin/python install --quiet --require-hashes --requirement deploy/requirements-agent.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY agent agent
+RUN /build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /build/bin/pip --python /opt/ullage/bin/python install --quiet --no-deps --no-index /wheels/*.whl
 
 # ---- agent: one on each node. Its volume must be writable for user 10001; root works too. Runs on a read-only root
@@ -33,26 +33,44 @@ WORKDIR /tmp
 EXPOSE 8480 8481 8482
 ENTRYPOINT ["ullage", "serve"]
 
+# ---- operator: one in a cluster. Takes from the agent's package the contract that both speak.
+FROM build AS build-operator
+COPY deploy/requirements-operator.lock deploy/
+RUN python3 -m venv --without-pip /opt/ullage \
+    && /build/bin/pip --python /opt/ullage/bin/python install --quiet --require-hashes --requirement deploy/requirements-operator.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY agent agent
+COPY operator operator
+RUN /build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /build/bin/pip --python /opt/ullage/bin/python install --quiet --no-deps --no-index /wheels/*.whl
+
+FROM ${BASE_IMAGE} AS operator
+COPY --from=build-operator /opt/ullage /opt/ullage
+ENV PATH=/opt/ullage/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /tmp
+ENTRYPOINT ["ullage-operator"]
+
 # ---- spark: Spark's driver and executors on Kubernetes, and whatever launches them.
 FROM build AS build-spark
 COPY deploy/requirements-spark.lock deploy/
 RUN /build/bin/pip wheel --quiet --no-build-isolation --require-hashes --wheel-dir /spark-wheels --requirement deploy/requirements-spark.lock \
     && python3 -m venv --without-pip /opt/spark-python \
-    && /build/bin/pip --python /opt/spark-python/bin/python install --quiet --no-deps --no-index /spark-wheels/*.whl \
-    && ln -s /opt/spark-python/lib/python3*/site-packages/pyspark /opt/spark
+    && /build/bin/pip --python /opt/spark-python/bin/python install --quiet --no-deps --no-index /spark-wheels/*.whl
 
 FROM ${BASE_IMAGE} AS spark
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY --from=build-spark /opt/spark-python /opt/spark-python
-COPY --from=build-spark /opt/spark /opt/spark
 COPY deploy/spark-entrypoint /opt/entrypoint
 ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/spark-python/bin/python PYSPARK_DRIVER_PYTHON=/opt/spark-python/bin/python \
     PATH=/opt/spark-python/bin:/opt/spark/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 # Spark asks for the name of the user that it runs as.
-RUN /usr/sbin/useradd --uid 10001 --user-group --home-dir /tmp --shell /usr/sbin/nologin spark
+RUN ln -s /opt/spark-python/lib/python3*/site-packages/pyspark /opt/spark \
+    && /usr/sbin/useradd --uid 10001 --user-group --home-dir /tmp --shell /usr/sbin/nologin spark
 USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["/opt/entrypoint"]

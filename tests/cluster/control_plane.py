@@ -175,7 +175,8 @@ class ControlPlane:
         helm = self.instance.home / "helm"
         folders = [str(tool("kubectl").parent), str(tool("helm").parent), os.environ.get("PATH", os.defpath)]
         homes = {f"HELM_{kind}_HOME": str(helm / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": os.pathsep.join(folders), **homes}
+        kube = {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.instance.home / "kubectl")}
+        return {**os.environ, **kube, "PATH": os.pathsep.join(folders), **homes}
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
         """What kubectl prints; `ClusterError` with its complaint if it fails."""
@@ -188,6 +189,15 @@ class ControlPlane:
     def get(self, *arguments: str) -> Any:
         """`kubectl get ARGUMENTS`, decoded."""
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
+
+    def serves_all_custom_resources(self) -> bool:
+        """Whether every custom resource definition is established: `kubectl wait` trips over one without conditions."""
+
+        def established(definition: dict[str, Any]) -> bool:
+            conditions = definition.get("status", {}).get("conditions") or []
+            return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+        return all(established(definition) for definition in self.get("customresourcedefinitions")["items"])
 
     def apply(self, *objects: dict[str, Any]) -> None:
         """Create the objects, or make them what they are here."""

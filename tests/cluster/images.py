@@ -28,18 +28,15 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 PIP_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT")
 
-WHEEL = (
-    "Dockerfile",
-    ".dockerignore",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "agent",
-    "deploy/requirements-build.lock",
-)
+ARCHIVES_KEPT = 3
+"""Of each target: several checkouts may share a cache, and each image is hundreds of megabytes."""
+
+RECIPE = ("Dockerfile", ".dockerignore", "deploy/requirements-build.lock")
+PROJECT = ("pyproject.toml", "README.md", "LICENSE", "agent")
 CONTEXTS = {
-    "agent": (*WHEEL, "deploy/requirements-agent.lock"),
-    "spark": (*WHEEL, "deploy/requirements-spark.lock", "deploy/spark-entrypoint"),
+    "agent": (*RECIPE, "deploy/requirements-agent.lock", *PROJECT),
+    "operator": (*RECIPE, "deploy/requirements-operator.lock", *PROJECT, "operator"),
+    "spark": (*RECIPE, "deploy/requirements-spark.lock", "deploy/spark-entrypoint"),
 }
 """What of the checkout goes into each target: any of it changed means another image."""
 
@@ -141,6 +138,10 @@ def _bud(options: Sequence[str], context: Path, name: str, kept: Path) -> None:
     # Uncompressed: it goes to no other machine, and each node would have to inflate it again.
     _buildah("push", "--quiet", "--disable-compression", name, f"oci-archive:{fresh}:{name}")
     os.replace(fresh, kept)
+    target = kept.stem.rpartition("-")[0]
+    newest_first = sorted(kept.parent.glob(f"{target}-*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in newest_first[ARCHIVES_KEPT:]:
+        old.unlink()
 
 
 def _buildah(command: str, *arguments: str) -> None:

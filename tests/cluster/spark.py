@@ -106,6 +106,7 @@ def install_operator(cluster: Cluster, namespace: str) -> None:
     program = tool("spark-operator")
     for crd in sorted((module_source("spark-operator") / "config" / "crd" / "bases").glob("*.yaml")):
         cluster.kubectl("apply", "--server-side", "--filename", crd)
+    cluster.wait_until("the custom resources are served", cluster.serves_all_custom_resources)
     rbac = "rbac.authorization.k8s.io"
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     role = {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": rbac}  # what it may do is not what we test

@@ -9,6 +9,8 @@ from tests.cluster import images
 from tests.cluster.agent import AGENT, AgentOnNode, install_agent
 from tests.cluster.node import Cluster
 
+pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
+
 MIB = 1 << 20
 
 

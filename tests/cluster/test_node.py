@@ -4,10 +4,14 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import images
 from tests.cluster.instance import State, sweep
 from tests.cluster.node import Cluster
 from tests.cluster.workloads import pod, service
+
+pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
 
 KILLED_OWNER = """
 import os, signal

@@ -7,6 +7,8 @@ from tests.cluster import images
 from tests.cluster.node import Cluster
 from tests.cluster.spark import ANSWER, install_operator, run_application, spark_account, submit
 
+pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
+
 
 @pytest.fixture
 def spark_namespace(cluster: Cluster) -> Iterator[str]:
@@ -17,7 +19,6 @@ def spark_namespace(cluster: Cluster) -> Iterator[str]:
         yield namespace
 
 
-@pytest.mark.timeout(600)
 def test_a_job_runs_in_cluster_mode(cluster: Cluster, spark_namespace: str) -> None:
     """spark-submit makes a driver, the driver two executors, and they agree on a sum."""
     printed = submit(cluster, spark_namespace)
@@ -25,7 +26,6 @@ def test_a_job_runs_in_cluster_mode(cluster: Cluster, spark_namespace: str) -> N
     assert ANSWER in printed, printed[-8000:]
 
 
-@pytest.mark.timeout(600)
 def test_the_kubeflow_operator_runs_an_application(cluster: Cluster, spark_namespace: str) -> None:
     """The same job as a SparkApplication: the operator submits it and sees it complete."""
     install_operator(cluster, spark_namespace)

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.tools import LEVELS, TOOLS, find_go, tool
+
+
+def program(path: Path, prints: str) -> Path:
+    path.write_text(f"#!/bin/sh\necho {prints}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_prebuilt_programs_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What KUBEBUILDER_ASSETS holds is taken as it is: such a machine builds nothing."""
+    given = program(tmp_path / "etcd", "prebuilt")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+
+    assert tool("etcd") == given
+
+
+def test_what_was_built_is_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache names a program by its version and by the digest of what decides its build."""
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setenv("ULLAGE_CACHE", str(tmp_path))
+    helm = TOOLS["helm"]
+    folder = tmp_path / "tools" / f"helm-{helm.version}-{helm.digest}"
+    folder.mkdir(parents=True)
+    kept = program(folder / "helm", "kept")
+
+    assert tool("helm") == kept
+
+
+def test_an_old_go_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Go older than the wrapper modules ask for is not used, though it comes first on the path."""
+    old = program(tmp_path / "go", "go1.20.1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    assert find_go() != old
+
+
+def test_every_level_names_programs_with_a_version() -> None:
+    """Each program of each level is pinned by its wrapper module."""
+    versions = {name: TOOLS[name].version for names in LEVELS.values() for name in names}
+
+    assert all(version.startswith("v") for version in versions.values()), versions
