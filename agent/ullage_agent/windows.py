@@ -179,7 +179,9 @@ class _Schedule:
         self.problem = problem
         self._zone = zone
         self._duration = int(window.duration)
-        self._is_every_minute = window.schedule.split() == ["*"] * CRON_FIELDS
+        fields = window.schedule.split()
+        self._is_every_minute = fields == ["*"] * CRON_FIELDS
+        self._is_elapsed = any(field.startswith("*") for field in fields[:2])
 
     def is_open(self, millis: int) -> bool:
         if self.problem is not None:
@@ -209,7 +211,10 @@ class _Schedule:
     def _starts(self, after: int) -> Iterator[int]:
         """The times of the schedule after that moment, in order."""
         entered = datetime.fromtimestamp((after - FOLD_MILLIS) // 1000, UTC).astimezone(self._zone)
-        for moment in CronSim(self.window.schedule, entered):
+        cron = CronSim(self.window.schedule, entered)
+        for moment in cron:
+            if self._is_elapsed and not (moment.hour in cron.hours and moment.minute in cron.minutes):
+                continue  # cronsim's answer on a day that has no midnight: the hour after it
             start = int(moment.timestamp()) * 1000
             if start > after:
                 yield start

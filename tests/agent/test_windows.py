@@ -113,6 +113,7 @@ drawn_windows = st.builds(
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(CHANGES), st.lists(drawn_windows, min_size=1, max_size=3))
 @example(CHANGES[0], [window("30 2 * * *", 60)])
+@example(CHANGES[4], [window("0 */3 * * 0", 1)])
 @example(CHANGES[1], [window("30 2 * * *", 60)])
 @example(CHANGES[1], [window("* * * * *", 1), window("15,45 2 * * *", 7, kind=WindowKind.DENY)])
 def test_every_minute_is_allowed_as_a_minute_by_minute_model_says(
