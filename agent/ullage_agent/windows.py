@@ -213,11 +213,14 @@ class _Schedule:
         entered = datetime.fromtimestamp((after - FOLD_MILLIS) // 1000, UTC).astimezone(self._zone)
         cron = CronSim(self.window.schedule, entered)
         for moment in cron:
-            if self._is_elapsed and not (moment.hour in cron.hours and moment.minute in cron.minutes):
-                continue  # cronsim's answer on a day that has no midnight: the hour after it
             start = int(moment.timestamp()) * 1000
-            if start > after:
+            if start > after and not (self._is_elapsed and _is_skipped(moment)):
                 yield start
+
+
+def _is_skipped(moment: datetime) -> bool:
+    """A wall time that a clock change skips; cronsim answers with it where the change skips midnight."""
+    return moment.astimezone(UTC).astimezone(moment.tzinfo).replace(tzinfo=None) != moment.replace(tzinfo=None)
 
 
 def in_words(millis: int, maintenance: Maintenance) -> str:

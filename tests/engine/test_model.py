@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from ullage_agent.engine import model
 from ullage_agent.engine.model import (
     NO_ATTRIBUTES,
+    Answer,
     ClaimBlocks,
     Content,
     ContentClaim,
@@ -70,6 +71,7 @@ SAMPLES: list[tuple[int, Any]] = [
     ),
     (23, Lease(A, "reader", (1, 2), 7, 1_000, 2_000, holds_files=True)),
     (24, LeaseEnd(A)),
+    (25, Answer(b"k" * 32, b"r" * 32, b"{}", 1_000, 7)),
     (22, Relocation(1, 2, pack_moves([Move(0, 100, 4096), Move(300, 50, 4196)]), 9)),
 ]
 
