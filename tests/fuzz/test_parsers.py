@@ -29,7 +29,6 @@ from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.files import Files, OsFiles
 from ullage_agent.engine.flowfile.swap import SWAP_MAGIC, SwapHeader
 from ullage_agent.engine.opening import read_identity
-from ullage_agent.engine.provenance.columns import from_table
 from ullage_agent.engine.provenance.eventfiles import EventFiles
 from ullage_agent.engine.provenance.manifest import EventFile, Place
 from ullage_agent.engine.testing import CrashFiles, Image
@@ -95,7 +94,7 @@ def parse_event_file(files: Files, path: str) -> None:
     event_files = EventFiles(files, path.rsplit("/", 1)[0], ("",))
     try:
         for _, table in event_files.scan(file):
-            from_table(table)
+            event_files.events(file, table)
     finally:
         event_files.close()
 

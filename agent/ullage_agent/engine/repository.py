@@ -393,9 +393,15 @@ class Repository:
             reserve.grow(CONTENT_RESERVE_BYTES)
 
     def _spend_reserve(self) -> None:
-        """Give the ballast's room to work that frees more; new content waits until there is room for both again."""
+        """Give the ballast's room to work that frees more; new content waits until there is room for both again.
+
+        Once the root's is spent, the containers': where they share its volume, that is the room a filesystem wants for
+        the directory entry and inode of a snapshot (XFS: for 64 inodes at a time).
+        """
         self._is_reserve_spent = True
-        self._reserve.spend()
+        if not self._reserve.spend():
+            for reserve in self._reserves:
+                reserve.spend()
 
     def _admit_new(self) -> None:
         """Keep the log within `walMaxBytes`: a writer that meets the limit pays for a checkpoint, then is refused."""

@@ -139,10 +139,20 @@ class EventFiles:
                     table = found.parquet.read_row_group(group, columns=columns, use_threads=False)
                 yield file.first_sequence + group * ROW_GROUP_ROWS, table
         except _unreadable() as error:
-            raise ProvenanceDamaged(
-                f"{self.path(file)}: events {file.first_sequence} to {file.last_sequence} cannot be read: {error}; "
-                "mount its volume, or restore the file from a backup"
-            ) from error
+            raise self._damaged(file, error) from error
+
+    def events(self, file: EventFile, table: pa.Table) -> list[ProvenanceEvent]:
+        """The events of whole rows. ProvenanceDamaged if they are none: the names of columns have no checksum."""
+        try:
+            return from_table(table)
+        except _unreadable() as error:
+            raise self._damaged(file, error) from error
+
+    def _damaged(self, file: EventFile, error: Exception) -> ProvenanceDamaged:
+        return ProvenanceDamaged(
+            f"{self.path(file)}: events {file.first_sequence} to {file.last_sequence} cannot be read: {error}; "
+            "mount its volume, or restore the file from a backup"
+        )
 
     def events_at(self, file: EventFile, sequences: Sequence[int]) -> list[ProvenanceEvent]:
         """The events with these sequence numbers, all in this file; each row group is read once."""
@@ -152,7 +162,7 @@ class EventFiles:
             groups.setdefault(group, []).append(row)
         found: list[ProvenanceEvent] = []
         for (_, table), rows in zip(self.scan(file, groups=list(groups)), groups.values(), strict=True):
-            found += from_table(table.take(rows))
+            found += self.events(file, table.take(rows))
         return found
 
     def sequence_of(self, file: EventFile, id: EventId) -> int | None:
@@ -256,7 +266,7 @@ class _Seekable:
 def _unreadable() -> tuple[type[Exception], ...]:
     import pyarrow as pa  # noqa: PLC0415 - see columns.py
 
-    errors: tuple[type[Exception], ...] = (OSError, pa.ArrowException, ValueError, KeyError)
+    errors: tuple[type[Exception], ...] = (OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError)
     return errors
 
 

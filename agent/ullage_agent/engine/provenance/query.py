@@ -13,7 +13,7 @@ import msgspec
 
 from ullage_agent.engine.errors import ProvenanceDamaged, SessionMisuse
 from ullage_agent.engine.model import EventRun, Events as LoggedEvents, EventType, FlowFile, Operation, parse_uuid
-from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS, from_table
+from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS
 from ullage_agent.engine.provenance.events import ProvenanceEvent
 from ullage_agent.engine.provenance.filters import candidates, filter_columns
 from ullage_agent.engine.provenance.manifest import EventFile, Lost, Manifest
@@ -247,13 +247,15 @@ def _scan(store: ProvenanceStore, query: Query, file: EventFile, first: int) -> 
             rows.reverse()
         if rows:
             ((_, whole),) = store.event_files.scan(file, None, [group])
-            yield from _lazily(whole, rows)
+            yield from _lazily(store, file, whole, rows)
 
 
-def _lazily(table: pa.Table, rows: Sequence[int], step: int = 256) -> Iterator[ProvenanceEvent]:
+def _lazily(
+    store: ProvenanceStore, file: EventFile, table: pa.Table, rows: Sequence[int], step: int = 256
+) -> Iterator[ProvenanceEvent]:
     """Rows as events, some at a time: a page may be full long before a row group ends."""
     for at in range(0, len(rows), step):
-        yield from from_table(table.take(list(rows[at : at + step])))
+        yield from store.event_files.events(file, table.take(list(rows[at : at + step])))
 
 
 def _group_touches(query: Query, file: EventFile, group: int, first: int) -> bool:
