@@ -84,9 +84,9 @@ def reads(bench: Workbench) -> Iterator[Row]:
             bare = [(os.dup(_descriptor(local, place.file)), place.length, place.offset) for place in places]
             passes = max(1, 20 * MEGABYTE // (size * count))
 
-            def pread(bare: list[tuple[int, int, int]] = bare) -> list[bytes]:
-                """Keeps what it reads, as those beside it do: fresh memory costs more than the reading."""
-                return [os.pread(descriptor, length, offset) for descriptor, length, offset in bare]
+            def pread(bare: list[tuple[int, int, int]] = bare) -> None:
+                for descriptor, length, offset in bare:
+                    os.pread(descriptor, length, offset)
 
             works: dict[str, Callable[[], Any]] = {
                 "pread": pread,

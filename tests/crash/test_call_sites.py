@@ -27,6 +27,8 @@ NO_FILES = {
     "self": "a session's or handle store's own method",
     "container": "a container's create, whose calls are found inside it",
     "stream": "a claim stream's write",
+    "_stream": "the same",
+    "put": "a handle's write, which is its claim stream's",
     "writer": "a content writer's sync, found inside it",
     "_writer": "the same",
     "partition": "a partition's sync, found inside it",
