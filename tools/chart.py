@@ -1,0 +1,190 @@
+"""What charts/ullage holds that has its place elsewhere: CRDs, rules, dashboards, README. `--check` only compares."""
+
+# ruff: noqa: E501 - panels are a table
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from ullage_operator.rbac import OPERATOR_CLUSTER_RULES, OPERATOR_NAMESPACED_RULES, SPARK_RULES, admission_policy
+
+ROOT: Final = Path(__file__).parents[1]
+CHART: Final = ROOT / "charts/ullage"
+
+AGENT: Final = 'job=~"$job",instance=~"$instance"'
+OPERATOR: Final = 'job="ullage-operator"'
+RATE: Final = "[$__rate_interval]"
+
+# Title, unit, what it says, expression with %s for the selector, legend.
+NODE: Final = (
+    ("Space in use", "bytes", "Live content.", "ullage_container_live_bytes{%s}", "{{container}}"),
+    (
+        "Dead space",
+        "bytes",
+        "Content that may be reclaimed.",
+        "ullage_container_dead_bytes{%s}",
+        "{{container}} {{kind}}",
+    ),
+    ("Archive", "bytes", "Content kept for replay.", "ullage_container_archived_bytes{%s}", "{{container}}"),
+    ("Tombstones", "bytes", "Kept for an undelete.", "ullage_container_tombstone_bytes{%s}", "{{container}}"),
+    ("Free", "bytes", "What the volumes have left.", "ullage_volume_free_bytes{%s}", "{{container}}"),
+    ("Write amplification", "none", "Written to stored.", "ullage_write_amplification_ratio{%s}", "{{instance}}"),
+    ("Reclaimed", "Bps", "Blocks given back.", f"rate(ullage_reclaim_freed_bytes_total{{%s}}{RATE})", "{{instance}}"),
+    (
+        "Reclaim actions",
+        "ops",
+        "By action.",
+        f"sum by (action) (rate(ullage_reclaim_actions_total{{%s}}{RATE}))",
+        "{{action}}",
+    ),
+    ("Windows", "bool", "1 if allowed now.", "ullage_window_open{%s}", "{{operation}}"),
+    (
+        "Commit p99",
+        "s",
+        "Encoding to sync.",
+        f"histogram_quantile(0.99, sum by (le, instance) (rate(ullage_commit_seconds_bucket{{%s}}{RATE})))",
+        "{{instance}}",
+    ),
+    ("Log", "bytes", "Write-ahead log.", "ullage_log_bytes{%s}", "{{instance}}"),
+    ("Age of checkpoint", "s", "Since the last.", "ullage_checkpoint_age_seconds{%s}", "{{instance}}"),
+    ("Provenance waiting", "short", "Events in no file yet.", "ullage_provenance_waiting_events{%s}", "{{instance}}"),
+    ("Errors", "ops", "Refusals and failures.", f"sum by (slug) (rate(ullage_errors_total{{%s}}{RATE}))", "{{slug}}"),
+    ("Poisoned", "bool", "1 after a failed sync.", "ullage_container_poisoned{%s}", "{{container}}"),
+)
+FLEET: Final = (
+    ("Live", "bytes", "Live content of all nodes.", "sum(ullage_container_live_bytes{%s})", "live"),
+    ("Dead by kind", "bytes", "What may be reclaimed.", "sum by (kind) (ullage_container_dead_bytes{%s})", "{{kind}}"),
+    ("Reclaimed", "Bps", "Blocks given back.", f"sum(rate(ullage_reclaim_freed_bytes_total{{%s}}{RATE}))", "freed"),
+    (
+        "Copied",
+        "Bps",
+        "Bytes that rewrites copied.",
+        f"sum(rate(ullage_reclaim_copied_bytes_total{{%s}}{RATE}))",
+        "copied",
+    ),
+    (
+        "Fullest",
+        "percentunit",
+        "The ten fullest containers.",
+        "topk(10, ullage_container_used_ratio{%s})",
+        "{{instance}} {{container}}",
+    ),
+    ("Errors", "ops", "All nodes.", f"sum by (slug) (rate(ullage_errors_total{{%s}}{RATE}))", "{{slug}}"),
+)
+FLEET_OPERATOR: Final = (
+    ("Nodes", "short", "By state.", "ullage_operator_nodes{%s}", "{{namespace}}/{{repository}} {{state}}"),
+    ("Windows open", "bool", "1 while tickets may be given.", "ullage_operator_window_open{%s}", "{{namespace}}/{{repository}}"),
+    ("Tickets", "short", "Nodes that hold one.", "ullage_operator_tickets{%s}", "{{namespace}}/{{repository}}"),
+    ("Deferrals", "short", "Nodes that wait.", "ullage_operator_deferred_nodes{%s}", "{{namespace}}/{{repository}}"),
+    ("Reconciliations", "ops", "By outcome.", f"sum by (outcome) (rate(ullage_operator_reconciles_total{{%s}}{RATE}))", "{{outcome}}"),
+)  # fmt: skip
+
+
+def variable(name: str, of: str) -> dict[str, Any]:
+    """One that Grafana fills from the label of a series."""
+    query = f"label_values({of}, {name})"
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    rest = {"includeAll": True, "multi": True, "allValue": ".+", "refresh": 2, "label": name, "sort": 1}
+    return {"name": name, "type": "query", "datasource": source, "query": query, **rest}
+
+
+def panel(number: int, row: tuple[str, str, str, str, str], selector: str) -> dict[str, Any]:
+    """One graph, two side by side."""
+    title, unit, description, expression, legend = row
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    target = {"datasource": source, "expr": expression % selector, "legendFormat": legend, "refId": "A"}
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": title,
+        "description": description,
+        "datasource": source,
+        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+        "gridPos": {"h": 8, "w": 12, "x": 12 * (number % 2), "y": 8 * (number // 2)},
+        "targets": [target],
+    }
+
+
+def dashboard(name: str, panels: list[dict[str, Any]]) -> str:
+    """A whole one, in Grafana's JSON."""
+    source = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
+    templates = [source, variable("job", "ullage_build_info"), variable("instance", 'ullage_build_info{job=~"$job"}')]
+    made = {
+        "uid": f"ullage-{name}",
+        "title": f"Ullage / {name}",
+        "editable": False,
+        "schemaVersion": 39,
+        "tags": ["ullage"],
+        "time": {"from": "now-6h", "to": "now"},
+        "refresh": "1m",
+        "templating": {"list": templates},
+        "panels": panels,
+    }
+    return json.dumps(made, indent=2) + "\n"
+
+
+def values_table(text: str, prefix: str = "") -> list[str]:
+    """A row for each value that has a comment of its own."""
+    rows, comment, parent = [], "", ""
+    for line in text.splitlines():
+        if found := re.fullmatch(r"( {0,2})# (.*)", line):
+            comment = found[2]
+        elif found := re.match(r"( {0,2})(\w+):(.*)", line):
+            name = f"{parent}.{found[2]}" if found[1] else found[2]
+            parent = parent if found[1] else found[2]
+            if comment:
+                rows.append(f"| `{prefix}{name}` | {f'`{found[3].strip()}`' if found[3].strip() else ''} | {comment} |")
+            comment = ""
+        elif not line:
+            comment = ""
+    return rows
+
+
+README_HEAD: Final = """# Ullage's chart
+
+    helm install ullage charts/ullage --namespace ullage-system --create-namespace
+
+`helm upgrade` upgrades the CRDs too; `helm uninstall` leaves them, and refuses while a ContentRepository exists
+(`uninstall.repositories`). The operator's namespace may be `restricted`; that of agents with `hostPath` may not.
+
+| Value | Default | |
+|-|-|-|
+"""
+
+
+def texts() -> dict[Path, str]:
+    """Every file that is made here."""
+    made = {
+        CHART / "files/crds" / path.name: path.read_text(encoding="utf-8") for path in (ROOT / "crds").glob("*.yaml")
+    }
+    rules = {"namespaced": OPERATOR_NAMESPACED_RULES, "cluster": OPERATOR_CLUSTER_RULES, "spark": SPARK_RULES}
+    made[CHART / "files/rbac.yaml"] = yaml.safe_dump(rules, sort_keys=False)
+    for document in admission_policy():
+        path = CHART / "files/admission" / f"{document['kind'].lower()}.yaml"
+        made[path] = yaml.safe_dump(document, sort_keys=False, width=120)
+    node = [panel(i, row, AGENT) for i, row in enumerate(NODE)]
+    fleet = [panel(i, row, AGENT if row in FLEET else OPERATOR) for i, row in enumerate(FLEET + FLEET_OPERATOR)]
+    made[CHART / "files/dashboards/node.json"] = dashboard("node", node)
+    made[CHART / "files/dashboards/fleet.json"] = dashboard("fleet", fleet)
+    rows = values_table((CHART / "values.yaml").read_text(encoding="utf-8"))
+    made[CHART / "README.md"] = README_HEAD + "\n".join(rows) + "\n"
+    return made
+
+
+def main() -> int:
+    """Write, or check."""
+    stale = [(path, text) for path, text in texts().items() if not path.exists() or path.read_text("utf-8") != text]
+    if "--check" in sys.argv:
+        sys.stderr.writelines(f"{path.relative_to(ROOT)}: stale; run `tools/chart.py`\n" for path, _ in stale)
+        return 1 if stale else 0
+    for path, text in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
