@@ -61,6 +61,23 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """When a window was last open, and when it opens next, whatever other windows say. Milliseconds since 1970.
+
+    `last_opened_millis`: the last time of its schedule, None if there was none; `last_closed_millis`: its end, None as
+    long as it lasts; `next_opens_millis`: None if it never opens again; `problem`: why it cannot be read.
+    """
+
+    window: str
+    kind: WindowKind
+    operations: list[MaintenanceOperation]
+    is_open: bool
+    last_opened_millis: int | None
+    last_closed_millis: int | None
+    next_opens_millis: int | None
+    problem: str | None
+
+
 class Calendar:
     """The windows of one `spec.maintenance`, read once."""
 
@@ -117,6 +134,10 @@ class Calendar:
             emergency_free_percentage=emergency_floor(self._maintenance, operation),
             reason=verdict.reason,
         )
+
+    def openings(self, millis: int) -> list[Opening]:
+        """Every window's last and next opening, in the order of the document."""
+        return [schedule.opening(millis) for schedule in self._schedules]
 
     def _of(self, operation: MaintenanceOperation, kind: WindowKind) -> list["_Schedule"]:
         return [s for s in self._schedules if s.window.kind == kind and operation in s.window.operations]
@@ -203,6 +224,28 @@ class _Schedule:
             if end >= millis + HORIZON_MILLIS:
                 return millis + HORIZON_MILLIS
         return end
+
+    def opening(self, millis: int) -> Opening:
+        """Its last and next opening. One that began while another lasted counts as its own."""
+        last, end = self._last_start(millis), self.end_at(millis)
+        return Opening(
+            window=self.window.name,
+            kind=self.window.kind,
+            operations=list(self.window.operations),
+            is_open=self.is_open(millis),
+            last_opened_millis=last,
+            last_closed_millis=None if last is None or end is not None else last + self._duration,
+            next_opens_millis=self.next_start(millis),
+            problem=self.problem,
+        )
+
+    def _last_start(self, millis: int) -> int | None:
+        """The last time up to that moment at which the schedule opened; None if it never did."""
+        if self.problem is not None:
+            return None
+        entered = datetime.fromtimestamp((millis + FOLD_MILLIS) // 1000, UTC).astimezone(self._zone)
+        starts = (int(moment.timestamp()) * 1000 for moment in CronSim(self.window.schedule, entered, reverse=True))
+        return next((start for start in starts if start <= millis), None)
 
     def next_start(self, millis: int) -> int | None:
         """The first time after that moment at which the schedule opens; None if it never does again."""

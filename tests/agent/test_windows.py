@@ -435,3 +435,43 @@ def test_a_time_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
 
     assert code == 2
     assert "tonight" in err
+
+
+def test_a_window_says_when_it_was_last_open_and_when_it_opens_next() -> None:
+    """Before its end the last opening has none; both come from the schedule, whatever Deny windows say."""
+    night = calendar(window("0 1 * * *", 120), window("0 0 * * *", 600, name="deny", kind=WindowKind.DENY))
+
+    during = night.openings(at("2026-11-21T02:00"))[0]
+    after = night.openings(at("2026-11-21T10:00"))[0]
+
+    assert (during.is_open, during.last_opened_millis, during.last_closed_millis) == (
+        True,
+        at("2026-11-21T01:00"),
+        None,
+    )
+    assert (after.is_open, after.last_opened_millis) == (False, at("2026-11-21T01:00"))
+    assert (after.last_closed_millis, after.next_opens_millis) == (at("2026-11-21T03:00"), at("2026-11-22T01:00"))
+
+
+def test_a_window_that_cannot_be_read_has_no_last_opening() -> None:
+    """What is wrong is said instead."""
+    broken = calendar(window("every night", 60)).openings(at("2026-11-21T02:00"))[0]
+
+    assert (broken.is_open, broken.last_opened_millis, broken.next_opens_millis) == (False, None, None)
+    assert "every night" in str(broken.problem)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "America/Sao_Paulo", "UTC"])
+@pytest.mark.parametrize("schedule", ["30 2 * * *", "30 1 * * *", "0 3 * * 0", "*/20 * * * *"])
+def test_the_last_opening_is_the_next_one_of_the_moment_before_it(zone: str, schedule: str) -> None:
+    """Looking back agrees with looking ahead, over the changes of the clocks in both directions."""
+    found = calendar(window(schedule, 20), zone=zone)
+    for start in (at("2026-03-28T20:00"), at("2026-10-24T20:00"), at("2026-03-07T20:00"), at("2026-10-31T20:00")):
+        for millis in range(start, start + 30 * HOUR, 17 * MINUTE):
+            last = found.openings(millis)[0].last_opened_millis
+            assert last is not None
+            assert last <= millis
+            assert found.openings(last - 1)[0].next_opens_millis == last
+            following = found.openings(last)[0].next_opens_millis
+            assert following is not None
+            assert following > millis

@@ -168,3 +168,30 @@ def test_why_an_event_cannot_be_replayed_is_said(running: Running) -> None:
     assert may["is_possible"] is False
     assert may["reason"] == "no queue"
     assert (refused.status_code, refused.json()["slug"]) == (409, "replay-refused")
+
+
+def test_the_survey_says_what_leases_hold(running: Running) -> None:
+    """The bytes of held files by container, and on the map which files they are; nothing after its release."""
+    running.client.post("/v1/queues/kept/flowfiles", content=b"k" * MB)
+    (held,) = running.client.get("/v1/reclamation/resources").json()["resources"]
+    lease = running.client.post("/v1/leases", json={"duration_millis": 60_000, "resources": [held["resource"]]}).json()
+
+    during = running.client.get("/v1/reclamation/survey").json()["containers"][0]
+    (shown,) = running.client.get("/v1/reclamation/resources").json()["resources"]
+    running.client.delete(f"/v1/leases/{lease['id']}").raise_for_status()
+    after = running.client.get("/v1/reclamation/survey").json()["containers"][0]
+    one = running.client.get(f"/v1/reclamation/resources/{held['resource']}").json()["resource"]
+
+    assert during["leased_bytes"] == held["allocated_bytes"] >= MB
+    assert (held["is_leased"], shown["is_leased"], one["is_leased"]) == (False, True, False)
+    assert after["leased_bytes"] == 0
+
+
+def test_each_window_says_when_it_opens_next(tmp_path: Path) -> None:
+    """In the order of the document, with the last opening, and what cannot be read with its problem."""
+    with Running(document_at(tmp_path / "r", maintenance={"windows": (CLOSED,)})) as running:
+        (opening,) = running.client.get("/v1/reclamation/openings").json()
+        now = running.client.get("/v1/state").json()["now_millis"]
+
+        assert (opening["window"], opening["kind"], opening["is_open"]) == ("never", "Allow", False)
+        assert opening["last_opened_millis"] < opening["last_closed_millis"] < now < opening["next_opens_millis"]

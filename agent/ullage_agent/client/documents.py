@@ -64,6 +64,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     archived_claims: int
     archived_bytes: int
     tombstone_bytes: int
+    leased_bytes: int
     total_bytes: int
     used_bytes: int
     used_percentage: float

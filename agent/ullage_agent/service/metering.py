@@ -135,7 +135,7 @@ class Meter:
 
 def _space(repository: Repository) -> Iterator[Sample]:
     survey = repository.reclamation.survey()
-    leased = _leased(repository, survey)
+    leased = leased_bytes(repository, survey)
     limit = repository.spec.archive.backpressure_percentage
     for each in survey.containers:
         name = (each.name,)
@@ -156,7 +156,8 @@ def _space(repository: Repository) -> Iterator[Sample]:
         yield Sample("container_poisoned", container.failure is not None, (container.name,))
 
 
-def _leased(repository: Repository, survey: Survey) -> dict[str, int]:
+def leased_bytes(repository: Repository, survey: Survey) -> dict[str, int]:
+    """Bytes of files that leases keep from being rewritten, by container."""
     held = repository.reclamation.compactor.leased(survey)
     found: dict[str, int] = {}
     for figures in survey.resources:

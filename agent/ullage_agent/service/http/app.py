@@ -13,6 +13,7 @@ from ullage_agent import __version__
 from ullage_agent.service.http import handles, leases, provenance, queues, reclamation, sessions, state
 from ullage_agent.service.http.answers import refuse
 from ullage_agent.service.http.guard import Guard
+from ullage_agent.service.http.page import PAGE
 from ullage_agent.service.http.reference import reference_page
 from ullage_agent.service.http.served import OPEN, Served, admit
 
@@ -45,13 +46,14 @@ RESOURCES: list[ControllerRouterHandler] = [
     leases.router,
     openapi,
     reference,
+    *PAGE,
 ]
 
 
-def make_app(served: Served, *pages: ControllerRouterHandler) -> Guard:
-    """The application of one service; `pages` are for people."""
+def make_app(served: Served) -> Guard:
+    """The application of one service."""
     app = Litestar(
-        route_handlers=[*RESOURCES, *pages],
+        route_handlers=RESOURCES,
         guards=[admit],
         exception_handlers={HTTPException: refuse, Exception: refuse},
         openapi_config=OpenAPIConfig(

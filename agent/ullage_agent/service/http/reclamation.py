@@ -11,15 +11,17 @@ from ullage_agent.contract import MaintenanceOperation
 from ullage_agent.engine.model import Action
 from ullage_agent.engine.reclaim.plan import Plan, Step
 from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures, Survey
+from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures
+from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.runs import Run as Stretched, unpack_runs
 from ullage_agent.service.access import Verb
 from ullage_agent.service.errors import NotFound
 from ullage_agent.service.http.docs import problems
 from ullage_agent.service.http.served import needs, principal_of, require, served_by
+from ullage_agent.service.metering import leased_bytes
 from ullage_agent.service.problems import problem_of
 from ullage_agent.service.runs import Run, Wish
-from ullage_agent.windows import Verdict
+from ullage_agent.windows import Calendar, Opening, Verdict
 
 After = Annotated[int, QueryParameter(ge=0, le=1 << 62)]
 Page = Annotated[int, QueryParameter(ge=1, le=10_000)]
@@ -28,7 +30,9 @@ STEPS_SHOWN = 10_000
 
 
 class ContainerShown(msgspec.Struct, frozen=True, kw_only=True):
-    """One container. `dead_bytes` is `disk_bytes` - `live_bytes`; archive and tombstones stand apart."""
+    """One container. `dead_bytes` is `disk_bytes` - `live_bytes`; archive and tombstones stand apart. `leased_bytes`
+    are those of files that leases keep from being rewritten, whatever else they are.
+    """
 
     name: str
     resource_claims: int
@@ -40,6 +44,7 @@ class ContainerShown(msgspec.Struct, frozen=True, kw_only=True):
     archived_claims: int
     archived_bytes: int
     tombstone_bytes: int
+    leased_bytes: int
     total_bytes: int
     used_bytes: int
     used_percentage: float
@@ -67,6 +72,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     is_sealed: bool
     is_free: bool
     is_archived: bool
+    is_leased: bool
     has_intent: bool
     output: int
     created_millis: int
@@ -171,7 +177,7 @@ class RunShown(msgspec.Struct, frozen=True, kw_only=True):
 async def survey(request: Request[Any, Any, Any]) -> Totals:
     """What the disk holds now: live, dead, archived, and kept for an undelete."""
     served = served_by(request)
-    return await served.call(lambda: totals_of(served.repository.reclamation.survey()))
+    return await served.call(lambda: totals_of(served.repository))
 
 
 @get("/resources", opt=needs(Verb.GET), responses=problems())
@@ -180,9 +186,11 @@ async def resources(request: Request[Any, Any, Any], after: After = 0, limit: Pa
     served = served_by(request)
 
     def find() -> Resources:
-        all_of_them = served.repository.reclamation.survey().resources
-        found = sorted((each for each in all_of_them if each.resource > after), key=lambda each: each.resource)
-        page = [resource_of(figures) for figures in found[:limit]]
+        reclamation = served.repository.reclamation
+        survey = reclamation.survey()
+        leased = reclamation.compactor.leased(survey)
+        found = sorted((each for each in survey.resources if each.resource > after), key=lambda each: each.resource)
+        page = [resource_of(figures, leased) for figures in found[:limit]]
         return Resources(resources=page, next=page[-1].resource if len(found) > limit else None)
 
     return await served.call(find)
@@ -195,11 +203,13 @@ async def resource_map(request: Request[Any, Any, Any], resource: FromPath[int])
 
     def find() -> ResourceMap:
         reclamation = served.repository.reclamation
-        figures = next((f for f in reclamation.survey().resources if f.resource == resource), None)
+        survey = reclamation.survey()
+        figures = next((f for f in survey.resources if f.resource == resource), None)
         if figures is None:
             raise NotFound(f"there is no resource claim {resource}")
         dead = reclamation.dead_runs(figures)
-        return ResourceMap(resource=resource_of(figures), stretches=_stretches(figures, dead))
+        leased = reclamation.compactor.leased(survey)
+        return ResourceMap(resource=resource_of(figures, leased), stretches=_stretches(figures, dead))
 
     return await served.call(find)
 
@@ -218,6 +228,14 @@ async def plan(
 async def windows(request: Request[Any, Any, Any]) -> list[Verdict]:
     """For each operation whether it is allowed now, until when or from when on, and why."""
     return await served_by(request).call(served_by(request).runs.verdicts)
+
+
+@get("/openings", opt=needs(Verb.GET), responses=problems())
+async def openings(request: Request[Any, Any, Any]) -> list[Opening]:
+    """For each window of spec.maintenance when it was last open, whether it is now, and when it opens next."""
+    served = served_by(request)
+    calendar = Calendar(served.host.spec.maintenance)
+    return await served.call(calendar.openings, served.host.clock.now_millis())
 
 
 @post("/runs", opt=needs(Verb.RECLAIM), status_code=202, responses=problems(409))
@@ -255,12 +273,15 @@ async def stop_run(request: Request[Any, Any, Any], run: FromPath[str]) -> RunSh
     return run_of(found)
 
 
-def totals_of(survey: Survey) -> Totals:
-    """A survey's totals as a document."""
-    return Totals(millis=survey.millis, containers=[_container(figures) for figures in survey.containers])
+def totals_of(repository: Repository) -> Totals:
+    """The totals of a survey made now, as a document."""
+    survey = repository.reclamation.survey()
+    leased = leased_bytes(repository, survey)
+    containers = [_container(figures, leased.get(figures.name, 0)) for figures in survey.containers]
+    return Totals(millis=survey.millis, containers=containers)
 
 
-def _container(figures: ContainerFigures) -> ContainerShown:
+def _container(figures: ContainerFigures, leased_bytes: int) -> ContainerShown:
     return ContainerShown(
         name=figures.name,
         resource_claims=figures.resource_claims,
@@ -272,14 +293,15 @@ def _container(figures: ContainerFigures) -> ContainerShown:
         archived_claims=figures.archived_claims,
         archived_bytes=figures.archived_bytes,
         tombstone_bytes=figures.tombstone_bytes,
+        leased_bytes=leased_bytes,
         total_bytes=figures.usage.total_bytes,
         used_bytes=figures.usage.used_bytes,
         used_percentage=round(figures.usage.percentage, 2),
     )
 
 
-def resource_of(figures: ResourceFigures) -> Resource:
-    """One resource claim as a document."""
+def resource_of(figures: ResourceFigures, leased: frozenset[int]) -> Resource:
+    """One resource claim as a document; `leased` are the files that leases keep from being rewritten."""
     return Resource(
         resource=figures.resource,
         container=figures.container,
@@ -293,6 +315,7 @@ def resource_of(figures: ResourceFigures) -> Resource:
         is_sealed=figures.is_sealed,
         is_free=figures.is_free,
         is_archived=figures.archived_millis > 0,
+        is_leased=figures.resource in leased,
         has_intent=figures.has_intent,
         output=figures.output,
         created_millis=figures.created_millis,
@@ -376,6 +399,6 @@ def _stretches(figures: ResourceFigures, dead: list[Stretched]) -> list[Stretch]
 
 router = Router(
     "/v1/reclamation",
-    route_handlers=[survey, resources, resource_map, plan, windows, begin, runs, show_run, stop_run],
+    route_handlers=[survey, resources, resource_map, plan, windows, openings, begin, runs, show_run, stop_run],
     tags=["reclamation"],
 )

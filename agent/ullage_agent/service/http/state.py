@@ -93,7 +93,7 @@ def _state(served: Served) -> State:
             bytes=repository.log.log_bytes,
             syncs=repository.log.sync_count,
         ),
-        containers=totals_of(repository.reclamation.survey()).containers,
+        containers=totals_of(repository).containers,
         poisoned=[name for name, each in repository.content.containers.items() if each.failure is not None],
         flow_files=sum(each.flow_files for each in figures.values()),
         queues=len(figures),
