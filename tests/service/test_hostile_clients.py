@@ -48,7 +48,7 @@ def descriptors() -> int:
 FILES = 5
 """What a put may open and keep: content files."""
 
-POST = b"POST /v1/handles HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST /v1/handles HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.mark.parametrize("cut", [b"", b"half", b"a" * 700_000, b"b" * 3_000_000])
@@ -94,7 +94,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending(running: Running) -> N
     """An answer before the end of the body comes with the end of the connection, and not with a reset."""
     for _ in range(20):
         sock = connect(running)
-        sock.sendall(b"POST /v1/handles?attribute=wrong HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n")
+        sock.sendall(b"POST /v1/handles?attribute=wrong HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n")
         sock.sendall(b"x" * 500_000)
 
         assert b'"slug":"bad-request"' in answer(sock)
@@ -137,7 +137,7 @@ def test_a_reader_that_takes_nothing_is_given_up(strict: Running) -> None:
     """Its pin is given back, so that what it read may be reclaimed."""
     id = strict.client.post("/v1/handles", content=b"x" * (32 << 20)).json()["id"]
     sock = connect(strict)
-    sock.sendall(f"GET /v1/handles/{id} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    sock.sendall(f"GET /v1/handles/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
 
     def is_let_go() -> bool:
         return not any(entry.pins for entry in strict.repository.ledger.entries())
@@ -221,14 +221,14 @@ def test_a_body_larger_than_its_kind_may_be_is_refused(tmp_path: Path) -> None:
 RAW = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"GET / HTTP/9.9\r\n\r\n",
-    b"POST /v1/handles HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-    b"POST /v1/handles HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"POST /v1/handles HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/handles HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/handles HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"POST /v1/handles HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     b"GET \xff\xff HTTP/1.1\r\n\r\n",
-    b"GET /v1/handles/%00%ff HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    b"GET /v1/handles/a?attribute=%ff HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET /v1/handles/%00%ff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    b"GET /v1/handles/a?attribute=%ff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     b"\x00" * 1_000,
-    b"GET /v1/state HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    b"GET /v1/state HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
 ]
 
 

@@ -129,7 +129,7 @@ def test_connections_that_idle_are_let_go(tmp_path: Path) -> None:
     with process(tmp_path) as made:
         split = urlsplit(made.start())
         idle = [socket.create_connection((split.hostname, split.port)) for _ in range(50)]
-        idle[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        idle[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in idle[0].recv(4096)
 
         made.signal(signal.SIGTERM)

@@ -8,9 +8,12 @@ import msgspec
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from ullage_agent.service.errors import ClientGone, Stalled, Stopping, TooManyRequests
+from ullage_agent.service.access import Anonymous
+from ullage_agent.service.errors import ClientGone, Forbidden, Stalled, Stopping, TooManyRequests
 from ullage_agent.service.http.answers import PROBLEM_TYPE, details_of, headers_of
+from ullage_agent.service.http.origin import foreign
 from ullage_agent.service.http.served import Served
+from ullage_agent.service.log import logger
 from ullage_agent.service.problems import problem_of
 
 ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
@@ -37,6 +40,7 @@ class Guard:
         self._app = app
         self._served = served
         self.under_way = 0
+        self._log = logger("audit")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -50,6 +54,11 @@ class Guard:
 
     async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
         if scope["path"] not in ALWAYS_ANSWERED:
+            is_open = isinstance(self._served.authenticator, Anonymous)
+            if reason := foreign(scope["method"], dict(scope["headers"]), is_open=is_open):
+                self._log.warning("refused", method=scope["method"], path=scope["path"], reason=reason)
+                await exchange.refuse(Forbidden(reason))
+                return
             if self._served.is_stopping:
                 await exchange.refuse(Stopping("the service is stopping: ask again when it is back"))
                 return
