@@ -1,0 +1,70 @@
+"""The chart, installed by the real helm on a real API server. No node is there to run its pods."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chart.test_chart import CHART
+from tests.cluster.control_plane import ControlPlane, control_plane_running
+from tests.cluster.errors import ClusterError
+
+PLACE = ("--namespace", "ullage-system")
+OPERATOR = "system:serviceaccount:ullage-system:ullage-operator"
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[ControlPlane]:
+    """A cluster of its own, because the chart's CRDs stay."""
+    with control_plane_running() as cluster:
+        cluster.helm("install", "ullage", str(CHART), *PLACE, "--create-namespace")
+        yield cluster
+
+
+def test_the_kinds_are_served_and_explained(installed: ControlPlane) -> None:
+    """A repository can be asked for as soon as the chart is there."""
+
+    def explained() -> bool:
+        try:
+            return "maxAppendableSize" in installed.kubectl("explain", "contentrepository.spec.claims")
+        except ClusterError:  # discovery follows a moment later
+            return False
+
+    installed.wait_until("the kinds are explained", explained)
+
+
+def test_the_operator_may_do_its_work_and_no_more(installed: ControlPlane) -> None:
+    """Its service account, as the API server sees it."""
+
+    def may(verb: str, resource: str, group: str = "", subresource: str = "") -> bool:
+        wanted = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": OPERATOR, "resourceAttributes": wanted},
+        }
+        made = installed.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
+        return bool(json.loads(made)["status"]["allowed"])
+
+    assert may("patch", "daemonsets", "apps")
+    assert may("patch", "contentrepositories", "ullage.dev", "status")
+    assert not may("delete", "nodes")
+    assert not may("create", "clusterroles", "rbac.authorization.k8s.io")
+
+
+def test_an_upgrade_changes_the_operator_and_keeps_the_kinds(installed: ControlPlane) -> None:
+    """A changed value arrives, and a repository outlives it."""
+    installed.wait_until("the kinds are served", installed.serves_all_custom_resources)
+    repository = {
+        "apiVersion": "ullage.dev/v1alpha1",
+        "kind": "ContentRepository",
+        "metadata": {"name": "flows", "namespace": "default"},
+        "spec": {},
+    }
+    installed.apply(repository)
+
+    installed.helm("upgrade", "ullage", str(CHART), *PLACE, "--set", "resources.requests.memory=200Mi")
+
+    (container,) = installed.get("deployment", "ullage-operator", *PLACE)["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["memory"] == "200Mi"
+    assert installed.get("contentrepository", "flows", "--namespace", "default")["metadata"]["name"] == "flows"
