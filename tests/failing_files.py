@@ -6,7 +6,8 @@ import threading
 from collections.abc import Sequence
 from fnmatch import fnmatch
 
-from ullage_agent.engine.files import DiskUsage, File, Files, FileSize, OsFiles
+from tests.support import RoomyFiles
+from ullage_agent.engine.files import DiskUsage, File, Files, FileSize
 
 GATE_SECONDS = 60
 """Longer than any healthy test waits; a gate that nobody opens is a failure, not a hang."""
@@ -59,7 +60,7 @@ class FailingFiles:
 
     def __init__(self, files: Files | None = None, *, syncs: bool = True) -> None:
         """Without `syncs` they are only counted: where a process dies and not the machine, they change nothing."""
-        self.files = files or OsFiles()
+        self.files = files or RoomyFiles()
         self.syncs = syncs
         self.held = 0
         self.calls: list[tuple[str, str]] = []

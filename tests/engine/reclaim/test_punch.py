@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import Workshop, drain
+from tests.support import RoomyFiles, Workshop, drain
 from ullage_agent.contract import CompactionTrigger, Punch, Quantity
 from ullage_agent.engine.errors import ContentReclaimed
-from ullage_agent.engine.files import OsFiles
 from ullage_agent.engine.model import Action, ContentClaim
 from ullage_agent.engine.reclaim.plan import Plan
 from ullage_agent.engine.repository import Repository
@@ -23,7 +22,7 @@ EXTENTS = 4 * KB
 PUNCH_ONLY = frozenset({Action.PUNCH})
 
 
-class NoHoles(OsFiles):
+class NoHoles(RoomyFiles):
     """A filesystem that has no holes, and says so."""
 
     def can_punch(self, directory: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import ManualClock, Workshop, content_sizes, put_all
+from tests.support import ManualClock, RoomyFiles, Workshop, content_sizes, put_all
 from ullage_agent.contract import Compaction, Container, Punch, Quantity
 from ullage_agent.engine.errors import SessionMisuse
 from ullage_agent.engine.files import DiskUsage, OsFiles
@@ -159,7 +159,7 @@ class NearlyFull(OsFiles):
         return DiskUsage(1 << 30, 40 << 20, 1)
 
 
-@pytest.mark.parametrize(("files", "emergency"), [(OsFiles, 0), (NearlyFull, 2)])
+@pytest.mark.parametrize(("files", "emergency"), [(RoomyFiles, 0), (NearlyFull, 2)])
 def test_without_a_ticket_only_an_emergency_frees_space(
     workshop: Workshop, files: type[OsFiles], emergency: int
 ) -> None:
@@ -191,7 +191,7 @@ def test_without_a_ticket_only_an_emergency_frees_space(
 def test_no_room_for_an_output_is_said_and_changes_nothing(workshop: Workshop) -> None:
     """Free space is looked at before the first byte is copied."""
 
-    class Full(OsFiles):
+    class Full(RoomyFiles):
         is_full = False
 
         def usage(self, path: str) -> DiskUsage:
