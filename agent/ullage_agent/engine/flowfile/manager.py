@@ -21,7 +21,6 @@ from ullage_agent.engine.errors import (
     UllageError,
 )
 from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.flowfile.order import place
 from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.flowfile.swap import SwapFiles, blocks_of, summarize
 from ullage_agent.engine.model import (
@@ -83,8 +82,16 @@ class QueueManager:
     def restore(self) -> list[FlowFile]:
         """Fill the queues from the ledger, each in its order; returns what stands in none: the handles."""
         records: defaultdict[int, list[FlowFile]] = defaultdict(list)
+        sizes: defaultdict[int, int] = defaultdict(int)
+        position = 0
+        # One look at each: a million lie all over the memory, and each look waits for it.
         for record in self._ledger.flow_files():
-            records[record.queue].append(record)
+            number = record.queue
+            records[number].append(record)
+            sizes[number] += record.size
+            if record.queued > position:
+                position = record.queued
+        self._position = max(self._position, position)
         handles = records.pop(HANDLE_QUEUE, [])
         swapped: dict[int, list[SwapOut]] = {}
         for summary in self._ledger.swaps.values():
@@ -100,9 +107,7 @@ class QueueManager:
                 raise RepositoryDamaged(f"queue number {definition.number} is impossible: {error}") from error
             queue = self._new(definition)
             resident = records.get(queue.number, [])
-            queue.restore(resident, swapped.get(queue.number, []))
-            last = max(map(place, resident), default=0)
-            self._position = max(self._position, last)
+            queue.restore(resident, sizes[queue.number], swapped.get(queue.number, []))
             self._add(queue)
         return handles
 

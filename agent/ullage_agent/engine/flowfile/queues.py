@@ -243,13 +243,13 @@ class FlowFileQueue:
             self._overflow[:0] = self._leaving
             self._leaving = []
 
-    def restore(self, records: list[FlowFile], swapped: list[SwapOut]) -> None:
-        """Fill an empty queue at start; `records` of this queue in any order."""
+    def restore(self, records: list[FlowFile], size_bytes: int, swapped: list[SwapOut]) -> None:
+        """Fill an empty queue at start; `records` of this queue, of `size_bytes` in all, in any order."""
         with self._lock:
             self._swapped.extend(sorted(swapped, key=_first_place))
             self._swapped_count = sum(summary.count for summary in swapped)
             self._count = len(records) + self._swapped_count
-            self._bytes = sum(record.size for record in records) + sum(summary.size_bytes for summary in swapped)
+            self._bytes = size_bytes + sum(summary.size_bytes for summary in swapped)
             self._arrange(records)
 
     def records(self, limit: int | None = None) -> list[FlowFile]:
