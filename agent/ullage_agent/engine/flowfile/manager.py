@@ -89,8 +89,7 @@ class QueueManager:
             number = record.queue
             records[number].append(record)
             sizes[number] += record.size
-            if record.queued > position:
-                position = record.queued
+            position = max(position, record.queued)
         self._position = max(self._position, position)
         handles = records.pop(HANDLE_QUEUE, [])
         swapped: dict[int, list[SwapOut]] = {}
