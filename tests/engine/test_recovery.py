@@ -52,6 +52,20 @@ def test_corrupt_content_of_frames_after_the_snapshot_stops_the_start(
         workshop.open()
 
 
+@pytest.mark.parametrize("spoiled", [0, 7, 19])
+def test_one_spoiled_content_among_neighbours_is_named(workshop: Workshop, spoiled: int) -> None:
+    """Small contents side by side are read back together; the one that fails is still told by its offset."""
+    repository = workshop.make()
+    claims = [record.claim for record in put_all(repository, "q", [bytes([n]) * 100 for n in range(20)])]
+    crash_only(workshop)
+    claim = claims[spoiled]
+    assert claim is not None
+    spoil(content_file(workshop, claim.resource), claim.offset + 50)
+
+    with pytest.raises(RepositoryDamaged, match=f"100 bytes at offset {claim.offset} do not match"):
+        workshop.open()
+
+
 def test_missing_content_of_frames_after_the_snapshot_stops_the_start(workshop: Workshop) -> None:
     """A file whose name never became durable is found out now, not by a reader next year."""
     repository = workshop.make()

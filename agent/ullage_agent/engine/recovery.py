@@ -50,8 +50,8 @@ class Recovery:
             moved = self._ledger.entry(index)
             if moved is not None:
                 self._claims.update(((index, claim.offset), claim) for claim in moved.live.values())
-        live = [claim for claim in self._claims.values() if self._is_live(claim)]
-        for claim in sorted(live, key=lambda claim: (claim.resource, claim.offset)):
+        live = [claim for _, claim in sorted(self._claims.items()) if self._is_live(claim)]
+        for claim in reader.unproven(live):
             try:
                 reader.verify(claim)
             except (ContentMissing, ContentCorrupt, ContentReclaimed) as error:
@@ -124,8 +124,9 @@ class Recovery:
         entry = self._ledger.entry(claim.resource)
         if entry is None:
             return False
-        reach = max((share.end for share in (entry.swapped or {}).values()), default=0)
-        return claim.offset in entry.live or claim.end <= reach
+        if claim.offset in entry.live:
+            return True
+        return claim.end <= max((share.end for share in (entry.swapped or {}).values()), default=0)
 
     def _is_resident(self, claim: ContentClaim) -> bool:
         entry = self._ledger.entry(claim.resource)

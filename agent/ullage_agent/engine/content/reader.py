@@ -42,15 +42,19 @@ class ContentReader:
     def read_many(self, claims: Sequence[ContentClaim]) -> list[bytes]:
         """Whole claims, in order, each verified; small ones side by side are read together. Raises as `read` does."""
         contents: list[bytes] = []
-        at = 0
-        while at < len(claims):
-            end = _end_of_run(claims, at)
-            run = claims[at:end]
+        for run in _runs(claims):
             found = self._read_run(run) if len(run) > 1 else None
             # One by one where it did not work: that follows what moves meanwhile, and names what is wrong.
             contents += found if found is not None else [self.read(claim, 0, claim.length) for claim in run]
-            at = end
         return contents
+
+    def unproven(self, claims: Sequence[ContentClaim]) -> Iterator[ContentClaim]:
+        """Reads whole claims for the sake of their checksums, small ones side by side together; yields those that are
+        still to be read one by one (`verify`): large ones, and what did not pass.
+        """
+        for run in _runs(claims):
+            if len(run) == 1 or self._read_run(run) is None:
+                yield from run
 
     def stream(
         self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None, blocks: int = WINDOW_BLOCKS
@@ -178,6 +182,15 @@ class ContentReader:
 
     def _path(self, place: Place) -> str:
         return self._store.container_of(place.file).current_path(place.file)
+
+
+def _runs(claims: Sequence[ContentClaim]) -> Iterator[Sequence[ContentClaim]]:
+    """All claims, divided into those that one read may bring."""
+    at = 0
+    while at < len(claims):
+        end = _end_of_run(claims, at)
+        yield claims[at:end]
+        at = end
 
 
 def _end_of_run(claims: Sequence[ContentClaim], at: int) -> int:
