@@ -93,8 +93,9 @@ class Workbench:
 
 
 def spec_at(path: Path, **sections: Any) -> ContentRepositorySpec:
-    """The defaults at `path`, with fields of sections replaced."""
+    """The defaults at `path`, with fields of sections replaced; no back-pressure: a full disk is not what is measured."""
     spec = ContentRepositorySpec.embedded(path)
+    sections = {**sections, "archive": {"backpressure_percentage": 100, **sections.get("archive", {})}}
     changed = {
         section: msgspec.structs.replace(getattr(spec, section), **fields) for section, fields in sections.items()
     }
