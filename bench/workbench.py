@@ -93,7 +93,7 @@ class Workbench:
 
 
 def spec_at(path: Path, **sections: Any) -> ContentRepositorySpec:
-    """The defaults at `path`, with fields of sections replaced; no back-pressure: a full disk is not what is measured."""
+    """The defaults at `path`, with fields of sections replaced, and no back-pressure: full disks are not measured."""
     spec = ContentRepositorySpec.embedded(path)
     sections = {**sections, "archive": {"backpressure_percentage": 100, **sections.get("archive", {})}}
     changed = {
