@@ -1,8 +1,9 @@
 """Client of the HTTP interface (docs/api.md): everything but tables, and the one that every network lets through."""
 
+import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import httpx
 import msgspec
@@ -41,9 +42,9 @@ class HttpClient:
     ) -> None:
         self.url = url.rstrip("/")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        verify: Any = True
+        verify: ssl.SSLContext | bool = True
         if ca_file is not None:
-            verify = httpx.create_ssl_context(verify=ca_file)
+            verify = ssl.create_default_context(cafile=ca_file)
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, verify=verify)
 
     def __enter__(self) -> Self:
