@@ -81,8 +81,7 @@ class FlightListener:
         for _ in range(SUCCESSION_TRIES):
             try:
                 return self._make(self._port, self._shared)
-            except CannotListen as error:
-                problem = error
+            except CannotListen:
                 if self._stopping.wait(TRY_SECONDS):
                     break
-        raise problem
+        return self._make(self._port, self._shared)
