@@ -53,8 +53,8 @@ def chosen_spec(ctx: typer.Context, root: Path | None, config: Path | None) -> C
 def chosen_document(ctx: typer.Context, root: Path | None, config: Path | None) -> ContentRepository:
     """The same with its name."""
     if root is not None and config is not None:
-        is_root = _is_on_command_line(ctx, "root")
-        if is_root == _is_on_command_line(ctx, "config"):
+        is_root = is_on_command_line(ctx, "root")
+        if is_root == is_on_command_line(ctx, "config"):
             raise typer.BadParameter("--root and --config (or ULLAGE_ROOT and ULLAGE_CONFIG) exclude each other")
         root, config = (root, None) if is_root else (None, config)
     if root is not None:
@@ -64,7 +64,10 @@ def chosen_document(ctx: typer.Context, root: Path | None, config: Path | None) 
             return load_yaml(config.read_text(encoding="utf-8"))
         except (ContractError, UnicodeDecodeError) as error:
             raise ContractError(f"{config}: {error}") from error
-    raise typer.BadParameter("which repository? Say --root DIR or --config FILE, or set ULLAGE_ROOT or ULLAGE_CONFIG")
+    raise typer.BadParameter(
+        "which repository? Say --root DIR or --config FILE, or set ULLAGE_ROOT or ULLAGE_CONFIG; for a running "
+        "service many commands take --url"
+    )
 
 
 @contextmanager
@@ -100,6 +103,7 @@ def recovery_summary(repository: Repository) -> str:
     )
 
 
-def _is_on_command_line(ctx: typer.Context, name: str) -> bool:
+def is_on_command_line(ctx: typer.Context, name: str) -> bool:
+    """Whether the option was written there, rather than in a variable."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

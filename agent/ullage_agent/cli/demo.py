@@ -27,10 +27,10 @@ from ullage_agent.cli.choice import Json, opened_spec
 from ullage_agent.cli.demo_files import LARGE_BYTES, Oracle, ingest
 from ullage_agent.cli.demo_serve import serve_demo
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.figures import survey_document, survey_table
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, visible
-from ullage_agent.cli.put import Source
-from ullage_agent.cli.upkeep import survey_document, survey_table
+from ullage_agent.cli.sources import Source
 from ullage_agent.contract import (
     Archive,
     Container,
@@ -340,7 +340,7 @@ class _Demo:
             for path in container.content_files()
         )
         self._outcome.surveys[moment] = survey_document(taken) | {"allocated_bytes": allocated}
-        self._show(survey_table(taken))
+        self._show(survey_table(survey_document(taken)))
         self._tell(f"the filesystem says: {size(allocated)} allocated to content files")
 
     def _reclaim(self, repository: Repository) -> None:

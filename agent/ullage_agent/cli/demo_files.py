@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from ullage_agent.cli.put import Source, walk
+from ullage_agent.cli.sources import Source, walk
 from ullage_agent.engine.session import ProcessSession
 
 LARGE_BYTES = 50 << 10

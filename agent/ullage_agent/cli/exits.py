@@ -31,6 +31,8 @@ class ExitCode(enum.IntEnum):
     NOT_FOUND = 6
     UNKNOWN = 7
     CLOSED = 8
+    UNREACHABLE = 9
+    DENIED = 10
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -45,9 +47,20 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.NOT_FOUND: "no such FlowFile, queue, handle or event, or its content is gone",
     ExitCode.UNKNOWN: "outcome unknown: the last commit may or may not be there, look before trying again",
     ExitCode.CLOSED: "nothing was given back: paused, or no window of spec.maintenance is open",
+    ExitCode.UNREACHABLE: "the service of --url does not answer, or not now",
+    ExitCode.DENIED: "the service of --url wants a token, or one that may do more",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C; what was committed stays",
     ExitCode.BROKEN_PIPE: "whoever read the output went away",
 }
+
+
+class ServiceFailed(Exception):
+    """A running service refused something, or does not answer."""
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
 
 CODES: Final[dict[type[Exception], ExitCode]] = {
     ContractError: ExitCode.USAGE,
@@ -92,6 +105,8 @@ def code_of(error: Exception) -> ExitCode:
         if error.errno in DISK_FULL:
             return ExitCode.NO_ROOM
         return ExitCode.REPOSITORY if error.errno in DISK_FAILED else ExitCode.USAGE
+    if isinstance(error, ServiceFailed):
+        return error.code
     return CODES[type(error)]
 
 
@@ -132,10 +147,22 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             _discard_output()
             raise typer.Exit(ExitCode.BROKEN_PIPE) from None
-        except (errors.UllageError, ContractError, CannotListen, OSError) as error:
+        except (errors.UllageError, ContractError, CannotListen, ServiceFailed, OSError) as error:
             say(f"ullage: {message_of(error)}")
             raise typer.Exit(code_of(error)) from error
+        except Exception as error:
+            if not _is_about_a_service(error):
+                raise
+            raise typer.BadParameter(
+                "this command works on a repository's files: run it where they are, with --root or --config",
+                getattr(error, "ctx", None),
+            ) from error
         return result
+
+
+def _is_about_a_service(error: Exception) -> bool:
+    """An option of --url on a command that has none; told by its name, because typer has its own copy of click."""
+    return getattr(error, "option_name", None) in ("--url", "--token-file", "--ca")
 
 
 def _discard_output() -> None:

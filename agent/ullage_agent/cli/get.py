@@ -2,15 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
-from typing import IO, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from ullage_agent.cli.choice import Config, Json, Root, opened
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
+from ullage_agent.cli.output import bar
+from ullage_agent.cli.saving import STDOUT, copy, free_path, report_taken, sync_directory, write_file
+from ullage_agent.cli.served_get import get_from_queue, get_one
+from ullage_agent.cli.service import Ca, TokenFile, Url, chosen_service, connected
 from ullage_agent.engine.content.reader import ContentStream
 from ullage_agent.engine.errors import FlowFileNotFound, SessionMisuse
 from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, parse_uuid
@@ -18,11 +20,6 @@ from ullage_agent.engine.repository import Repository
 
 BATCH_FLOW_FILES = 100
 """FlowFiles that one commit takes out of a queue, after all of them are safe in the directory."""
-
-STDOUT = Path("-")
-
-NAME_BYTES_MAX = 200
-"""Longer names are replaced by the uuid: a filesystem's limit is 255, and a uuid may have to be added."""
 
 
 def get(
@@ -41,6 +38,9 @@ def get(
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="With --queue: how many; 0 takes all.")] = 1,
     root: Root = None,
     config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
     as_json: Json = False,
 ) -> None:
     """Read content. By UUID it goes to stdout and stays where it is; its checksum is verified on the way.
@@ -55,6 +55,15 @@ def get(
     if uuid is not None and as_json:
         raise typer.BadParameter("--json goes with --queue: by UUID the output is the content itself")
     start, length = parse_range(range_)
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            if uuid is not None:
+                get_one(client, uuid, start, length, output or STDOUT)
+            else:
+                assert queue is not None
+                get_from_queue(client, queue, count, output or Path(), as_json)
+        return
     with opened(ctx, root, config) as repository:
         if uuid is not None:
             with interrupts.allowed():
@@ -77,10 +86,10 @@ def parse_range(text: str | None) -> tuple[int, int | None]:
 def _get_one(repository: Repository, text: str, start: int, length: int | None, output: Path) -> None:
     with open_content(repository, text, start, length) as content, bar("Getting", content.size) as progress:
         if output == STDOUT:
-            _copy(content, sys.stdout.buffer, progress)
+            copy(content, sys.stdout.buffer, progress)
             sys.stdout.buffer.flush()
         else:
-            _write_file(output, content, progress)
+            write_file(output, content, progress)
 
 
 def open_content(repository: Repository, text: str, start: int = 0, length: int | None = None) -> ContentStream:
@@ -130,16 +139,7 @@ def _get_from_queue(repository: Repository, name: str, count: int, directory: Pa
             taken.extend(batch)
             progress.advance(len(batch))
             interrupts.check()
-    if as_json:
-        print_json(
-            {"queue": name, "directory": str(directory), "flow_files": taken, "left": queue.figures().flow_files}
-        )
-        return
-    total = sum(int(str(item["size"])) for item in taken)
-    say(
-        f"{many(len(taken), 'FlowFile')}, {size(total)}, from queue {name} to {directory}; "
-        f"{queue.figures().flow_files:,} are left"
-    )
+    report_taken(name, directory, taken, queue.figures().flow_files, as_json)
 
 
 def _take_batch(repository: Repository, name: str, count: int, directory: Path) -> list[dict[str, object]]:
@@ -149,7 +149,7 @@ def _take_batch(repository: Repository, name: str, count: int, directory: Path) 
     with repository.session() as session:
         try:
             for record in session.get_many(name, count):
-                path = free_path(directory, record)
+                path = free_path(directory, record.attribute_map(), record.id)
                 with interrupts.allowed():
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with session.read(record) as content, path.open("xb") as file:
@@ -163,49 +163,10 @@ def _take_batch(repository: Repository, name: str, count: int, directory: Path) 
                 )
                 session.remove(record)
             for folder in sorted({path.parent for path in written}):
-                _sync_directory(folder)
+                sync_directory(folder)
         except BaseException:
             for path in written:
                 path.unlink(missing_ok=True)
             raise
         session.commit()
     return taken
-
-
-def free_path(directory: Path, record: FlowFile) -> Path:
-    """Where a FlowFile goes by its attributes `path` and `filename`: below the directory, over no other file."""
-    attributes = record.attribute_map()
-    name = PurePosixPath(attributes["filename"]).name
-    if name in ("", ".", "..") or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
-        name = record.id
-    below = PurePosixPath(attributes["path"])
-    if below.is_absolute() or ".." in below.parts or "\0" in str(below):
-        below = PurePosixPath()
-    path = directory / below / name
-    return path.with_name(f"{name}.{record.id}") if os.path.lexists(path) else path
-
-
-def _write_file(path: Path, content: ContentStream, progress: Bar) -> None:
-    """The whole content or no file: it gets its name last."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            _copy(content, file, progress)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def _copy(pieces: Iterable[bytes], file: IO[bytes], progress: Bar) -> None:
-    for piece in pieces:
-        file.write(piece)
-        progress.advance(len(piece))
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,5 @@
 """`ullage ls`: queues, FlowFiles, resource claims and handles."""
 
-import enum
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -11,22 +10,13 @@ import typer
 from ullage_agent.cli.choice import Config, Json, Root, opened
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import print_json, print_table, say, size
+from ullage_agent.cli.served_listing import Kind, Row, served_rows
+from ullage_agent.cli.service import Ca, TokenFile, Url, chosen_service, connected
 from ullage_agent.contract import Claims
 from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile
 from ullage_agent.engine.reclaim.plan import is_truncation_candidate
 from ullage_agent.engine.reclaim.survey import ResourceFigures
 from ullage_agent.engine.repository import Repository
-
-Row = dict[str, Any]
-
-
-class Kind(enum.StrEnum):
-    """What can be listed."""
-
-    QUEUES = "queues"
-    FLOW_FILES = "flowfiles"
-    RESOURCE_CLAIMS = "resource-claims"
-    HANDLES = "handles"
 
 
 def ls(
@@ -36,6 +26,9 @@ def ls(
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0 lists all.")] = 50,
     root: Root = None,
     config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
     as_json: Json = False,
 ) -> None:
     """List what the repository holds."""
@@ -43,9 +36,14 @@ def ls(
         kind = Kind.FLOW_FILES
     if queue is not None and kind != Kind.FLOW_FILES:
         raise typer.BadParameter(f"--queue goes with flowfiles, not with {kind}")
-    with opened(ctx, root, config) as repository, interrupts.allowed():
-        total, rows = _rows(repository, kind, queue)
-        shown = list(islice(rows, limit or None))
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            total, shown = served_rows(client, kind, queue, limit)
+    else:
+        with opened(ctx, root, config) as repository, interrupts.allowed():
+            total, rows = _rows(repository, kind, queue)
+            shown = list(islice(rows, limit or None))
     if as_json:
         print_json({kind.replace("-", "_"): shown, "total": total})
         return
@@ -54,8 +52,10 @@ def ls(
         [title for title, _ in columns.values()],
         [[show(row[name]) for name, (_, show) in columns.items()] for row in shown],
     )
-    if len(shown) < total:
-        say(f"{len(shown):,} of {total:,}; --limit 0 lists all")
+    if total is None:
+        say(f"the first {len(shown):,}; there are more")
+    elif len(shown) < total:
+        say(f"{len(shown):,} of {total:,}" + ("; --limit 0 lists all" if service is None else ""))
 
 
 def _rows(repository: Repository, kind: Kind, queue: str | None) -> tuple[int, Iterator[Row]]:

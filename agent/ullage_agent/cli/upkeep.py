@@ -2,39 +2,31 @@
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 
 from ullage_agent.cli.choice import Config, Json, Override, Root, chosen_spec, opened
 from ullage_agent.cli.exits import ExitCode, end_if_closed
+from ullage_agent.cli.figures import survey_document, survey_table
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, tell
+from ullage_agent.cli.served_space import served_survey
+from ullage_agent.cli.service import Ca, TokenFile, Url, chosen_service, connected
 from ullage_agent.engine.check import CheckReport
 from ullage_agent.engine.model import Action
 from ullage_agent.engine.reclaim.plan import Plan
 from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.reclaim.survey import ContainerFigures, Survey
 from ullage_agent.engine.repair import RepairStep, execute_repair, plan_repair
 from ullage_agent.engine.repository import Repository
 
+if TYPE_CHECKING:
+    from ullage_agent.client import Client
+
 LISTED_STEPS = 20
 """Steps of a plan that people see; --json has all."""
-
-FIGURES = (
-    "resource_claims",
-    "disk_bytes",
-    "live_bytes",
-    "dead_bytes",
-    "dead_tail_bytes",
-    "free_bytes",
-    "archived_claims",
-    "archived_bytes",
-    "tombstone_bytes",
-)
 
 
 def init(ctx: typer.Context, root: Root = None, config: Config = None, as_json: Json = False) -> None:
@@ -55,6 +47,9 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     root: Root = None,
     config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
     as_json: Json = False,
 ) -> None:
     """Remove all FlowFiles of a queue, or delete a handle (`undelete` brings that back while its retention lasts).
@@ -63,6 +58,11 @@ def drop(
     """
     if (queue is None) == (handle is None):
         raise typer.BadParameter("say either a QUEUE or --handle UUID")
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            _drop_served(client, queue, handle, yes, as_json)
+        return
     with opened(ctx, root, config) as repository:
         if handle is not None:
             repository.handles.delete(handle)
@@ -87,20 +87,51 @@ def drop(
     )
 
 
+def _drop_served(client: "Client", queue: str | None, handle: str | None, yes: bool, as_json: bool) -> None:
+    if handle is not None:
+        client.delete(handle)
+        _tell_or_print({"handle": handle, "state": "deleted"}, f"deleted handle {handle}", as_json)
+        return
+    assert queue is not None
+    if not yes:
+        found = client.queues.find(queue)
+        _confirm(f"Drop {many(found.flow_files, 'FlowFile')} ({size(found.size_bytes)}) of queue {queue}?")
+    dropped = client.queues.drop(queue)
+    _tell_or_print(
+        {"queue": queue, "dropped": dropped}, f"dropped {many(dropped, 'FlowFile')} of queue {queue}", as_json
+    )
+
+
 def undelete(
     ctx: typer.Context,
     uuid: Annotated[str, typer.Argument(help="Of a deleted handle.")],
     root: Root = None,
     config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
     as_json: Json = False,
 ) -> None:
     """Bring a deleted handle back."""
-    with opened(ctx, root, config) as repository:
-        repository.handles.undelete(uuid)
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            client.undelete(uuid)
+    else:
+        with opened(ctx, root, config) as repository:
+            repository.handles.undelete(uuid)
     _tell_or_print({"handle": uuid, "state": "live"}, f"handle {uuid} is back", as_json)
 
 
-def survey(ctx: typer.Context, root: Root = None, config: Config = None, as_json: Json = False) -> None:
+def survey(
+    ctx: typer.Context,
+    root: Root = None,
+    config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    as_json: Json = False,
+) -> None:
     """Show what the disk holds: live and dead content, and what could be given back.
 
     `tails` is dead content that `truncate` can cut off, `unused` what lies in resource claims that nobody uses and
@@ -108,58 +139,18 @@ def survey(ctx: typer.Context, root: Root = None, config: Config = None, as_json
     undeleted) are not part of `disk`. `ratio` is disk / live, `used` the share of the
     container's capacity, or of its volume, that is taken.
     """
-    with opened(ctx, root, config) as repository, interrupts.allowed():
-        taken = repository.reclamation.survey()
-        identity = repository.identity.repository
-        path = repository.root
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            document = served_survey(client)
+    else:
+        with opened(ctx, root, config) as repository, interrupts.allowed():
+            taken = repository.reclamation.survey()
+            document = {"repository": repository.identity.repository, "root": repository.root} | survey_document(taken)
     if as_json:
-        print_json({"repository": identity, "root": path} | survey_document(taken))
+        print_json(document)
         return
-    console().print(survey_table(taken))
-
-
-def survey_document(taken: Survey) -> dict[str, Any]:
-    """The figures of each container and their totals. `disk_to_live` is null where nothing is live."""
-    containers = [_figures(container) for container in taken.containers]
-    totals: dict[str, Any] = {name: sum(figures[name] for figures in containers) for name in FIGURES}
-    totals["disk_to_live"] = totals["disk_bytes"] / totals["live_bytes"] if totals["live_bytes"] else None
-    return {"millis": taken.millis, "containers": containers, "totals": totals}
-
-
-def survey_table(taken: Survey) -> Table:
-    """The survey as a table, with totals where there are several containers."""
-    document = survey_document(taken)
-    columns = ["container", ">claims", ">disk", ">live", ">dead", ">tails", ">unused", ">ratio"]
-    apart = {
-        name: column
-        for name, column in (("archived_bytes", ">archive"), ("tombstone_bytes", ">deleted"))
-        if document["totals"][name] > 0
-    }
-    rows = [[figures["name"], *_cells(figures, apart)] for figures in document["containers"]]
-    totals = ["total", *_cells(document["totals"], apart)] if len(rows) > 1 else []
-    columns.extend(apart.values())
-    for row, figures in zip(rows, document["containers"], strict=True):
-        row.append(f"{figures['usage_percentage']:.0f}%")
-    return table([*columns, ">used"], rows, [*totals, ""] if totals else ())
-
-
-def _figures(container: ContainerFigures) -> dict[str, Any]:
-    figures: dict[str, Any] = {"name": container.name, "path": container.path}
-    figures |= {name: getattr(container, name) for name in FIGURES}
-    figures["used_bytes"] = container.usage.used_bytes
-    figures["total_bytes"] = container.usage.total_bytes
-    figures["usage_percentage"] = round(container.usage.percentage, 2)
-    return figures
-
-
-def _cells(figures: dict[str, Any], apart: Iterable[str]) -> list[str]:
-    live = figures["live_bytes"]
-    return [
-        f"{figures['resource_claims']:,}",
-        *(size(figures[name]) for name in ("disk_bytes", "live_bytes", "dead_bytes", "dead_tail_bytes", "free_bytes")),
-        f"{figures['disk_bytes'] / live:.2f}" if live else "-",
-        *(size(figures[name]) for name in apart),
-    ]
+    console().print(survey_table(document))
 
 
 def truncate(

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import msgspec
 
-from ullage_agent.client.documents import Head, Heads, Plan, Run, Survey
+from ullage_agent.client.documents import Head, Heads, Plan, Resource, Run, RunWish, State, Survey, Verdict
 from ullage_agent.client.errors import LeaseLost, Misuse, NotReachable, Refused
 from ullage_agent.client.http import HttpClient
+from ullage_agent.client.queues import Queues
 from ullage_agent.client.retries import NEVER, Retries
 from ullage_agent.client.socket import SocketClient
 from ullage_agent.service.socket.frames import FRAME_BYTES_MAX
@@ -175,17 +176,57 @@ class Client:
         """How full each container is, and of what."""
         return self._retries.run(self._http.survey)
 
-    def plan(self, policy: str | None = None) -> Plan:
-        """What a run of reclamation would do."""
-        return self._retries.run(lambda: self._http.plan(policy))
+    def resources(self) -> Iterator[Resource]:
+        """All resource claims by index."""
+        after: int | None = 0
+        while after is not None:
+            page = self._retries.run(partial(self._http.resources, after))
+            yield from page.resources
+            after = page.next
 
-    def reclaim(self, policy: str | None = None, *, override: bool = False, poll_seconds: float = 0.2) -> Run:
-        """Run reclamation and wait for its end. Refused (`window-closed`) out of hours, unless it overrides them."""
-        run = self._http.begin_run(policy, override=override)
+    def windows(self) -> list[Verdict]:
+        """For each operation whether the windows allow it now, and why."""
+        return self._retries.run(self._http.windows)
+
+    def plan(self, policy: str | None = None, *, respects_guards: bool = False) -> Plan:
+        """What a run of reclamation would do."""
+        return self._retries.run(lambda: self._http.plan(policy, respects_guards=respects_guards))
+
+    def reclaim(
+        self,
+        policy: str | None = None,
+        *,
+        override: bool = False,
+        bytes_per_second: int | None = None,
+        respects_guards: bool = False,
+        on_progress: Callable[[Run], bool] = lambda _: True,
+        poll_seconds: float = 0.2,
+    ) -> Run:
+        """Run reclamation and wait for its end. Refused (`window-closed`) out of hours, unless it overrides them.
+
+        `on_progress` is told now and then; once it says False the run is stopped after its present action.
+        """
+        wish = RunWish(
+            policy=policy, override=override, bytes_per_second=bytes_per_second, respects_guards=respects_guards
+        )
+        run = self._http.begin_run(wish)
+        is_stopped = False
         while run.ended_millis is None:
+            if not (is_stopped or on_progress(run)):
+                self._retries.run(partial(self._http.stop_run, run.id))
+                is_stopped = True
             self._retries.sleep(poll_seconds)
             run = self._retries.run(partial(self._http.run, run.id))
         return run
+
+    @property
+    def queues(self) -> Queues:
+        """The node's queues, over HTTP."""
+        return Queues(self._http, self._retries)
+
+    def state(self) -> State:
+        """The node's name and its repository."""
+        return self._retries.run(self._http.state)
 
     @property
     def tables(self) -> "FlightClient":
@@ -267,7 +308,7 @@ class Client:
 
     def _own_name(self) -> str:
         if not self.name:
-            self.name = self._retries.run(self._http.node_name)
+            self.name = self.state().node
         return self.name
 
 

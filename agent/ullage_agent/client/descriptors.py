@@ -13,11 +13,16 @@ from crc32c import crc32c
 from ullage_agent.client.errors import ContentDamaged, Misuse, Refused
 from ullage_agent.service.socket.frames import BLOCK_BYTES, Place
 
-RUN_BYTES: Final = 1 << 20
-"""Small claims that lie side by side are read with one call up to this size."""
+SMALL_BYTES: Final = 16 << 10
+"""Claims up to this size are read with their neighbours: cutting them out costs less than a system call each."""
 
-WINDOW_BLOCKS: Final = 4
+WINDOW_BYTES: Final = 256 << 10
+"""Small claims read, and looked after, together: so many that the processor still has them when they are verified."""
+
+PIECE_BLOCKS: Final = 4
 """Blocks of a large claim that are read with one call."""
+
+PIECE_BYTES: Final = PIECE_BLOCKS * BLOCK_BYTES
 
 
 def require_found(place: Place, name: str) -> None:
@@ -26,15 +31,36 @@ def require_found(place: Place, name: str) -> None:
         raise Refused(place.status, place.slug, name)
 
 
+def windows(places: Sequence[Place]) -> Iterator[Sequence[Place]]:
+    """The places in order, cut into what is read between two looks: some small ones, or a single larger one."""
+    begin = total = 0
+    for at, place in enumerate(places):
+        length = place.length
+        if at > begin and (length > SMALL_BYTES or total + length > WINDOW_BYTES):
+            yield places[begin:at]
+            begin, total = at, 0
+        # Nothing goes along with a large one.
+        total += length if length <= SMALL_BYTES else WINDOW_BYTES
+    if begin < len(places):
+        yield places[begin:]
+
+
 def read_places(descriptors: Mapping[int, int], places: Sequence[Place]) -> list[bytes]:
-    """The contents, in order, each verified. Neighbours are read together."""
+    """The contents, in order, each verified."""
+    return [content for window in windows(places) for content in read_window(descriptors, window)]
+
+
+def read_window(descriptors: Mapping[int, int], window: Sequence[Place]) -> list[bytes]:
+    """The contents of a window, in order, each verified. Neighbours are read with one call."""
+    if len(window) == 1:
+        return [_one(descriptors, window[0])]
     contents: list[bytes] = []
     at = 0
-    while at < len(places):
-        first = places[at]
-        end, run_end = _run_from(places, at)
+    while at < len(window):
+        end, run_end = _run_from(window, at)
+        first = window[at]
         if end - at > 1:
-            contents += _run(descriptors[first.file], places[at:end], run_end - first.offset)
+            contents += _run(descriptors[first.file], window[at:end], run_end - first.offset)
         else:
             contents.append(_one(descriptors, first))
         at = end
@@ -61,16 +87,14 @@ def pieces(descriptors: Mapping[int, int], place: Place, start: int, size: int) 
         yield from _by_blocks(descriptor, place, begin, end)
 
 
-def _run_from(places: Sequence[Place], at: int) -> tuple[int, int]:
+def _run_from(window: Sequence[Place], at: int) -> tuple[int, int]:
     """How many places from here on lie side by side: the index after the last one, and where it ends in the file."""
-    first = places[at]
-    end, run_end = at + 1, first.offset + first.length
-    if not 0 < first.length <= BLOCK_BYTES:
-        return end, run_end
-    most = first.offset + RUN_BYTES
-    while end < len(places) and run_end < most:
-        place = places[end]
-        if place.offset != run_end or place.file != first.file or not 0 < place.length <= BLOCK_BYTES:
+    first = window[at]
+    file, run_end = first.file, first.offset + first.length
+    end = at + 1
+    while first.length and end < len(window):
+        place = window[end]
+        if place.offset != run_end or place.file != file:
             break
         run_end += place.length
         end += 1
@@ -83,6 +107,11 @@ def _one(descriptors: Mapping[int, int], place: Place) -> bytes:
     if place.length <= BLOCK_BYTES:
         data = _verified(descriptors[place.file], place)
         return data if place.size == place.length else data[place.start : place.start + place.size]
+    if place.size == place.length and place.blocks:
+        # As a whole, because putting pieces together would copy them once more.
+        data = _exactly(descriptors[place.file], place.length, place.offset)
+        _verify_blocks(memoryview(data), place, 0)
+        return data
     return b"".join(pieces(descriptors, place, 0, place.size))
 
 
@@ -90,11 +119,12 @@ def _run(descriptor: int, places: Sequence[Place], count: int) -> Iterator[bytes
     data = _exactly(descriptor, count, places[0].offset)
     at = 0
     for place in places:
-        content = data[at : at + place.length]
-        at += place.length
+        length = place.length
+        content = data[at : at + length]
+        at += length
         if crc32c(content) != place.crc:
-            raise _damaged(place, 0, place.length)
-        yield content if place.size == place.length else content[place.start : place.start + place.size]
+            raise _damaged(place, 0, length)
+        yield content if place.size == length else content[place.start : place.start + place.size]
 
 
 def _by_blocks(descriptor: int, place: Place, begin: int, end: int) -> Iterator[bytes]:
@@ -102,7 +132,7 @@ def _by_blocks(descriptor: int, place: Place, begin: int, end: int) -> Iterator[
     while begin < end:
         first = begin // BLOCK_BYTES
         at = first * BLOCK_BYTES
-        stop = min(at + WINDOW_BLOCKS * BLOCK_BYTES, last)
+        stop = min(at + PIECE_BYTES, last)
         data = _exactly(descriptor, stop - at, place.offset + at)
         _verify_blocks(memoryview(data), place, first)
         wanted = min(end, stop)
@@ -133,8 +163,8 @@ def _verify_whole(descriptor: int, place: Place) -> None:
 
 
 def _plain(descriptor: int, place: Place, begin: int, end: int) -> Iterator[bytes]:
-    for at in range(begin, end, RUN_BYTES):
-        yield _exactly(descriptor, min(RUN_BYTES, end - at), place.offset + at)
+    for at in range(begin, end, PIECE_BYTES):
+        yield _exactly(descriptor, min(PIECE_BYTES, end - at), place.offset + at)
 
 
 def _exactly(descriptor: int, count: int, offset: int) -> bytes:

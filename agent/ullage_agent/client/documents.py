@@ -4,15 +4,15 @@ import msgspec
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """A handle that was stored."""
+    """A handle or FlowFile that was stored; only a handle has a `handle`, which also names its node."""
 
     id: str
     size: int
-    handle: str
+    handle: str = ""
 
 
 class StoredBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Handles that were stored, in order."""
+    """Handles or FlowFiles that were stored, in order."""
 
     ids: list[str]
     node: str
@@ -46,9 +46,51 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a node's state only its name."""
+    """What a node is called, and the repository that it serves."""
 
     node: str
+    repository: str
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's settings and what is in it; held and swapped FlowFiles count. 0: no limit, and for expiration never."""
+
+    name: str
+    priority: str
+    priority_attribute: str
+    count_max: int
+    bytes_max: int
+    expiration_millis: int
+    flow_files: int
+    size_bytes: int
+    held: int
+    swapped: int
+    is_full: bool
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A FlowFile as it is."""
+
+    id: str
+    size: int
+    attributes: dict[str, str]
+    parents: list[str]
+    entry_millis: int
+    lineage_millis: int
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A session and the FlowFiles that it holds."""
+
+    session: str
+    visibility_seconds: float
+    flow_files: list[Record]
+
+
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """How many FlowFiles ceased to exist."""
+
+    dropped: int
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +117,40 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
     millis: int
     containers: list[Container]
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource claim's file."""
+
+    resource: int
+    container: str
+    length: int
+    live_bytes: int
+    dead_tail_bytes: int
+    claimants: int
+    is_sealed: bool
+    is_free: bool
+    is_archived: bool
+    output: int
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of resource claims by index; `next` is to be asked `after`."""
+
+    resources: list[Resource]
+    next: int | None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the windows allow an operation now, why, until when, and when they open next."""
+
+    operation: str
+    is_allowed: bool
+    may_start: bool
+    closes_millis: int | None
+    overrun: str
+    opens_millis: int | None
+    reason: str
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +188,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     done: dict[str, int]
     freed_bytes: int
     copied_bytes: int
+    read_bytes: int
+    seconds: float
     skipped: int
+    emergency: int
     is_stopped: bool
     left: list[Left]
     problems: list[str]
@@ -126,10 +205,20 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     began_millis: int
     ended_millis: int | None
+    plan: Plan | None
     steps_done: int
     freed_bytes: int
     report: Report | None
     problem: str | None
+
+
+class RunWish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run that is asked for. `bytes_per_second` None: as the node's settings say; `override` ignores the windows."""
+
+    policy: str | None = None
+    bytes_per_second: int | None = None
+    respects_guards: bool = False
+    override: bool = False
 
 
 class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True):

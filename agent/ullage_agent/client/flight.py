@@ -16,6 +16,9 @@ from ullage_agent.client.errors import ClientError, NotReachable, Refused
 OUTSTANDING: Final = 4
 """Batches on their way before the metadata of the first is waited for: it keeps the node busy, and no stream full."""
 
+RECONNECT: Final = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100)]
+"""gRPC would refuse everything for a second after a connection that was not accepted: longer than `Retries` waits."""
+
 UUID_BYTES: Final = 16
 ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
 CONTENTS: Final = pa.schema([("content", pa.binary())])
@@ -39,7 +42,7 @@ class FlightClient:
         self.url = url
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._options = flight.FlightCallOptions(headers=headers)
-        roots: dict[str, bytes] = {}
+        roots: dict[str, Any] = {"generic_options": RECONNECT}
         if ca_file is not None:
             with open(ca_file, "rb") as file:
                 roots["tls_root_certs"] = file.read()

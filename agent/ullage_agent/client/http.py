@@ -1,8 +1,9 @@
 """Client of the HTTP interface (docs/api.md): everything but tables, and the one that every network lets through."""
 
+import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import httpx
 import msgspec
@@ -13,11 +14,14 @@ from ullage_agent.client.documents import (
     Heads,
     Plan,
     ProblemDetails,
+    Resources,
     Run,
+    RunWish,
     State,
     Stored,
     StoredBatch,
     Survey,
+    Verdict,
 )
 from ullage_agent.client.errors import NotReachable, Refused
 
@@ -41,9 +45,9 @@ class HttpClient:
     ) -> None:
         self.url = url.rstrip("/")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        verify: Any = True
+        verify: ssl.SSLContext | bool = True
         if ca_file is not None:
-            verify = httpx.create_ssl_context(verify=ca_file)
+            verify = ssl.create_default_context(cafile=ca_file)
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, verify=verify)
 
     def __enter__(self) -> Self:
@@ -66,11 +70,39 @@ class HttpClient:
         key: str | None = None,
     ) -> Stored:
         """Store one content of any size."""
+        return self.store("/v1/handles", content, attributes, _ttl(ttl_millis), key)
+
+    def store(
+        self,
+        path: str,
+        content: bytes | Iterable[bytes],
+        attributes: dict[str, str] | None,
+        query: dict[str, str],
+        key: str | None,
+    ) -> Stored:
+        """Send one content to wherever it is to be stored."""
         headers = {**_key(key), "Content-Type": "application/octet-stream"}
         if attributes:
             headers["Ullage-Attributes"] = _ascii_json(attributes)
-        answer = self._send("POST", "/v1/handles", headers, _ttl(ttl_millis), content)
-        return _decoded(answer, Stored)
+        return _decoded(self._send("POST", path, headers, query, content), Stored)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        body: object = None,
+        query: dict[str, str] | None = None,
+        key: str | None = None,
+    ) -> T:
+        """One request with a JSON body, or none, and the document that answers it."""
+        headers = _key(key)
+        content = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            content = msgspec.json.encode(body)
+        return _decoded(self._send(method, path, headers, query, content), kind)
 
     def put_many(
         self,
@@ -83,9 +115,8 @@ class HttpClient:
         items = [
             {"content": content, "attributes": mapping} for content, mapping in zip(contents, attributes, strict=True)
         ]
-        headers = {**_key(key), "Content-Type": "application/json"}
-        body = msgspec.json.encode({"items": items, **_ttl(ttl_millis)})
-        return _decoded(self._send("POST", "/v1/handles/batch", headers, {}, body), StoredBatch)
+        body = {"items": items, **_ttl(ttl_millis)}
+        return self.ask("POST", "/v1/handles/batch", StoredBatch, body=body, key=key)
 
     def get(self, id: str) -> bytes:
         """A whole content."""
@@ -102,8 +133,12 @@ class HttpClient:
         if size == 0:
             return
         headers = {} if start == 0 and size is None else {"Range": f"bytes={start}-{_last(start, size)}"}
+        yield from self.content(f"/v1/handles/{id}", headers)
+
+    def content(self, path: str, headers: dict[str, str] | None = None) -> Iterator[bytes]:
+        """What lies at a path, in pieces."""
         try:
-            with self._client.stream("GET", f"/v1/handles/{id}", headers=headers) as answer:
+            with self._client.stream("GET", path, headers=headers) as answer:
                 if answer.is_error:
                     answer.read()
                     raise _refused(answer)
@@ -113,11 +148,11 @@ class HttpClient:
 
     def head(self, id: str) -> Head:
         """Size, attributes and dates."""
-        return _decoded(self._send("GET", f"/v1/handles/{id}/head"), Head)
+        return self.ask("GET", f"/v1/handles/{id}/head", Head)
 
     def handles(self, after: str = "", limit: int = 100) -> Heads:
         """A page of handles by id."""
-        return _decoded(self._send("GET", "/v1/handles", {}, {"after": after, "limit": str(limit)}), Heads)
+        return self.ask("GET", "/v1/handles", Heads, query={"after": after, "limit": str(limit)})
 
     def delete(self, id: str, key: str | None = None) -> None:
         """Delete a handle."""
@@ -127,28 +162,41 @@ class HttpClient:
         """Bring it back."""
         self._send("POST", f"/v1/handles/{id}/undelete", _key(key))
 
-    def node_name(self) -> str:
-        """What the node calls itself in handles."""
-        return _decoded(self._send("GET", "/v1/state"), State).node
+    def state(self) -> State:
+        """What the node calls itself in handles, and which repository it serves."""
+        return self.ask("GET", "/v1/state", State)
 
     def survey(self) -> Survey:
         """How full each container is, and of what."""
-        return _decoded(self._send("GET", "/v1/reclamation/survey"), Survey)
+        return self.ask("GET", "/v1/reclamation/survey", Survey)
 
-    def plan(self, policy: str | None = None) -> Plan:
+    def resources(self, after: int = 0, limit: int = 1_000) -> Resources:
+        """A page of resource claims by index."""
+        query = {"after": str(after), "limit": str(limit)}
+        return self.ask("GET", "/v1/reclamation/resources", Resources, query=query)
+
+    def windows(self) -> list[Verdict]:
+        """For each operation whether the windows allow it now."""
+        return self.ask("GET", "/v1/reclamation/windows", list[Verdict])
+
+    def plan(self, policy: str | None = None, *, respects_guards: bool = False) -> Plan:
         """What a run of reclamation would do."""
-        query = {} if policy is None else {"policy": policy}
-        return _decoded(self._send("GET", "/v1/reclamation/plan", {}, query), Plan)
+        query = {"respects_guards": "true" if respects_guards else "false"}
+        if policy is not None:
+            query["policy"] = policy
+        return self.ask("GET", "/v1/reclamation/plan", Plan, query=query)
 
-    def begin_run(self, policy: str | None = None, *, override: bool = False) -> Run:
-        """Start a run; `override` ignores the windows."""
-        body = msgspec.json.encode({"policy": policy, "override": override})
-        headers = {"Content-Type": "application/json"}
-        return _decoded(self._send("POST", "/v1/reclamation/runs", headers, {}, body), Run)
+    def begin_run(self, wish: RunWish) -> Run:
+        """Start a run."""
+        return self.ask("POST", "/v1/reclamation/runs", Run, body=wish)
 
     def run(self, id: str) -> Run:
         """How far a run is."""
-        return _decoded(self._send("GET", f"/v1/reclamation/runs/{id}"), Run)
+        return self.ask("GET", f"/v1/reclamation/runs/{id}", Run)
+
+    def stop_run(self, id: str) -> Run:
+        """Stop a run after its present action."""
+        return self.ask("DELETE", f"/v1/reclamation/runs/{id}", Run)
 
     def _send(
         self,

@@ -13,7 +13,7 @@ from typing import Final, NoReturn, Self, TypeVar
 
 import msgspec
 
-from ullage_agent.client.descriptors import pieces, read_places, require_found
+from ullage_agent.client.descriptors import pieces, read_places, read_window, require_found, windows
 from ullage_agent.client.errors import ContentDamaged, LeaseLost, Misuse, NotReachable, Refused
 from ullage_agent.client.stream import FrameStream
 from ullage_agent.service.socket import frames
@@ -80,6 +80,31 @@ class SocketClient:
         with self._lock:
             return self._guarded(lambda: read_places(self._descriptors, places))
 
+    def each(self, places: Sequence[Place]) -> Iterator[bytes]:
+        """The same one after the other, so that memory holds but a few. What came before a LeaseLost is good."""
+        connection = self._stream
+        for window in windows(places):
+            with self._lock:
+                self._require_same(connection)
+                found = self._guarded(lambda window=window: read_window(self._descriptors, window))  # type: ignore[misc]
+            found.reverse()
+            while found:
+                yield found.pop()  # ours no more: a large one would stand beside the next
+
+    def each_of(self, uuids: Sequence[bytes]) -> Iterator[bytes]:
+        """Contents of handles one after the other; a lost lease is tried once more. Refused as `read_all` does."""
+        done = 0
+        while done < len(uuids):
+            places = self._again(lambda: self._found(uuids[done:]))  # noqa: B023 - called at once
+            before = done
+            try:
+                for content in self.each(places):
+                    done += 1
+                    yield content
+            except LeaseLost:
+                if done == before:
+                    raise
+
     def read_all(self, uuids: Sequence[bytes]) -> list[bytes]:
         """Contents of handles, in order. Refused for the first that there is not. A lost lease is tried once more."""
         contents: list[bytes] = []
@@ -98,8 +123,9 @@ class SocketClient:
             found = pieces(self._descriptors, place, start, place.size - start if size is None else size)
         while True:
             with self._lock:
-                if self._stream is not connection or (place.length and place.file not in self._descriptors):
-                    raise LeaseLost("the connection under which this was read is closed, or gave the file back")
+                self._require_same(connection)
+                if place.length and place.file not in self._descriptors:
+                    raise LeaseLost("the file that was read was given back meanwhile")
                 piece = self._guarded(lambda: next(found, None))
             if piece is None:
                 return
@@ -153,10 +179,13 @@ class SocketClient:
                 self._answer(self._ask(Kind.GIVE_BACK, frames.pack_numbers(held)), Kind.GIVEN_BACK)
 
     def _read_some(self, uuids: Sequence[bytes]) -> list[bytes]:
+        return self.read(self._found(uuids))
+
+    def _found(self, uuids: Sequence[bytes]) -> list[Place]:
         places = self.resolve(uuids)
         for place, uuid in zip(places, uuids, strict=False):
             require_found(place, f"handle {uuid.hex()}")
-        return self.read(places)
+        return places
 
     def _resolve(self, kind: Kind, item_bytes: int, body: bytes) -> list[Place]:
         if not body:
@@ -198,11 +227,19 @@ class SocketClient:
         """Read, then look whether the connection still stands: only then is it what it seems to be."""
         try:
             found = read()
-        except (ContentDamaged, OSError, KeyError):
+        except (ContentDamaged, OSError):
             self._require_standing()  # without the lease it may well be wrong, and this says why
             raise
+        except KeyError as error:
+            self._require_standing()
+            raise LeaseLost(f"the file of resource claim {error} was given back meanwhile") from error
         self._require_standing()
         return found
+
+    def _require_same(self, connection: FrameStream | None) -> None:
+        """Places are good under the connection that they came by, and under no later one."""
+        if self._stream is not connection:
+            raise LeaseLost("the connection under which this was read is closed")
 
     def _require_standing(self) -> None:
         if self._stream is not None and self._stream.stands():

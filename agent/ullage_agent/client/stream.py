@@ -2,6 +2,7 @@
 
 import array
 import os
+import select
 import socket
 import struct
 from typing import Final
@@ -22,20 +23,19 @@ class FrameStream:
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
 
     def close(self) -> None:
         """The node releases what was held."""
         self._socket.close()
 
     def stands(self) -> bool:
-        """Whether the node is there and has said nothing: one system call, so that every read can afford it."""
-        try:
-            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False  # what it says is found by receiving
-        return False
+        """Whether the node is there and has said nothing: one system call, so that every read can afford it.
+
+        `poll`, because a `recv` that would block costs an exception, four times as much.
+        """
+        return self._socket.fileno() >= 0 and not self._poll.poll(0)
 
     def send(self, kind: Kind, request: int, *parts: bytes) -> None:
         """One frame, whole."""

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Authenticator
 from ullage_agent.service.errors import Forbidden, Unauthenticated
-from ullage_agent.service.flight.server import FlightServer
+from ullage_agent.service.flight.listener import FlightListener
+from ullage_agent.service.flight.server import FlightServer, Shared
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import Listening
 from ullage_agent.service.log import logger
@@ -26,22 +27,27 @@ class Bulk:
         node: str,
         runs: Callable[[], list[Run]],
     ) -> None:
-        self.flight: FlightServer | None = None
+        self.flight: FlightListener | None = None
         self.socket: SocketServer | None = None
         self._log = logger("bulk")
         self._audit = logger("audit")
         with ExitStack() as stack:
             if listening.flight_port is not None:
-                self.flight = FlightServer(
-                    repository,
-                    authenticator,
-                    limits,
-                    listening.address,
+                self.flight = FlightListener(
+                    lambda port, shared: FlightServer(
+                        repository,
+                        authenticator,
+                        limits,
+                        listening.address,
+                        port,
+                        node=node,
+                        tls=listening.tls,
+                        runs=lambda: [_row(run) for run in runs()],
+                        on_failure=self._failed,
+                        shared=shared,
+                    ),
                     listening.flight_port,
-                    node=node,
-                    tls=listening.tls,
-                    runs=lambda: [_row(run) for run in runs()],
-                    on_failure=self._failed,
+                    Shared(repository, limits),
                 )
                 stack.callback(self.flight.stop)
             if listening.socket_path:
@@ -57,6 +63,11 @@ class Bulk:
         """Where each is reached: a URL, and a path."""
         found = {} if self.flight is None else {"flight": self.flight.url}
         return found if self.socket is None else {**found, "socket": self.socket.path}
+
+    def renew(self, generation: int) -> None:
+        """Serve with the certificate that is in the files now; CannotListen as `FlightListener.renew` says."""
+        if self.flight is not None:
+            self.flight.renew(generation)
 
     def stop(self) -> None:
         """Refuse what is new, end what is under way, release what clients hold. Safe to call twice."""

@@ -185,7 +185,14 @@ class Server:
 
     def reload_certificate(self) -> str:
         """Take over a changed certificate; what is wrong with it, told once for each change."""
-        problem = "" if self._certificate is None else self._certificate.refresh()
+        if self._certificate is None:
+            return ""
+        problem = self._certificate.refresh()
+        if not problem and self.bulk is not None:
+            try:
+                self.bulk.renew(self._certificate.generation)
+            except CannotListen as error:
+                problem = str(error)
         if problem:
             self._log.error("certificate not reloaded", problem=problem)
         return problem

@@ -18,6 +18,9 @@ class Certificate:
         self._files = files
         self._seen: tuple[object, ...] = ()
         self._refused: tuple[object, ...] = ()
+        self.generation = -1
+        """0 for what the files held at first, and one more each time that they were taken over."""
+
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(["http/1.1"])
@@ -38,6 +41,7 @@ class Certificate:
             self._refused = stamp
             return f"{self._files.certificate} and {self._files.key} cannot be used: {error}"
         self._seen, self._refused = stamp, ()
+        self.generation += 1
         return ""
 
     def _stamp(self) -> tuple[object, ...]:

@@ -17,8 +17,9 @@ from tests.support import Workshop, put_all
 from ullage_agent.engine.model import parse_uuid
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Anonymous, Verb
+from ullage_agent.service.flight.listener import FlightListener
 from ullage_agent.service.flight.schemas import SCHEMAS
-from ullage_agent.service.flight.server import FlightServer
+from ullage_agent.service.flight.server import FlightServer, Shared
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
@@ -32,16 +33,21 @@ class Peer:
         self.failures: list[tuple[str, Exception]] = []
         settings = {"authenticator": Anonymous(), "limits": Limits(), **settings}
         authenticator, limits = settings.pop("authenticator"), settings.pop("limits")
-        self.server = FlightServer(
-            repository,
-            authenticator,
-            limits,
-            "127.0.0.1",
-            0,
-            node="here",
-            on_failure=lambda what, error: self.failures.append((what, error)),
-            **settings,
-        )
+
+        def make(port: int, shared: Shared) -> FlightServer:
+            return FlightServer(
+                repository,
+                authenticator,
+                limits,
+                "127.0.0.1",
+                port,
+                node="here",
+                on_failure=lambda what, error: self.failures.append((what, error)),
+                shared=shared,
+                **settings,
+            )
+
+        self.server = FlightListener(make, 0, Shared(repository, limits))
         self.client = flight.connect(self.server.url)
         self.repository = repository
 

@@ -48,6 +48,50 @@ def test_the_client_reads_what_was_put_and_in_its_order(node: Node) -> None:
         assert client.descriptors == len({place.file for place in client.resolve(uuids) if place.length})
 
 
+def test_contents_one_after_the_other_are_what_all_at_once_are(node: Node) -> None:
+    """Small neighbours share a window, larger ones are read by themselves, empty ones not at all: each in its place."""
+    chooser = random.Random(7)
+    sizes = [0, 1, 16 * KB, 16 * KB + 1, 0, 0, 100 * KB, 256 * KB, 256 * KB + 1, 2 * MB, 3] + [900] * 700
+    contents = [chooser.randbytes(size) for size in sizes]
+    uuids = node.put(*contents)
+
+    with SocketClient(node.path) as client:
+        assert list(client.each_of(uuids)) == contents
+        assert list(client.each(client.resolve(uuids[::-1]))) == contents[::-1]
+        with pytest.raises(Refused, match="no-such-handle"):
+            list(client.each_of([uuids[1], bytes(16)]))
+
+
+def test_contents_one_after_the_other_go_on_after_a_lost_lease(node: Node) -> None:
+    """What came before is good and comes once; the rest is resolved anew over a new connection."""
+    contents = [bytes([number]) * 60_000 for number in range(20)]
+    uuids = node.put(*contents)
+    with SocketClient(node.path) as client:
+        coming = client.each_of(uuids)
+        first = [next(coming) for _ in range(5)]
+        (lease,) = node.repository.leases.all()
+        node.repository.leases.revoke(lease.id)
+        node.server.look()
+
+        assert first + list(coming) == contents
+
+
+def test_places_of_files_that_were_given_back_are_read_no_more(node: Node) -> None:
+    """The descriptor is closed, its number may be another file's by now."""
+    uuids = node.put(*[bytes([number]) * 60_000 for number in range(3)])
+    with SocketClient(node.path) as client:
+        places = client.resolve(uuids)
+        coming = client.each(places)
+        assert next(coming) == bytes(60_000)
+
+        client.give_back()
+
+        with pytest.raises(LeaseLost, match="given back"):
+            next(coming)
+        with pytest.raises(LeaseLost, match="given back"):
+            client.read(places)
+
+
 def test_what_is_missing_is_refused_in_its_place(node: Node) -> None:
     """A handle that was deleted or never was has a slug where the others have their place."""
     kept, deleted = node.put(b"kept", b"deleted")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
-from pyarrow import flight
+from pyarrow import ArrowException, flight
 
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Authenticator, Principal, Verb, bearer
@@ -69,8 +69,16 @@ class Admission(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             raise refusal_of(error) from error
 
 
+class Shared:
+    """What a server and its successor on the same port have in common."""
+
+    def __init__(self, repository: Repository, limits: Limits) -> None:
+        self.snapshots = Snapshots(repository)
+        self.slots = threading.BoundedSemaphore(limits.flight_calls)
+
+
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves from its construction on, in gRPC's own threads; `stop` ends it."""
+    """Serves from its construction on, in gRPC's own threads; `shutdown` ends it once its calls have ended."""
 
     def __init__(
         self,
@@ -84,16 +92,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         tls: TlsFiles | None = None,
         runs: RunRows = lambda: (),
         on_failure: Notice = lambda _what, _error: None,
+        shared: Shared | None = None,
     ) -> None:
-        """CannotListen if the address is not to be had."""
+        """CannotListen if the address is not to be had, or the certificate not to be used."""
         self._repository = repository
         self._authenticator = authenticator
         self._limits = limits
         self._node = node
         self._runs = runs
         self._on_failure = on_failure
-        self._snapshots = Snapshots(repository)
-        self._slots = threading.BoundedSemaphore(limits.flight_calls)
+        shared = shared or Shared(repository, limits)
+        self._snapshots = shared.snapshots
+        self._slots = shared.slots
         host = f"[{address}]" if ":" in address else address
         scheme = "grpc" if tls is None else "grpc+tls"
         try:
@@ -102,14 +112,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 middleware={ACCESS: Admission(authenticator, on_failure)},
                 tls_certificates=None if tls is None else [_certificate(tls)],
             )
-        except (OSError, flight.FlightError) as error:
+        except (OSError, flight.FlightError, ArrowException) as error:
             raise CannotListen(f"spec.service.flightPort: cannot listen on {address} port {port}: {error}") from error
         self.url = f"{scheme}://{host}:{self.port}"
-
-    def stop(self) -> None:
-        """Refuse new calls, let those under way end, release what clients held."""
-        self.shutdown()
-        self._snapshots.close()
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Store a stream of contents."""

@@ -126,19 +126,19 @@ class Holding:
 
     def _resolve(self, look: Lookup) -> list[Place]:
         for _ in range(TRIES):
-            births = {found[0].resource for found in look() if not isinstance(found, Place) and found[0] is not None}
-            try:
-                self._lease_births(births)
-            except ClaimGone:
-                continue  # something died between the look and the lease: look again
-            # Again, under the lease: what is found now stays.
-            return [found if isinstance(found, Place) else self._place(*found) for found in look()]
+            wanted = look()
+            births = {found[0].resource for found in wanted if not isinstance(found, Place) and found[0] is not None}
+            fresh = births - self._births.keys()
+            if fresh:
+                try:
+                    self._lease_births(fresh)
+                except ClaimGone:
+                    continue  # something died between the look and the lease: look again
+                wanted = look()  # again, under the lease: what is found now stays
+            return [found if isinstance(found, Place) else self._place(*found) for found in wanted]
         raise LeaseRefused("what was asked for is being deleted all the while: ask again")
 
-    def _lease_births(self, births: set[int]) -> None:
-        fresh = births - self._births.keys()
-        if not fresh:
-            return
+    def _lease_births(self, fresh: set[int]) -> None:
         leases = self._repository.leases
         if self._lease is None:
             longest = int(self._repository.spec.leases.max_duration)
@@ -159,15 +159,8 @@ class Holding:
         blocks = ledger.claim_blocks(claim) or b""
         if len(blocks) > BLOCKS_BYTES_MAX:
             blocks = b""  # too many for a frame: the client is left with the claim's own checksum
-        return Place(
-            file=found.file.index,
-            offset=found.offset,
-            length=claim.length,
-            crc=claim.crc,
-            start=start,
-            size=size,
-            blocks=blocks,
-        )
+        # By position: names cost as much as all the rest of this function.
+        return Place(0, "", found.file.index, found.offset, claim.length, claim.crc, start, size, blocks)
 
 
 def release_leftovers(repository: Repository) -> int:
