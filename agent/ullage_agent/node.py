@@ -1,8 +1,10 @@
 """An agent's part in a cluster: follow its own object, run what its ticket permits, say how it is.
 
-    following   a thread: list, watch, again                  -> ticket, cordon
-    working     a thread, every second: ticket due? run it    -> report
-                                        changed? heartbeat?   -> status
+    following   a thread: list, watch, again                    -> ticket, cordon
+    obeying     a thread, every second: ticket due? run it      -> report
+    telling     a thread, every second: changed? heartbeat?     -> status
+
+Telling goes on while a run of hours is under way: a node that is silent counts as lost.
 
 While the API server cannot be reached it serves on, and what its ticket still permits it does; nothing beyond. The
 times of a ticket are held against this node's clock.
@@ -68,7 +70,8 @@ class NodeAgent:
         self._volumes = volumes
         self._log = structlog.get_logger().bind(logger="node")
         self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._wakes = {"obey": threading.Event(), "tell": threading.Event()}
+        self._writing = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._generation_seen = 0
         self._report: TicketReport | None = None
@@ -81,7 +84,7 @@ class NodeAgent:
         self._next_heartbeat = 0.0
 
     def start(self) -> None:
-        """Follow and work, until `stop`."""
+        """Follow, obey and tell, until `stop`."""
         reclamation = self._host.repository.reclamation
         before = reclamation.on_report
 
@@ -91,17 +94,17 @@ class NodeAgent:
 
         reclamation.on_report = count
         self._office.on_revoked = self._revoke
-        for name, run in (("ullage-follow", self._follow), ("ullage-node", self._work)):
-            thread = threading.Thread(target=run, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._started(self._follow, "follow")
+        for name, step in (("obey", self.obey), ("tell", self.tell)):
+            self._threads.append(self._started(lambda name=name, step=step: self._repeat(name, step), name))
 
     def stop(self) -> None:
-        """End working; a run stops after its present action. Following ends with the process."""
+        """End; a run stops after its present action. Following, which may wait for a word, ends with the process."""
         self._office.take_over(None, is_cordoned=self._office.is_cordoned)
         self._stop.set()
-        self._wake.set()
-        self._threads[1].join()
+        self._nudge()
+        for thread in self._threads:
+            thread.join()
 
     def take_over(self, seen: Seen) -> None:
         """What the object says now."""
@@ -112,21 +115,26 @@ class NodeAgent:
             self._log.info("cordoned: nothing is reclaimed")
             self._host.repository.checkpoint()
         self._office.take_over(seen.spec.ticket, is_cordoned=seen.spec.cordoned)
-        self._wake.set()
+        self._nudge()
 
-    def step(self) -> None:
-        """What is due now: settings, ticket, look, status."""
-        self._office.settings_are(self._generation())
-        clock = self._host.clock
+    def obey(self) -> None:
+        """Run the ticket that is due, if there is one; returns when that run has ended."""
+        self._heed_settings()
         ticket = self._office.ticket
         if ticket is not None and self._is_new(ticket) and self._generation() >= ticket.generation:
             self._run(ticket)
+
+    def tell(self) -> None:
+        """Look around, and write the status if there is news or a heartbeat is due."""
+        self._heed_settings()
+        clock = self._host.clock
         if clock.monotonic() >= self._next_look:
             self._next_look = clock.monotonic() + LOOK_SECONDS
             self._look()
-        status = self.status()
-        if self._differs(status) or clock.monotonic() >= self._next_heartbeat:
-            self._write(status)
+        with self._writing:
+            status = self.status()
+            if self._differs(status) or clock.monotonic() >= self._next_heartbeat:
+                self._write(status)
 
     def status(self) -> NodeStatus:
         """How this node is."""
@@ -146,6 +154,13 @@ class NodeAgent:
             conditions=self._conditions(),
         )
 
+    def _heed_settings(self) -> None:
+        """Other settings want other things: what there would be to do is looked at anew."""
+        generation = self._generation()
+        if generation != self._office.generation:
+            self._office.settings_are(generation)
+            self._next_look = 0.0
+
     def _is_new(self, ticket: Ticket) -> bool:
         return self._report is None or self._report.id != ticket.id or self._report.state not in ENDED
 
@@ -156,7 +171,8 @@ class NodeAgent:
             self._ended(report, TicketState.REFUSED, message=reason)
             return
         self._report = report
-        self._write(self.status())
+        with self._writing:
+            self._write(self.status())
         try:
             done = self._planned(ticket) if ticket.dry_run else self._carried_out(ticket)
         except UllageError as error:
@@ -199,6 +215,7 @@ class NodeAgent:
         self._log.info("ticket ended", ticket=report.id, state=str(state), freed_bytes=self._report.freed_bytes)
         self._wanted = ()
         self._next_look = 0.0
+        self._nudge()
 
     def _look(self) -> None:
         """The space, and what there would be to do."""
@@ -289,15 +306,25 @@ class NodeAgent:
             permission = self._office.permission_of(self._host.spec.maintenance)
             self._host.repository.reclamation.permission = permission
 
-    def _work(self) -> None:
+    def _started(self, run: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=run, name=f"ullage-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _nudge(self) -> None:
+        for wake in self._wakes.values():
+            wake.set()
+
+    def _repeat(self, name: str, step: Callable[[], None]) -> None:
+        wake = self._wakes[name]
         while not self._stop.is_set():
             try:
-                self.step()
+                step()
             except Exception as error:  # noqa: BLE001 - a step that fails must not end the thread that heartbeats
-                self._log.error("step failed", exc_info=error)
+                self._log.error("step failed", step=name, exc_info=error)
                 self._stop.wait(RETRY_SECONDS)
-            self._wake.wait(TICK_SECONDS)
-            self._wake.clear()
+            wake.wait(TICK_SECONDS)
+            wake.clear()
 
     def _follow(self) -> None:
         while not self._stop.is_set():

@@ -80,3 +80,5 @@ def _configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.client_timeout = 330
     settings.posting.enabled = False  # events are told by events.py, which does not repeat itself
     settings.peering.standalone = True  # one replica, and Recreate
+    # `start` has listed our kinds before kopf looks for them: it need not read definitions, which would take a right.
+    settings.scanning.disabled = True

@@ -7,7 +7,8 @@ from tests.operator.support import ticket
 from tests.service.running import document_at
 from tests.support import ManualClock
 from ullage_agent.contract import MaintenanceOperation
-from ullage_agent.fleet import NodeSpec, NodeStatus, Ticket
+from ullage_agent.engine.reclaim.report import Report
+from ullage_agent.fleet import HEARTBEAT_SECONDS, NodeSpec, NodeStatus, Ticket
 from ullage_agent.node import NodeAgent
 from ullage_agent.node_object import NodeObject, Seen, Unreachable
 from ullage_agent.service.host import Host
@@ -38,10 +39,12 @@ def test_a_ticket_is_run_once_and_reported(tmp_path: Path) -> None:
     try:
         agent = NodeAgent(host, api, office, lambda: 1, ("8:1",))
         agent.take_over(seen(given(clock)))
-        agent.step()
+        agent.obey()
+        agent.tell()
         states = [str(status.ticket.state) for status in api.statuses if status.ticket is not None]
         count = len(api.statuses)
-        agent.step()
+        agent.obey()
+        agent.tell()
     finally:
         host.stop()
 
@@ -49,6 +52,32 @@ def test_a_ticket_is_run_once_and_reported(tmp_path: Path) -> None:
     assert states[-1] == "Completed"
     assert len(api.statuses) == count
     assert api.statuses[-1].repository_uuid == host_uuid(tmp_path / "r")
+
+
+def test_a_long_run_does_not_silence_the_heartbeat(tmp_path: Path) -> None:
+    """While a ticket is being carried out, the time for a heartbeat comes: it is written, and says Running."""
+    clock, api, office = ManualClock(), Written(), TicketOffice()
+    host = Host(document_at(tmp_path / "r"), clock=clock, permission=office.permission_of)
+    host.start(makes=True)
+    try:
+        agent = NodeAgent(host, api, office, lambda: 1, ("8:1",))
+        heard: list[NodeStatus] = []
+
+        def amid_the_run(name: str, report: Report) -> None:
+            clock.advance(HEARTBEAT_SECONDS + 1)
+            agent.tell()
+            heard.append(api.statuses[-1])
+
+        host.repository.reclamation.on_report = amid_the_run
+        agent.take_over(seen(given(clock)))
+        began = text_of(clock.now_millis())
+        agent.obey()
+    finally:
+        host.stop()
+
+    assert heard[0].ticket is not None
+    assert heard[0].ticket.state == "Running"
+    assert str(heard[0].heartbeat) > began
 
 
 @pytest.mark.parametrize("generation", [2, 3])
@@ -60,7 +89,8 @@ def test_a_ticket_of_older_settings_is_refused(tmp_path: Path, generation: int) 
     try:
         agent = NodeAgent(host, api, office, lambda: generation, ())
         agent.take_over(seen(given(clock)))
-        agent.step()
+        agent.obey()
+        agent.tell()
     finally:
         host.stop()
 

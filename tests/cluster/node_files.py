@@ -76,6 +76,7 @@ def kubelet_config(ca: Path, serving: Credentials, cgroup: str) -> str:
             "clusterDomain": "cluster.local",
             "resolvConf": "",
             "nodeStatusUpdateFrequency": "2s",
+            "syncFrequency": "2s",  # how soon a pod sees its ConfigMap change; a minute is usual
         },
         indent=1,
     )

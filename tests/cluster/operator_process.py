@@ -1,0 +1,132 @@
+"""The operator as its own process and service account, against an API server; and what tests ask and say there."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.errors import ClusterError
+from tests.cluster.fleet import Fleet
+from ullage_agent.fleet import object_name
+from ullage_operator.install import NAME, NAMESPACE
+
+ROOT = Path(__file__).parents[2]
+SECONDS_MAX = 60.0
+
+
+class Operator:
+    """The operator's process, started and killed at will. Settings as in its Deployment, but for the ports."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self.fleet = fleet
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.metrics_port = fleet.instance.free_port()
+        self._kubeconfig = folder / "operator.kubeconfig"
+        token = fleet.kubectl("create", "token", NAME, "--namespace", NAMESPACE, "--duration=2h").strip()
+        config = json.loads(fleet.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        self._kubeconfig.write_text(json.dumps(config))
+
+    def start(self) -> None:
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self._kubeconfig),
+            "ULLAGE_OPERATOR_METRICS_PORT": str(self.metrics_port),
+            "ULLAGE_OPERATOR_HEALTH_PORT": "0",
+            "ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2",
+            "ULLAGE_OPERATOR_FIGURES_SECONDS": "1",
+        }
+        with (self._folder / "operator.log").open("ab") as log:
+            command = [sys.executable, "-m", "ullage_operator"]
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self._folder)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(30)
+        self._process = None
+
+    def writes(self) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("ullage_operator_api_writes_total{"))
+
+    def until(self, what: str, holds: Callable[[], bool]) -> None:
+        try:
+            self.fleet.wait_until(what, holds, SECONDS_MAX)
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{(self._folder / 'operator.log').read_text()[-3000:]}") from error
+
+
+@pytest.fixture(scope="module")
+def operator(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """Installed by install.yaml, except that its process runs here."""
+    documents = list(yaml.safe_load_all((ROOT / "deploy" / "install.yaml").read_text()))
+    definitions = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
+    fleet.apply(*definitions)
+    for definition in definitions:
+        fleet.kubectl("wait", "--for=condition=Established", f"crd/{definition['metadata']['name']}", "--timeout=30s")
+    fleet.apply(*(each for each in documents if each["kind"] not in ("CustomResourceDefinition", "Deployment")))
+    fleet.add_nodes(3, "worker")
+    running = Operator(fleet, tmp_path_factory.mktemp("operator"))
+    running.start()
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def place(fleet: Fleet, operator: Operator) -> Iterator[str]:
+    """A namespace whose repositories are deleted while the operator still runs."""
+    with fleet.namespace(f"test-{secrets.token_hex(4)}") as name:
+        yield name
+        fleet.kubectl("delete", "contentrepositories", "--all", "--namespace", name, "--timeout=60s")
+
+
+def repository(place: str, spec: dict[str, Any] | None = None, name: str = "flows") -> dict[str, Any]:
+    own = {"storage": {"hostPath": {"path": f"/var/lib/{place}"}}}
+    return {
+        "apiVersion": "ullage.dev/v1alpha1",
+        "kind": "ContentRepository",
+        "metadata": {"name": name, "namespace": place},
+        "spec": own | (spec or {}),
+    }
+
+
+def objects(fleet: ControlPlane, place: str) -> dict[str, Any]:
+    found = fleet.get("contentrepositorynodes", "--namespace", place)["items"]
+    return {each["spec"]["nodeName"]: each for each in found}
+
+
+def condition(fleet: Fleet, place: str, type: str, name: str = "flows") -> str:
+    found = fleet.get("contentrepository", name, "--namespace", place).get("status") or {}
+    return next((c["status"] for c in found.get("conditions", ()) if c["type"] == type), "")
+
+
+def say_ready(fleet: Fleet, place: str, node: str, **more: Any) -> None:
+    """What an agent would write of itself."""
+    now = now_text()
+    ready = {"type": "Ready", "status": "True", "reason": "Serves", "lastTransitionTime": now}
+    generation = fleet.get("contentrepository", "flows", "--namespace", place)["metadata"]["generation"]
+    status = {"heartbeat": now, "settingsGeneration": generation, "repositoryUuid": "u", "conditions": [ready], **more}
+    name = object_name("flows", node)
+    patch = json.dumps({"status": status})
+    fleet.kubectl(
+        *("patch", "contentrepositorynode", name, "--namespace", place, "--subresource=status"),
+        *("--type=merge", f"--patch={patch}"),
+    )
+
+
+def now_text() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,253 @@
+"""An agent's part in a cluster: a real repository in this process, a real API server, and the operator beside them.
+
+To the API server the agent is the pod that is played on its node: it has that pod's token, and the rights of it.
+"""
+
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.errors import ClusterError
+from tests.cluster.fleet import Fleet
+from tests.cluster.operator_process import Operator, condition, objects, repository
+from tests.service.running import document_at
+from tests.support import RoomyFiles
+from ullage_agent.contract import CompactionTrigger, Maintenance, Window
+from ullage_agent.fleet import NodeStatus
+from ullage_agent.node import NodeAgent
+from ullage_agent.node_object import NodeObject, Seen
+from ullage_agent.service.host import Host
+from ullage_agent.tickets import TicketOffice
+from ullage_agent.units import Duration
+
+NODE = "worker-0"
+MIB = 1 << 20
+SIZE = MIB // 4
+"""Of one content: larger ones would end their file."""
+CLOSED = {"name": "newyear", "schedule": "0 0 1 1 *", "duration": "1m"}
+"""Open in the first minute of a year."""
+
+GUARDS: dict[str, Any] = {"min_used_percentage": 0, "min_reclaim": 0, "deleted_retention": Duration(0)}
+
+
+class Counting(NodeObject):
+    """Counts what it writes."""
+
+    count = 0
+
+    def write(self, status: NodeStatus) -> Seen:
+        self.count += 1
+        return super().write(status)
+
+
+class AgentHere:
+    """An agent in this process: `generation` is that of the settings it was given last."""
+
+    def __init__(self, fleet: Fleet, place: str, home: Path) -> None:
+        self.fleet, self.place = fleet, place
+        token = home / "token"
+        token.write_text(pod_token(fleet, place, NODE))
+        self.api = Counting(fleet.url, str(token), str(fleet.ca), place, "flows", NODE)
+        self.office = TicketOffice()
+        self._home = home
+        self.host = Host(
+            document_at(home / "r", compaction=GUARDS), files=RoomyFiles(), permission=self.office.permission_of
+        )
+        self.host.start(makes=True)
+        self.generation = 1
+        self.agent = NodeAgent(self.host, self.api, self.office, lambda: self.generation, ("8:1",))
+
+    def take(self, *windows: Window) -> None:
+        """Settings with these windows, as the operator's latest."""
+        document = document_at(
+            self._home / "r", compaction=GUARDS, maintenance={"windows": Maintenance(windows=windows).windows}
+        )
+        self.host.reload(document)
+        found = self.fleet.get("contentrepository", "flows", "--namespace", self.place)
+        self.generation = found["metadata"]["generation"]
+
+    def half_dead(self) -> list[str]:
+        """Contents of 8 MiB in one file, of which every second is deleted; the ids of the others."""
+        handles = self.host.repository.handles
+        ids = handles.put_many([secrets.token_bytes(SIZE) for _ in range(8 * MIB // SIZE)])
+        for id in ids[::2]:
+            handles.delete(id)
+        handles.purge()
+        return ids[1::2]
+
+    def dead(self) -> int:
+        return sum(each.dead_bytes for each in self.host.repository.reclamation.survey().containers)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = objects(self.fleet, self.place)[NODE].get("status") or {}
+        return found
+
+    def end(self) -> None:
+        self.agent.stop()
+        self.host.stop()
+
+
+def pod_token(fleet: Fleet, place: str, node: str) -> str:
+    """The token of the agent's pod on a node."""
+    here = ("--namespace", place)
+    pod = next(each for each in fleet.get("pods", *here)["items"] if each["spec"]["nodeName"] == node)
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['metadata']['name']}")
+    uid = f"--bound-object-uid={pod['metadata']['uid']}"
+    return fleet.kubectl("create", "token", "flows-ullage-agent", *here, *bound, uid).strip()
+
+
+@pytest.fixture
+def here(fleet: Fleet, operator: Operator, place: str, tmp_path: Path) -> Iterator[AgentHere]:
+    """An agent on worker-0 of a repository whose window never opens; not started yet."""
+    fleet.apply(repository(place, {"maintenance": {"windows": [CLOSED]}}))
+    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    made = AgentHere(fleet, place, tmp_path)
+    made.take(Window(name="newyear", schedule=CLOSED["schedule"], duration=Duration(60_000)))
+    yield made
+    made.end()
+
+
+def test_an_opened_window_gives_the_space_back(fleet: Fleet, operator: Operator, place: str, here: AgentHere) -> None:
+    """Wanted in the status, no ticket while it is closed; opened: a ticket, the disk is emptied, the sums say so."""
+    kept = here.half_dead()
+    here.agent.start()
+    operator.until("it says what it wants", lambda: here.status().get("wanted") == ["Rewrite"])
+    assert "ticket" not in objects(fleet, place)[NODE]["spec"]
+    assert here.dead() == 4 * MIB
+
+    fleet.apply(repository(place, {"maintenance": {"windows": []}}))
+    here.take()
+
+    operator.until("nothing dead is left", lambda: here.dead() == 0)
+    operator.until("it is reported", lambda: here.status()["ticket"]["state"] == "Completed")
+    assert here.status()["ticket"]["freedBytes"] == 4 * MIB
+    operator.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)[NODE]["spec"])
+    operator.until("the sum is told", lambda: "4Mi" in fleet.kubectl("get", "contentrepositories", "-n", place))
+    assert all(here.host.repository.handles.head(id).size == SIZE for id in kept)
+
+
+def test_a_quiet_agent_writes_nothing(fleet: Fleet, operator: Operator, place: str, here: AgentHere) -> None:
+    """After its first words, until the heartbeat of five minutes."""
+    here.agent.start()
+    operator.until("it has spoken", lambda: condition(fleet, place, "Ready") != "" and here.api.count > 0)
+    counts = [here.api.count]
+
+    def is_quiet() -> bool:
+        counts.append(here.api.count)
+        return len(counts) > 30 and counts[-1] == counts[-30]
+
+    operator.until("nothing was written in thirty looks", is_quiet)
+    assert counts[-1] <= 3
+
+
+def test_without_an_api_server_it_serves_and_reclaims_nothing(
+    fleet: Fleet, operator: Operator, place: str, here: AgentHere
+) -> None:
+    """Contents come and go, runs are refused for want of a ticket; when the API server is back all goes on."""
+    here.agent.start()
+    operator.until("it is known", lambda: here.status().get("repositoryUuid", "") != "")
+    fleet.instance.end("kube-apiserver")
+    try:
+        kept = here.half_dead()
+        report = here.host.repository.reclamation.compactor.run(CompactionTrigger.PERIODIC)
+        assert "no ticket" in report.refusal
+        assert here.dead() == 4 * MIB
+        assert all(len(here.host.repository.handles.get(id).read()) == SIZE for id in kept)
+    finally:
+        fleet.start_api_server()
+        fleet.wait_until("the API server is back", _answers(fleet))
+
+    fleet.apply(repository(place, {"maintenance": {"windows": []}}))
+    here.take()
+
+    operator.until("nothing dead is left", lambda: here.dead() == 0)
+
+
+def test_a_valid_ticket_is_used_while_nobody_answers_and_told_later(
+    fleet: Fleet, operator: Operator, place: str, here: AgentHere
+) -> None:
+    """The permission was given: an outage does not take it back, and the report waits for the end of the outage."""
+    fleet.apply(repository(place, {"maintenance": {"windows": []}}))
+    here.take()
+    here.half_dead()
+    here.agent.tell()
+    operator.until("it has a ticket", lambda: read(here).spec.ticket is not None)
+    here.agent.take_over(read(here))
+    fleet.instance.end("kube-apiserver")
+    try:
+        here.agent.obey()
+        assert here.dead() == 0
+    finally:
+        fleet.start_api_server()
+        fleet.wait_until("the API server is back", _answers(fleet))
+
+    here.agent.start()
+
+    operator.until("it is told", lambda: here.status().get("ticket", {}).get("state") == "Completed")
+    operator.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)[NODE]["spec"])
+
+
+def test_a_cordoned_node_is_left_alone(fleet: Fleet, operator: Operator, place: str, here: AgentHere) -> None:
+    """Its ticket is taken back, the agent refuses every run; uncordoned it goes on."""
+    here.agent.start()
+    operator.until("it is known", lambda: here.status().get("repositoryUuid", "") != "")
+    fleet.kubectl("cordon", NODE)
+    try:
+        operator.until("the agent knows", lambda: here.office.is_cordoned)
+        here.half_dead()
+        fleet.apply(repository(place, {"maintenance": {"windows": []}}))
+        here.take()
+        operator.until("it says what it wants", lambda: here.status().get("wanted") == ["Rewrite"])
+        refusal = here.host.repository.reclamation.compactor.run(CompactionTrigger.PERIODIC).refusal
+        assert "cordoned" in refusal
+        assert "ticket" not in objects(fleet, place)[NODE]["spec"]
+    finally:
+        fleet.kubectl("uncordon", NODE)
+
+    operator.until("nothing dead is left", lambda: here.dead() == 0)
+
+
+def test_a_ticket_holds_while_the_operator_is_dead(
+    fleet: Fleet, operator: Operator, place: str, here: AgentHere
+) -> None:
+    """A run by an administrator finds its operator again: killed after the request, it reports all the same."""
+    here.half_dead()
+    here.agent.start()
+    operator.until("it says what it wants", lambda: here.status().get("wanted") == ["Rewrite"])
+    run = {
+        "apiVersion": "ullage.dev/v1alpha1",
+        "kind": "ReclamationRun",
+        "metadata": {"name": "now", "namespace": place},
+        "spec": {"repository": "flows", "nodes": [NODE], "overrideWindows": True},
+    }
+    operator.end(signal.SIGKILL)
+    fleet.apply(run)
+    operator.start()
+
+    operator.until("nothing dead is left", lambda: here.dead() == 0)
+
+    def phase() -> str:
+        return str(fleet.get("reclamationrun", "now", "-n", place).get("status", {}).get("phase"))
+
+    operator.until("the run is over", lambda: phase() == "Completed")
+
+
+def read(here: AgentHere) -> Seen:
+    seen = here.api.read()
+    assert seen is not None
+    return seen
+
+
+def _answers(fleet: Fleet) -> Callable[[], bool]:
+    def answers() -> bool:
+        try:
+            fleet.kubectl("get", "--raw=/readyz")
+        except ClusterError:
+            return False
+        return True
+
+    return answers
