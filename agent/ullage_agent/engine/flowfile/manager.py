@@ -26,6 +26,7 @@ from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.flowfile.swap import SwapFiles, blocks_of, summarize
 from ullage_agent.engine.model import (
     HANDLE_QUEUE,
+    STAGED_QUEUE,
     ClaimBlocks,
     Delete,
     EventType,
@@ -81,11 +82,15 @@ class QueueManager:
         self._settings = settings
 
     def restore(self) -> list[FlowFile]:
-        """Fill the queues from the ledger, each in its order; returns what stands in none: the handles."""
+        """Fill the queues from the ledger, each in its order; returns the handles, which stand in none.
+
+        Nor does what is staged, which nobody sees.
+        """
         records: defaultdict[int, list[FlowFile]] = defaultdict(list)
         for record in self._ledger.flow_files():
             records[record.queue].append(record)
         handles = records.pop(HANDLE_QUEUE, [])
+        records.pop(STAGED_QUEUE, None)
         swapped: dict[int, list[SwapOut]] = {}
         for summary in self._ledger.swaps.values():
             swapped.setdefault(summary.queue, []).append(summary)
