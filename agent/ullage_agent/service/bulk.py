@@ -39,6 +39,7 @@ class Bulk:
                     listening.address,
                     listening.flight_port,
                     node=node,
+                    socket_path=listening.socket_path or "",
                     tls=listening.tls,
                     runs=lambda: [_row(run) for run in runs()],
                     on_failure=self._failed,
