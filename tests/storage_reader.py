@@ -34,6 +34,7 @@ EVENT_TYPES = (
     *("DROP", "EXPIRE", "REPLAY", "DOWNLOAD", "ADDINFO"),
 )
 FRAME_HEADER = 40
+STAGED = (1 << 63) - 1
 
 
 class Damaged(Exception):
@@ -90,7 +91,8 @@ class StorageReader:
     def flow_files(self) -> Iterator[ReadFlowFile]:
         """All FlowFiles with their contents verified, those in swap files included."""
         for record in self._records.values():
-            yield self._flow_file(record, self._blocks)
+            if record[1] != STAGED:
+                yield self._flow_file(record, self._blocks)
         for name in self.swaps:
             records, blocks = self._read_swap(name)
             for record in records:
@@ -208,7 +210,7 @@ class StorageReader:
             elif tag == 21:
                 self._tell(fields[0], fields[2])
             else:
-                _require(tag in (8, 20, 23, 24, 25), f"operation {tag} is unknown")
+                _require(tag in (8, 20, 23, 24, 25, 26, 27), f"operation {tag} is unknown")
 
     def _change(self, tag: int, fields: list[Any]) -> None:
         if tag == 1:

@@ -16,7 +16,7 @@ from tests.support import ManualClock, spec_at
 from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
 from ullage_agent.engine import model
 from ullage_agent.engine.content import checksum, writer
-from ullage_agent.engine.model import FlowFile, format_uuid
+from ullage_agent.engine.model import FlowFile, format_uuid, new_uuids
 from ullage_agent.engine.reclaim.reclamation import Reclamation
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.wal import records
@@ -42,6 +42,8 @@ KINDS = {
     23: model.Lease,
     24: model.LeaseEnd,
     25: model.Answer,
+    26: model.StagedWrite,
+    27: model.Staged,
 }
 PARTS = (model.ContentClaim, model.Content, model.SwapShare, model.EventRun)
 LIMITS = {
@@ -111,6 +113,19 @@ def put_handles(repository: Repository, random_bytes: Callable[[int], bytes]) ->
     repository.handles.delete(repository.handles.put(random_bytes(10), {"kind": "deleted"}))
 
 
+def stage(repository: Repository, random_bytes: Callable[[int], bytes]) -> None:
+    """Staged writes: one that appeared, one that is gone, and one that is open."""
+    for end in ("commit", "abort", "stay"):
+        write, attempt = new_uuids(2)
+        repository.staging.begin(write, "test", queue="work")
+        repository.staging.stage(write, attempt, 0, [random_bytes(size) for size in (20, 300_000)], {"end": end})
+        if end == "abort":
+            repository.staging.abort(write)
+        elif end == "commit":
+            repository.staging.prepare(write, {attempt: 1})
+            repository.staging.commit(write)
+
+
 def reclaim(reclamation: Reclamation) -> None:
     """Cut off dead tails, move what is wholly dead to the archive, and rewrite the rest, which writes outputs anew."""
     reclamation.execute(reclamation.plan_truncation(eager=True))
@@ -140,7 +155,7 @@ def as_read(repository: Repository, record: FlowFile) -> ReadFlowFile:
 
 def seen_by_the_engine(repository: Repository) -> list[ReadFlowFile]:
     """All FlowFiles, handles and swapped ones. Swapped ones are brought back first: only then can all be read."""
-    records = list(repository.ledger.flow_files())
+    records = [record for record in repository.ledger.flow_files() if record.queue != model.STAGED_QUEUE]
     for name in list(repository.ledger.swaps):
         content = repository.swap_files.read(name)
         for blocks in content.blocks:
@@ -161,12 +176,14 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         fill(repository, random_bytes)
         swap(repository, random_bytes)
         put_handles(repository, random_bytes)
+        stage(repository, random_bytes)
         reclaim(repository.reclamation)
         repository.provenance.drain()
         put_handles(repository, random_bytes)
         repository.checkpoint(drains=False)  # so that the snapshot carries events
         fill(repository, random_bytes)
         swap(repository, random_bytes)
+        stage(repository, random_bytes)
         reclaim(repository.reclamation)
         put_handles(repository, random_bytes)
     # A clean open rotates the log but takes no checkpoint, so the chains have several files from here on.

@@ -13,6 +13,7 @@ times of a ticket are held against this node's clock.
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -96,7 +97,7 @@ class NodeAgent:
         self._office.on_revoked = self._revoke
         self._started(self._follow, "follow")
         for name, step in (("obey", self.obey), ("tell", self.tell)):
-            self._threads.append(self._started(lambda name=name, step=step: self._repeat(name, step), name))
+            self._threads.append(self._started(partial(self._repeat, name, step), name))
 
     def stop(self) -> None:
         """End; a run stops after its present action. Following, which may wait for a word, ends with the process."""

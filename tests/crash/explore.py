@@ -26,7 +26,16 @@ from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine import testing
 from ullage_agent.engine.errors import NotARepository
 from ullage_agent.engine.images import OF_BYTES, change_bytes, change_names
-from ullage_agent.engine.model import Action, Delete, Events, Operation, ResourceClaim, ResourceClaimGone
+from ullage_agent.engine.model import (
+    STAGED_QUEUE,
+    Action,
+    Delete,
+    Events,
+    Operation,
+    ResourceClaim,
+    ResourceClaimGone,
+    StagedWrite,
+)
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.testing import Call, Change, CrashFiles, CrashPoint, Image
 
@@ -97,7 +106,13 @@ def state_of(repository: Repository) -> State:
         content = repository.swap_files.read(name)
         records.extend(content.records)
         crcs.update({(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks})
+    with repository.ledger.lock:
+        writes = list(repository.ledger.writes.pending.values())
+    # After the verdict what is not shown yet goes, or comes: the next open sees to it, and nobody sees it until then.
+    left = {uuid for write in writes if write.is_closed for uuid in (*write.chosen(), *write.others())}
     for record in records:
+        if record.queue == STAGED_QUEUE and record.uuid in left:
+            continue
         claim = record.claim
         content_bytes = b""
         if claim is not None:
@@ -115,6 +130,9 @@ def state_of(repository: Repository) -> State:
         )
     for answer in repository.ledger.answers.all():
         found[b"answer " + answer.key] = (answer.request, answer.answer)
+    for write in repository.ledger.writes.operations():
+        if isinstance(write, StagedWrite):
+            found[b"write " + write.id] = (write.state, write.attempts, write.decision)
     found[EVENTS] = (history_of(repository),)
     return found
 

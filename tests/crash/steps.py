@@ -274,6 +274,33 @@ def answered(repository: Repository, clock: ManualClock) -> None:
             session.commit(once.remember(b"done"))
 
 
+def stage(write: int, attempt: int, number: int, *sizes: int) -> Step:
+    """One batch of an attempt of a staged write, which begins with it."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        id = bytes([write]) * 16
+        repository.staging.begin(id, "crash", queue="staged" if write % 2 else "", ttl_millis=60_000)
+        contents = [patterned(size) for size in sizes]
+        repository.staging.stage(id, bytes([attempt]) * 16, number, contents, {"write": str(write)})
+
+    return step
+
+
+def settle(write: int, **attempts: int) -> Step:
+    """Commit a staged write with so many batches of each attempt (`a1` is attempt 1); without any, abort it."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        id = bytes([write]) * 16
+        if attempts:
+            named = {bytes([int(name[1:])]) * 16: count for name, count in attempts.items()}
+            repository.staging.prepare(id, named)
+            repository.staging.commit(id, b"decided")
+        else:
+            repository.staging.abort(id)
+
+    return step
+
+
 def expire(repository: Repository, clock: ManualClock) -> None:
     """A queue whose FlowFiles live for a second."""
     repository.queues.define("brief", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1000)

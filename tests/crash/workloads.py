@@ -34,10 +34,12 @@ from tests.crash.steps import (
     retain,
     rollback,
     rollover,
+    settle,
     snapshot,
     split,
     spoil,
     spread,
+    stage,
     take,
     truncate,
     wait,
@@ -266,6 +268,18 @@ DRAINS: list[Step | Restart] = [
 
 ANSWERS: list[Step] = [answered, put("a", 50), checkpoint, answered, maintain(120)]
 
+STAGES: list[Step | Restart] = [
+    *[stage(1, 1, 0, 30, LARGE), stage(1, 2, 0, 40), stage(1, 1, 1, 50)],
+    checkpoint,
+    *[settle(1, a1=2), stage(2, 3, 0, 60, 70), stage(3, 4, 0, 80)],
+    Restart(is_kill=True),
+    *[settle(2, a3=1), stage(3, 5, 0, 90), settle(3), stage(3, 6, 0, 100, LARGE), settle(3, a6=1), stage(5, 7, 0, 110)],
+    checkpoint,
+    Restart(),
+    *[drop("staged"), maintain(4_000)],
+]
+"""Two attempts of which one counts, handles, a write that is aborted and begun anew, one whose driver died."""
+
 REPLAYS: list[Step | Restart] = [
     put("mixed", 300, LARGE),
     put("kept", 100, LARGE),
@@ -473,6 +487,7 @@ WORKLOADS = {
         Workload("errors", ERRORS),
         Workload("backups", BACKUPS),
         Workload("answers", ANSWERS),
+        Workload("stages", STAGES),
         Workload("drains", DRAINS, DRAINED),
         Workload("replays", REPLAYS),
         Workload("replays, archived", REPLAYS, KEEPING),

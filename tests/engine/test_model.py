@@ -26,6 +26,8 @@ from ullage_agent.engine.model import (
     Relocation,
     ResourceClaim,
     ResourceClaimGone,
+    Staged,
+    StagedWrite,
     SwapDrop,
     SwapIn,
     SwapOut,
@@ -72,6 +74,8 @@ SAMPLES: list[tuple[int, Any]] = [
     (23, Lease(A, "reader", (1, 2), 7, 1_000, 2_000, holds_files=True)),
     (24, LeaseEnd(A)),
     (25, Answer(b"k" * 32, b"r" * 32, b"{}", 1_000, 7)),
+    (26, StagedWrite(A, 3, "spark", 1, 0, 1_000, 2_000, B, b"{}")),
+    (27, Staged(A, B, 1, A + B)),
     (22, Relocation(1, 2, pack_moves([Move(0, 100, 4096), Move(300, 50, 4196)]), 9)),
 ]
 

@@ -35,6 +35,36 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     lease: str | None
 
 
+class SocketSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells a node's own socket from others of the same path."""
+
+    path: str
+    inode: int
+    changed_nanos: int
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself. `repository` changes when another one, or a restored backup, takes its place;
+    sequences are those of provenance events: the oldest one kept, and the newest.
+    """
+
+    node: str
+    repository: str
+    millis: int
+    first_sequence: int
+    last_sequence: int
+    socket: SocketSeen | None
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """A staged write: `state` is open, prepared, committed, aborted or unknown."""
+
+    write: str
+    state: str
+    expires_millis: int
+    decision: str
+
+
 class FlightClient:
     """One node. Thread-safe. Errors: Refused, NotReachable. Nothing is retried here."""
 
@@ -69,17 +99,28 @@ class FlightClient:
         batch, one mapping a content.
         """
         command = {"ttl_millis": ttl_millis, **({} if key is None else {"key": key})}
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
         schema = CONTENTS if attributes is None else WITH_ATTRIBUTES
+
+        def packed() -> Iterator[pa.RecordBatch]:
+            for contents in batches:
+                arrays = [pa.array(contents, pa.binary())]
+                if attributes is not None:
+                    arrays.append(pa.array([list(each.items()) for each in attributes], ATTRIBUTES))
+                yield pa.record_batch(arrays, schema=schema)
+
+        return self._put(command, packed(), schema)
+
+    def _put(
+        self, command: dict[str, Any], batches: Iterable[pa.RecordBatch], schema: pa.Schema
+    ) -> Iterator[list[bytes]]:
+        """Send batches, few outstanding at a time; the uuids of each come once it is durable."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
         with self._telling():
             writer, told = self._client.do_put(descriptor, schema, self._options)
             outstanding: deque[int] = deque()
             try:
-                for number, contents in enumerate(batches):
-                    arrays = [pa.array(contents, pa.binary())]
-                    if attributes is not None:
-                        arrays.append(pa.array([list(each.items()) for each in attributes], ATTRIBUTES))
-                    writer.write_batch(pa.record_batch(arrays, schema=schema))
+                for number, batch in enumerate(batches):
+                    writer.write_batch(batch)
                     outstanding.append(number)
                     if len(outstanding) > OUTSTANDING:
                         outstanding.popleft()
@@ -104,9 +145,14 @@ class FlightClient:
                     raise Refused(404, problem, f"handle {handles[item]}")
                 yield item, content
 
-    def get_batches(self, handles: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The same as record batches: nothing is copied."""
-        ticket = flight.Ticket(json.dumps({"kind": "get", "handles": list(handles)}).encode())
+    def get_batches(
+        self, handles: Sequence[str] = (), claims: Sequence[Sequence[int]] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as record batches: nothing is copied. `claims` instead of handles: resource claim, offset, length
+        and CRC-32C of a base claim, start and size in it.
+        """
+        wanted = {"kind": "get", "handles": list(handles)} if handles else {"kind": "get", "claims": list(claims)}
+        ticket = flight.Ticket(json.dumps(wanted).encode())
         with self._telling():
             for chunk in self._client.do_get(ticket, self._options):
                 yield chunk.data
@@ -117,9 +163,14 @@ class FlightClient:
         snapshot: str | None = None,
         columns: Sequence[str] | None = None,
         part: tuple[int, int] = (0, 1),
+        *,
+        after: int = 0,
+        through: int | None = None,
     ) -> pa.RecordBatchReader:
-        """A table as a stream of record batches."""
-        wanted = {"kind": "table", "name": name, "snapshot": snapshot, "columns": columns, "part": part}
+        """A table as a stream of record batches; of `provenance` only the sequences after one, through another."""
+        wanted: dict[str, Any] = {"kind": "table", "name": name, "snapshot": snapshot, "columns": columns, "part": part}
+        if name == "provenance":
+            wanted |= {"after": after, "through": through}
         with self._telling():
             stream = self._client.do_get(flight.Ticket(json.dumps(wanted).encode()), self._options)
             return stream.to_reader()
@@ -128,6 +179,26 @@ class FlightClient:
         """Take a snapshot; with `holds` its content stays readable as long."""
         (body,) = self._act("snapshot", {"ttl_millis": ttl_millis, "holds": holds})
         return msgspec.json.decode(body, type=Snapshot)
+
+    def renew(self, id: str, ttl_millis: int = 600_000) -> Snapshot:
+        """Keep a snapshot for so long from now on; Refused if it is over."""
+        (body,) = self._act("renew", {"id": id, "ttl_millis": ttl_millis})
+        return msgspec.json.decode(body, type=Snapshot)
+
+    def about(self) -> About:
+        """What the node says of itself."""
+        (body,) = self._act("about", {})
+        return msgspec.json.decode(body, type=About)
+
+    def write(self, action: str, id: str, **wish: Any) -> Write:
+        """A step of a staged write: find, begin, prepare, commit or abort. See docs/flight.md."""
+        (body,) = self._act(f"write-{action}", {"write": id, **wish})
+        return msgspec.json.decode(body, type=Write)
+
+    def stage(self, write: str, attempt: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+        """Stage batches of an attempt, each a transaction if no content goes on in the next; how many contents."""
+        command = {"write": write, "attempt": attempt}
+        return sum(len(uuids) for uuids in self._put(command, batches, schema))
 
     def release(self, id: str) -> None:
         """Release a snapshot."""

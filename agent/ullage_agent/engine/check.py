@@ -22,7 +22,7 @@ from ullage_agent.engine.flowfile.manager import QueueManager
 from ullage_agent.engine.flowfile.placement import end_in_use, placement_problems
 from ullage_agent.engine.flowfile.resources import ResourceEntry
 from ullage_agent.engine.flowfile.swap import SwapFiles, shares_of
-from ullage_agent.engine.model import HANDLE_QUEUE, Action, ContentClaim, FlowFile
+from ullage_agent.engine.model import HANDLE_QUEUE, STAGED_QUEUE, Action, ContentClaim, FlowFile, format_uuid
 from ullage_agent.engine.provenance.store import ProvenanceStore
 from ullage_agent.engine.reclaim.execute import charged_bytes
 from ullage_agent.engine.reclaim.orphans import find_orphans
@@ -76,6 +76,7 @@ def check_repository(
         if entry.relocation is None:
             _check_file(repository, entry, findings)
     findings.problems.extend(placement_problems(repository.ledger, findings.swapped.values()))
+    _check_staged(repository.ledger, findings)
     _check_queues(repository, findings)
     verified = _check_content(repository, findings, on_progress) if deep else 0
     if deep:
@@ -196,7 +197,7 @@ def _check_queues(repository: CheckedRepository, findings: _Findings) -> None:
     """Each queue shows the committed FlowFiles of its number, but for those that sessions hold."""
     by_queue: dict[int, set[bytes]] = {}
     for record in repository.ledger.flow_files():
-        if record.queue != HANDLE_QUEUE:
+        if record.queue not in (HANDLE_QUEUE, STAGED_QUEUE):
             by_queue.setdefault(record.queue, set()).add(record.uuid)
     for queue in repository.queues.all():
         shown = [record.uuid for record in queue.records()]
@@ -214,6 +215,20 @@ def _check_queues(repository: CheckedRepository, findings: _Findings) -> None:
                 f"{figures.swapped} swapped"
             )
     findings.problems.extend(f"FlowFiles stand in queue number {number}, which is not defined" for number in by_queue)
+
+
+def _check_staged(ledger: Ledger, findings: _Findings) -> None:
+    """What nobody sees belongs to a staged write, and what an open one names is staged."""
+    hidden = {record.uuid for record in ledger.flow_files() if record.queue == STAGED_QUEUE}
+    with ledger.lock:
+        writes = list(ledger.writes.pending.values())
+    named: set[bytes] = set()
+    for write in writes:
+        own = {*write.chosen(), *write.others()}
+        if not write.is_closed and not own <= hidden:
+            findings.problems.append(f"write {format_uuid(write.record.id)} is open, and some of it is not staged")
+        named |= own
+    findings.problems.extend(f"FlowFile {format_uuid(each)} is staged by no write" for each in sorted(hidden - named))
 
 
 def _check_content(repository: CheckedRepository, findings: _Findings, on_progress: Progress | None) -> int:

@@ -103,6 +103,10 @@ class KeyReused(UllageError):
     """The idempotency key belongs to another request, whose answer would be wrong for this one."""
 
 
+class WriteClosed(UllageError):
+    """The staged write is committed, aborted or unknown: what comes late is refused, and nothing of it is kept."""
+
+
 class HandleNotFound(UllageError):
     """No handle with this id was ever stored, or it was purged and forgotten."""
 

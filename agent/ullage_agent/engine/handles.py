@@ -90,7 +90,7 @@ class HandlePut:
 
     def commit(self, attributes: dict[str, str] | None = None, ttl_millis: int = 0, also: Also = lambda _: ()) -> str:
         """Make it durable; the id. If this raises, there is no handle, or the outcome is not known."""
-        with _given_up(self.writer):
+        with given_up(self.writer):
             claim = self._stream.close().claim
         return self._commit_new(self.writer, [claim], attributes, ttl_millis, also)[0]
 
@@ -125,7 +125,7 @@ class HandleStore:
         self._due: list[tuple[int, bytes]] = []
 
     def restore(self, records: Iterable[FlowFile]) -> None:
-        """Know again when each handle is to be purged."""
+        """Know when each of these handles, which came to be elsewhere, is to be purged."""
         for record in records:
             self._schedule(record)
 
@@ -140,7 +140,7 @@ class HandleStore:
         if isinstance(content, bytes):
             return self.put_many([content], attributes, ttl_millis, lifetime)[0]
         put = self.begin(lifetime)
-        with _given_up(put.writer):
+        with given_up(put.writer):
             while piece := content.read(COPY_BYTES):
                 put.write(piece)
         return put.commit(attributes, ttl_millis)
@@ -161,7 +161,7 @@ class HandleStore:
         if not isinstance(attributes, dict) and attributes is not None and len(attributes) != len(contents):
             raise SessionMisuse(f"{len(contents)} contents came with attributes for {len(attributes)}")
         writer = self._host.new_writer()
-        with _given_up(writer):
+        with given_up(writer):
             claims = writer.put_many(contents, lifetime)
         return self._commit_new(writer, claims, attributes, ttl_millis, also)
 
@@ -266,13 +266,13 @@ class HandleStore:
         ttl_millis: int,
         also: Also,
     ) -> list[str]:
-        with _given_up(writer):
+        with given_up(writer):
             operations = writer.sync()
             now = self._host.clock.now_millis()
             expires = now + ttl_millis if ttl_millis else 0
             records = [
-                FlowFile(uuid, HANDLE_QUEUE, claim, 0, claim.length if claim else 0, now, now, 0, packed, b"", expires)
-                for uuid, claim, packed in zip(new_uuids(len(claims)), claims, _packed(attributes), strict=False)
+                FlowFile(uuid, HANDLE_QUEUE, claim, 0, claim.length if claim else 0, now, now, 0, each, b"", expires)
+                for uuid, claim, each in zip(new_uuids(len(claims)), claims, packed(attributes), strict=False)
             ]
             told = of_new(EventType.CREATE, len(records), COMPONENT) if self._host.records_provenance else []
             ids = [record.id for record in records]
@@ -360,7 +360,7 @@ def parse_handle(id: str) -> bytes:
 
 
 @contextmanager
-def _given_up(writer: ContentWriter) -> Iterator[None]:
+def given_up(writer: ContentWriter) -> Iterator[None]:
     """What an error leaves of a writer: nothing, or all where the outcome is unknown, for a restart to judge."""
     try:
         yield
@@ -375,7 +375,8 @@ def _given_up(writer: ContentWriter) -> Iterator[None]:
         raise
 
 
-def _packed(attributes: Attributes) -> Iterator[bytes]:
+def packed(attributes: Attributes) -> Iterator[bytes]:
+    """Those of each content of a batch, as stored."""
     if attributes is None or isinstance(attributes, dict):
         return repeat(pack_attributes(attributes or {}))
     return map(pack_attributes, attributes)

@@ -123,6 +123,7 @@ class Maintenance:
         self._repository.handles.purge()
         self._repository.leases.purge()
         self._repository.answers.forget()
+        self._repository.staging.expire()
 
     def _checkpoint(self) -> None:
         """Nothing new since the last one: no checkpoint."""

@@ -7,18 +7,32 @@ Fields may only be appended, each with a default; anything else needs a new SerD
 All records are immutable and acyclic, hence `gc=False`: a million of them cost the collector nothing.
 """
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from enum import IntEnum
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated
 
 import msgspec
 
-UUID_BYTES = 16
+from ullage_agent.engine.enums import (
+    Action as Action,
+    EventType as EventType,
+    Lifetime as Lifetime,
+    WriteState as WriteState,
+)
+from ullage_agent.engine.uuids import (
+    UUID_BYTES as UUID_BYTES,
+    format_uuid as format_uuid,
+    new_uuids as new_uuids,
+    parse_uuid as parse_uuid,
+    split_uuids as split_uuids,
+)
+
 HANDLE_QUEUE = 0
 """The queue number of FlowFiles that stand in no queue: handles."""
+
+STAGED_QUEUE = (1 << 63) - 1
+"""The queue number of FlowFiles of a staged write that is not settled: nobody sees them."""
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """Every number in a record. The decoder refuses others, which no writer wrote; making a record costs nothing more."""
@@ -27,9 +41,6 @@ Uuid = Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTE
 
 Runs = bytes
 """Packed runs of bytes (runs.py)."""
-
-_VERSION_4 = bytes(0x40 | (byte & 0x0F) for byte in range(256))
-_VARIANT_1 = bytes(0x80 | (byte & 0x3F) for byte in range(256))
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
@@ -42,25 +53,6 @@ what is not merged yet takes memory, less than a kilobyte a record.
 
 _EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F
 """First bytes of msgpack maps of 0 and of 15: the largest that have their count in it."""
-
-
-class Lifetime(IntEnum):
-    """How long a writer expects content to live; classes never share a resource claim, so that files die whole."""
-
-    SHORT = 1
-    DEFAULT = 2
-    LONG = 3
-
-
-class Action(IntEnum):
-    """A physical change that is promised (durable intent) but not yet known to be done."""
-
-    NONE = 0
-    TRUNCATE = 1
-    DELETE = 2
-    ARCHIVE = 3
-    PUNCH = 4
-    REWRITE = 5
 
 
 class ContentClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -251,26 +243,6 @@ class SwapDrop(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
     name: str
 
 
-class EventType(IntEnum):
-    """What happened to a FlowFile; the words are NiFi's."""
-
-    RECEIVE = 1
-    CREATE = 2
-    FETCH = 3
-    FORK = 4
-    JOIN = 5
-    CLONE = 6
-    CONTENT_MODIFIED = 7
-    ATTRIBUTES_MODIFIED = 8
-    ROUTE = 9
-    SEND = 10
-    DROP = 11
-    EXPIRE = 12
-    REPLAY = 13
-    DOWNLOAD = 14
-    ADDINFO = 15
-
-
 class EventRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One provenance event, or `count` like ones of consecutive subjects: what a batch does costs one run.
 
@@ -365,6 +337,38 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
     transaction: Whole = 0
 
 
+class StagedWrite(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
+    """A write by many attempts, of which some count: their contents appear together, everything else of it goes.
+
+    A later one of the same id replaces it. `queue` and `ttl_millis` are what its FlowFiles get when they appear.
+    `attempts` are the ids (16 bytes each) of those that count, once it is prepared. `decision` is the writer's affair:
+    it lets somebody else finish the write on other nodes. At `expires_millis` an open or prepared one is aborted, a
+    closed one forgotten; `renewed_millis` is when that time began.
+    """
+
+    id: Uuid
+    state: Annotated[int, msgspec.Meta(ge=1, le=4)]
+    owner: str
+    queue: Whole
+    ttl_millis: Whole
+    renewed_millis: Whole
+    expires_millis: Whole
+    attempts: bytes = b""
+    decision: bytes = b""
+
+
+class Staged(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):
+    """FlowFiles that an attempt of a staged write has stored, 16 bytes each, in the transaction that creates them.
+
+    `number` counts the transactions of the attempt from 0, so that one that is sent again is known.
+    """
+
+    write: Uuid
+    attempt: Uuid
+    number: Whole
+    uuids: bytes
+
+
 Operation = (
     FlowFile
     | Update
@@ -383,39 +387,12 @@ Operation = (
     | Lease
     | LeaseEnd
     | Answer
+    | StagedWrite
+    | Staged
 )
 
 
-_NOT_COUNTED = (ResourceClaim, ClaimBlocks, Events, Answer)
-
-
-def new_uuids(count: int) -> list[bytes]:
-    """`count` random UUIDs (version 4) as 16 bytes each, from one read of the system's randomness."""
-    raw = bytearray(os.urandom(UUID_BYTES * count))
-    raw[6::UUID_BYTES] = raw[6::UUID_BYTES].translate(_VERSION_4)
-    raw[8::UUID_BYTES] = raw[8::UUID_BYTES].translate(_VARIANT_1)
-    frozen = bytes(raw)
-    return [frozen[at : at + UUID_BYTES] for at in range(0, len(frozen), UUID_BYTES)]
-
-
-def format_uuid(uuid: bytes) -> str:
-    """16 bytes as 8-4-4-4-12 hexadecimal digits."""
-    digits = uuid.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
-def parse_uuid(text: str) -> bytes:
-    """The inverse of `format_uuid`; ValueError for anything else."""
-    digits = text.replace("-", "")
-    uuid = bytes.fromhex(digits) if len(digits) == 2 * UUID_BYTES else b""
-    if len(uuid) != UUID_BYTES:  # `fromhex` skips spaces
-        raise ValueError(f"{text!r} is not a uuid: expected 32 hexadecimal digits")
-    return uuid
-
-
-def split_uuids(joined: bytes) -> Iterator[bytes]:
-    """The uuids of a joined run, in order."""
-    return (joined[at : at + UUID_BYTES] for at in range(0, len(joined), UUID_BYTES))
+_NOT_COUNTED = (ResourceClaim, ClaimBlocks, Events, Answer, StagedWrite, Staged)
 
 
 def pack_attributes(attributes: dict[str, str]) -> bytes:

@@ -53,6 +53,7 @@ from ullage_agent.engine.reclaim.execute import charged_bytes
 from ullage_agent.engine.reclaim.reclamation import Reclamation
 from ullage_agent.engine.recovery import Recovery
 from ullage_agent.engine.session import ProcessSession
+from ullage_agent.engine.staging import Staging
 from ullage_agent.engine.wal.loading import RestoreReport, Watcher
 from ullage_agent.engine.wal.log import LogSettings, WriteAheadLog
 from ullage_agent.engine.wal.serde import MsgpackSerDe, SerDe
@@ -130,7 +131,7 @@ class Repository:
             files, self.ledger, self.content, self._commit_if, clock, spec, self.log, self.swap_files.read
         )
         self.leases = Leases(self)
-        self.answers = Answers(self)
+        self.answers, self.staging = Answers(self), Staging(self)
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
         self._backup = Backup(self)
@@ -344,6 +345,7 @@ class Repository:
             if seals := recovery.seals():
                 self._commit_removing(seals)
             self._grow_reserves()
+            self.staging.resume()
             self._forget_containers()
         except BaseException:
             self.log.close()

@@ -72,7 +72,7 @@ def store_stream(
 def _once(
     repository: Repository, principal: Principal, terms: Terms, about: str, store: Callable[[Once], bytes]
 ) -> bytes:
-    _require_sound(terms)
+    require_sound(terms)
     entered: AbstractContextManager[Once] = repository.answers.once(
         None if terms.key is None else _digest(principal.name, terms.key),
         _digest("put", about, str(terms.ttl_millis), str(int(terms.lifetime)), repr(terms.attributes)),
@@ -81,7 +81,8 @@ def _once(
         return store(once) if once.first is None else once.first
 
 
-def _require_sound(terms: Terms) -> None:
+def require_sound(terms: Terms) -> None:
+    """BadRequest for a key or attributes that there cannot be."""
     key = terms.key
     if key is not None and not (0 < len(key) <= KEY_CHARACTERS_MAX and key.isascii() and key.isprintable()):
         raise BadRequest(f"an idempotency key is 1 to {KEY_CHARACTERS_MAX} printable ASCII characters")

@@ -41,6 +41,7 @@ class Bulk:
                         listening.address,
                         port,
                         node=node,
+                        socket_path=listening.socket_path or "",
                         tls=listening.tls,
                         runs=lambda: [_row(run) for run in runs()],
                         on_failure=self._failed,

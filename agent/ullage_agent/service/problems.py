@@ -76,6 +76,7 @@ KINDS: Final[dict[type[Exception], _Kind]] = {
     engine.LeaseLost: _Kind(410, "lease-lost", "The lease has ended"),
     engine.KeyInUse: _Kind(409, "key-in-use", "The same request is under way", _SOON),
     engine.KeyReused: _Kind(422, "key-reused", "The idempotency key belongs to another request"),
+    engine.WriteClosed: _Kind(410, "write-closed", "The staged write is closed"),
     engine.HandleNotFound: _Kind(404, "no-such-handle", "No such handle"),
     engine.HandleDeleted: _Kind(410, "handle-deleted", "The handle was deleted"),
     engine.EventNotFound: _Kind(404, "no-such-event", "No such event"),

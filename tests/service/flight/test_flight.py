@@ -8,12 +8,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support import Workshop, put_all
+from tests.support import Workshop, drain, put_all
 from ullage_agent.engine.model import parse_uuid
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Anonymous, Verb
@@ -200,6 +201,92 @@ def test_ranges_and_problems_stand_in_their_rows(peer: Peer) -> None:
     }
 
 
+def stage(peer: Peer, write: str, attempt: str, *batches: dict[str, list[Any]]) -> list[list[bytes]]:
+    return peer.put(*batches, write=write, attempt=attempt)
+
+
+def test_what_is_staged_appears_with_its_commit(peer: Peer) -> None:
+    """Large contents too; a stream that is sent again stores nothing twice, and the other attempt leaves nothing."""
+    write, one, two = (str(uuid4()) for _ in range(3))
+    big = random.Random(3).randbytes(3 * MB)
+    batches: list[dict[str, list[Any]]] = [
+        {"content": [b"a", b"b"], "continues": [False, False]},
+        {"content": [big[:MB], big[MB:], b"c"], "continues": [True, False, False]},
+    ]
+    begun = peer.act("write-begin", write=write, queue="in")
+    first = stage(peer, write, one, *batches[:1])
+    again = stage(peer, write, one, *batches)
+    stage(peer, write, two, {"content": [b"lost"]})
+
+    assert begun[0]["state"] == "open"
+    assert again[0] == first[0]
+    assert peer.table("flowfiles").num_rows == peer.table("content").num_rows == 0
+    peer.act("write-prepare", write=write, attempts={one: 3})
+    assert peer.act("write-commit", write=write, decision="all")[0]["state"] == "committed"
+    found = peer.act("write-abort", write=write)[0]
+    assert (found["state"], found["decision"]) == ("committed", "all")
+    assert drain(peer.repository, "in") == [b"a", b"b", big, b"c"]
+
+
+@pytest.mark.parametrize(
+    ("command", "slug"),
+    [
+        ({"write": str(uuid4()), "attempt": str(uuid4())}, "write-closed"),
+        ({"write": "x", "attempt": str(uuid4())}, "bad-request"),
+        ({"write": str(uuid4())}, "bad-request"),
+        ({"write": str(uuid4()), "attempt": str(uuid4()), "key": "k"}, "bad-request"),
+    ],
+)
+def test_what_cannot_be_staged_is_refused(peer: Peer, command: dict[str, str], slug: str) -> None:
+    """A write that never began takes nothing."""
+    with pytest.raises(flight.FlightError) as refused:
+        peer.put({"content": [b"x"]}, **command)
+    assert slug_of(refused) == slug
+    assert list(peer.repository.ledger.flow_files()) == []
+
+
+def test_contents_of_queues_are_read_by_their_claims(peer: Peer) -> None:
+    """As the table has them; one that is gone has its problem in its row."""
+    put_all(peer.repository, "in", [b"one", b"two"])
+    rows = peer.table("flowfiles").to_pylist()
+    claims = [
+        [*(row[name] for name in ("resource_claim", "claim_offset", "claim_length", "claim_crc32c")), 1, 2]
+        for row in sorted(rows, key=lambda row: row["claim_offset"])
+    ]
+    gone = [claims[0][0], 1 << 20, 5, 0, 0, 5]
+
+    ticket = json.dumps({"kind": "get", "claims": [*claims, gone, [*claims[0][:4], 2, 2]]}).encode()
+    found = peer.client.do_get(flight.Ticket(ticket)).read_all().to_pylist()
+
+    assert [row["content"] or row["problem"] for row in found] == [b"ne", b"wo", "claim-gone", "bad-request"]
+
+
+def test_events_are_read_from_where_the_last_reader_stopped(peer: Peer) -> None:
+    """`about` says how far they go."""
+    put_all(peer.repository, "in", [b"x"] * 7)
+    told = peer.act("about")[0]
+    assert (told["first_sequence"], told["last_sequence"], told["node"]) == (1, 7, "here")
+    assert told["socket"] is None
+
+    read = [peer.table("provenance", after=after, through=through) for after, through in ((0, 3), (3, 7), (7, 7))]
+
+    assert [table["sequence"].to_pylist() for table in read] == [[1, 2, 3], [4, 5, 6, 7], []]
+
+
+def test_a_snapshot_is_kept_by_renewing_it(peer: Peer, workshop: Workshop) -> None:
+    """Its lease goes with it, as far as spec.leases allows."""
+    taken = peer.act("snapshot", ttl_millis=60_000, holds=True)[0]
+    workshop.clock.advance(50)
+    renewed = peer.act("renew", id=taken["id"], ttl_millis=60_000)[0]
+    assert renewed["expires_millis"] == workshop.clock.now_millis() + 60_000
+    workshop.clock.advance(50)
+    assert peer.table("claims", snapshot=taken["id"]).num_rows == 0
+    workshop.clock.advance(11)
+    with pytest.raises(flight.FlightError) as over:
+        peer.act("renew", id=taken["id"])
+    assert slug_of(over) == "not-found"
+
+
 @pytest.mark.parametrize(
     ("batch", "slug"),
     [
@@ -364,7 +451,10 @@ def test_it_lists_its_tables_and_actions(peer: Peer) -> None:
     assert [info.descriptor.path[0].decode() for info in flights] == list(SCHEMAS)
     assert peer.client.get_schema(flight.FlightDescriptor.for_path("claims")).schema == SCHEMAS["claims"]
     assert len(peer.client.do_get(flights[0].endpoints[0].ticket).read_all()) == 0
-    assert [action.type for action in peer.client.list_actions()] == ["snapshot", "release"]
+    text = (Path(__file__).parents[3] / "docs" / "flight.md").read_text(encoding="utf-8")
+    actions = [action.type for action in peer.client.list_actions()]
+    assert {"snapshot", "renew", "release", "about", "write-begin", "write-commit"} <= set(actions)
+    assert [action for action in actions if f"`{action}`" not in text] == []
 
 
 def test_the_document_names_every_column(peer: Peer) -> None:

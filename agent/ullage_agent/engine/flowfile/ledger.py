@@ -18,6 +18,7 @@ import msgspec
 from ullage_agent.engine.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
 from ullage_agent.engine.flowfile.remembered import Remembered
 from ullage_agent.engine.flowfile.resources import ResourceEntry
+from ullage_agent.engine.flowfile.staged import StagedWrites
 from ullage_agent.engine.flowfile.view import SHARDS, LedgerView
 from ullage_agent.engine.model import (
     Answer,
@@ -34,6 +35,8 @@ from ullage_agent.engine.model import (
     Relocation,
     ResourceClaim,
     ResourceClaimGone,
+    Staged,
+    StagedWrite,
     SwapDrop,
     SwapIn,
     SwapOut,
@@ -72,6 +75,7 @@ class Ledger:
         self.retired_swaps: dict[str, int] = {}
         self.leases: dict[bytes, Lease] = {}
         self.answers = Remembered()
+        self.writes = StagedWrites()
         self.index_ceiling = 0
         self.released: dict[int, int] = {}
         self.taken: set[int] = set()
@@ -89,6 +93,8 @@ class Ledger:
             Lease: self._set_lease,
             LeaseEnd: self._end_lease,
             Answer: self._remember,
+            StagedWrite: self._set_write,
+            Staged: self._stage,
             SwapOut: self._swap_out,
             SwapIn: self._swap_in,
             SwapDrop: self._swap_drop,
@@ -357,6 +363,15 @@ class Ledger:
 
     def _remember(self, operation: Answer, transaction: int, millis: int) -> None:
         self.answers.add(operation, transaction)
+
+    def _set_write(self, operation: StagedWrite, transaction: int, millis: int) -> None:
+        self.writes.set(operation)
+
+    def _stage(self, operation: Staged, transaction: int, millis: int) -> None:
+        if not self.writes.add(operation):
+            raise RepositoryDamaged(
+                f"transaction {transaction} stages contents of write {format_uuid(operation.write)}, which is unknown"
+            )
 
     def _leave_output(self, source: int, relocation: Relocation) -> None:
         output = self.entry(relocation.output)

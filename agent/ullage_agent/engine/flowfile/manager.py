@@ -25,6 +25,7 @@ from ullage_agent.engine.flowfile.queues import FlowFileQueue
 from ullage_agent.engine.flowfile.swap import SwapFiles, blocks_of, summarize
 from ullage_agent.engine.model import (
     HANDLE_QUEUE,
+    STAGED_QUEUE,
     ClaimBlocks,
     Delete,
     EventType,
@@ -80,7 +81,10 @@ class QueueManager:
         self._settings = settings
 
     def restore(self) -> list[FlowFile]:
-        """Fill the queues from the ledger, each in its order; returns what stands in none: the handles."""
+        """Fill the queues from the ledger, each in its order; returns the handles, which stand in none.
+
+        Nor does what is staged, which nobody sees.
+        """
         records: defaultdict[int, list[FlowFile]] = defaultdict(list)
         sizes: defaultdict[int, int] = defaultdict(int)
         position = 0
@@ -92,6 +96,7 @@ class QueueManager:
             position = max(position, record.queued)
         self._position = max(self._position, position)
         handles = records.pop(HANDLE_QUEUE, [])
+        records.pop(STAGED_QUEUE, None)
         swapped: dict[int, list[SwapOut]] = {}
         for summary in self._ledger.swaps.values():
             swapped.setdefault(summary.queue, []).append(summary)

@@ -31,6 +31,7 @@ class LedgerView:
             *ledger.queues.values(),
             *ledger.leases.values(),
             *ledger.answers.all(),
+            *ledger.writes.operations(),
         ]
         self._swaps: list[Operation] = list(ledger.swaps.values())
 

@@ -40,17 +40,27 @@ content of up to a MiB is one row; a larger one is several, in order.
 
 
 class Put(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The command of a DoPut. With a key, each transaction of the stream is repeated safely: see docs/flight.md."""
+    """The command of a DoPut. With a key, each transaction of the stream is repeated safely: see docs/flight.md.
+
+    With `write` and `attempt` the contents are staged: they become visible when that write is committed.
+    """
 
     ttl_millis: Count = 0
     lifetime: Annotated[int, Meta(ge=1, le=3)] = 2
     key: Annotated[str, Meta(max_length=200)] | None = None
+    write: str | None = None
+    attempt: str | None = None
 
 
 class Get(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="get", tag_field="kind"):
-    """A ticket for contents. `ranges`, if any, has start and size for each handle."""
+    """A ticket for contents. `ranges`, if any, has start and size for each handle.
 
-    handles: Annotated[list[str], Meta(max_length=10_000)]
+    `claims` instead of handles: address of the base claim as the tables have it (resource claim, offset, length,
+    CRC-32C), then start and size in it. So FlowFiles are read that stand in a queue.
+    """
+
+    handles: Annotated[list[str], Meta(max_length=10_000)] | None = None
+    claims: Annotated[list[tuple[Count, Count, Count, Count, Count, Count]], Meta(max_length=10_000)] | None = None
     ranges: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)] | None = None
 
 
@@ -58,12 +68,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A ticket for a table. Without a snapshot, one is taken for this call alone.
 
     `part` k of n: the share of rows whose resource claim (of FlowFiles without content: whose uuid) falls to it.
+    `after` and `through` are sequences of `provenance`: the first excluded, the second included.
     """
 
     name: str
     snapshot: str | None = None
     columns: list[str] | None = None
     part: tuple[Count, Annotated[int, Meta(ge=1, le=100_000)]] = (0, 1)
+    after: Count = 0
+    through: Count | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +96,54 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     lease: str | None
 
 
+class Renew(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of the action `renew`: a snapshot lasts so long from now on."""
+
+    id: str
+    ttl_millis: Annotated[int, Meta(ge=1, le=3_600_000)] = 600_000
+
+
+class WriteWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of the actions on staged writes. `attempts` of `write-prepare`: how many transactions each has staged;
+    `decision` of `write-commit`: whatever lets another writer finish it elsewhere.
+    """
+
+    write: str
+    queue: Annotated[str, Meta(max_length=255)] = ""
+    ttl_millis: Count = 0
+    lasts_millis: Annotated[int, Meta(ge=1_000, le=86_400_000)] = 3_600_000
+    attempts: dict[str, Count] = {}
+    decision: Annotated[str, Meta(max_length=4 << 20)] = ""
+
+
+class WriteShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A staged write; `state` is `unknown` where there is none."""
+
+    write: str
+    state: str
+    expires_millis: int = 0
+    decision: str = ""
+
+
+class SocketShown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the Unix socket is, and what tells it from that of another node, through whatever folder it is seen."""
+
+    path: str
+    inode: int
+    changed_nanos: int
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What the action `about` answers. Sequences are of provenance events: the oldest one kept, and the newest."""
+
+    node: str
+    repository: str
+    millis: int
+    first_sequence: int
+    last_sequence: int
+    socket: SocketShown | None
+
+
 class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of the action `release`."""
 
@@ -92,6 +153,8 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 _ticket = msgspec.json.Decoder(Get | Table)
 _put = msgspec.json.Decoder(Put)
 _snapshot = msgspec.json.Decoder(Snapshot)
+_renew = msgspec.json.Decoder(Renew)
+_write = msgspec.json.Decoder(WriteWish)
 _release = msgspec.json.Decoder(Release)
 
 
@@ -109,6 +172,16 @@ def parse_put(raw: bytes) -> Put:
 def parse_snapshot(raw: bytes) -> Snapshot:
     """The same for the action."""
     return _decoded(_snapshot, raw or b"{}", "snapshot")
+
+
+def parse_renew(raw: bytes) -> Renew:
+    """The same for the action."""
+    return _decoded(_renew, raw, "renew")
+
+
+def parse_write(raw: bytes) -> WriteWish:
+    """The same for the actions on staged writes."""
+    return _decoded(_write, raw, "write")
 
 
 def parse_release(raw: bytes) -> Release:

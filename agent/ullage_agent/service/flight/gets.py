@@ -63,10 +63,17 @@ class Wanted:
         return self.claim is not None and self.size == self.claim.length <= BLOCK_BYTES
 
 
+def require_possible(get: Get) -> None:
+    """BadRequest for a ticket that contradicts itself."""
+    if (get.claims is None) == (get.handles is None):
+        raise BadRequest("a ticket for contents has handles, or claims")
+    if get.ranges is not None and len(get.ranges) != len(get.handles or ()):
+        raise BadRequest(f"{len(get.handles or ())} handles came with {len(get.ranges)} ranges")
+
+
 def read_items(repository: Repository, get: Get, node: str) -> Iterator[pa.RecordBatch]:
     """The contents in the order of the ticket. An item that cannot be read has its problem in its row."""
-    if get.ranges is not None and len(get.ranges) != len(get.handles):
-        raise BadRequest(f"{len(get.handles)} handles came with {len(get.ranges)} ranges")
+    require_possible(get)
     batch = Batch()
     for group in _groups(_wanted(repository, get, node)):
         for item, offset, content, problem in _read(repository, group):
@@ -77,7 +84,11 @@ def read_items(repository: Repository, get: Get, node: str) -> Iterator[pa.Recor
 
 
 def _wanted(repository: Repository, get: Get, node: str) -> Iterator[Wanted]:
-    for item, name in enumerate(get.handles):
+    for item, (*address, start, size) in enumerate(get.claims or ()):
+        claim = ContentClaim(*address)
+        is_inside = start + size <= claim.length
+        yield Wanted(item, claim if is_inside else None, start, size, None if is_inside else "bad-request")
+    for item, name in enumerate(get.handles or ()):
         try:
             record = _record(repository, name, node)
             start, size = (0, record.size) if get.ranges is None else get.ranges[item]

@@ -10,15 +10,14 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 
-from ullage_agent.engine.model import Lifetime
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Principal
-from ullage_agent.service.batches import Terms, Writes, store_batch, store_stream
+from ullage_agent.service.batches import Writes
 from ullage_agent.service.errors import BadRequest, TooMuch
 from ullage_agent.service.flight.forms import PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES, Put
+from ullage_agent.service.flight.stores import store_of
 
 NUMBER: Final = struct.Struct("<I")
 """A batch's number, before the uuids of the contents that end in it, 16 bytes each."""
@@ -33,13 +32,9 @@ class Puts:
     def __init__(
         self, repository: Repository, principal: Principal, command: Put, batch_max: int, batch_bytes_max: int
     ) -> None:
-        self._repository = repository
-        self._principal = principal
-        self._terms = Terms(ttl_millis=command.ttl_millis, lifetime=Lifetime(command.lifetime))
-        self._key = command.key
+        self._store = store_of(repository, principal, command)
         self._batch_max = batch_max
         self._batch_bytes_max = batch_bytes_max
-        self._transactions = 0
 
     def store(self, batches: Batches, tell: Told) -> None:
         """Everything that comes; `tell` gets each batch's metadata once what ends in it is durable."""
@@ -61,7 +56,7 @@ class Puts:
         if not batch.num_rows:
             return []
         contents = batch.column(PUT_CONTENT).to_pylist()
-        return store_batch(self._repository, self._principal, contents, self._next_terms(_attributes(batch)))
+        return self._store.batch(contents, _attributes(batch))
 
     def _store_mixed(
         self, rows: "Iterator[_Row]", batches: Batches, pending: list[bytes], number: int, tell: Told
@@ -82,7 +77,7 @@ class Puts:
                 number, pending = number + 1, []
 
             cursor = _Cursor(rows, batches, row, ended, self._require_fit)
-            uuid = store_stream(self._repository, self._principal, cursor.write_to, self._next_terms(row.attributes))
+            uuid = self._store.stream(cursor.write_to, row.attributes)
             if not cursor.is_over:
                 cursor.skip()  # an earlier stream with this key was answered: its content is here already
             pending.append(uuid)
@@ -94,13 +89,7 @@ class Puts:
             return []
         attributes = [row.attributes for row in rows]
         contents = [row.content for row in rows]
-        return store_batch(self._repository, self._principal, contents, self._next_terms(attributes))
-
-    def _next_terms(self, attributes: dict[str, str] | list[dict[str, str]]) -> Terms:
-        """Each transaction of the stream has a key of its own, the same when the same stream is sent again."""
-        key = None if self._key is None else f"{self._key}/{self._transactions}"
-        self._transactions += 1
-        return msgspec.structs.replace(self._terms, attributes=attributes, key=key)
+        return self._store.batch(contents, attributes)
 
     def _require_fit(self, batch: pa.RecordBatch) -> None:
         kind = batch.schema.field(PUT_CONTENT).type if PUT_CONTENT in batch.schema.names else None

@@ -18,6 +18,7 @@ from pyarrow import ArrowException, flight
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Authenticator, Principal, Verb, bearer
 from ullage_agent.service.errors import BadRequest, CannotListen, Forbidden, Unauthenticated
+from ullage_agent.service.flight.about import about
 from ullage_agent.service.flight.forms import (
     CONTENT_SCHEMA,
     PUT_SCHEMA,
@@ -25,21 +26,26 @@ from ullage_agent.service.flight.forms import (
     Table,
     parse_put,
     parse_release,
+    parse_renew,
     parse_snapshot,
     parse_ticket,
+    parse_write,
 )
-from ullage_agent.service.flight.gets import read_items
+from ullage_agent.service.flight.gets import read_items, require_possible
 from ullage_agent.service.flight.puts import Puts, batches_of
 from ullage_agent.service.flight.refusals import refusal_of, telling, told
 from ullage_agent.service.flight.schemas import DESCRIPTIONS, SCHEMAS
 from ullage_agent.service.flight.snapshots import Snapshots, counted
+from ullage_agent.service.flight.stores import ACTIONS, act_on_write
 from ullage_agent.service.flight.tables import RunRows, Tables, columns_of, schema_of
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import TlsFiles
 
 ACCESS: Final = "access"
 SNAPSHOT: Final = "snapshot"
+RENEW: Final = "renew"
 RELEASE: Final = "release"
+ABOUT: Final = "about"
 
 Notice = Callable[[str, Exception], None]
 
@@ -90,6 +96,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         *,
         node: str = "",
         tls: TlsFiles | None = None,
+        socket_path: str = "",
         runs: RunRows = lambda: (),
         on_failure: Notice = lambda _what, _error: None,
         shared: Shared | None = None,
@@ -99,6 +106,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._authenticator = authenticator
         self._limits = limits
         self._node = node
+        self._socket_path = socket_path
         self._runs = runs
         self._on_failure = on_failure
         shared = shared or Shared(repository, limits)
@@ -128,27 +136,38 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         with self._call(context, Verb.GET) as principal:
             wanted = parse_ticket(ticket.ticket)
             if isinstance(wanted, Get):
-                if wanted.ranges is not None and len(wanted.ranges) != len(wanted.handles):
-                    raise BadRequest(f"{len(wanted.handles)} handles came with {len(wanted.ranges)} ranges")
+                require_possible(wanted)
                 return self._streamed(CONTENT_SCHEMA, read_items(self._repository, wanted, self._node))
             return self._table(principal, wanted)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        """Take or release a snapshot."""
+        """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
         raw = b"" if action.body is None else action.body.to_pybytes()
+        if action.type in ACTIONS:
+            with self._call(context, Verb.CREATE) as principal:
+                shown = act_on_write(self._repository, principal, action.type, parse_write(raw))
+                return iter([msgspec.json.encode(shown)])
         with self._call(context, Verb.GET) as principal:
             if action.type == SNAPSHOT:
                 return iter([msgspec.json.encode(self._snapshots.take(principal, parse_snapshot(raw)))])
             if action.type == RELEASE:
                 self._snapshots.release(principal, parse_release(raw).id)
                 return iter([])
-            raise BadRequest(f"there is no action {action.type}: {SNAPSHOT}, {RELEASE}")
+            if action.type == RENEW:
+                return iter([msgspec.json.encode(self._snapshots.renew(principal, parse_renew(raw)))])
+            if action.type == ABOUT:
+                return iter([msgspec.json.encode(about(self._repository, self._node, self._socket_path))])
+            known = ", ".join(name for name, _ in self.list_actions(context))
+            raise BadRequest(f"there is no action {action.type}: {known}")
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """What `do_action` does."""
         return [
             (SNAPSHOT, "take a snapshot; body: JSON with ttl_millis and holds; answers its id"),
+            (RENEW, "keep a snapshot for longer; body: JSON with id and ttl_millis"),
             (RELEASE, "release a snapshot; body: JSON with id"),
+            (ABOUT, "the node's name, epoch, newest provenance event and socket"),
+            *ACTIONS.items(),
         ]
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
@@ -175,7 +194,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def _table(self, principal: Principal, wanted: Table) -> Any:
         columns = columns_of(wanted)
         moment = self._snapshots.find(principal, wanted.snapshot)
-        tables = Tables(self._repository, moment, self._runs, wanted.part)
+        tables = Tables(self._repository, moment, self._runs, wanted)
         return self._streamed(schema_of(wanted.name, columns), tables.batches(wanted.name, columns))
 
     def _streamed(self, schema: Any, batches: Iterator[Any]) -> Any:

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import msgspec
+
 from ullage_agent.engine.model import format_uuid, new_uuids, parse_uuid
 from ullage_agent.engine.moment import Moment
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Principal
 from ullage_agent.service.errors import NotFound, TooManyRequests
-from ullage_agent.service.flight.forms import Snapshot, Taken
+from ullage_agent.service.flight.forms import Renew, Snapshot, Taken
 
 SNAPSHOTS_MAX: Final = 8
 """Each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each FlowFile."""
@@ -64,6 +66,20 @@ class Snapshots:
         if kept is None or kept.owner != principal.name:
             raise NotFound(f"there is no snapshot {id}: its time is over, or it was released")
         return kept.moment
+
+    def renew(self, principal: Principal, wish: Renew) -> Taken:
+        """It lasts longer, and its lease as far as spec.leases allows; NotFound, or LeaseLost, if it is over."""
+        self.expire()
+        with self._lock:
+            kept = self._kept.get(wish.id)
+        if kept is None or kept.owner != principal.name:
+            raise NotFound(f"there is no snapshot {wish.id}: its time is over, or it was released")
+        expires = self._repository.clock.now_millis() + wish.ttl_millis
+        if kept.taken.lease is not None:
+            lease = self._repository.leases.renew(parse_uuid(kept.taken.lease), wish.ttl_millis)
+            expires = min(expires, lease.expires_millis)
+        kept.taken = msgspec.structs.replace(kept.taken, expires_millis=expires)
+        return kept.taken
 
     def release(self, principal: Principal, id: str) -> None:
         """Forget it, and end its lease. Nothing happens if it is gone."""

@@ -9,7 +9,15 @@ import pyarrow as pa
 
 from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.flowfile.placement import pin_bytes
-from ullage_agent.engine.model import HANDLE_QUEUE, Action, ContentClaim, FlowFile, format_uuid, unpack_attributes
+from ullage_agent.engine.model import (
+    HANDLE_QUEUE,
+    STAGED_QUEUE,
+    Action,
+    ContentClaim,
+    FlowFile,
+    format_uuid,
+    unpack_attributes,
+)
 from ullage_agent.engine.moment import Moment
 from ullage_agent.engine.provenance.events import ProvenanceEvent
 from ullage_agent.engine.provenance.query import Query
@@ -34,11 +42,12 @@ RunRows = Callable[[], Sequence[Row]]
 class Tables:
     """All tables as of one moment."""
 
-    def __init__(self, repository: Repository, moment: Moment, runs: RunRows, part: tuple[int, int]) -> None:
+    def __init__(self, repository: Repository, moment: Moment, runs: RunRows, wanted: Table) -> None:
         self._repository = repository
         self._moment = moment
         self._runs = runs
-        self._part = part
+        self._part = wanted.part
+        self._after, self._through = wanted.after, wanted.through
         self._rows: dict[str, Callable[[], Iterator[Row]]] = {
             "claims": self._claims,
             "resource_claims": self._resource_claims,
@@ -115,6 +124,8 @@ class Tables:
     def _flow_files(self) -> Iterator[Row]:
         for record, swapped in self._records():
             claim = record.claim
+            if record.queue == STAGED_QUEUE:
+                continue
             yield (
                 *(record.id, self._queue_name(record), record.size),
                 *((None,) * 4 if claim is None else (claim.resource, claim.offset, claim.length, claim.crc)),
@@ -142,9 +153,9 @@ class Tables:
             )
 
     def _provenance(self) -> Iterator[Row]:
-        after = 0
-        while True:
-            page = self._repository.history.query(Query(after=after, limit=ROWS))
+        after, before = self._after, None if self._through is None else self._through + 1
+        while before is None or after + 1 < before:
+            page = self._repository.history.query(Query(after=after, before=before, limit=ROWS))
             for event in page.events:
                 if event.transaction > self._moment.transaction:
                     return
@@ -162,7 +173,7 @@ class Tables:
 
     def _content(self) -> Iterator[Row]:
         for record, _ in self._records():
-            if not record.deleted_millis:
+            if not record.deleted_millis and record.queue != STAGED_QUEUE:
                 yield from self._pieces(record)
 
     def _pieces(self, record: FlowFile) -> Iterator[Row]:

@@ -1,0 +1,38 @@
+"""UUIDs as the records hold them: 16 bytes, and many of them joined."""
+
+import os
+from collections.abc import Iterator
+
+UUID_BYTES = 16
+
+_VERSION_4 = bytes(0x40 | (byte & 0x0F) for byte in range(256))
+_VARIANT_1 = bytes(0x80 | (byte & 0x3F) for byte in range(256))
+
+
+def new_uuids(count: int) -> list[bytes]:
+    """`count` random UUIDs (version 4) as 16 bytes each, from one read of the system's randomness."""
+    raw = bytearray(os.urandom(UUID_BYTES * count))
+    raw[6::UUID_BYTES] = raw[6::UUID_BYTES].translate(_VERSION_4)
+    raw[8::UUID_BYTES] = raw[8::UUID_BYTES].translate(_VARIANT_1)
+    frozen = bytes(raw)
+    return [frozen[at : at + UUID_BYTES] for at in range(0, len(frozen), UUID_BYTES)]
+
+
+def format_uuid(uuid: bytes) -> str:
+    """16 bytes as 8-4-4-4-12 hexadecimal digits."""
+    digits = uuid.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def parse_uuid(text: str) -> bytes:
+    """The inverse of `format_uuid`; ValueError for anything else."""
+    digits = text.replace("-", "")
+    uuid = bytes.fromhex(digits) if len(digits) == 2 * UUID_BYTES else b""
+    if len(uuid) != UUID_BYTES:  # `fromhex` skips spaces
+        raise ValueError(f"{text!r} is not a uuid: expected 32 hexadecimal digits")
+    return uuid
+
+
+def split_uuids(joined: bytes) -> Iterator[bytes]:
+    """The uuids of a joined run, in order."""
+    return (joined[at : at + UUID_BYTES] for at in range(0, len(joined), UUID_BYTES))
