@@ -31,6 +31,11 @@ PIP_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "PIP_DEFAULT
 ARCHIVES_KEPT = 3
 """Of each target: several checkouts may share a cache, and each image is hundreds of megabytes."""
 
+LAYERS_KEPT = 80
+"""Some eight builds. Beyond, what no present image stands on goes, the builder's stage too: the next build takes the
+longer way, where a cache that only grows would fill the disk.
+"""
+
 RECIPE = ("Dockerfile", ".dockerignore", "deploy/requirements-build.lock")
 PROJECT = ("pyproject.toml", "README.md", "LICENSE", "agent")
 CONTEXTS = {
@@ -142,11 +147,15 @@ def _bud(options: Sequence[str], context: Path, name: str, kept: Path) -> None:
     newest_first = sorted(kept.parent.glob(f"{target}-*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in newest_first[ARCHIVES_KEPT:]:
         old.unlink()
+    if len(_buildah("images", "--all", "--quiet").split()) > LAYERS_KEPT:
+        _buildah("rmi", "--prune")
 
 
-def _buildah(command: str, *arguments: str) -> None:
+def _buildah(command: str, *arguments: str) -> str:
     storage = _images() / "storage"
-    _run(["buildah", "--storage-driver=overlay", f"--root={storage}", f"--runroot={storage}-run", command, *arguments])
+    return _run(
+        ["buildah", "--storage-driver=overlay", f"--root={storage}", f"--runroot={storage}-run", command, *arguments]
+    )
 
 
 def _run(command: list[str]) -> str:
