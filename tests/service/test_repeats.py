@@ -107,10 +107,7 @@ def test_a_repeated_poll_holds_the_same(restarted: Callable[[], Running]) -> Non
     assert first["session"] == again["session"]
     wanted = {"queue": "q", "count": 2}
     more = [
-        client.post(
-            f"/v1/sessions/{first['session']}/poll", json={"queue": "q", "count": 2}, headers=key("more")
-        ).json()
-        for _ in range(2)
+        client.post(f"/v1/sessions/{first['session']}/poll", json=wanted, headers=key("more")).json() for _ in range(2)
     ]
     assert [len(each["flow_files"]) for each in more] == [3, 3]
     made = [
