@@ -209,7 +209,8 @@ class Client:
         wish = RunWish(
             policy=policy, override=override, bytes_per_second=bytes_per_second, respects_guards=respects_guards
         )
-        run = self._http.begin_run(wish)
+        key = _new_key()
+        run = self._retries.run(lambda: self._http.begin_run(wish, key))
         is_stopped = False
         while run.ended_millis is None:
             if not (is_stopped or on_progress(run)):

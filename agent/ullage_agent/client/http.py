@@ -186,9 +186,9 @@ class HttpClient:
             query["policy"] = policy
         return self.ask("GET", "/v1/reclamation/plan", Plan, query=query)
 
-    def begin_run(self, wish: RunWish) -> Run:
+    def begin_run(self, wish: RunWish, key: str | None = None) -> Run:
         """Start a run."""
-        return self.ask("POST", "/v1/reclamation/runs", Run, body=wish)
+        return self.ask("POST", "/v1/reclamation/runs", Run, body=wish, key=key)
 
     def run(self, id: str) -> Run:
         """How far a run is."""

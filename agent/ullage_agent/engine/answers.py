@@ -29,8 +29,13 @@ class AnswerHost(Protocol):
 class Once:
     """One request: its first answer, if it was carried out before, and the way to make this one remembered."""
 
-    def __init__(self, first: bytes | None, remember: Callable[[bytes], Sequence[Operation]]) -> None:
+    def __init__(
+        self, first: bytes | None, remember: Callable[[bytes], Sequence[Operation]], transaction: int = 0
+    ) -> None:
         self.first = first
+        self.transaction = transaction
+        """The one that the first answer stands in, 0 without one: what an answer could not know of itself."""
+
         self.remember = remember
         """The operations that remember an answer, for the transaction of the change; none without a key."""
 
@@ -58,13 +63,19 @@ class Answers:
                 raise KeyInUse("a request with this idempotency key is under way: ask again for its answer")
             self._under_way.add(key)
         try:
-            yield Once(self.first(key, request), lambda answer: self._remembered(key, request, answer))
+            found = self._found(key, request)
+            first, transaction = (None, 0) if found is None else (found.answer, found.transaction)
+            yield Once(first, lambda answer: self._remembered(key, request, answer), transaction)
         finally:
             with self._lock:
                 self._under_way.discard(key)
 
     def first(self, key: bytes, request: bytes) -> bytes | None:
         """The durable answer to this request, if it was given. KeyReused if it was another request."""
+        found = self._found(key, request)
+        return None if found is None else found.answer
+
+    def _found(self, key: bytes, request: bytes) -> Answer | None:
         with self._host.ledger.lock:
             found = self._host.ledger.answers.find(key, self._host.clock.now_millis())
         if found is None:
@@ -72,7 +83,7 @@ class Answers:
         if found.request != request:
             raise KeyReused("this idempotency key came with another request before: use a new key for each request")
         self._host.log.wait_durable(found.transaction)
-        return found.answer
+        return found
 
     def forget(self) -> None:
         """Drop answers whose time is over."""

@@ -22,6 +22,9 @@ from ullage_agent.engine.errors import ClaimGone, LeaseLost, LeaseRefused
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.model import ContentClaim, Lease, LeaseEnd, Operation, format_uuid, new_uuids
 
+Also = Callable[[Lease], Sequence[Operation]]
+"""What else the transaction of a lease holds: the answer that remembers it, for one."""
+
 RESOURCES_MAX = 10_000
 """Resource claims one lease may name: more are what a snapshot is for."""
 
@@ -49,7 +52,13 @@ class Leases:
         self._lock = threading.Lock()
 
     def acquire(
-        self, holder: str, duration_millis: int, resources: Iterable[int] = (), *, holds_files: bool = False
+        self,
+        holder: str,
+        duration_millis: int,
+        resources: Iterable[int] = (),
+        *,
+        holds_files: bool = False,
+        also: Also = lambda _: (),
     ) -> Lease:
         """A lease on these resource claims; on a snapshot if there are none. Durable when it is returned.
 
@@ -70,10 +79,10 @@ class Leases:
                 )
             now = self._host.clock.now_millis()
             lease = Lease(new_uuids(1)[0], holder, named, 0, now, now + duration_millis, holds_files)
-            id = self._host.commit([lease], creates=True, validate=lambda: self._require_live(named))
+            id = self._host.commit([lease, *also(lease)], creates=True, validate=lambda: self._require_live(named))
         return msgspec.structs.replace(lease, transaction=id)
 
-    def renew(self, id: bytes, duration_millis: int) -> Lease:
+    def renew(self, id: bytes, duration_millis: int, also: Also = lambda _: ()) -> Lease:
         """A heartbeat: the lease lasts so long from now on, within spec.leases.maxDuration of its beginning.
 
         LeaseLost if it has ended: it is never revived, because what it held may be gone.
@@ -84,7 +93,7 @@ class Leases:
             latest = lease.created_millis + self._host.spec.leases.max_duration
             expires = min(self._host.clock.now_millis() + duration_millis, latest)
             renewed = msgspec.structs.replace(lease, expires_millis=expires)
-            self._host.commit([renewed], creates=False)
+            self._host.commit([renewed, *also(renewed)], creates=False)
         return renewed
 
     def hold(self, id: bytes, resources: Iterable[int]) -> Lease:
@@ -106,20 +115,18 @@ class Leases:
             self._host.commit([held], creates=bool(fresh), validate=lambda: self._require_live(fresh))
         return held
 
-    def release(self, id: bytes) -> None:
+    def release(self, id: bytes, also: Sequence[Operation] = ()) -> None:
         """The holder is done, and has closed what it was handed. Nothing happens if the lease is gone."""
         with self._lock:
             if id in self._host.ledger.leases:
-                self._host.commit([LeaseEnd(id)], creates=False)
+                self._host.commit([LeaseEnd(id), *also], creates=False)
 
-    def revoke(self, id: bytes) -> None:
+    def revoke(self, id: bytes, also: Sequence[Operation] = ()) -> None:
         """End a lease against its holder's will: its reads fail from now on. LeaseLost if it has ended."""
         with self._lock:
             lease = self.require(id)
-            if lease.holds_files:
-                self._host.commit([msgspec.structs.replace(lease, expires_millis=0)], creates=False)
-            else:
-                self._host.commit([LeaseEnd(id)], creates=False)
+            ended = msgspec.structs.replace(lease, expires_millis=0) if lease.holds_files else LeaseEnd(id)
+            self._host.commit([ended, *also], creates=False)
 
     def purge(self) -> int:
         """Forget leases that have expired, but for those whose descriptors may still be open; returns how many."""

@@ -41,8 +41,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 class Run:
     """One run: what was asked, by whom, how far it is, and its report."""
 
-    def __init__(self, owner: str, wish: Wish, began_millis: int, reason: str) -> None:
+    def __init__(self, owner: str, wish: Wish, began_millis: int, reason: str, key: str | None = None) -> None:
         self.id = format_uuid(new_uuids(1)[0])
+        self.key = key
         self.owner = owner
         self.wish = wish
         self.reason = reason
@@ -78,12 +79,17 @@ class Runs:
         now = self._host.clock.now_millis()
         return [calendar.verdict(operation, now) for operation in MaintenanceOperation]
 
-    def begin(self, owner: str, wish: Wish) -> Run:
-        """Start a run. WindowClosed if nothing of it is allowed now; RunUnderWay if there is one."""
+    def begin(self, owner: str, wish: Wish, key: str | None = None) -> Run:
+        """Start a run, or find the one that was started with this key. WindowClosed if nothing of it is allowed now;
+        RunUnderWay if there is another.
+        """
         with self._lock:
+            for run in self._runs if key is not None else ():
+                if (run.owner, run.key) == (owner, key):
+                    return run
             if self._runs and not self._runs[-1].is_over:
                 raise RunUnderWay(f"run {self._runs[-1].id} of {self._runs[-1].owner} is under way: wait, or stop it")
-            run = Run(owner, wish, self._host.clock.now_millis(), "")
+            run = Run(owner, wish, self._host.clock.now_millis(), "", key)
             ticket = self._ticket(run)
             if wish.overrides_windows:
                 self._metrics.count("window_overrides_total")

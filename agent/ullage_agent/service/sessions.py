@@ -25,8 +25,14 @@ from ullage_agent.service.uploads import COMPONENT
 class Lent:
     """One remote session. `held` are its FlowFiles by uuid, as they are now."""
 
-    def __init__(self, id: str, owner: str, session: ProcessSession, seconds: float, ends: float) -> None:
+    def __init__(
+        self, id: str, owner: str, session: ProcessSession, seconds: float, ends: float, key: str | None = None
+    ) -> None:
         self.id = id
+        self.key = key
+        self.answers: dict[str, object] = {}
+        """To requests with an idempotency key, as long as the session: it is memory, and so are they."""
+
         self.owner = owner
         self.session = session
         self.seconds = seconds
@@ -88,16 +94,19 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._lent)
 
-    def begin(self, owner: str, seconds: float) -> Lent:
-        """A new session of this principal."""
+    def begin(self, owner: str, seconds: float, key: str | None = None) -> Lent:
+        """A new session of this principal; while it lasts, the same one for the same key."""
         self._require_seconds(seconds)
         self.expire()
         with self._lock:
+            for lent in self._lent.values() if key is not None else ():
+                if (lent.owner, lent.key) == (owner, key) and not lent.is_over:
+                    return lent
             if len(self._lent) >= self._limits.sessions:
                 raise TooManyRequests(f"{self._limits.sessions} sessions are open already: end some, or wait")
             id = format_uuid(new_uuids(1)[0])
             ends = self._clock.monotonic() + seconds
-            lent = Lent(id, owner, self._repository().session(COMPONENT, "remote session"), seconds, ends)
+            lent = Lent(id, owner, self._repository().session(COMPONENT, "remote session"), seconds, ends, key)
             self._lent[id] = lent
             return lent
 

@@ -151,14 +151,17 @@ class QueueManager:
         count_max: int,
         bytes_max: int,
         expiration_millis: int,
+        also: Sequence[Operation] = (),
     ) -> FlowFileQueue:
-        """Create a queue, or give an existing one new settings. SessionMisuse, nothing changed, for impossible ones."""
+        """Create a queue, or give an existing one new settings; `also` goes into the same transaction. SessionMisuse,
+        nothing changed, for impossible ones.
+        """
         definition = QueueDefinition(
             HANDLE_QUEUE, name, str(priority), priority_attribute, count_max, bytes_max, expiration_millis
         )
-        return self._define(definition, keep_existing=False)
+        return self._define(definition, keep_existing=False, also=also)
 
-    def _define(self, wanted: QueueDefinition, *, keep_existing: bool) -> FlowFileQueue:
+    def _define(self, wanted: QueueDefinition, *, keep_existing: bool, also: Sequence[Operation] = ()) -> FlowFileQueue:
         """Commit the definition under the queue's number; the lock is what makes numbers unique."""
         _require_possible(wanted)
         with self._lock:
@@ -167,7 +170,7 @@ class QueueManager:
                 return existing
             number = existing.number if existing else max(self._by_number, default=HANDLE_QUEUE) + 1
             definition = msgspec.structs.replace(wanted, number=number)
-            self._commit_new([definition])
+            self._commit_new([definition, *also])
             if existing is not None:
                 existing.redefine(definition)
                 return existing

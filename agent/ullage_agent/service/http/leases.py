@@ -1,18 +1,20 @@
 """Leases: promises that what is read is not reclaimed meanwhile. `/v1/leases`."""
 
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Router, delete, get, post
+from litestar import Request, Response, Router, delete, get, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
 from ullage_agent.engine import model
 from ullage_agent.engine.errors import LeaseLost
 from ullage_agent.service.access import Verb
+from ullage_agent.service.http.answers import json, repeated
 from ullage_agent.service.http.docs import problems
 from ullage_agent.service.http.forms import Done
-from ullage_agent.service.http.served import needs, principal_of, served_by
+from ullage_agent.service.http.served import AnyRequest, Asked, asked, encoded, needs, principal_of, served_by
 
 Millis = Annotated[int, Meta(ge=1, le=1 << 53)]
 Index = Annotated[int, Meta(ge=1, le=1 << 62)]
@@ -51,13 +53,27 @@ async def list_leases(request: Request[Any, Any, Any]) -> list[Lease]:
     return [_shown(lease) for lease in await served.call(served.repository.leases.all)]
 
 
-@post("/", opt=needs(Verb.GET), responses=problems(410, 429))
-async def acquire(request: Request[Any, Any, Any], data: JSONBody[Acquire]) -> Lease:
+@post("/", opt=needs(Verb.GET), responses=problems(409, 410, 422, 429))
+async def acquire(request: Request[Any, Any, Any], data: JSONBody[Acquire]) -> Response[bytes]:
     """Take a lease. Its time is bounded by spec.leases.maxDuration; it need not be given back to end."""
     served = served_by(request)
     holder = " ".join(filter(None, (principal_of(request).name, data.purpose)))
-    lease = await served.call(served.repository.leases.acquire, holder, data.duration_millis, data.resources)
-    return _shown(lease)
+    once = await asked(request)
+
+    def change() -> bytes:
+        lease = served.repository.leases.acquire(
+            holder, data.duration_millis, data.resources, also=lambda made: once.remember(encoded(_shown(made)))
+        )
+        return encoded(_shown(lease))
+
+    try:
+        if once.first is not None:
+            # Which transaction it was, the lease knew only once it stood.
+            first = msgspec.json.decode(once.first, type=Lease)
+            return repeated(encoded(msgspec.structs.replace(first, transaction=once.transaction)), 201)
+        return json(await served.call(change), 201)
+    finally:
+        once.close()
 
 
 @get("/{lease:str}", opt=needs(Verb.GET), responses=problems(410))
@@ -66,28 +82,56 @@ async def show(request: Request[Any, Any, Any], lease: FromPath[str]) -> Lease:
     return _shown(served_by(request).repository.leases.require(_id(lease)))
 
 
-@post("/{lease:str}/renew", opt=needs(Verb.GET), status_code=200, responses=problems(410, 429))
-async def renew(request: Request[Any, Any, Any], lease: FromPath[str], data: JSONBody[Renew]) -> Lease:
+@post("/{lease:str}/renew", opt=needs(Verb.GET), status_code=200, responses=problems(409, 410, 422, 429))
+async def renew(request: Request[Any, Any, Any], lease: FromPath[str], data: JSONBody[Renew]) -> Response[bytes]:
     """A heartbeat."""
-    served = served_by(request)
-    return _shown(await served.call(served.repository.leases.renew, _id(lease), data.duration_millis))
+    leases = served_by(request).repository.leases
+
+    def change(once: Asked) -> bytes:
+        def also(renewed: model.Lease) -> Sequence[model.Operation]:
+            return once.remember(encoded(_shown(renewed)))
+
+        return encoded(_shown(leases.renew(_id(lease), data.duration_millis, also)))
+
+    return await _once(request, change)
 
 
-@delete("/{lease:str}", opt=needs(Verb.GET), status_code=200, responses=problems(410))
-async def release(request: Request[Any, Any, Any], lease: FromPath[str]) -> Done:
+@delete("/{lease:str}", opt=needs(Verb.GET), status_code=200, responses=problems(409, 410, 422))
+async def release(request: Request[Any, Any, Any], lease: FromPath[str]) -> Response[bytes]:
     """The holder is done."""
-    served = served_by(request)
-    await served.call(served.repository.leases.release, _id(lease))
-    return Done(id=lease, state="released")
+    leases = served_by(request).repository.leases
+    answer = encoded(Done(id=lease, state="released"))
+
+    def change(once: Asked) -> bytes:
+        leases.release(_id(lease), once.remember(answer))
+        return answer
+
+    return await _once(request, change)
 
 
-@post("/{lease:str}/revoke", opt=needs(Verb.RECLAIM), status_code=200, responses=problems(410))
-async def revoke(request: Request[Any, Any, Any], lease: FromPath[str]) -> Done:
+@post("/{lease:str}/revoke", opt=needs(Verb.RECLAIM), status_code=200, responses=problems(409, 410, 422))
+async def revoke(request: Request[Any, Any, Any], lease: FromPath[str]) -> Response[bytes]:
     """End somebody's lease against their will: their reads fail from now on."""
     served = served_by(request)
-    await served.call(served.repository.leases.revoke, _id(lease))
-    served.audit.warning("lease revoked", owner=principal_of(request).name, lease=lease)
-    return Done(id=lease, state="revoked")
+    answer = encoded(Done(id=lease, state="revoked"))
+
+    def change(once: Asked) -> bytes:
+        served.repository.leases.revoke(_id(lease), once.remember(answer))
+        served.audit.warning("lease revoked", owner=principal_of(request).name, lease=lease)
+        return answer
+
+    return await _once(request, change)
+
+
+async def _once(request: AnyRequest, change: Callable[[Asked], bytes]) -> Response[bytes]:
+    """Carry a change out once for its key."""
+    once = await asked(request)
+    try:
+        if once.first is not None:
+            return repeated(once.first)
+        return json(await served_by(request).call(change, once))
+    finally:
+        once.close()
 
 
 def _shown(lease: model.Lease) -> Lease:

@@ -17,7 +17,7 @@ from ullage_agent.service.http.answers import json, repeated
 from ullage_agent.service.http.bodies import attributes_of, checked_attributes, store
 from ullage_agent.service.http.docs import WRITES, TakesContent, problems
 from ullage_agent.service.http.forms import Count, Item, Limit, Record, Stored, StoredBatch, record_of
-from ullage_agent.service.http.served import asked, encoded, needs, principal_of, served_by
+from ullage_agent.service.http.served import asked, encoded, key_of, needs, principal_of, served_by
 from ullage_agent.service.http.sessions import Held, Poll, poll_into
 from ullage_agent.service.limits import STEP_BYTES
 from ullage_agent.service.uploads import COMPONENT, QueuePut
@@ -77,22 +77,34 @@ async def show(request: Request[Any, Any, Any], queue: FromPath[str]) -> Queue:
 
 
 @put("/{queue:str}", opt=needs(Verb.CREATE), responses=problems(*WRITES))
-async def define(request: Request[Any, Any, Any], queue: FromPath[str], data: JSONBody[Definition]) -> Queue:
-    """Make a queue, or give it new settings. Said twice it is the same."""
+async def define(request: Request[Any, Any, Any], queue: FromPath[str], data: JSONBody[Definition]) -> Response[bytes]:
+    """Make a queue, or give it new settings. Said twice it is the same; with a key, a late repeat changes nothing that
+    was said since.
+    """
     served = served_by(request)
+    once = await asked(request)
 
-    def change() -> Queue:
-        found = served.repository.queues.define(
+    def change() -> bytes:
+        served.repository.queues.define(
             queue,
             priority=data.priority,
             priority_attribute=data.priority_attribute,
             count_max=data.count_max,
             bytes_max=data.bytes_max,
             expiration_millis=data.expiration_millis,
+            also=once.remember(b"{}"),  # the answer shows what is in the queue, which a repeat wants to know as it is
         )
-        return _shown(found)
+        return shown()
 
-    return await served.create(change)
+    def shown() -> bytes:
+        return encoded(_shown(served.repository.queues.find(queue)))
+
+    try:
+        if once.first is not None:
+            return repeated(await served.call(shown))
+        return json(await served.create(change))
+    finally:
+        once.close()
 
 
 @get("/{queue:str}/flowfiles", opt=needs(Verb.GET), responses=problems(404))
@@ -154,22 +166,36 @@ async def put_batch(
 @post("/{queue:str}/poll", opt=needs(Verb.DELETE), responses=problems(404, 503))
 async def poll(request: Request[Any, Any, Any], queue: FromPath[str], data: JSONBody[Poll]) -> Held:
     """Take FlowFiles for as long as the visibility time lasts: a session that holds them. See `/v1/sessions`."""
-    served = served_by(request)
+    served, key = served_by(request), key_of(request)
 
     def begin() -> Held:
         served.repository.queues.find(queue)
-        lent = served.sessions.begin(principal_of(request).name, data.visibility_seconds)
-        return poll_into(served, lent, queue, data.count)
+        lent = served.sessions.begin(principal_of(request).name, data.visibility_seconds, key)
+        return poll_into(served, lent, queue, data.count, key)
 
     return await served.call(begin)
 
 
 @delete("/{queue:str}/flowfiles", opt=needs(Verb.DELETE), status_code=200, responses=problems(404))
-async def drop(request: Request[Any, Any, Any], queue: FromPath[str]) -> Dropped:
-    """Drop all FlowFiles of a queue that no session holds."""
+async def drop(request: Request[Any, Any, Any], queue: FromPath[str]) -> Response[bytes]:
+    """Drop all FlowFiles of a queue that no session holds. A repeat with the key drops nothing that came since."""
     served = served_by(request)
-    count = await served.call(lambda: served.repository.queues.drop(served.repository.queues.find(queue)))
-    return Dropped(dropped=count)
+    once = await asked(request)
+
+    def change() -> bytes:
+        # A large queue takes several transactions: of a drop that a crash cut short, the repeat does the rest.
+        count = served.repository.queues.drop(served.repository.queues.find(queue))
+        answer = encoded(Dropped(dropped=count))
+        if operations := once.remember(answer):
+            served.repository.commit(operations, creates=False)
+        return answer
+
+    try:
+        if once.first is not None:
+            return repeated(once.first)
+        return json(await served.call(change))
+    finally:
+        once.close()
 
 
 def _shown(queue: FlowFileQueue) -> Queue:

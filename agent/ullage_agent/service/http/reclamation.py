@@ -17,7 +17,7 @@ from ullage_agent.engine.runs import Run as Stretched, unpack_runs
 from ullage_agent.service.access import Verb
 from ullage_agent.service.errors import NotFound
 from ullage_agent.service.http.docs import problems
-from ullage_agent.service.http.served import needs, principal_of, require, served_by
+from ullage_agent.service.http.served import key_of, needs, principal_of, require, served_by
 from ullage_agent.service.metering import leased_bytes
 from ullage_agent.service.problems import problem_of
 from ullage_agent.service.runs import Run, Wish
@@ -250,7 +250,7 @@ async def begin(request: Request[Any, Any, Any], data: JSONBody[Begin]) -> RunSh
         keeps_guards=data.respects_guards,
         overrides_windows=data.override,
     )
-    return run_of(await served.call(served.runs.begin, principal_of(request).name, wish))
+    return run_of(await served.call(served.runs.begin, principal_of(request).name, wish, key_of(request)))
 
 
 @get("/runs", opt=needs(Verb.GET), responses=problems())

@@ -135,6 +135,11 @@ class Asked:
         self.remember = once.remember
 
     @property
+    def transaction(self) -> int:
+        """The one that the first answer stands in."""
+        return self._once.transaction
+
+    @property
     def first(self) -> bytes | None:
         """The body of the answer that this request got before."""
         return self._once.first
@@ -143,12 +148,18 @@ class Asked:
         self._stack.close()
 
 
+def key_of(request: AnyRequest) -> str | None:
+    """The idempotency key that the client sent."""
+    text = request.headers.get(KEY_HEADER) or None
+    if text is not None and not (len(text) <= KEY_CHARACTERS_MAX and text.isascii() and text.isprintable()):
+        raise BadRequest(f"{KEY_HEADER}: 1 to {KEY_CHARACTERS_MAX} printable ASCII characters")
+    return text
+
+
 async def asked(request: AnyRequest, *, key: str | None = None) -> Asked:
     """Begin a write; `close` it when it is over. `key` stands in for one that the client did not send."""
     served = served_by(request)
-    text = request.headers.get(KEY_HEADER) or key
-    if text is not None and not (len(text) <= KEY_CHARACTERS_MAX and text.isascii() and text.isprintable()):
-        raise BadRequest(f"{KEY_HEADER}: 1 to {KEY_CHARACTERS_MAX} printable ASCII characters")
+    text = key_of(request) or key
     digest = None if text is None else _digest(principal_of(request).name, text)
     about = _digest(request.method, request.scope["path"], request.scope["query_string"].decode("latin-1"))
     stack = ExitStack()

@@ -21,7 +21,7 @@ from ullage_agent.service.http.bodies import attributes_of, checked_attributes, 
 from ullage_agent.service.http.contents import content_answer, digest_of
 from ullage_agent.service.http.docs import WRITES, TakesContent, problems
 from ullage_agent.service.http.forms import Done, Name, Record, record_of
-from ullage_agent.service.http.served import Served, asked, encoded, needs, principal_of, served_by
+from ullage_agent.service.http.served import Served, asked, encoded, key_of, needs, principal_of, served_by
 from ullage_agent.service.limits import STEP_BYTES
 from ullage_agent.service.sessions import Lent
 
@@ -85,7 +85,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 async def begin(request: Request[Any, Any, Any], data: JSONBody[Begin]) -> Held:
     """Open a session that holds nothing yet."""
     served = served_by(request)
-    lent = await served.call(served.sessions.begin, principal_of(request).name, data.visibility_seconds)
+    name = principal_of(request).name
+    lent = await served.call(served.sessions.begin, name, data.visibility_seconds, key_of(request))
     return _held(lent)
 
 
@@ -106,11 +107,11 @@ async def extend(request: Request[Any, Any, Any], session: FromPath[str], data: 
 @post("/{session:str}/poll", opt=needs(Verb.DELETE), responses=problems(404, 409, 410))
 async def poll_more(request: Request[Any, Any, Any], session: FromPath[str], data: JSONBody[PollMore]) -> Held:
     """Take more FlowFiles into the session."""
-    served, lent = served_by(request), _lent(request, session)
+    served, lent, key = served_by(request), _lent(request, session), key_of(request)
 
     def poll() -> Held:
         served.repository.queues.find(data.queue)
-        return poll_into(served, lent, data.queue, data.count)
+        return poll_into(served, lent, data.queue, data.count, key)
 
     return await served.call(poll)
 
@@ -145,7 +146,13 @@ async def create(
     lent = _lent(request, session)
     attributes = attributes_of(request)
     parents = [lent.find(uuid) for uuid in parent or ()]
-    return await _write(request, lent, lambda held: held.create(parents, attributes))
+    key = key_of(request)
+    if key is not None and isinstance(first := lent.answers.get(key), Record):
+        return first
+    made = await _write(request, lent, lambda held: held.create(parents, attributes))
+    if key is not None:
+        lent.answers[key] = made
+    return made
 
 
 @put(
@@ -195,11 +202,13 @@ async def rollback(request: Request[Any, Any, Any], session: FromPath[str], data
     return Done(id=session, state="rolled back")
 
 
-def poll_into(served: Served, lent: Lent, queue: str, count: int) -> Held:
-    """Take FlowFiles into a session; blocks."""
+def poll_into(served: Served, lent: Lent, queue: str, count: int, key: str | None) -> Held:
+    """Take FlowFiles into a session; blocks. A repeat with the key takes no more."""
     with lent.using() as held:
-        for flow_file in held.get_many(queue, count):
+        for flow_file in held.get_many(queue, count) if key is None or key not in lent.answers else ():
             lent.held[flow_file.id] = flow_file
+        if key is not None and lent.held:  # who got nothing may ask again
+            lent.answers[key] = None
         served.sessions.extend(lent)
     return _held(lent)
 
