@@ -1,5 +1,6 @@
 """Client of the HTTP interface (docs/api.md): everything but tables, and the one that every network lets through."""
 
+import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -43,7 +44,7 @@ class HttpClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         verify: Any = True
         if ca_file is not None:
-            verify = httpx.create_ssl_context(verify=ca_file)
+            verify = ssl.create_default_context(cafile=ca_file)
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, verify=verify)
 
     def __enter__(self) -> Self:
