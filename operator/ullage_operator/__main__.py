@@ -5,6 +5,7 @@ import asyncio
 import kopf
 
 from ullage_operator import handlers
+from ullage_operator.api import MANAGER
 from ullage_operator.settings import settings_from
 
 
@@ -17,6 +18,8 @@ def main() -> None:
     asyncio.run(
         kopf.operator(
             memo=memo,
+            # Else kopf asks for the user's name, and a container's user has none. Its type is not exported.
+            identity=MANAGER,  # type: ignore[arg-type]
             clusterwide=not settings.namespaces,
             namespaces=settings.namespaces,
             liveness_endpoint=endpoint,

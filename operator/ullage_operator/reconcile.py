@@ -184,7 +184,9 @@ class Reconciler:
             found = await self._api.get("ClusterRoleBinding", None, delegation["metadata"]["name"])
             if not covers(found, delegation):
                 await self._api.apply(delegation)
-        await _all(self._apply(document) for document in desired)
+        # A role must be there before it is given to anybody.
+        await _all(self._apply(document) for document in desired if document["kind"] != "RoleBinding")
+        await _all(self._apply(document) for document in desired if document["kind"] == "RoleBinding")
         await self._remove_obsolete(wish, desired)
         return rotation
 
