@@ -18,7 +18,19 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import agent, content, growth, memory, peers, peers_growth, placement, provenance, reclaim, updates
+from bench import (
+    agent,
+    content,
+    growth,
+    memory,
+    peers,
+    peers_growth,
+    placement,
+    provenance,
+    reclaim,
+    reclaim_copying,
+    updates,
+)
 from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
 from bench.harness import Harness, HarnessFailed
 from bench.table import PEERS, TABLE, Row, as_json, describe_machine, filesystem_of, markdown, write_docs
@@ -44,7 +56,7 @@ CASES: dict[str, Case] = {
     "agent-large": agent.large,
     "agent-slow-readers": agent.slow_readers,
     "reclaim-story": reclaim.story,
-    "reclaim-copying": reclaim.copying,
+    "reclaim-copying": reclaim_copying.copying,
     "reclaim-paced": reclaim.paced,
     "reclaim-steady": reclaim.steady,
     "reclaim-growth": reclaim.growth,

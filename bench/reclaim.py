@@ -1,4 +1,4 @@
-"""Reclamation: what one run leaves and costs, what a steady state costs, how fast survivors are copied, and growth."""
+"""Reclamation: what one run leaves and costs, what a steady state costs, what a budget keeps, and growth."""
 
 import math
 import os
@@ -8,7 +8,6 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from bench.rounds import seconds_of, settle
@@ -26,7 +25,6 @@ from ullage_agent.engine.model import (
     ResourceClaim,
     new_uuids,
 )
-from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.repository import Repository
 
 KB = 1 << 10
@@ -35,8 +33,6 @@ LIVE_SHARE = 30 / 105
 """Seed 001: 30 GB queued held 105 GB."""
 
 IN_PLACE = frozenset({Action.DELETE, Action.TRUNCATE})
-PIECE = MB
-OUTPUT = 64 * MB
 
 NO_GUARDS: dict[str, Any] = {"bytes_per_second": Quantity(0), "min_used_percentage": 0, "min_reclaim": 0}
 NO_SWAPPING = {"swap_threshold": 1 << 30}
@@ -55,43 +51,20 @@ def story(bench: Workbench) -> Iterator[Row]:
             bench.say(f"round {turn + 1}: writing and merging")
             _tell_story(repository, bench.sizes.stream_bytes, random.Random(turn))
             compactor = repository.reclamation.compactor
-            before.append(_ratio(repository))
+            before.append(space_ratio(repository))
             compactor.execute(compactor.plan(actions=IN_PLACE))
-            in_place.append(_ratio(repository))
+            in_place.append(space_ratio(repository))
             bench.say(f"round {turn + 1}: reclaiming")
             plan = compactor.plan(policy="CompactAll")
             rewritten = sum(step.copies_bytes for step in plan.steps if step.action == Action.REWRITE)
             report = compactor.execute(plan)
-            after.append(_ratio(repository))
+            after.append(space_ratio(repository))
             copied.append(report.copied_bytes / max(1, rewritten))
     disk = f"disk / live, {number(bench.sizes.stream_bytes / 1e6)} MB of small files, 29% of them alive"
     yield Row("reclaim", f"{disk}: before", "", tuple(before))
     yield Row("reclaim", f"{disk}: after delete and truncate, all that NiFi can", "", tuple(in_place))
     yield Row("reclaim", f"{disk}: after one run", "", tuple(after), target=Target(1.05, is_ceiling=True))
     yield Row("reclaim", "bytes copied by that run", "live bytes rewritten", tuple(copied), target=Target(1.1, True))
-
-
-def copying(bench: Workbench) -> Iterator[Row]:
-    """A rewrite without a limit beside `cp` and a sync of the same live bytes."""
-    for size in (10 * KB, MB):
-        for dead in (0.5, 0.8):
-            ratios: list[float] = []
-            reads: list[float] = []
-            disk: list[float] = []
-            rates: list[float] = []
-            for turn in range(bench.sizes.pause_rounds + 1):
-                bench.say(f"claims of {number(size / KB)} KiB, {dead:.0%} dead, round {turn}")
-                report, seconds, peer, ratio = _copy_once(bench, size, dead, turn)
-                if turn:  # the first one warms up
-                    ratios.append(peer / seconds)
-                    reads.append(report.read_bytes / max(1, report.copied_bytes))
-                    disk.append(ratio)
-                    rates.append(report.copied_bytes / seconds / 1e6)
-            what = f"claims of {number(size / KB)} KiB, {dead:.0%} dead"
-            rate = f"{number(statistics.median(rates))} MB/s"
-            yield Row("reclaim", f"rewriting {what}", "cp + sync", tuple(ratios), target=Target(0.6), medians=rate)
-            yield Row("reclaim", f"{what}: bytes read", "bytes copied", tuple(reads), target=Target(2.0, True))
-            yield Row("reclaim", f"{what}: disk / live after it", "", tuple(disk), target=Target(1.12, True))
 
 
 def steady(bench: Workbench) -> Iterator[Row]:
@@ -116,7 +89,7 @@ def paced(bench: Workbench) -> Iterator[Row]:
     commits: list[float] = []
     reads: list[float] = []
     for turn in range(bench.sizes.pause_rounds):
-        with _fragmented(bench, 10 * KB, 0.5, turn) as repository:
+        with fragmented(bench, 10 * KB, 0.5, turn) as repository:
             hot = repository.handles.put_many([os.urandom(10 * KB) for _ in range(100)])
             compactor = repository.reclamation.compactor
             plan = compactor.plan(policy="CompactAll")
@@ -170,7 +143,8 @@ def growth(bench: Workbench) -> Iterator[Row]:
         )
 
 
-def _ratio(repository: Repository) -> float:
+def space_ratio(repository: Repository) -> float:
+    """Disk / live of the only container."""
     container = repository.reclamation.survey().containers[0]
     return container.disk_bytes / container.live_bytes
 
@@ -197,7 +171,7 @@ def _tell_story(repository: Repository, total: int, chooser: random.Random) -> N
     repository.reclamation.truncate()
 
 
-def _fragmented(bench: Workbench, size: int, dead: float, seed: int) -> Any:
+def fragmented(bench: Workbench, size: int, dead: float, seed: int) -> Any:
     """A repository whose files of 64 MiB hold claims of one size, of which a share is dead."""
     return _Fragmented(bench, size, dead, seed)
 
@@ -229,33 +203,6 @@ class _Fragmented:
 
     def __exit__(self, *error: object) -> None:
         self._opened.__exit__(None, None, None)
-
-
-def _copy_once(bench: Workbench, size: int, dead: float, seed: int) -> tuple[Report, float, float, float]:
-    with _fragmented(bench, size, dead, seed) as repository:
-        compactor = repository.reclamation.compactor
-        plan = compactor.plan(policy="CompactAll", actions=frozenset({Action.REWRITE}))
-        live = bench.directory / "live"
-        live.write_bytes(os.urandom(plan.copies_bytes))
-        settle()  # both sides read from the page cache
-        peer = seconds_of(lambda: _copy_and_sync(live, bench.directory / "copy"))
-        reports: list[Report] = []
-        seconds = seconds_of(lambda: reports.append(compactor.execute(plan)))
-        live.unlink()
-        return reports[0], seconds, peer, _ratio(repository)
-
-
-def _copy_and_sync(path: Path, target: Path) -> None:
-    """What `cp` does, and a sync, in files of an output's size."""
-    with path.open("rb") as source:
-        size = os.fstat(source.fileno()).st_size
-        for begin in range(0, size, OUTPUT):
-            with target.open("wb") as copy:
-                for offset in range(begin, min(begin + OUTPUT, size), PIECE):
-                    count = min(PIECE, size - offset)
-                    os.copy_file_range(source.fileno(), copy.fileno(), count, offset, offset - begin)
-                os.fdatasync(copy.fileno())
-    target.unlink()
 
 
 class _Time:
@@ -332,7 +279,7 @@ class Churn:
                 repository.commit([Delete(b"".join(spare))], creates=False)
             clock.millis += 1_000
             moved = self._reclaim(repository)
-            spaces.append(_ratio(repository))
+            spaces.append(space_ratio(repository))
             if turn >= rounds // 2:
                 user += self._batch * self.SIZE
                 copied += moved

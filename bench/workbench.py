@@ -189,10 +189,12 @@ class SlowFile:
         self.write = file.write
         self.write_vector = file.write_vector
         self.read = file.read
+        self.read_into = file.read_into
         self.truncate = file.truncate
         self.allocate = file.allocate
         self.start_writeback = file.start_writeback
         self.punch = file.punch
+        self.is_cached = file.is_cached
         self.expect_reads = file.expect_reads
         self.drop_cache = file.drop_cache
         self.size = file.size

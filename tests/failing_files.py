@@ -202,6 +202,10 @@ class FailingFile:
         self._files.meet("read", self._path)
         return self._file.read(count, offset)
 
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        self._files.meet("read", self._path)
+        return self._file.read_into(buffers, offset)
+
     def sync(self) -> None:
         self._files.meet("sync", self._path)
         if self._files.syncs:
@@ -221,6 +225,9 @@ class FailingFile:
     def punch(self, offset: int, count: int) -> None:
         self._files.meet("punch", self._path)
         self._file.punch(offset, count)
+
+    def is_cached(self, offset: int) -> bool:
+        return self._file.is_cached(offset)
 
     def expect_reads(self, offset: int, count: int) -> None:
         self._file.expect_reads(offset, count)

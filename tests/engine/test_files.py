@@ -122,6 +122,54 @@ def test_a_short_read_is_continued(file: File, monkeypatch: pytest.MonkeyPatch) 
     assert file.read(50, 90) == bytes(range(90, 100))
 
 
+@pytest.mark.parametrize("most", [700, 1 << 20], ids=["short-reads", "whole-reads"])
+@pytest.mark.parametrize("count", [0, 1, IOV_MAX, IOV_MAX + 1, 2 * IOV_MAX + 3])
+def test_buffers_of_any_number_are_filled(file: File, monkeypatch: pytest.MonkeyPatch, count: int, most: int) -> None:
+    """What lies back to back fills buffers, empty ones among them, however little the kernel gives at a time."""
+    data = bytes(number % 251 for number in range(4 * count + 10))
+    file.write(data, 5)
+    real = os.preadv
+
+    def read_some(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        some = memoryview(bytearray(min(most, sum(map(len, buffers)))))
+        got = real(descriptor, [some], offset)
+        at = 0
+        for buffer in buffers:
+            part = some[at : min(got, at + len(buffer))]
+            buffer[: len(part)] = part
+            at += len(part)
+        return got
+
+    monkeypatch.setattr(os, "preadv", read_some)
+    buffers = [memoryview(bytearray(number % 7)) for number in range(count)]
+    length = sum(map(len, buffers))
+
+    assert file.read_into(buffers, 5) == length
+    assert b"".join(buffers) == data[:length]
+
+
+def test_buffers_past_the_end_are_filled_as_far_as_it_goes(file: File) -> None:
+    """The number of bytes says where the file ended."""
+    file.write(b"0123456789", 0)
+    buffers = [memoryview(bytearray(4)) for _ in range(3)]
+
+    assert file.read_into(buffers, 2) == 8
+    assert b"".join(buffers) == b"23456789\0\0\0\0"
+    assert file.read_into(buffers, 10) == 0
+
+
+def test_what_is_cached_is_a_hint_and_no_error(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not there is not cached, and a filesystem that cannot tell says no."""
+    file.write(b"0123456789", 0)
+    assert not file.is_cached(1 << 30)
+
+    def refuse(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert not file.is_cached(3)
+
+
 def test_reserved_room_is_zeros_and_blocks(file: File) -> None:
     """Allocation makes the file longer, occupies disk, and leaves what is there alone."""
     file.write(b"head", 0)

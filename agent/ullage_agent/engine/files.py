@@ -69,6 +69,13 @@ class File(Protocol):
         """Up to `count` bytes; fewer only at the end of the file."""
         ...
 
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        """Fill the buffers with what lies back to back at `offset`; how many bytes: fewer only at the end of the file.
+
+        Where much is read, memory that is used again is worth more than the reading costs.
+        """
+        ...
+
     def sync(self) -> None:
         """Make bytes and size durable. After an error the file must never be trusted or synced again."""
         ...
@@ -93,6 +100,10 @@ class File(Protocol):
 
         OSError with EOPNOTSUPP where the filesystem cannot (see `Files.can_punch`).
         """
+        ...
+
+    def is_cached(self, offset: int) -> bool:
+        """Whether the byte there can be read without waiting for the disk, if the filesystem can tell: a hint."""
         ...
 
     def expect_reads(self, offset: int, count: int) -> None:
@@ -221,6 +232,21 @@ class OsFile:
             got += len(data)
         return b"".join(parts)
 
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        got = 0
+        for first in range(0, len(buffers), IOV_MAX):
+            part = buffers[first : first + IOV_MAX]
+            expected = sum(map(len, part))
+            count = os.preadv(self._descriptor, part, offset + got)
+            while count < expected:
+                data = self.read(expected - count, offset + got + count)
+                if not data:
+                    return got + count
+                _scatter(data, part, count)
+                count += len(data)
+            got += expected
+        return got
+
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
 
@@ -239,6 +265,12 @@ class OsFile:
 
     def punch(self, offset: int, count: int) -> None:
         _punch(self._descriptor, offset, count)
+
+    def is_cached(self, offset: int) -> bool:
+        try:
+            return os.preadv(self._descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        except OSError:
+            return False
 
     def expect_reads(self, offset: int, count: int) -> None:
         os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
@@ -343,6 +375,17 @@ class OsFiles:
             os.close(descriptor)
             raise
         return OsFile(descriptor, path)
+
+
+def _scatter(data: bytes, buffers: Sequence[memoryview], skip: int) -> None:
+    """Put data into buffers behind the first `skip` bytes of them."""
+    at = 0
+    for buffer in buffers:
+        begin = min(skip, len(buffer))
+        skip -= begin
+        count = min(len(buffer) - begin, len(data) - at)
+        buffer[begin : begin + count] = data[at : at + count]
+        at += count
 
 
 def _punch(descriptor: int, offset: int, count: int) -> None:

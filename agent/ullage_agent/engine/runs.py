@@ -50,9 +50,10 @@ def unpack_runs(packed: bytes) -> list[Run]:
     return [Run(*pair) for pair in _RUN.iter_unpack(packed)]
 
 
-def pack_moves(moves: Iterable[Move]) -> bytes:
-    """24 bytes a move."""
-    return b"".join(_MOVE.pack(*move) for move in moves)
+def pack_moves(moves: Iterable[tuple[int, int, int]]) -> bytes:
+    """24 bytes a move: offset, length, target."""
+    numbers = [number for move in moves for number in move]
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
 def unpack_moves(packed: bytes) -> Iterator[Move]:

@@ -316,6 +316,15 @@ class CrashFile:
         wanted = min(count, self._inode.length - offset)
         return data + bytes(max(0, wanted - len(data)))
 
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        data = self.read(sum(map(len, buffers)), offset)
+        at = 0
+        for buffer in buffers:
+            part = data[at : at + len(buffer)]
+            buffer[: len(part)] = part
+            at += len(part)
+        return len(data)
+
     def sync(self) -> None:
         self._files.sync(self._inode, self._path)
 
@@ -342,6 +351,10 @@ class CrashFile:
         self._files.change(
             "punch", Change("punch", self._inode.number, self._path, offset, str(count).encode()), self._inode
         )
+
+    def is_cached(self, offset: int) -> bool:
+        """A hint that promises nothing: here everything is in memory."""
+        return True
 
     def expect_reads(self, offset: int, count: int) -> None:
         """A hint promises nothing."""

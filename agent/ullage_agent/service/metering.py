@@ -55,6 +55,7 @@ class _TimedFile:
         self.allocate = file.allocate
         self.start_writeback = file.start_writeback
         self.punch = file.punch
+        self.is_cached = file.is_cached
         self.expect_reads = file.expect_reads
         self.drop_cache = file.drop_cache
         self.size = file.size
@@ -75,6 +76,12 @@ class _TimedFile:
         data = self._file.read(count, offset)
         self._metrics.time("read_seconds", time.perf_counter() - began)
         return data
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        began = time.perf_counter()
+        count = self._file.read_into(buffers, offset)
+        self._metrics.time("read_seconds", time.perf_counter() - began)
+        return count
 
     def sync(self) -> None:
         began = time.perf_counter()

@@ -8,7 +8,7 @@ those, under the ledger's lock.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ullage_agent.engine.errors import RepositoryDamaged
@@ -30,17 +30,17 @@ class Survivor(NamedTuple):
 
 
 class Anatomy(NamedTuple):
-    """The base claims in use in one file, by offset. `births` are the resource claims that they belong to; `swaps` the
-    swap files that were read for it.
+    """The base claims in use in one file, by offset. `births` are the resource claims that they belong to, with the
+    offsets of the claims there; `swaps` the swap files that were read for it.
     """
 
     survivors: tuple[Survivor, ...]
-    births: tuple[int, ...]
+    births: Mapping[int, set[int]]
     swaps: frozenset[str]
 
     @property
     def live_bytes(self) -> int:
-        return sum(survivor.claim.length for survivor in self.survivors)
+        return sum([claim.length for _, claim in self.survivors])
 
     def dead_runs(self, length: int, holes: bytes) -> list[Run]:
         """What nobody needs of a file of this length, without the holes it has."""
@@ -91,7 +91,10 @@ class Anatomist:
             for survivor in _placed(held, relocations[resource])
         }
         ordered = tuple(survivors[offset] for offset in sorted(survivors))
-        return Anatomy(ordered, tuple(claims), frozenset(names))
+        offsets: dict[int, set[int]] = {resource: set() for resource in claims}
+        for _, claim in ordered:
+            offsets[claim.resource].add(claim.offset)
+        return Anatomy(ordered, offsets, frozenset(names))
 
     def examine_if_known(self, index: int) -> Anatomy | None:
         """The same; None too where a swap file cannot be read, which a rewrite reports and `check` finds."""
@@ -123,17 +126,12 @@ class Anatomist:
 
 def covers(ledger: Ledger, entry: ResourceEntry, anatomy: Anatomy) -> bool:
     """Whether the anatomy still names every base claim in use; called under the ledger's lock."""
-    found = {birth.claim.index: birth for birth in births(ledger, entry)}
-    if not found.keys() <= set(anatomy.births):
-        return False
-    covered: dict[int, set[int]] = {index: set() for index in anatomy.births}
-    for survivor in anatomy.survivors:
-        covered[survivor.claim.resource].add(survivor.claim.offset)
     return all(
-        birth.live.keys() <= covered[index]
-        and (birth.pins or {}).keys() <= covered[index]
+        (covered := anatomy.births.get(birth.claim.index)) is not None
+        and birth.live.keys() <= covered
+        and (birth.pins or {}).keys() <= covered
         and anatomy.swaps.issuperset(birth.swapped or ())
-        for index, birth in found.items()
+        for birth in births(ledger, entry)
     )
 
 

@@ -1,6 +1,8 @@
-"""Copying survivors to an output: read what lives, verify it, write it in large pieces, leave no trace in the cache.
+"""Copying survivors to an output: read what lives, verify it, write it in large pieces.
 
-Survivors of many small claims are written together: a window is as much as is read, verified or written at a time.
+Survivors are read to where they are verified and written from, one buffer for all: fresh memory for each would cost
+more than the reading. Of small claims it is the steps that count, not the bytes, so neighbours are read in one call and
+a batch is placed and written in one. The kernel writes back while the next batch is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,24 +14,27 @@ from ullage_agent.engine.content.store import WritableClaim
 from ullage_agent.engine.content.writer import ALIGNMENT
 from ullage_agent.engine.errors import ContentCorrupt, ContentMissing
 from ullage_agent.engine.files import File
-from ullage_agent.engine.model import ResourceClaim
+from ullage_agent.engine.model import ContentClaim, ResourceClaim
 from ullage_agent.engine.reclaim.anatomy import Anatomy, Survivor
 from ullage_agent.engine.reclaim.pacing import Ticket, TokenBucket
 from ullage_agent.engine.reclaim.plan import Step
 from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.runs import FS_BLOCK_BYTES, Move, Run
+from ullage_agent.engine.runs import FS_BLOCK_BYTES
 
-WINDOW_BYTES = 1 << 20
-"""Read, verified and written at a time; at most a fourth of an output."""
+BATCH_BYTES = 1 << 20
+"""Read, verified and written at a time; at most a fourth of an output. A processor's cache holds it."""
 
 GAP_BYTES = FS_BLOCK_BYTES
 """Dead bytes read over rather than left out: the disk gives whole blocks anyway."""
 
-HINT_GAP_BYTES = 32 << 10
-"""Dead bytes over which the kernel may read ahead: a hint costs as much as reading so many."""
+AHEAD_BATCHES = 8
+"""The kernel is asked to read so many batches ahead of what is read."""
 
-AHEAD_BYTES = 8 << 20
-"""The kernel is asked to read this far ahead, and to write back this often."""
+WRITEBACK_BYTES = 8 << 20
+"""The kernel is asked to write back this often, so that the sync at the end finds little left to do."""
+
+Window = list[Survivor]
+"""Neighbours in a file, read in one call."""
 
 
 class Revoked(Exception):
@@ -38,182 +43,194 @@ class Revoked(Exception):
 
 @dataclass(slots=True)
 class Source:
-    """One file of a rewrite: as it was when its survivors were listed, and where they went."""
+    """One file of a rewrite: as it was when its survivors were listed, and where they went.
+
+    `moves` are offset, length and target of runs, by the resource claim that they are of.
+    """
 
     step: Step
     claim: ResourceClaim
     anatomy: Anatomy
-    moves: dict[int, list[Move]] = field(default_factory=dict)
+    moves: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     @property
     def indexes(self) -> set[int]:
         """The resource claims that nobody else may change meanwhile."""
         return {self.claim.index, *self.anatomy.births}
 
-    def moved(self, survivor: Survivor, target: int) -> None:
-        """Note where a survivor went; runs that stay together are one move."""
-        claim = survivor.claim
-        moves = self.moves.setdefault(claim.resource, [])
-        last = moves[-1] if moves else None
-        if last is not None and last.end == claim.offset and last.target + last.length == target:
-            moves[-1] = Move(last.offset, last.length + claim.length, last.target)
-        else:
-            moves.append(Move(claim.offset, claim.length, target))
+    def moved(self, claims: Sequence[ContentClaim], target: int) -> None:
+        """Note that these claims went to `target`, one behind the other; runs that stay together are one move."""
+        for claim in claims:
+            moves = self.moves.setdefault(claim.resource, [])
+            offset, length, begin = moves[-1] if moves else (-1, 0, 0)
+            if offset + length == claim.offset and begin + length == target:
+                moves[-1] = (offset, length + claim.length, begin)
+            else:
+                moves.append((claim.offset, claim.length, target))
+            target += claim.length
 
 
 class OutputWriter:
-    """Writes one output, as fast as the budget allows."""
+    """Writes one output from one buffer, as fast as the budget allows."""
 
     def __init__(
         self,
         output: WritableClaim,
         large_claim: int,
-        window_bytes: int,
+        batch_bytes: int,
         ticket: Ticket,
         bucket: TokenBucket,
         report: Report,
     ) -> None:
-        self.window_bytes = max(1, min(WINDOW_BYTES, window_bytes))
+        self.batch_bytes = max(1, min(BATCH_BYTES, batch_bytes))
+        self.large_claim = large_claim
+        self.buffer = memoryview(bytearray(self.batch_bytes + ALIGNMENT))
         self.report = report
         self._output = output
-        self._large_claim = large_claim
         self._ticket = ticket
         self._bucket = bucket
-        self._pending: list[bytes | memoryview] = []
-        self._pending_bytes = 0
         self._hinted = 0
 
     @property
     def offset(self) -> int:
         """Where the next byte goes."""
-        return self._output.offset + self._pending_bytes
+        return self._output.offset
 
-    def place_for(self, length: int) -> int:
-        """The offset of a claim of so many bytes: a large one begins at a block, so that punching it frees all."""
-        if length >= self._large_claim and self.offset % ALIGNMENT:
-            self._put(bytes(-self.offset % ALIGNMENT))
-        return self.offset
-
-    def write(self, piece: bytes | memoryview) -> None:
-        """Append. Revoked if the run is to stop at once."""
-        self._put(piece)
-        self.report.copied_bytes += len(piece)
-        if self._pending_bytes >= self.window_bytes:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what was gathered, and wait until it is within the budget."""
+    def write(self, count: int) -> None:
+        """Append the first bytes of `buffer`, and wait until that is within the budget. Revoked if the run is to stop
+        at once.
+        """
         if self._ticket.is_revoked():
             raise Revoked
-        output, pending, count = self._output, self._pending, self._pending_bytes
-        if not count:
-            return
-        self._pending, self._pending_bytes = [], 0
-        output.file.write_vector(pending, output.offset)
+        output = self._output
+        output.file.write(self.buffer[:count], output.offset)
         output.end_at(output.offset + count)
-        if output.offset - self._hinted >= AHEAD_BYTES:
+        if output.offset - self._hinted >= WRITEBACK_BYTES:
             output.file.start_writeback(self._hinted, output.offset - self._hinted)
             self._hinted = output.offset
         self._bucket.take(count, self._ticket.is_revoked)
 
     def go_back(self, offset: int) -> None:
         """Forget what was written from here on: its source did not read back."""
-        self.flush()
         self._output.end_at(offset)
-
-    def _put(self, piece: bytes | memoryview) -> None:
-        self._pending.append(piece)
-        self._pending_bytes += len(piece)
 
 
 def copy_source(source: Source, file: File, path: str, writer: OutputWriter) -> None:
     """All survivors of one file. ContentCorrupt or ContentMissing at the first that does not read back."""
-    survivors = source.anatomy.survivors
-    hints = _spans(survivors, HINT_GAP_BYTES, AHEAD_BYTES)
+    batches = list(_batches(source.anatomy.survivors, writer))
     hinted = 0
-    for window in _windows(survivors, writer.window_bytes):
-        first, last = window[0], window[-1]
-        while hinted < last.offset + last.claim.length:
-            span = next(hints, None)
-            if span is None:
-                break
-            file.expect_reads(span.offset, span.length)
-            hinted = span.end
-        if first.claim.length > writer.window_bytes:
-            _copy_large(source, first, file, path, writer)
+    for number, batch in enumerate(batches):
+        if number >= hinted - AHEAD_BATCHES // 2:
+            _expect_reads(batches[hinted : number + AHEAD_BATCHES], file)
+            hinted = number + AHEAD_BATCHES
+        if _is_large(batch[0][0].claim, writer):
+            _copy_large(source, batch[0][0], file, path, writer)
         else:
-            _copy_window(source, window, file, path, writer)
-    file.drop_cache(0, 0)
+            _copy_batch(source, batch, file, path, writer)
 
 
-def _copy_window(source: Source, window: Sequence[Survivor], file: File, path: str, writer: OutputWriter) -> None:
-    begin, last = window[0].offset, window[-1]
-    data = memoryview(_read(source, last.offset + last.claim.length - begin, begin, file, path, writer))
-    for survivor in window:
-        claim = survivor.claim
-        piece = data[survivor.offset - begin : survivor.offset - begin + claim.length]
+def _expect_reads(batches: Sequence[Sequence[Window]], file: File) -> None:
+    """Have the kernel read ahead. Asking costs more than reading what it has, so the ends are tried first."""
+    if not batches or (file.is_cached(batches[0][0][0].offset) and file.is_cached(batches[-1][-1][-1].offset)):
+        return
+    for batch in batches:
+        for window in batch:
+            begin, last = window[0].offset, window[-1]
+            file.expect_reads(begin, last.offset + last.claim.length - begin)
+
+
+def _copy_batch(source: Source, batch: Sequence[Window], file: File, path: str, writer: OutputWriter) -> None:
+    buffer = writer.buffer
+    claims: list[ContentClaim] = []
+    pieces: list[memoryview] = []
+    filled = 0
+    for window in batch:
+        begin = end = window[0].offset
+        reads: list[memoryview] = []
+        for offset, claim in window:
+            if offset > end:
+                reads.append(memoryview(bytearray(offset - end)))
+            piece = buffer[filled : filled + claim.length]
+            reads.append(piece)
+            pieces.append(piece)
+            claims.append(claim)
+            end = offset + claim.length
+            filled += claim.length
+        _read(source, reads, end - begin, begin, file, path, writer)
+    for piece, claim in zip(pieces, claims, strict=True):
         if crc32c(piece) != claim.crc:
-            raise _corrupt(source, survivor, path)
-        source.moved(survivor, writer.place_for(claim.length))
-        writer.write(piece)
+            raise _corrupt(source, claim, path)
+    source.moved(claims, writer.offset)
+    writer.report.copied_bytes += filled
+    writer.write(filled)
 
 
 def _copy_large(source: Source, survivor: Survivor, file: File, path: str, writer: OutputWriter) -> None:
+    """A claim that is too large for a batch, or begins at a block, so that punching it frees all of it."""
     claim = survivor.claim
-    source.moved(survivor, writer.place_for(claim.length))
+    lead = -writer.offset % ALIGNMENT if claim.length >= writer.large_claim else 0
+    writer.buffer[:lead] = bytes(lead)
+    source.moved([claim], writer.offset + lead)
     crc = done = 0
     while done < claim.length:
-        data = _read(source, min(writer.window_bytes, claim.length - done), survivor.offset + done, file, path, writer)
-        crc = crc32c(data, crc)
-        done += len(data)
-        writer.write(data)
+        count = min(writer.batch_bytes, claim.length - done)
+        piece = writer.buffer[lead : lead + count]
+        _read(source, [piece], count, survivor.offset + done, file, path, writer)
+        crc = crc32c(piece, crc)
+        done += count
+        writer.report.copied_bytes += count
+        writer.write(lead + count)
+        lead = 0
     if crc != claim.crc:
-        raise _corrupt(source, survivor, path)
+        raise _corrupt(source, claim, path)
 
 
-def _read(source: Source, count: int, offset: int, file: File, path: str, writer: OutputWriter) -> bytes:
-    data = file.read(count, offset)
-    if len(data) != count:
-        raise ContentMissing(
-            f"resource claim {source.claim.index} ({path}) ends at {offset + len(data)}, inside content"
-        )
+def _read(
+    source: Source,
+    pieces: Sequence[memoryview],
+    count: int,
+    offset: int,
+    file: File,
+    path: str,
+    writer: OutputWriter,
+) -> None:
+    got = file.read_into(pieces, offset)
+    if got != count:
+        raise ContentMissing(f"resource claim {source.claim.index} ({path}) ends at {offset + got}, inside content")
     writer.report.read_bytes += count
-    return data
 
 
-def _corrupt(source: Source, survivor: Survivor, path: str) -> ContentCorrupt:
+def _corrupt(source: Source, claim: ContentClaim, path: str) -> ContentCorrupt:
     return ContentCorrupt(
-        f"resource claim {source.claim.index} ({path}): {survivor.claim.length} bytes at offset {survivor.offset} do "
-        "not match their checksum"
+        f"resource claim {source.claim.index} ({path}): the content claim of {claim.length} bytes at offset "
+        f"{claim.offset} of resource claim {claim.resource} does not match its checksum"
     )
 
 
-def _windows(survivors: Sequence[Survivor], window_bytes: int) -> Iterator[list[Survivor]]:
-    """Survivors read together: neighbours, up to a window; a larger one alone."""
-    window: list[Survivor] = []
-    begin = end = 0
-    for survivor in survivors:
-        next_end = survivor.offset + survivor.claim.length
-        if window and (survivor.offset - end > GAP_BYTES or next_end - begin > window_bytes):
-            yield window
-            window = []
-        if not window:
-            begin = survivor.offset
-        window.append(survivor)
-        end = next_end
-    if window:
-        yield window
+def _is_large(claim: ContentClaim, writer: OutputWriter) -> bool:
+    return claim.length > writer.batch_bytes or claim.length >= writer.large_claim
 
 
-def _spans(survivors: Sequence[Survivor], gap_bytes: int, bytes_max: int) -> Iterator[Run]:
-    """Runs of the file that hold survivors with small gaps between them."""
-    begin = end = -1
+def _batches(survivors: Sequence[Survivor], writer: OutputWriter) -> Iterator[list[Window]]:
+    """Windows that are read, verified and written together: as many as a batch holds; a large claim is one alone."""
+    batch: list[Window] = []
+    end = filled = 0
     for survivor in survivors:
-        if begin >= 0 and (survivor.offset - end > gap_bytes or end - begin >= bytes_max):
-            yield Run(begin, end - begin)
-            begin = -1
-        if begin < 0:
-            begin = survivor.offset
-        end = survivor.offset + survivor.claim.length
-    if begin >= 0:
-        yield Run(begin, end - begin)
+        offset, claim = survivor
+        is_large = _is_large(claim, writer)
+        is_near = offset - end <= GAP_BYTES
+        count = claim.length + (offset - end if is_near else 0)
+        if batch and (is_large or filled + count > writer.batch_bytes):
+            yield batch
+            batch = []
+        if is_large:
+            yield [[survivor]]
+        elif batch and is_near:
+            batch[-1].append(survivor)
+            filled += count
+        else:
+            filled = claim.length + (filled if batch else 0)
+            batch.append([survivor])
+        end = offset + claim.length
+    if batch:
+        yield batch

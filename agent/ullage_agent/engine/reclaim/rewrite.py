@@ -8,7 +8,7 @@ from are verified against their checksums on the way: one that does not match ke
 it is, for `check` to report.
 
 A rewrite reads only what lives and what lies in small gaps between. It asks the kernel to write back as it goes and to
-forget the pages afterwards, so that it evicts nobody's.
+forget the output's pages afterwards, so that it evicts nobody's; those of the sources go with their files.
 """
 
 import os
@@ -193,8 +193,8 @@ class Rewriter:
         try:
             output = self._store.create_output(container, sources[0].claim.lifetime, created_millis)
             rewrite.output = output
-            large_claim, window_bytes = self._store.limits.large_claim, self._output_bytes // 4
-            writer = OutputWriter(output, large_claim, window_bytes, ticket, bucket, report)
+            large_claim, batch_bytes = self._store.limits.large_claim, self._output_bytes // 4
+            writer = OutputWriter(output, large_claim, batch_bytes, ticket, bucket, report)
             rewrite.sources = self._copy(sources, writer, report)
         except Revoked:
             report.is_stopped = True
@@ -265,13 +265,13 @@ class Rewriter:
                 copy_source(source, file, path, writer)
             except (ContentCorrupt, ContentMissing) as error:
                 writer.go_back(start)
+                file.drop_cache(0, 0)
                 report.problems.append(str(error))
                 _left(report, [source.step], "it does not read back whole: run check --deep")
                 continue
             finally:
                 file.close()
             copied.append(source)
-        writer.flush()
         return copied
 
     def _sync(self, output: WritableClaim) -> None:
