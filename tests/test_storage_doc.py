@@ -123,7 +123,7 @@ def stage(repository: Repository, random_bytes: Callable[[int], bytes]) -> None:
             repository.staging.abort(write)
         elif end == "commit":
             repository.staging.prepare(write, {attempt: 1})
-            repository.staging.commit(write)
+            repository.staging.commit(write, {attempt: 1})
 
 
 def reclaim(reclamation: Reclamation) -> None:

@@ -294,7 +294,7 @@ def settle(write: int, **attempts: int) -> Step:
         if attempts:
             named = {bytes([int(name[1:])]) * 16: count for name, count in attempts.items()}
             repository.staging.prepare(id, named)
-            repository.staging.commit(id, b"decided")
+            repository.staging.commit(id, named, b"decided")
         else:
             repository.staging.abort(id)
 

@@ -41,7 +41,7 @@ def test_what_counts_appears_and_the_rest_goes(workshop: Workshop) -> None:
     assert seen(repository) == 0
     staging.prepare(WRITE, {ONE: 2, THREE: 1})
     assert seen(repository) == 0
-    staging.commit(WRITE)
+    staging.commit(WRITE, {ONE: 2, THREE: 1})
 
     assert repository.staging.pending() == []
     assert [record.attribute_map().get("from") for record in repository.queue("in").records()] == ["one", "one"] + [
@@ -56,7 +56,7 @@ def test_handles_appear_with_their_time_to_live(workshop: Workshop) -> None:
     (uuid,) = repository.staging.stage(WRITE, ONE, 0, [b"content"])
     workshop.clock.advance(30)
     repository.staging.prepare(WRITE, {ONE: 1})
-    repository.staging.commit(WRITE)
+    repository.staging.commit(WRITE, {ONE: 1})
 
     with repository.handles.get(uuid.hex()) as stream:
         assert stream.read() == b"content"
@@ -71,7 +71,7 @@ def test_provenance_tells_of_what_appears_and_of_nothing_else(workshop: Workshop
     repository.staging.stage(WRITE, TWO, 0, [b"lost"])
     assert repository.history.query(Query()).events == ()
     repository.staging.prepare(WRITE, {ONE: 1})
-    repository.staging.commit(WRITE)
+    repository.staging.commit(WRITE, {ONE: 1})
 
     events = repository.history.query(Query()).events
     assert [(event.type, event.uuid) for event in events] == [(EventType.CREATE, uuid) for uuid in kept]
@@ -92,7 +92,7 @@ def test_what_comes_late_is_refused(workshop: Workshop, late: Callable[[object],
     repository.staging.stage(WRITE, ONE, 0, [b"a"])
     if is_committed:
         repository.staging.prepare(WRITE, {ONE: 1})
-        repository.staging.commit(WRITE)
+        repository.staging.commit(WRITE, {ONE: 1})
     else:
         repository.staging.abort(WRITE)
 
@@ -108,11 +108,11 @@ def test_an_abort_undoes_no_commit(workshop: Workshop) -> None:
     staging = repository.staging
     staging.stage(WRITE, ONE, 0, [b"a"])
     staging.prepare(WRITE, {ONE: 1})
-    staging.commit(WRITE, b"where")
+    staging.commit(WRITE, {ONE: 1}, b"where")
 
     assert staging.abort(WRITE) == WriteState.COMMITTED
     assert staging.abort(TWO) is None
-    assert staging.commit(WRITE).decision == b"where"
+    assert staging.commit(WRITE, ()).decision == b"where"
     assert staging.begin(WRITE, "again").state == WriteState.COMMITTED
     assert drain(repository, "in") == [b"a"]
 
@@ -126,7 +126,7 @@ def test_an_aborted_write_begins_anew(workshop: Workshop) -> None:
 
     begun(repository).staging.stage(WRITE, TWO, 0, [b"b"])
     repository.staging.prepare(WRITE, {TWO: 1})
-    repository.staging.commit(WRITE)
+    repository.staging.commit(WRITE, {TWO: 1})
     assert drain(repository, "in") == [b"b"]
 
 
@@ -141,8 +141,24 @@ def test_only_what_is_whole_can_be_prepared(workshop: Workshop) -> None:
     with pytest.raises(SessionMisuse):
         staging.stage(WRITE, ONE, 2, [b"a gap"])
     with pytest.raises(WriteClosed):
-        staging.commit(WRITE)
+        staging.commit(WRITE, {ONE: 1})
     assert staging.prepare(WRITE, {ONE: 1}) == staging.prepare(WRITE, {ONE: 1})
+
+
+def test_somebody_who_begins_again_need_not_know_how_far_it_was(workshop: Workshop) -> None:
+    """A prepared write takes other attempts, and is prepared anew; a commit names those that it means."""
+    repository = begun(workshop.make())
+    staging = repository.staging
+    staging.stage(WRITE, ONE, 0, [b"of the first run"])
+    staging.prepare(WRITE, {ONE: 1})
+    assert staging.begin(WRITE, "again").state == WriteState.PREPARED
+    staging.stage(WRITE, TWO, 0, [b"of the second"])
+    staging.prepare(WRITE, {TWO: 1})
+
+    with pytest.raises(WriteClosed):
+        staging.commit(WRITE, {ONE: 1})
+    staging.commit(WRITE, {TWO: 1})
+    assert drain(repository, "in") == [b"of the second"]
 
 
 def test_a_write_whose_driver_died_is_aborted(workshop: Workshop) -> None:
@@ -186,7 +202,7 @@ def test_a_write_outlives_the_process(workshop: Workshop, is_kill: bool) -> None
     repository.staging.stage(WRITE, ONE, 1, [b"b"])
     repository.staging.prepare(WRITE, {ONE: 2})
     repository = again()
-    repository.staging.commit(WRITE)
+    repository.staging.commit(WRITE, {ONE: 2})
     repository = again()
     repository.checkpoint()
     assert again().staging.begin(WRITE, "test").state == WriteState.COMMITTED
@@ -210,7 +226,7 @@ def test_many_appear_in_slices_and_a_kill_in_between_is_made_good(workshop: Work
 
     repository.commit = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        repository.staging.commit(WRITE)
+        repository.staging.commit(WRITE, {ONE: 1})
     assert seen(repository) == SLICE
 
     repository = workshop.crash()
@@ -234,7 +250,7 @@ def test_attempts_store_side_by_side(workshop: Workshop) -> None:
     for thread in threads:
         thread.join()
     repository.staging.prepare(WRITE, dict.fromkeys(attempts, 5))
-    repository.staging.commit(WRITE)
+    repository.staging.commit(WRITE, attempts)
 
     assert drain(repository, "in") == [attempt + bytes([number]) for attempt in attempts for number in range(5)]
 
@@ -251,7 +267,7 @@ def test_a_large_content_is_staged_piece_by_piece(workshop: Workshop) -> None:
     for _ in range(2):
         repository.staging.stage_stream(WRITE, ONE, 0, write_to, {"n": "1"})
     repository.staging.prepare(WRITE, {ONE: 1})
-    repository.staging.commit(WRITE)
+    repository.staging.commit(WRITE, {ONE: 1})
 
     assert drain(repository, "in") == [b"".join(pieces)]
 

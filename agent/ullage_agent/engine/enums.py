@@ -23,7 +23,7 @@ class Action(IntEnum):
 
 
 class WriteState(IntEnum):
-    """How far a staged write is. What is prepared, committed or aborted takes no more contents."""
+    """How far a staged write is. What is committed or aborted takes no more contents."""
 
     OPEN = 1
     PREPARED = 2

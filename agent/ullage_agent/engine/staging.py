@@ -18,7 +18,7 @@ What is staged stands in no queue, has no handle, and counts as a claimant: its 
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Final, Protocol
@@ -167,19 +167,20 @@ class Staging:
             return list(split_uuids(write.staged(attempt, number)))
 
     def prepare(self, id: bytes, attempts: Mapping[bytes, int]) -> StagedWrite:
-        """From now on it takes no more, waits a day for its verdict, and cannot fail to commit.
+        """From now on it waits a day for its verdict, and cannot fail to commit.
 
         `attempts` are those that count, and how many transactions each has staged. SessionMisuse if that is not what is
-        here; WriteClosed unless it is open. Prepared alike already: nothing happens.
+        here; WriteClosed if there is a verdict. Others may be staged still, and count if it is prepared anew: somebody
+        who begins again after a writer that died cannot know how far it was.
         """
         named = b"".join(attempts)
         with self._alone(id):
             write = self.require(id)
-            if write.record.state != WriteState.OPEN:
-                if write.record.attempts == named and write.record.state != WriteState.ABORTED:
-                    return write.record
+            if write.is_closed:
                 raise _closed(write.record)
             self._require_whole(write, attempts)
+            if write.record.state == WriteState.PREPARED and write.record.attempts == named:
+                return write.record
             now = self._host.clock.now_millis()
             prepared = msgspec.structs.replace(
                 write.record, state=WriteState.PREPARED, attempts=named, expires_millis=now + PREPARED_MILLIS
@@ -187,17 +188,18 @@ class Staging:
             self._host.commit([prepared], creates=False)
             return prepared
 
-    def commit(self, id: bytes, decision: bytes = b"") -> StagedWrite:
+    def commit(self, id: bytes, attempts: Iterable[bytes], decision: bytes = b"") -> StagedWrite:
         """What it is prepared for appears; durable when this returns. Committed already: nothing happens.
 
-        WriteClosed if it is not prepared.
+        WriteClosed if it is not prepared for just these attempts.
         """
+        named = b"".join(attempts)
         with self._alone(id):
             write = self.require(id)
             if write.record.state == WriteState.COMMITTED:
                 self._settle(write)
                 return write.record
-            if write.record.state != WriteState.PREPARED:
+            if write.record.state != WriteState.PREPARED or write.record.attempts != named:
                 raise _closed(write.record)
             self._end(write, WriteState.COMMITTED, decision)
             return write.record
@@ -366,7 +368,7 @@ class Staging:
             self._staging.setdefault(id, set()).add(attempt)
         try:
             write = self.require(id)
-            if write.record.state != WriteState.OPEN:
+            if write.is_closed:
                 raise _closed(write.record)
             yield write
         finally:
@@ -405,4 +407,4 @@ def _slice(records: Iterator[FlowFile]) -> list[FlowFile]:
 
 def _closed(record: StagedWrite) -> WriteClosed:
     state = WriteState(record.state).name.lower()
-    return WriteClosed(f"staged write {format_uuid(record.id)} is {state}: it takes nothing of this")
+    return WriteClosed(f"staged write {format_uuid(record.id)} is {state}: that is too late, or too early")

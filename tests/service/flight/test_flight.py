@@ -222,7 +222,7 @@ def test_what_is_staged_appears_with_its_commit(peer: Peer) -> None:
     assert again[0] == first[0]
     assert peer.table("flowfiles").num_rows == peer.table("content").num_rows == 0
     peer.act("write-prepare", write=write, attempts={one: 3})
-    assert peer.act("write-commit", write=write, decision="all")[0]["state"] == "committed"
+    assert peer.act("write-commit", write=write, attempts={one: 3}, decision="all")[0]["state"] == "committed"
     found = peer.act("write-abort", write=write)[0]
     assert (found["state"], found["decision"]) == ("committed", "all")
     assert drain(peer.repository, "in") == [b"a", b"b", big, b"c"]

@@ -104,8 +104,8 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class WriteWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of the actions on staged writes. `attempts` of `write-prepare`: how many transactions each has staged;
-    `decision` of `write-commit`: whatever lets another writer finish it elsewhere.
+    """The body of the actions on staged writes. `attempts` of `write-prepare` and `write-commit`: how many transactions
+    each has staged; `decision` of the latter: whatever lets another writer finish it elsewhere.
     """
 
     write: str

@@ -18,8 +18,8 @@ FIND, BEGIN, PREPARE, COMMIT, ABORT = "write-find", "write-begin", "write-prepar
 ACTIONS = {
     FIND: "the state of a staged write; body of all five: JSON with write, a uuid of your choice",
     BEGIN: "begin a staged write, or find it as it is; also queue, ttl_millis, lasts_millis",
-    PREPARE: "take no more, and promise to commit; also attempts: how many transactions each has staged",
-    COMMIT: "show what it was prepared for; also decision",
+    PREPARE: "promise to commit; also attempts: how many transactions each has staged",
+    COMMIT: "show what it was prepared for; also attempts, the same, and decision",
     ABORT: "forget it all, unless it is committed",
 }
 
@@ -91,15 +91,16 @@ def act_on_write(repository: Repository, principal: Principal, action: str, wish
     """One of `ACTIONS`."""
     staging, id = repository.staging, _uuid(wish.write, "write")
     _require_own(repository, principal, id)
+    attempts = {_uuid(attempt, "attempt"): count for attempt, count in wish.attempts.items()}
     found: StagedWrite | None
     if action == BEGIN:
         found = staging.begin(
             id, principal.name, queue=wish.queue, ttl_millis=wish.ttl_millis, lasts_millis=wish.lasts_millis
         )
     elif action == PREPARE:
-        found = staging.prepare(id, {_uuid(attempt, "attempt"): count for attempt, count in wish.attempts.items()})
+        found = staging.prepare(id, attempts)
     elif action == COMMIT:
-        found = staging.commit(id, wish.decision.encode())
+        found = staging.commit(id, attempts, wish.decision.encode())
     else:
         if action == ABORT:
             staging.abort(id)

@@ -1,0 +1,9 @@
+"""Ullage for Spark: read, write, analyse and plan over a fleet of nodes. docs/spark.md tells how.
+
+with snapshot(spark, endpoint="grpc://10.0.0.1:8481") as moment:
+    moment.table("flowfiles").groupBy("node", "queue").sum("size").show()
+"""
+
+from ullage_spark.content import with_content as with_content
+from ullage_spark.errors import SparkSourceError as SparkSourceError
+from ullage_spark.snapshots import Snapshot as Snapshot, snapshot as snapshot

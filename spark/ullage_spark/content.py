@@ -1,0 +1,161 @@
+"""Content opened inside the task that uses it, by the fastest path from where it runs.
+
+    Unix socket: descriptors, pread, checksum    the node's own machine
+    Arrow Flight, in batches                     everywhere else
+
+Only what the function makes of it goes through Spark: contents of a whole source would pass the JVM twice.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from ullage_agent.client import LeaseLost, NotReachable
+from ullage_agent.client.socket import SocketClient
+from ullage_agent.service.socket.frames import ClaimKey
+from ullage_spark.carried import Carried
+from ullage_spark.errors import SparkSourceError
+from ullage_spark.fleet import RETRIES, Node, discover, flight_of, socket_of
+from ullage_spark.settings import Settings, as_options
+from ullage_spark.tables import NODE
+
+ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
+"""Where content lies, as the table `flowfiles` has it."""
+
+GROUP_BYTES: Final = 32 << 20
+"""Content that a task holds at a time; one that is larger comes alone."""
+
+GROUP_ROWS: Final = 10_000
+ATTEMPTS: Final = 4
+"""A lease may end while a task reads; what was read under it is read again."""
+
+Use = Callable[[pa.RecordBatch, list[bytes | None]], pa.RecordBatch]
+Address = tuple[int, int, int, int, int, int]
+
+
+def with_content(
+    df: DataFrame,
+    use: Use,
+    schema: StructType | str,
+    *,
+    skips_missing: bool = False,
+    group_bytes: int = GROUP_BYTES,
+    **options: Any,
+) -> DataFrame:
+    """Call `use(rows, contents)` for each few rows of a DataFrame with the columns of `flowfiles`, and give on what it
+    returns, of `schema`.
+
+    Contents are verified. One that is gone fails the task, or with `skips_missing` is None. `df` is best read at a
+    snapshot, which holds what it shows. Options: those of the source that name the fleet and its credentials.
+    """
+    if missing := [column for column in (NODE, *ADDRESS) if column not in df.columns]:
+        raise SparkSourceError(f"content is found by {', '.join(missing)}: select these columns too")
+    settings = Settings.of(as_options(options))
+    nodes = {node.name: node for node in discover(settings)}
+    opener = Opener(settings, nodes, use, skips_missing=skips_missing, group_bytes=group_bytes)
+    return df.mapInArrow(lambda batches: opener.run(batches), schema)  # noqa: PLW0108 - pickled by value
+
+
+class Opener(Carried):
+    """What runs in a task. `read` is how many contents came over which path: for whoever measures."""
+
+    def __init__(
+        self, settings: Settings, nodes: Mapping[str, Node], use: Use, *, skips_missing: bool, group_bytes: int
+    ) -> None:
+        from pyspark import cloudpickle  # noqa: PLC0415 - a function of a notebook has no module to be found in
+
+        self._settings = settings
+        self._nodes = dict(nodes)
+        self._use: bytes = cloudpickle.dumps(use)
+        self._skips_missing = skips_missing
+        self._group_bytes = group_bytes
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `use` makes of each group of rows."""
+        from pyspark import cloudpickle  # noqa: PLC0415
+
+        use = cloudpickle.loads(self._use)
+        for batch in batches:
+            for name in pc.unique(batch.column(NODE)).to_pylist():
+                rows = batch.filter(pc.equal(batch.column(NODE), pa.scalar(name)))
+                node = self._nodes.get(name)
+                if node is None:
+                    raise SparkSourceError(f"node {name} is not in the fleet that the options name")
+                for at, count in self._groups(rows):
+                    group = rows.slice(at, count)
+                    yield use(group, self._contents(node, _addresses(group)))
+
+    def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+        first, total = 0, 0
+        for at, size in enumerate(rows.column("size").to_pylist()):
+            if at > first and (total + size > self._group_bytes or at - first >= GROUP_ROWS):
+                yield first, at - first
+                first, total = at, 0
+            total += size
+        if first < rows.num_rows:
+            yield first, rows.num_rows - first
+
+    def _contents(self, node: Node, addresses: Sequence[Address | None]) -> list[bytes | None]:
+        """Contents in order; of an empty one, which has no claim, no bytes."""
+        wanted = [address for address in addresses if address is not None]
+        local = socket_of(self._settings, node)
+        found = iter(self._local(local, wanted) if local is not None else self._remote(node, wanted))
+        contents: list[bytes | None] = []
+        for address in addresses:
+            content = b"" if address is None else next(found)
+            if isinstance(content, str):
+                if not self._skips_missing:
+                    raise SparkSourceError(
+                        f"node {node.name}, resource claim {address and address[0]}: its content is gone ({content}): "
+                        "read at a snapshot, or say skips_missing"
+                    )
+                content = None
+            contents.append(content)
+        return contents
+
+    def _local(self, client: SocketClient, wanted: Sequence[Address]) -> list[bytes | str]:
+        """Through descriptors. What a lost lease spoils is resolved and read again."""
+        contents: list[bytes | str] = []
+        failures = 0
+        while len(contents) < len(wanted):
+            rest = wanted[len(contents) : len(contents) + GROUP_ROWS]
+            try:
+                places = client.resolve_claims([ClaimKey(*address[:4]) for address in rest])
+                cut = [
+                    place if place.slug else place._replace(start=address[4], size=address[5])
+                    for place, address in zip(places, rest, strict=False)
+                ]
+                found = iter(client.read([place for place in cut if not place.slug]))
+            except (LeaseLost, NotReachable):
+                failures += 1
+                if failures >= ATTEMPTS:
+                    raise
+                continue
+            contents += [place.slug or next(found) for place in cut]
+        return contents
+
+    def _remote(self, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+        return RETRIES.run(lambda: self._fetched(node, wanted))
+
+    def _fetched(self, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+        pieces: list[list[bytes]] = [[] for _ in wanted]
+        slugs: dict[int, str] = {}
+        client = flight_of(self._settings, node)
+        for first in range(0, len(wanted), GROUP_ROWS):
+            for batch in client.get_batches(claims=wanted[first : first + GROUP_ROWS]):
+                items, contents = batch.column("item").to_pylist(), batch.column("content").to_pylist()
+                for item, content, slug in zip(items, contents, batch.column("problem").to_pylist(), strict=True):
+                    if slug:
+                        slugs[first + item] = slug
+                    else:
+                        pieces[first + item].append(content)
+        return [slugs.get(at) or (each[0] if len(each) == 1 else b"".join(each)) for at, each in enumerate(pieces)]
+
+
+def _addresses(rows: pa.RecordBatch) -> list[Address | None]:
+    columns = [rows.column(name).to_pylist() for name in ADDRESS]
+    return [None if row[0] is None else row for row in zip(*columns, strict=True)]

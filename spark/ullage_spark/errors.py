@@ -1,0 +1,13 @@
+"""What goes wrong on Spark's side; what a node refuses is `client.Refused`."""
+
+
+class SparkSourceError(Exception):
+    """The options or the data are not what the source takes: the message says what is."""
+
+
+class EventsLost(SparkSourceError):
+    """Retention has removed events that a stream had not read, or the repository is another one than before."""
+
+
+class WriteNotFinished(SparkSourceError):
+    """A write is decided, and some node could not be told: repeat it under the same name, and it is finished."""

@@ -1,0 +1,100 @@
+"""The batch source: each task reads one share of one node's table, in Arrow batches bounded by bytes.
+
+`partitions` plans and takes nothing: Spark calls it once and uses it for every later action. What shall agree is read
+at a snapshot that somebody holds (`snapshots.py`); without one each task sees the moment in which it begins, and a node
+is read by one task, so that at least its own rows agree.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ullage_agent.client import Refused
+from ullage_spark.carried import Carried
+from ullage_spark.errors import SparkSourceError
+from ullage_spark.fleet import RETRIES, Node, discover, flight_of
+from ullage_spark.predicates import Where
+from ullage_spark.settings import Settings
+from ullage_spark.tables import NODE, PARTED, columns_of
+
+PARTS: Final = 4
+"""Tasks a node, where a snapshot lets several read it: an agent's own work is one thread a stream."""
+
+
+class TablePart(Carried, InputPartition):
+    """One share of one node's table: the same few bytes however large the table."""
+
+    def __init__(self, node: Node, part: int, parts: int, snapshot: str | None) -> None:
+        self.node = node
+        self.part = part
+        self.parts = parts
+        self.snapshot = snapshot
+
+
+class TableReader(Carried, DataSourceReader):
+    """See the module's text. It takes no pushed filters: see `predicates.py`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._settings = Settings.of(options)
+        self._schema = schema
+        known = columns_of(self._settings.table)
+        where = Where(self._settings.where)
+        if unknown := sorted({*schema.names, *where.columns} - set(known)):
+            raise SparkSourceError(f"table {self._settings.table} has no column {', '.join(unknown)}")
+
+    def partitions(self) -> list[InputPartition]:
+        settings = self._settings
+        snapshots = settings.snapshots()
+        nodes = discover(settings)
+        if snapshots and (missing := [node.name for node in nodes if node.name not in snapshots]):
+            raise SparkSourceError(f"the snapshot is of other nodes: {', '.join(missing)} are not in it")
+        parts = (settings.parts or (PARTS if snapshots else 1)) if settings.table in PARTED else 1
+        return [TablePart(node, part, parts, snapshots.get(node.name)) for node in nodes for part in range(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, TablePart):  # Spark runs one task even where there is nothing to read
+            return iter(())
+        return self._batches(partition)
+
+    def _batches(self, part: TablePart) -> Iterator[pa.RecordBatch]:
+        settings = self._settings
+        where = Where(settings.where)
+        target = to_arrow_schema(self._schema)
+        wanted = [name for name in columns_of(settings.table) if name in {*target.names, *where.columns} - {NODE}]
+        try:
+            stream = RETRIES.run(
+                lambda: flight_of(settings, part.node).table(
+                    settings.table,
+                    part.snapshot,
+                    wanted or columns_of(settings.table)[1:2],
+                    (part.part, part.parts),
+                )
+            )
+            for batch in stream:
+                named = batch.append_column(NODE, pa.repeat(part.node.name, batch.num_rows))
+                for chosen in where.chosen(named):
+                    yield from bounded(shaped(chosen, target), settings.batch_bytes)
+        except Refused as refusal:
+            raise SparkSourceError(f"node {part.node.name}, table {settings.table}: {refusal}") from refusal
+
+
+def shaped(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Exactly the columns and types that Spark expects: it compares the first batch's, and nothing of the others."""
+    columns = []
+    for field in target:
+        column = batch.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def bounded(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Slices of about so many bytes, none empty: rows of one table are more or less alike."""
+    if not batch.num_rows:
+        return
+    rows = max(1, batch.num_rows * bytes_max // max(1, batch.nbytes))
+    for at in range(0, batch.num_rows, rows):
+        yield batch.slice(at, rows)

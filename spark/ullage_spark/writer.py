@@ -1,0 +1,312 @@
+"""The sink: contents become handles, or FlowFiles of a queue, once, whatever becomes of tasks and the driver.
+
+    driver   write id | begin on each node          | prepare on all | commit on all | told
+    task     attempt id -> stage on one node        |                ^ nothing can fail any more
+                                                                     ^ the first commit decides for all nodes
+
+Each attempt stages under an id of its own (engine/staging.py): a retry, a speculative copy or a worker that died
+unheard leaves nothing, because the commit names the attempts that count. An abort is compare-and-set; what begins or
+ends after the verdict is refused. A driver that dies leaves open writes, which the nodes abort when their time is over,
+or a decided one, which whoever repeats the write under its name (option `write`; a stream does so by itself) finishes.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, MapType, StringType, StructType
+
+from ullage_agent.client import ClientError, NotReachable
+from ullage_agent.client.flight import ATTRIBUTES
+from ullage_spark.carried import Carried
+from ullage_spark.errors import SparkSourceError, WriteNotFinished
+from ullage_spark.fleet import RETRIES, Node, discover, flight_of
+from ullage_spark.settings import Settings
+
+CONTENT, ATTRIBUTE = "content", "attributes"
+NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
+"""Of write ids that are made of names: the same name gives the same write on every node, and in every run."""
+
+PIECE_BYTES: Final = 8 << 20
+"""Of a large content, a row of the stream: it goes on in the next."""
+
+ROWS_MAX: Final = 10_000
+ASKED_MAX: Final = 16
+"""Nodes that the driver asks at a time."""
+
+STAGED: Final = pa.schema(
+    [
+        pa.field(CONTENT, pa.binary(), nullable=False),
+        pa.field(ATTRIBUTE, ATTRIBUTES),
+        pa.field("continues", pa.bool_()),
+    ]
+)
+HERE: Final = "ULLAGE_NODE"
+"""Set in executors' pods from `spec.nodeName`: see docs/spark.md, Locality."""
+
+BATCH_PROPERTY: Final = "streaming.sql.batchId"
+"""Spark's own name, a local property of each task of a stream."""
+
+
+class Stored(Carried, WriterCommitMessage):
+    """What one attempt staged: where, under which id, in how many transactions."""
+
+    def __init__(self, node: str, attempt: str, transactions: int, contents: int) -> None:
+        self.node = node
+        self.attempt = attempt
+        self.transactions = transactions
+        self.contents = contents
+
+
+Decision = dict[str, dict[str, int]]
+"""For each node the attempts that count, and how many transactions each staged."""
+
+T = TypeVar("T")
+
+
+class Attempts(Carried):
+    """What tasks do, for both sinks."""
+
+    def __init__(self, settings: Settings, nodes: Sequence[Node], schema: StructType) -> None:
+        _require_columns(schema)
+        self._settings = settings
+        self._nodes = tuple(nodes)
+        if not self._nodes:
+            raise SparkSourceError("there is no node to write to")
+
+    def stage(self, write: str, rows: Iterator[pa.RecordBatch], *, begins: bool) -> Stored:
+        """All rows of a task, as one attempt; it is staged anew, from its beginning, by whoever retries the task."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        node = self._node_for(partition)
+        client = flight_of(self._settings, node)
+        if begins and begin(self._settings, node, write) == "committed":
+            return Stored(node.name, "", 0, 0)  # an earlier run of the same batch did it
+        attempt = str(uuid.uuid4())
+        counted = Packed(rows, self._settings.stage_bytes)
+        contents = client.stage(write, attempt, counted.batches(), STAGED)
+        return Stored(node.name, attempt, counted.transactions, contents)
+
+    def _node_for(self, partition: int) -> Node:
+        """The node where the executor stands, if its pod says so; else one after the other, so that all get alike."""
+        here = os.environ.get(HERE)
+        local = [node for node in self._nodes if node.name == here]
+        return local[0] if local else self._nodes[partition % len(self._nodes)]
+
+
+class Packed:
+    """Rows on their way into transactions of about so many bytes. `transactions` counts as the node does."""
+
+    def __init__(self, rows: Iterator[pa.RecordBatch], bytes_max: int) -> None:
+        self._rows = rows
+        self._bytes_max = bytes_max
+        self.transactions = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What the stream is made of."""
+        for batch in self._rows:
+            yield from self._packed(batch)
+
+    def _packed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        contents = batch.column(CONTENT)
+        if contents.null_count:
+            raise SparkSourceError(f"column {CONTENT} holds nulls: an empty content is no null")
+        attributes = batch.column(ATTRIBUTE) if ATTRIBUTE in batch.schema.names else None
+        sizes = pc.binary_length(contents).to_pylist()
+        first, total = 0, 0
+        for at, size in enumerate([*sizes, None]):
+            is_over = size is None or total + size > self._bytes_max or at - first >= ROWS_MAX
+            if at > first and is_over:
+                yield self._whole(contents, attributes, first, at - first)
+                first, total = at, 0
+            if size is not None and size > PIECE_BYTES:
+                yield from self._pieces(contents[at].as_buffer(), attributes, at)
+                first, total = at + 1, 0
+            elif size is not None:
+                total += size
+
+    def _whole(self, contents: Any, attributes: Any, first: int, count: int) -> pa.RecordBatch:
+        self.transactions += 1
+        return _batch(contents.slice(first, count), _sliced(attributes, first, count), continues=False)
+
+    def _pieces(self, content: pa.Buffer, attributes: Any, at: int) -> Iterator[pa.RecordBatch]:
+        self.transactions += 1
+        for start in range(0, content.size, PIECE_BYTES):
+            piece = pa.array([content.slice(start, min(PIECE_BYTES, content.size - start)).to_pybytes()], pa.binary())
+            yield _batch(piece, _sliced(attributes, at, 1), continues=start + PIECE_BYTES < content.size)
+
+
+class ContentWriter(Carried, DataSourceArrowWriter):
+    """`df.write.format("ullage")`. See the module's text."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise SparkSourceError("contents are never overwritten: write with mode('append')")
+        self._settings = Settings.of(options)
+        self._nodes = discover(self._settings)
+        self._attempts = Attempts(self._settings, self._nodes, schema)
+        name = self._settings.write
+        self._write = str(uuid.uuid5(NAMESPACE, name) if name else uuid.uuid4())
+        self._is_done = bool(name) and finish(self._settings, self._nodes, self._write)
+        if not self._is_done:
+            for node in self._nodes:
+                begin(self._settings, node, self._write)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if self._is_done:
+            return Stored("", "", 0, 0)
+        return self._attempts.stage(self._write, iterator, begins=False)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if not self._is_done:
+            commit(self._settings, self._nodes, self._write, _decided(self._nodes, messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if not self._is_done:
+            abort(self._settings, self._nodes, self._write)
+
+
+class ContentStreamWriter(Carried, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("ullage")`: each batch once, by the application's name and the batch's number."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._settings = Settings.of(options)
+        if not self._settings.application:
+            raise SparkSourceError("option application names the stream: with its checkpoint it makes batches unique")
+        self._nodes = discover(self._settings)
+        self._attempts = Attempts(self._settings, self._nodes, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
+        if batch is None:
+            raise SparkSourceError(f"Spark did not say which batch this is ({BATCH_PROPERTY})")
+        return self._attempts.stage(self._write_of(int(batch)), iterator, begins=True)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        write = self._write_of(batchId)
+        if not finish(self._settings, self._nodes, write):
+            commit(self._settings, self._nodes, write, _decided(self._nodes, messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        abort(self._settings, self._nodes, self._write_of(batchId))
+
+    def _write_of(self, batch: int) -> str:
+        return str(uuid.uuid5(NAMESPACE, f"{self._settings.application}\0{batch}"))
+
+
+def begin(settings: Settings, node: Node, write: str) -> str:
+    """Open the write on a node, or find it as it is; its state."""
+    client = flight_of(settings, node)
+    found = RETRIES.run(
+        lambda: client.write(
+            "begin", write, queue=settings.queue, ttl_millis=settings.ttl_millis, lasts_millis=settings.lasts_millis
+        )
+    )
+    return found.state
+
+
+def commit(settings: Settings, nodes: Sequence[Node], write: str, decision: Decision) -> None:
+    """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
+
+    def prepare(node: Node) -> None:
+        begin(settings, node, write)  # a stream's write began only where a task was
+        attempts = decision[node.name]
+        RETRIES.run(lambda: flight_of(settings, node).write("prepare", write, attempts=attempts))
+
+    _everywhere(prepare, nodes)
+    _carry_out(settings, nodes, write, decision)
+
+
+def finish(settings: Settings, nodes: Sequence[Node], write: str) -> bool:
+    """Whether the write is decided, by an earlier run perhaps; what is left of it is carried out then."""
+    found = _everywhere(lambda node: RETRIES.run(lambda: flight_of(settings, node).write("find", write)), nodes)
+    decided = [each.decision for each in found if each.state == "committed"]
+    if decided:
+        _carry_out(settings, nodes, write, json.loads(decided[0]))
+    return bool(decided)
+
+
+def abort(settings: Settings, nodes: Sequence[Node], write: str) -> None:
+    """Nothing of it appears, unless some node has committed: then it is carried out, since nothing undoes that.
+
+    Spark calls this also when `commit` failed. While a node cannot be asked nothing is done: what is open ends alone.
+    """
+    try:
+        if finish(settings, nodes, write):
+            return
+    except NotReachable:
+        return
+    _everywhere(lambda node: RETRIES.run(lambda: flight_of(settings, node).write("abort", write)), nodes)
+
+
+def _carry_out(settings: Settings, nodes: Sequence[Node], write: str, decision: Decision) -> None:
+    """Commit on one node after the other: the first has decided."""
+    known = {node.name: node for node in nodes}
+    text = json.dumps(decision, separators=(",", ":"), sort_keys=True)
+    left: list[tuple[str, Exception]] = []
+    for name, attempts in sorted(decision.items()):
+        if name not in known:
+            left.append((name, SparkSourceError("it is not in the fleet any more")))
+            continue
+        client = flight_of(settings, known[name])
+        wish = {"attempts": attempts, "decision": text}
+        try:
+            RETRIES.run(lambda client=client, wish=wish: client.write("commit", write, **wish))  # type: ignore[misc]
+        except ClientError as error:
+            left.append((name, error))
+            if len(left) == len(decision):
+                raise  # nobody has decided: an abort may still undo it all
+    if left:
+        name, reason = left[0]
+        raise WriteNotFinished(
+            f"write {write} is decided, and {len(left)} of its nodes could not be told, {name} first: repeat the write "
+            "under its name"
+        ) from reason
+
+
+def _everywhere(work: Callable[[Node], T], nodes: Sequence[Node]) -> list[T]:
+    """Ask nodes side by side; what one raises is raised once all have answered."""
+    with ThreadPoolExecutor(min(ASKED_MAX, max(1, len(nodes)))) as pool:
+        return list(pool.map(work, nodes))
+
+
+def _decided(nodes: Sequence[Node], messages: Sequence[WriterCommitMessage | None]) -> Decision:
+    decision: Decision = {node.name: {} for node in nodes}
+    for message in messages:
+        if isinstance(message, Stored) and message.transactions:
+            decision[message.node][message.attempt] = message.transactions
+    return decision
+
+
+def _require_columns(schema: StructType) -> None:
+    """SparkSourceError for columns that cannot be stored: none is left out in silence."""
+    fields = {field.name: field.dataType for field in schema}
+    if not isinstance(fields.get(CONTENT), BinaryType):
+        raise SparkSourceError(f"a write has a column {CONTENT} of binary, and may have {ATTRIBUTE}")
+    texts = MapType(StringType(), StringType())
+    given = fields.get(ATTRIBUTE)
+    if given is not None and not (
+        isinstance(given, MapType) and (given.keyType, given.valueType) == (texts.keyType, texts.valueType)
+    ):
+        raise SparkSourceError(f"column {ATTRIBUTE} is a map of string to string, not {given.simpleString()}")
+    if unknown := fields.keys() - {CONTENT, ATTRIBUTE}:
+        raise SparkSourceError(f"columns {', '.join(sorted(unknown))} cannot be stored: put them into {ATTRIBUTE}")
+
+
+def _batch(contents: Any, attributes: Any, *, continues: bool) -> pa.RecordBatch:
+    count = len(contents)
+    given = pa.nulls(count, ATTRIBUTES) if attributes is None else attributes.cast(ATTRIBUTES)
+    columns = [contents.cast(pa.binary()), given, pa.repeat(continues, count)]
+    return pa.RecordBatch.from_arrays(columns, schema=STAGED)
+
+
+def _sliced(attributes: Any, first: int, count: int) -> Any:
+    return None if attributes is None else attributes.slice(first, count)

@@ -1,0 +1,67 @@
+"""Several agents on loopback, and what they hold: the truth that Spark's answers are held against."""
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.service.running import Running, document_at
+from ullage_agent.engine.model import STAGED_QUEUE, FlowFile
+from ullage_agent.engine.repository import Repository
+
+
+class Fleet:
+    """Agents by name."""
+
+    def __init__(self, agents: dict[str, Running]) -> None:
+        self.agents = agents
+
+    @property
+    def endpoint(self) -> str:
+        """The option of the same name."""
+        return ",".join(agent.server.urls["flight"] for agent in self.agents.values())
+
+    def repository(self, name: str) -> Repository:
+        return self.agents[name].repository
+
+    def fill(self, seed: int, count: int = 60) -> dict[tuple[str, str], bytes]:
+        """Contents of many sizes in two queues and as handles on each node; by node and uuid."""
+        random_bytes = random.Random(seed).randbytes
+        found: dict[tuple[str, str], bytes] = {}
+        for name, agent in self.agents.items():
+            contents = [random_bytes(size) for size in (0, 1, 300_000, 1_100_000, *range(100, 100 + 7 * count, 7))]
+            for queue in ("in", "out"):
+                with agent.repository.session() as session:
+                    records = session.ingest(queue, contents, {"from": name, "seed": str(seed)})
+                    session.commit()
+                found |= {(name, record.id): content for record, content in zip(records, contents, strict=True)}
+            ids = agent.repository.handles.put_many(contents[:10], {"from": name})
+            found |= {(name, id): content for id, content in zip(ids, contents, strict=False)}
+        return found
+
+    def records(self) -> dict[tuple[str, str], FlowFile]:
+        """Everything that anybody sees, resident ones, by node and uuid."""
+        return {
+            (name, record.id): record
+            for name, agent in self.agents.items()
+            for record in agent.repository.ledger.flow_files()
+            if record.queue != STAGED_QUEUE
+        }
+
+    def hidden(self) -> int:
+        """What is staged."""
+        everything = (r for agent in self.agents.values() for r in agent.repository.ledger.flow_files())
+        return sum(record.queue == STAGED_QUEUE for record in everything)
+
+
+@contextmanager
+def fleet_at(path: Path, *names: str, **sections: Any) -> Iterator[Fleet]:
+    """Agents in threads of this process, each with HTTP, Flight and a Unix socket."""
+    with ExitStack() as stack:
+        agents = {}
+        for name in names:
+            service = {"flight_port": 0, "socket_path": str(path / f"{name}.sock")}
+            document = document_at(path / name, service=service, **sections)
+            agents[name] = stack.enter_context(Running(document, node=name))
+        yield Fleet(agents)

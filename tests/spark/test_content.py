@@ -1,0 +1,152 @@
+"""Content opened in the task: the right bytes over every path, whatever happens to the files meanwhile."""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from ullage_spark import SparkSourceError, snapshot, with_content
+from ullage_spark.fleet import discover, socket_of
+from ullage_spark.settings import Settings
+
+from tests.spark.fleet import Fleet
+
+SCHEMA = "node string, uuid string, digest string"
+
+
+def digests(rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatch:
+    """What a test, like any program, makes of contents."""
+    found = [None if content is None else hashlib.sha256(content).hexdigest() for content in contents]
+    columns = [rows.column("node"), rows.column("uuid"), pa.array(found, pa.string())]
+    return pa.RecordBatch.from_arrays(columns, names=["node", "uuid", "digest"])
+
+
+def collected(df: DataFrame) -> dict[tuple[str, str], str | None]:
+    return {(row.node, row.uuid): row.digest for row in df.collect()}
+
+
+def expected(contents: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], str | None]:
+    return {key: hashlib.sha256(content).hexdigest() for key, content in contents.items()}
+
+
+@pytest.mark.parametrize("path", ["descriptors", "flight"])
+def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, path: str) -> None:
+    """Of queues and handles, of all sizes; through descriptors where the socket is, over Flight where it is not."""
+    contents = fleet.fill(5, 40)
+    options = {"endpoint": fleet.endpoint, **({} if path == "descriptors" else {"socket": "/nowhere"})}
+    local = [socket_of(Settings.of(options), node) is not None for node in discover(Settings.of(options))]
+    assert local == [path == "descriptors"] * 2
+
+    with snapshot(spark, **options) as held:
+        found = collected(with_content(held.table("flowfiles"), digests, SCHEMA, group_bytes=500_000, **options))
+
+    assert found == expected(contents)
+
+
+def test_slices_are_read_as_slices(spark: SparkSession, fleet: Fleet) -> None:
+    """A split shares its parent's claim: each part is its own bytes."""
+    whole = bytes(range(256)) * 4_000
+    with fleet.repository("a").session() as session:
+        parent = session.write(session.create(), whole)
+        parts = session.split(parent, [1, 700_000, 1_000, 322_999])
+        session.remove(parent)
+        session.transfer_many(parts, "parts")
+        session.commit()
+
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        found = collected(with_content(held.table("flowfiles"), digests, SCHEMA, endpoint=fleet.endpoint))
+
+    bounds = [0, 1, 700_001, 701_001, 1_024_000]
+    wanted = {
+        ("a", part.id): hashlib.sha256(whole[start:end]).hexdigest()
+        for part, start, end in zip(parts, bounds, bounds[1:], strict=False)
+    }
+    assert found == wanted
+
+
+def drop_and_reclaim(fleet: Fleet) -> None:
+    for agent in fleet.agents.values():
+        for queue in ("in", "out"):
+            agent.repository.queues.drop(agent.repository.queue(queue))
+        agent.repository.reclamation.execute(agent.repository.reclamation.plan_truncation(eager=True))
+        agent.repository.reclamation.clean()
+        agent.repository.reclamation.compactor.execute(agent.repository.reclamation.compactor.plan(policy="CompactAll"))
+
+
+def rewrite(fleet: Fleet) -> None:
+    for agent in fleet.agents.values():
+        agent.repository.queues.drop(agent.repository.queue("out"))
+        agent.repository.reclamation.compactor.execute(agent.repository.reclamation.compactor.plan(policy="CompactAll"))
+
+
+def revoke(fleet: Fleet) -> None:
+    for agent in fleet.agents.values():
+        for lease in agent.repository.leases.all():
+            if lease.resources:  # those of connections, not the snapshot's own
+                agent.repository.leases.revoke(lease.id)
+
+
+@pytest.mark.parametrize("disturb", [drop_and_reclaim, rewrite, revoke])
+def test_what_happens_to_the_files_meanwhile_changes_no_byte(
+    spark: SparkSession, fleet: Fleet, disturb: Callable[[Fleet], None]
+) -> None:
+    """Deleted, truncated, rewritten, its leases revoked again and again: a snapshot's content is read as it was."""
+    contents = fleet.fill(6, 40)
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.is_set():
+            disturb(fleet)
+            over.wait(0.05)
+
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        try:
+            df = held.table("flowfiles", parts=4)
+            found = collected(with_content(df, digests, SCHEMA, group_bytes=300_000, endpoint=fleet.endpoint))
+        finally:
+            over.set()
+            thread.join()
+
+    assert found == expected(contents)
+
+
+def test_content_that_is_gone_is_told_and_never_guessed(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
+    """Without a snapshot rows may outlive their content: the task fails, or says None."""
+    fleet.fill(7, 5)
+    rows = spark.read.format("ullage").option("endpoint", fleet.endpoint).load().collect()
+    saved = str(tmp_path / "rows")
+    spark.read.format("ullage").option("endpoint", fleet.endpoint).load().filter("queue is not null").write.parquet(
+        saved
+    )
+    drop_and_reclaim(fleet)
+
+    with pytest.raises(PySparkException, match="its content is gone"):
+        collected(with_content(spark.read.parquet(saved), digests, SCHEMA, endpoint=fleet.endpoint))
+    lenient = with_content(spark.read.parquet(saved), digests, SCHEMA, skips_missing=True, endpoint=fleet.endpoint)
+
+    found = collected(lenient)
+    assert len(found) == len([row for row in rows if row.queue is not None])
+    assert {key for key, digest in found.items() if digest is not None} == {
+        (row.node, row.uuid) for row in rows if row.queue is not None and row.size == 0
+    }
+
+
+def test_rows_without_an_address_are_refused(spark: SparkSession, fleet: Fleet) -> None:
+    """Before a task runs."""
+    with pytest.raises(SparkSourceError, match="claim_crc32c"):
+        with_content(spark.range(1), digests, SCHEMA, endpoint=fleet.endpoint)
+
+
+def test_another_nodes_socket_is_not_taken_for_its_own(fleet: Fleet) -> None:
+    """Every node has a socket of the same path: the one that is seen must be the node's."""
+    a, b = discover(Settings.of({"endpoint": fleet.endpoint}))
+    wrong = Settings.of({"endpoint": fleet.endpoint, "socket": b.socket})
+
+    assert socket_of(wrong, a) is None
+    assert socket_of(wrong, b) is not None

@@ -1,0 +1,139 @@
+"""The batch source: every table of every node, as a single-node computation sees it."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from ullage_spark import snapshot
+from ullage_spark.tables import COLUMNS, NODE
+
+from tests.spark.fleet import Fleet
+from ullage_agent.service.flight.schemas import SCHEMAS
+
+DOC = Path(__file__).parents[2] / "docs" / "spark.md"
+
+
+def normal(kind: pa.DataType) -> str:
+    """A type whatever its fields are called: Spark and Arrow disagree on `item` and `element`."""
+    return re.sub(r"(item|element|key|value|entries): ?", "", str(kind)).replace(" not null", "")
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_columns_are_those_of_the_agent(table: str) -> None:
+    """Same names, same order, same types as docs/flight.md."""
+    assert list(COLUMNS[table]) == SCHEMAS[table].names
+    for name, kind in COLUMNS[table].items():
+        assert normal(to_arrow_type(kind)) == normal(SCHEMAS[table].field(name).type), name
+
+
+def test_the_page_lists_every_column() -> None:
+    """docs/spark.md has a row for each table, with Spark's types."""
+    text = DOC.read_text(encoding="utf-8").partition("## Tables")[2].partition("\n## ")[0]
+    for table, columns in COLUMNS.items():
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{table}` |")]
+        assert re.findall(r"`(\w+)` ([\w<>, ]+?)(?:[,;] |  ?\||$)", row.split("|", 2)[2]) == [
+            (name, kind.simpleString().replace(",", ", ")) for name, kind in columns.items()
+        ], table
+
+
+def test_every_table_is_what_the_nodes_hold(spark: SparkSession, fleet: Fleet) -> None:
+    """FlowFiles, claims, totals and queues at one snapshot, read in parts by several tasks, each row once."""
+    contents = fleet.fill(1)
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        fleet.fill(2)
+        flow_files = {(row.node, row.uuid): row for row in held.table("flowfiles").collect()}
+        claims = held.table("claims", parts=3).collect()
+        totals = {(row.node, row.resource_claim): row for row in held.table("resource_claims").collect()}
+        queues = {(row.node, row.queue): row for row in held.table("queues").collect()}
+        events = held.table("provenance").count()
+        leases = held.table("leases").collect()
+        assert held.table("runs").count() == 0
+
+    records = {key: record for key, record in fleet.records().items() if key in contents}
+    assert flow_files.keys() == contents.keys()
+    for key, row in flow_files.items():
+        assert (row.size, row.attributes["from"]) == (len(contents[key]), key[0])
+        assert row.resource_claim == (None if (claim := records[key].claim) is None else claim.resource)
+    assert queues["a", "in"].flowfiles == queues["b", "out"].flowfiles == 64
+    of_a = [len(content) for key, content in contents.items() if key[0] == "a" and flow_files[key].queue == "in"]
+    assert queues["a", "in"].size == sum(of_a)
+    expected = Counter(
+        (key[0], record.claim.resource, record.claim.offset)
+        for key, record in records.items()
+        if record.claim is not None
+    )
+    assert {(row.node, row.resource_claim, row.offset): row.claimants for row in claims} == expected
+    assert sum(row.live_bytes for row in totals.values()) == sum(row.length for row in claims)
+    assert events == len(contents)
+    assert {row.node for row in leases} == {"a", "b"}
+    assert all(agent.repository.leases.all() == [] for agent in fleet.agents.values())
+
+
+def test_columns_and_conditions_are_applied_where_the_rows_are(spark: SparkSession, fleet: Fleet) -> None:
+    """The same rows as Spark's own filter keeps, of the chosen columns in their order."""
+    fleet.fill(3)
+
+    def read(**options: str) -> DataFrame:
+        return spark.read.format("ullage").options(endpoint=fleet.endpoint, **options).load()
+
+    everything = read()
+    chosen = read(columns="size,node,queue", where="queue = 'in' AND size >= 200 and node IN ('a')")
+    handles = read(columns="uuid", where="queue IS NULL")
+
+    assert chosen.columns == ["size", "node", "queue"]
+    wanted = everything.filter("queue = 'in' and size >= 200 and node = 'a'").select("size", "node", "queue")
+    assert sorted(chosen.collect()) == sorted(wanted.collect()) != []
+    assert handles.count() == everything.filter("queue is null").count() == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"table": "nonesuch"}, "there is no table nonesuch"),
+        ({"columns": "uuid,x"}, "has no column x"),
+        ({"table": "content"}, "payload=true"),
+        ({"where": "x = 1"}, "has no column x"),
+        ({"where": "size >"}, "expected a value"),
+        ({"where": "size ; 1"}, "nothing I know"),
+        ({"where": "size = 1 OR size = 2"}, "expected the end, or AND"),
+        ({"pathh": "x"}, "unknown option pathh"),
+        ({"parts": "many"}, "option parts is a number"),
+        ({"snapshot": "x"}, "option snapshot"),
+        ({"endpoint": ""}, "name the fleet"),
+    ],
+)
+def test_what_cannot_be_read_says_why(spark: SparkSession, fleet: Fleet, options: dict[str, str], message: str) -> None:
+    """Before a task runs, in the words of docs/spark.md."""
+    with pytest.raises(PySparkException, match=message):
+        spark.read.format("ullage").options(**{"endpoint": fleet.endpoint, **options}).load().collect()
+
+
+def test_content_as_a_table_comes_in_pieces(spark: SparkSession, fleet: Fleet) -> None:
+    """All bytes of all nodes, in batches that stay small."""
+    contents = fleet.fill(4, 20)
+    rows = (
+        spark.read.format("ullage")
+        .options(endpoint=fleet.endpoint, table="content", payload="true", batchBytes="1000000")
+        .load()
+        .collect()
+    )
+
+    found: dict[tuple[str, str], dict[int, bytes]] = {}
+    for row in rows:
+        found.setdefault((row.node, row.uuid), {})[row.offset] = bytes(row.content)
+    assert {key: b"".join(piece for _, piece in sorted(pieces.items())) for key, pieces in found.items()} == contents
+
+
+def test_an_empty_fleet_has_tables(spark: SparkSession, fleet: Fleet) -> None:
+    """No rows, and the columns that there would be."""
+    for table, columns in COLUMNS.items():
+        options = {"endpoint": fleet.endpoint, "table": table, "payload": "true"}
+        read = spark.read.format("ullage").options(**options).load()
+        assert (read.columns, read.count()) == ([NODE, *columns], 0), table
+    none = spark.read.format("ullage").options(nodes="[]").load()
+    assert none.collect() == []

@@ -1,0 +1,140 @@
+"""Each trap of PySpark's data source interface that gives wrong results in silence has a test here."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+from pyspark_ullage import DefaultSource
+from ullage_spark import snapshot
+from ullage_spark.predicates import Where
+from ullage_spark.reader import TableReader, bounded
+from ullage_spark.tables import COLUMNS
+
+from tests.spark.fleet import Fleet
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_filters_are_not_taken(spark: SparkSession, fleet: Fleet) -> None:
+    """A source that takes them keeps those of the first action for the next: counts after a filter must be whole."""
+    fleet.fill(1, 5)
+    df = spark.read.format("ullage").option("endpoint", fleet.endpoint).load()
+    df.createOrReplaceTempView("everything")
+
+    assert TableReader.pushFilters is DataSourceReader.pushFilters
+    assert df.filter("queue = 'in'").count() == 18
+    assert df.count() == 54
+    assert spark.sql("select count(*) from everything where queue = 'out'").head() == (18,)
+    assert spark.sql("select count(*) from everything").head() == (54,)
+    assert df.union(df.filter("queue = 'in'")).count() == 72
+
+
+def test_planning_holds_nothing(spark: SparkSession, fleet: Fleet) -> None:
+    """Partitions are planned once and read many times: each action sees its own moment, and no lease stays."""
+    df = spark.read.format("ullage").option("endpoint", fleet.endpoint).load()
+    assert df.count() == 0
+    fleet.fill(2, 5)
+
+    assert df.count() == df.count() == 54
+    assert all(agent.repository.leases.all() == [] for agent in fleet.agents.values())
+
+
+def test_nothing_to_read_is_still_a_task(fleet: Fleet) -> None:
+    """Spark replaces an empty list of partitions by one that nobody planned."""
+    options = {"nodes": "[]", "table": "queues"}
+    reader = TableReader(options, DefaultSource(options).schema())
+
+    assert reader.partitions() == []
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_partitions_stay_small(spark: SparkSession, fleet: Fleet) -> None:
+    """A partition says what to read, never what was found."""
+    fleet.fill(3)
+    options = {"endpoint": fleet.endpoint}
+    reader = TableReader(options, DefaultSource(options).schema())
+
+    assert [len(cloudpickle.dumps(part)) < 4_000 for part in reader.partitions()] == [True, True]
+
+
+def test_batches_are_bounded_by_bytes_not_by_rows() -> None:
+    """Ten thousand rows may be a gigabyte."""
+    batch = pa.record_batch({"content": pa.array([b"x" * 100_000] * 300)})
+
+    sizes = [part.num_rows for part in bounded(batch, 1_000_000)]
+
+    assert sum(sizes) == 300
+    assert max(sizes) <= 10
+
+
+def test_conditions_see_nulls_as_sql_does() -> None:
+    """A comparison with null holds for no row; text may contain its own quote."""
+    batch = pa.record_batch({"q": pa.array(["a", None, "it's"]), "n": pa.array([1, -2, None], pa.int64())})
+
+    def rows(text: str) -> list[int]:
+        return [row["n"] for part in Where(text).chosen(batch) for row in part.to_pylist()]
+
+    assert rows("q != 'a'") == [None]
+    assert rows("q = 'it''s'") == [None]
+    assert rows("n < 5 AND q IS NOT NULL") == [1]
+    assert rows("q IS NULL AND n = -2") == [-2]
+    assert rows("n IN (1, -2)") == [1, -2]
+    assert rows("") == [1, -2, None]
+
+
+def test_reads_end_their_snapshot_in_any_case(spark: SparkSession, fleet: Fleet) -> None:
+    """Also when what is done with it fails, and nothing of it is left at the nodes."""
+
+    class Broken(Exception):
+        pass
+
+    def use() -> None:
+        with snapshot(spark, endpoint=fleet.endpoint) as held:
+            held.table("queues").count()
+            raise Broken
+
+    with pytest.raises(Broken):
+        use()
+
+    assert all(agent.repository.leases.all() == [] for agent in fleet.agents.values())
+
+
+@pytest.mark.parametrize("thing", ["source", "reader", "partition"])
+def test_an_executor_without_the_package_says_so(fleet: Fleet, thing: str) -> None:
+    """Not a bare ModuleNotFoundError from the depth of a worker: what is missing, where, and what to do."""
+    options = {"endpoint": fleet.endpoint}
+    source = DefaultSource(options)
+    reader = TableReader(options, source.schema())
+    pickled = cloudpickle.dumps({"source": source, "reader": reader, "partition": reader.partitions()[0]}[thing])
+
+    program = (
+        "import pickle, sys\n"
+        "sys.modules['ullage_agent'] = None\n"
+        "sys.path[:] = [path for path in sys.path if not path.startswith(sys.argv[1])]\n"
+        "sys.path_importer_cache.clear()\n"
+        "pickle.loads(sys.stdin.buffer.read())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(ROOT)], input=pickled, capture_output=True, check=False, cwd="/", env={}
+    )
+
+    assert ran.returncode != 0
+    assert b"the Python package ullage[spark] is not complete on this executor" in ran.stderr
+    assert type(pickle.loads(pickled)).__name__ in ("DefaultSource", "TableReader", "TablePart")
+
+
+def test_looking_up_the_source_imports_little() -> None:
+    """PySpark imports every `pyspark_*` for each query that names a source: ours must not bring Flight with it."""
+    program = "import sys, pyspark_ullage; print(*[m for m in sys.modules if m.startswith(('pyarrow', 'ullage'))])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+
+    assert ran.stdout.split() == []
+    assert isinstance(DefaultSource({"endpoint": "grpc://x:1"}).schema(), StructType)
+    assert DefaultSource({"endpoint": "grpc://x:1", "table": "queues"}).schema().names == ["node", *COLUMNS["queues"]]
