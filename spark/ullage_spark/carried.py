@@ -19,7 +19,6 @@ def opened(pickled: bytes) -> Any:
 
     try:
         import pyspark_ullage  # noqa: F401, PLC0415
-
         import ullage_agent.client.flight  # noqa: F401, PLC0415
         import ullage_spark.reader  # noqa: F401, PLC0415
     except ModuleNotFoundError as error:

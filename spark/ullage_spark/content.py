@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ullage_agent.client import LeaseLost, NotReachable
+from ullage_agent.client import LeaseLost, NotReachable, Refused
 from ullage_agent.client.socket import SocketClient
 from ullage_agent.service.socket.frames import ClaimKey
 from ullage_spark.carried import Carried
@@ -103,7 +103,7 @@ class Opener(Carried):
         """Contents in order; of an empty one, which has no claim, no bytes."""
         wanted = [address for address in addresses if address is not None]
         local = socket_of(self._settings, node)
-        found = iter(self._local(local, wanted) if local is not None else self._remote(node, wanted))
+        found = iter(self._remote(node, wanted) if local is None else self._nearest(local, node, wanted))
         contents: list[bytes | None] = []
         for address in addresses:
             content = b"" if address is None else next(found)
@@ -115,6 +115,21 @@ class Opener(Carried):
                     )
                 content = None
             contents.append(content)
+        return contents
+
+    def _nearest(self, client: SocketClient, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+        """Through descriptors; over Flight what they do not give: too many files at a time, or one in which nothing
+        lives any more, and which only the snapshot's lease keeps.
+        """
+        try:
+            contents = self._local(client, wanted)
+        except Refused as refusal:
+            if refusal.slug != "lease-refused":
+                raise
+            return self._remote(node, wanted)
+        left = [at for at, content in enumerate(contents) if isinstance(content, str)]
+        for at, content in zip(left, self._remote(node, [wanted[at] for at in left]) if left else (), strict=True):
+            contents[at] = content
         return contents
 
     def _local(self, client: SocketClient, wanted: Sequence[Address]) -> list[bytes | str]:

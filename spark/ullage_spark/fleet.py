@@ -25,6 +25,9 @@ T = TypeVar("T")
 KUBERNETES: Final = "kubernetes:"
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 API: Final = "https://kubernetes.default.svc"
+HTTP_PORT: Final = 8480
+"""The default of spec.service.httpPort."""
+
 CLIENTS_MAX: Final = 64
 """Connections that a worker keeps: as many nodes as one task ever talks to in turn, and then some."""
 
@@ -152,9 +155,23 @@ def addresses_of(slices: Iterable[dict[str, Any]]) -> list[Node]:
         port = next((port["port"] for port in each.get("ports") or () if port.get("name") == "flight"), None)
         if port is None:
             raise SparkSourceError(f"service {service} has no port flight: spec.service.flightPort is not set")
+        http = next((port["port"] for port in each.get("ports") or () if port.get("name") == "http"), HTTP_PORT)
         found += [
-            Node(name=endpoint["nodeName"], flight=f"grpc+tls://{endpoint['hostname']}.{service}:{port}")
+            Node(
+                name=endpoint["nodeName"],
+                flight=f"grpc+tls://{endpoint['hostname']}.{service}:{port}",
+                url=f"https://{endpoint['hostname']}.{service}:{http}",
+            )
             for endpoint in each.get("endpoints") or ()
             if endpoint.get("conditions", {}).get("ready")
         ]
     return found
+
+
+def http_url_of(node: Node) -> str:
+    """Where the node answers over HTTP: as it was said, or at the usual port of the same host."""
+    if node.url:
+        return node.url
+    scheme, _, rest = node.flight.partition("://")
+    host = rest.rpartition(":")[0]
+    return f"{'https' if 'tls' in scheme else 'http'}://{host}:{HTTP_PORT}"

@@ -165,7 +165,7 @@ class ContentWriter(Carried, DataSourceArrowWriter):
         return self._attempts.stage(self._write, iterator, begins=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if not self._is_done:
+        if not self._is_done and not finish(self._settings, self._nodes, self._write):
             commit(self._settings, self._nodes, self._write, _decided(self._nodes, messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

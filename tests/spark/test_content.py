@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.fleet import Fleet
 from ullage_spark import SparkSourceError, snapshot, with_content
 from ullage_spark.fleet import discover, socket_of
 from ullage_spark.settings import Settings
-
-from tests.spark.fleet import Fleet
 
 SCHEMA = "node string, uuid string, digest string"
 
@@ -118,7 +118,7 @@ def test_what_happens_to_the_files_meanwhile_changes_no_byte(
 
 def test_content_that_is_gone_is_told_and_never_guessed(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     """Without a snapshot rows may outlive their content: the task fails, or says None."""
-    fleet.fill(7, 5)
+    contents = fleet.fill(7, 5)
     rows = spark.read.format("ullage").option("endpoint", fleet.endpoint).load().collect()
     saved = str(tmp_path / "rows")
     spark.read.format("ullage").option("endpoint", fleet.endpoint).load().filter("queue is not null").write.parquet(
@@ -132,9 +132,9 @@ def test_content_that_is_gone_is_told_and_never_guessed(spark: SparkSession, fle
 
     found = collected(lenient)
     assert len(found) == len([row for row in rows if row.queue is not None])
-    assert {key for key, digest in found.items() if digest is not None} == {
-        (row.node, row.uuid) for row in rows if row.queue is not None and row.size == 0
-    }
+    right = expected(contents)
+    assert all(digest in (None, right[key]) for key, digest in found.items())
+    assert list(found.values()).count(None) > len(found) / 2
 
 
 def test_rows_without_an_address_are_refused(spark: SparkSession, fleet: Fleet) -> None:

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
 from pyspark_ullage import DefaultSource
+from tests.spark.fleet import Fleet
+from tests.support import drain
+from ullage_agent.client import NotReachable
 from ullage_spark import SparkSourceError, writer
 from ullage_spark.fleet import discover
 from ullage_spark.settings import Settings
 from ullage_spark.writer import NAMESPACE, Packed, Stored, finish
-
-from tests.spark.fleet import Fleet
-from tests.support import drain
-from ullage_agent.client import NotReachable
 
 SCHEMA = "content binary, attributes map<string,string>"
 CONTENTS = [random.Random(7).randbytes(size) for size in (0, 1, 5_000, 300_000, *range(10, 400))]

@@ -9,11 +9,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
-from ullage_spark import snapshot
-from ullage_spark.tables import COLUMNS, NODE
 
 from tests.spark.fleet import Fleet
 from ullage_agent.service.flight.schemas import SCHEMAS
+from ullage_spark import snapshot
+from ullage_spark.tables import COLUMNS, NODE
 
 DOC = Path(__file__).parents[2] / "docs" / "spark.md"
 

@@ -11,13 +11,13 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
+
 from pyspark_ullage import DefaultSource
+from tests.spark.fleet import Fleet
 from ullage_spark import snapshot
 from ullage_spark.predicates import Where
 from ullage_spark.reader import TableReader, bounded
 from ullage_spark.tables import COLUMNS
-
-from tests.spark.fleet import Fleet
 
 ROOT = Path(__file__).parents[2]
 

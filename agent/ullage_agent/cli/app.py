@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ullage_agent import __version__
-from ullage_agent.cli import agent, backup, demo, get, listing, provenance, put, reclaim, serve, upkeep, windows
+from ullage_agent.cli import agent, backup, demo, get, listing, provenance, put, reclaim, serve, spark, upkeep, windows
 from ullage_agent.cli.exits import Commands, ExitCode
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ app.command(rich_help_panel=SPACE)(reclaim.reclaim)
 app.command(rich_help_panel=SPACE)(upkeep.truncate)
 app.command(rich_help_panel=SPACE)(upkeep.clean)
 app.command(rich_help_panel=SPACE)(windows.windows)
+app.add_typer(spark.app, name="spark", rich_help_panel=OTHER)
 app.add_typer(provenance.app, name="provenance", rich_help_panel=OTHER)
 app.command(rich_help_panel=SERVICE)(serve.serve)
 app.command(rich_help_panel=SERVICE)(agent.agent)

@@ -213,12 +213,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunWish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that is asked for. `bytes_per_second` None: as the node's settings say; `override` ignores the windows."""
+    """A run that is asked for. `bytes_per_second` None: as the node's settings say; `override` ignores the windows.
+    `resources`: only these resource claims, each with the generation for which it was planned.
+    """
 
     policy: str | None = None
     bytes_per_second: int | None = None
     respects_guards: bool = False
     override: bool = False
+    resources: list[tuple[int, int]] | None = None
 
 
 class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True):

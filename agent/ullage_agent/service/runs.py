@@ -29,13 +29,16 @@ OVERRIDE: Final = "the windows were overridden"
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is to do. `bytes_per_second` None: as the settings say; 0: no limit."""
+    """What a run is to do. `bytes_per_second` None: as the settings say; 0: no limit. `resources`, if any: only these
+    resource claims, each with the generation for which somebody has planned it.
+    """
 
     policy: str | None = None
     operations: tuple[MaintenanceOperation, ...] = tuple(MaintenanceOperation)
     bytes_per_second: int | None = None
     keeps_guards: bool = False
     overrides_windows: bool = False
+    resources: frozenset[tuple[int, int]] | None = None
 
 
 class Run:
@@ -145,7 +148,8 @@ class Runs:
     def _carry_out(self, run: Run, ticket: Ticket) -> None:
         compactor = self._host.repository.reclamation.compactor
         try:
-            run.plan = compactor.plan(policy=run.wish.policy, keeps_guards=run.wish.keeps_guards)
+            made = compactor.plan(policy=run.wish.policy, keeps_guards=run.wish.keeps_guards)
+            run.plan = _only(made, run.wish.resources)
 
             def progress(steps: int, freed_bytes: int) -> None:
                 run.steps_done, run.freed_bytes = steps, freed_bytes
@@ -159,3 +163,13 @@ class Runs:
             outcome = "failed" if run.error else "stopped" if run.stop.is_set() else "done"
             self._metrics.count("runs_total", outcome)
             run.ended_millis = self._host.clock.now_millis()
+
+
+def _only(plan: Plan, resources: frozenset[tuple[int, int]] | None) -> Plan:
+    """The steps that were planned elsewhere, unless what they are about has changed since then."""
+    if resources is None:
+        return plan
+    steps = tuple(step for step in plan.steps if (step.resource, step.generation) in resources)
+    left = len(resources) - len(steps)
+    notes = (f"{left} of {len(resources)} chosen resource claims have changed, or there is nothing to gain any more",)
+    return plan._replace(steps=steps, deferred=(), notes=(*plan.notes, *(notes if left else ())))

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from ullage_agent.engine.content.checksum import BLOCK_BYTES
 from ullage_agent.engine.errors import ClaimGone, UllageError
+from ullage_agent.engine.flowfile.placement import pin_bytes
 from ullage_agent.engine.handles import parse_handle
 from ullage_agent.engine.model import ContentClaim, FlowFile
 from ullage_agent.engine.repository import Repository
@@ -129,10 +130,22 @@ def _groups(items: Iterator[Wanted]) -> Iterator[list[Wanted]]:
         yield group
 
 
+def _pin(repository: Repository, claims: Sequence[ContentClaim]) -> None:
+    """Keep them readable. An address may be of content that is dead, and there as long as somebody's lease lasts."""
+    pinned: list[ContentClaim] = []
+    try:
+        for claim in claims:
+            pin_bytes(repository.ledger, claim)
+            pinned.append(claim)
+    except ClaimGone:
+        repository.ledger.unpin(pinned)
+        raise
+
+
 def _read(repository: Repository, group: Sequence[Wanted]) -> Iterator[tuple[int, int, bytes | None, str | None]]:
     claims = [item.claim for item in group if item.claim is not None]
     try:
-        repository.ledger.pin(claims)
+        _pin(repository, claims)
     except ClaimGone as error:
         if len(group) == 1:
             yield group[0].item, 0, None, problem_of(error).slug

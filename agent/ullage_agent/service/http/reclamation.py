@@ -123,7 +123,9 @@ class PlanShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run. `override` ignores the windows, needs the verb reclaim as every run does, and is written down."""
+    """A run. `override` ignores the windows, needs the verb reclaim as every run does, and is written down.
+    `resources`: only these resource claims, as long as they have the generation that stands beside them.
+    """
 
     policy: Annotated[str, Meta(max_length=255)] | None = None
     operations: Annotated[list[MaintenanceOperation], Meta(min_length=1, max_length=4)] = msgspec.field(
@@ -132,6 +134,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bytes_per_second: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
     respects_guards: bool = False
     override: bool = False
+    resources: Annotated[list[tuple[int, int]], Meta(max_length=100_000)] | None = None
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +252,7 @@ async def begin(request: Request[Any, Any, Any], data: JSONBody[Begin]) -> RunSh
         bytes_per_second=data.bytes_per_second,
         keeps_guards=data.respects_guards,
         overrides_windows=data.override,
+        resources=None if data.resources is None else frozenset(data.resources),
     )
     return run_of(await served.call(served.runs.begin, principal_of(request).name, wish, key_of(request)))
 

@@ -1,0 +1,238 @@
+"""The jobs, each held against a computation over one node's own records."""
+
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from tests.spark.fleet import Fleet
+from ullage_agent.cli.app import app
+from ullage_agent.engine.provenance.query import Query
+from ullage_spark import snapshot
+from ullage_spark.archive import RESTORED_FROM, exported, restorable
+from ullage_spark.fleet import discover
+from ullage_spark.lineage import lineage
+from ullage_spark.plan import Budget, carry_out, reclamation_plan
+from ullage_spark.report import HANDLES, NOBODY, fragmentation
+from ullage_spark.rollup import rollup
+from ullage_spark.settings import Settings
+
+MB = 1 << 20
+
+
+def options_of(fleet: Fleet) -> dict[str, str]:
+    """Nodes with their HTTP addresses: on loopback they are not at the usual port."""
+    nodes = [
+        {"name": name, "flight": agent.server.urls["flight"], "url": agent.url} for name, agent in fleet.agents.items()
+    ]
+    return {"nodes": json.dumps(nodes)}
+
+
+def scatter(fleet: Fleet, seed: int = 1) -> None:
+    """Files of which much is dead: survivors beside large contents that went, and files in which nothing lives."""
+    random_bytes = random.Random(seed).randbytes
+    for agent in fleet.agents.values():
+        repository = agent.repository
+        for _ in range(5):
+            with repository.session() as session:
+                records = [session.write(session.create(), random_bytes(size)) for size in (20_000, 1_000, MB, 9_000)]
+                for record, queue in zip(records, ("kept", "other", "gone", "kept"), strict=True):
+                    session.transfer(record, queue)
+                session.commit()
+            with repository.session() as session:
+                session.ingest("free", [random_bytes(MB)])
+                session.commit()
+        repository.handles.put_many([random_bytes(5_000)] * 3)
+        with repository.session() as session:
+            (record,) = session.get_many("other", 1)
+            session.transfer_many([record, session.clone(record), session.clone(record)], "clones")
+            session.commit()
+        for queue in ("gone", "free"):
+            repository.queues.drop(repository.queue(queue))
+
+
+def dead_bytes(fleet: Fleet) -> dict[str, int]:
+    """What the nodes' own survey says."""
+    found = {}
+    for name, agent in fleet.agents.items():
+        survey = agent.repository.reclamation.survey()
+        found[name] = sum(figures.dead_bytes for figures in survey.resources if not figures.archived_millis)
+    return found
+
+
+def test_the_report_shares_out_what_is_dead(spark: SparkSession, fleet: Fleet) -> None:
+    """Every dead byte is somebody's or nobody's; live bytes are those of the queues, clones sharing one claim."""
+    scatter(fleet)
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        now = max(agent.repository.clock.now_millis() for agent in fleet.agents.values())
+        rows = fragmentation(held.table("resource_claims"), held.table("flowfiles"), now).collect()
+
+    pinned: dict[str, int] = defaultdict(int)
+    live: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        pinned[row.node] += row.pinned_bytes
+        live[row.node, row.queue] += row.live_bytes
+    for name, dead in dead_bytes(fleet).items():
+        assert abs(pinned[name] - dead) <= len(rows)
+    assert live["a", "kept"] == 5 * 29_000
+    assert (live["a", "clones"], live["a", "other"], live["b", HANDLES]) == (1_000, 4_000, 15_000)
+    assert {row.queue for row in rows} == {"kept", "other", "clones", HANDLES, NOBODY}
+    assert {row.age for row in rows} == {"under an hour", ""}
+    assert [row.pinned_bytes for row in rows] == sorted((row.pinned_bytes for row in rows), reverse=True)
+
+
+def test_a_plan_keeps_its_budget_and_takes_the_best_first(spark: SparkSession, fleet: Fleet) -> None:
+    """On each disk: what copies nothing, then what frees most for each byte copied, as far as the budget goes."""
+    scatter(fleet)
+    for agent in fleet.agents.values():
+        agent.repository.content.retire_idle()
+        agent.repository._commit_seals()
+    with snapshot(spark, endpoint=fleet.endpoint, holds=False) as held:
+        resources = held.table("resource_claims").cache()
+        everything = reclamation_plan(resources).collect()
+        tight = reclamation_plan(resources, Budget(copied_bytes=35_000)).collect()
+        few = reclamation_plan(resources, Budget(resource_claims=2)).collect()
+        resources.unpersist()
+
+    for name, agent in fleet.agents.items():
+        mine = sorted((row for row in everything if row.node == name), key=lambda row: row.place)
+        entries = {entry.claim.index: entry for entry in agent.repository.ledger.entries()}
+        assert mine
+        for row in mine:
+            entry = entries[row.resource_claim]
+            assert row.generation == entry.claim.generation
+            assert row.frees_bytes <= entry.claim.length - entry.live_bytes
+            assert row.copies_bytes == (entry.live_bytes if row.action == "rewrite" else 0)
+        assert [row.copies_bytes > 0 for row in mine] == sorted(row.copies_bytes > 0 for row in mine)
+        assert sum(row.copies_bytes for row in tight if row.node == name) <= 35_000
+        assert len([row for row in few if row.node == name]) == 2
+    assert 0 < len(tight) < len(everything)
+
+
+def test_agents_carry_a_plan_out_and_leave_what_has_changed(spark: SparkSession, fleet: Fleet) -> None:
+    """What was planned is given back, contents stay as they are, and a resource claim of another generation is left."""
+    scatter(fleet)
+    options = options_of(fleet)
+    for agent in fleet.agents.values():
+        agent.repository.content.retire_idle()
+        agent.repository._commit_seals()
+    before = dead_bytes(fleet)
+    with snapshot(spark, holds=False, **options) as held:
+        made = reclamation_plan(held.table("resource_claims")).cache()
+        stale = made.withColumn("generation", made.generation + 1)
+        ignored = carry_out(stale, override=True, **options)
+        assert [run.run.freed_bytes for run in ignored] == [0, 0]
+        runs = carry_out(made, override=True, **options)
+        planned = {row.node: row["sum(frees_bytes)"] for row in made.groupBy("node").sum("frees_bytes").collect()}
+        made.unpersist()
+
+    after = dead_bytes(fleet)
+    assert [(run.node, run.run.problem) for run in runs] == [("a", None), ("b", None)]
+    for name in fleet.agents:
+        assert before[name] - after[name] >= 0.9 * planned[name]
+        assert fleet.repository(name).check(deep=True).problems == ()
+
+
+def test_lineage_is_that_of_the_node(spark: SparkSession, fleet: Fleet) -> None:
+    """Up and down from anywhere in a tree of splits and merges; a bound is told."""
+    repository = fleet.repository("a")
+    with repository.session() as session:
+        root = session.write(session.create(), b"abcdef")
+        parts = session.split(root, [2, 2, 2])
+        merged = session.merge(parts[:2])
+        session.transfer_many([root, *parts, merged], "in")
+        session.commit()
+    fleet.fill(3, 5)
+
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        events = held.table("provenance")
+        for start in (root, parts[1], merged):
+            found = lineage(events, start.id)
+            expected = repository.history.lineage(start.id)
+            up_and_down = {event.flow_file for event in expected.events}
+            assert found.flow_files <= up_and_down | {start.id}
+            assert found.is_whole
+        whole = lineage(events, root.id)
+        assert whole.flow_files == {root.id, merged.id, *(part.id for part in parts)}
+        assert lineage(events, parts[2].id).flow_files == {root.id, parts[2].id}
+        assert lineage(events, merged.id).flow_files == {root.id, merged.id, parts[0].id, parts[1].id}
+        assert not lineage(events, root.id, depth=1).is_whole
+        assert len(lineage(events, root.id, flow_files_max=2).flow_files) == 3
+        assert {row.uuid for row in whole.events.collect()} == whole.flow_files
+
+
+def test_history_in_figures_adds_up(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
+    """As many events and bytes as the nodes have, and it can be kept as Parquet."""
+    fleet.fill(4, 10)
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        rollup(held.table("provenance")).write.partitionBy("day").parquet(str(tmp_path / "rolled"))
+
+    rows = spark.read.parquet(str(tmp_path / "rolled")).collect()
+    for name in fleet.agents:
+        events = fleet.repository(name).history.query(Query(limit=10_000)).events
+        mine = [row for row in rows if row.node == name]
+        assert sum(row.events for row in mine) == len(events)
+        assert sum(row.bytes for row in mine) == sum(event.size for event in events)
+        assert max(row.last_sequence for row in mine) == events[-1].sequence
+
+
+def test_an_export_is_restored_byte_for_byte(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
+    """Contents and attributes come back in another queue, and say which FlowFiles they were."""
+    contents = fleet.fill(5, 10)
+    where = {"where": "queue IS NOT NULL"}
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        exported(held.table("flowfiles", **where), endpoint=fleet.endpoint).write.parquet(str(tmp_path / "out"))
+    before = set(fleet.records())
+    writer = restorable(spark.read.parquet(str(tmp_path / "out"))).write.format("ullage").mode("append")
+    writer.options(endpoint=fleet.endpoint, queue="restored").save()
+
+    restored = {key: record for key, record in fleet.records().items() if key not in before}
+    origins = {}
+    for (name, _), record in restored.items():
+        attributes = record.attribute_map()
+        uuid, _, node = attributes[RESTORED_FROM].partition("@")
+        assert attributes["from"] == node
+        content = (
+            b"" if record.claim is None else fleet.repository(name).reader.read(record.claim, 0, record.size, None)
+        )
+        origins[node, uuid] = content
+    assert origins == {key: content for key, content in contents.items() if key in origins}
+    assert len(origins) == 2 * 2 * 14
+
+
+def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
+    """JSON for programs, Parquet for more, and a plain word where nothing can be asked."""
+    scatter(fleet)
+    run = CliRunner().invoke
+
+    report = run(app, ["spark", "report", "-e", fleet.endpoint, "--json"])
+    shown = run(app, ["spark", "report", "-e", fleet.endpoint])
+    plan = run(app, ["spark", "plan", "-e", fleet.endpoint, "-o", str(tmp_path / "plan")])
+    nothing = run(app, ["spark", "report"], env={"ULLAGE_ENDPOINT": ""})
+
+    assert {row["queue"] for row in json.loads(report.stdout)} >= {"kept", NOBODY}
+    assert "pinned_bytes" in shown.stdout
+    assert plan.exit_code == 0, plan.output
+    assert spark.read.parquet(str(tmp_path / "plan")).columns[:4] == [
+        "node",
+        "container",
+        "resource_claim",
+        "generation",
+    ]
+    assert nothing.exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["nodes", "endpoint"])
+def test_nodes_are_known_by_their_own_names(fleet: Fleet, option: str) -> None:
+    """Whichever way they were found."""
+    given = options_of(fleet) if option == "nodes" else {"endpoint": fleet.endpoint}
+    found = discover(Settings.of(given))
+
+    assert [node.name for node in found] == ["a", "b"]
+    assert [node.repository for node in found] == [
+        agent.repository.identity.repository for agent in fleet.agents.values()
+    ]
