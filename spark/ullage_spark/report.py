@@ -87,7 +87,7 @@ def _files(resource_claims: DataFrame, placed: DataFrame) -> DataFrame:
 
 
 def _bucket(value: Column, bounds: tuple[tuple[str, int], ...], last: str) -> Column:
-    found = F.when(F.lit(value=False), "")
+    found = F.when(F.lit(False), "")
     for name, bound in bounds:
         found = found.when(value < bound, name)
     return found.otherwise(last)

@@ -13,12 +13,17 @@ from tests.spark.fleet import Fleet, fleet_at
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """local[2]: tasks run in Python workers of their own, as on executors."""
+@pytest.fixture(scope="session", autouse=True)
+def _workers_find_us() -> None:
+    """Python workers import from this tree, whatever the environment holds."""
     paths = [str(ROOT / name) for name in ("agent", "spark", ".")]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """local[2]: tasks run in Python workers of their own, as on executors."""
     scratch = tmp_path_factory.mktemp("spark")
     made = (
         SparkSession.builder.master("local[2]")

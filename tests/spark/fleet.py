@@ -49,6 +49,15 @@ class Fleet:
             if record.queue != STAGED_QUEUE
         }
 
+    def rest(self) -> None:
+        """No maintenance from here on, and every file sealed: a test that compares figures wants them to stay."""
+        for agent in self.agents.values():
+            maintenance = agent.server.host._maintenance
+            assert maintenance is not None
+            maintenance.stop()
+            agent.repository.content.retire_idle()
+            agent.repository._commit_seals()
+
     def hidden(self) -> int:
         """What is staged."""
         everything = (r for agent in self.agents.values() for r in agent.repository.ledger.flow_files())

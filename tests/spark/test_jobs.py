@@ -67,6 +67,7 @@ def dead_bytes(fleet: Fleet) -> dict[str, int]:
 def test_the_report_shares_out_what_is_dead(spark: SparkSession, fleet: Fleet) -> None:
     """Every dead byte is somebody's or nobody's; live bytes are those of the queues, clones sharing one claim."""
     scatter(fleet)
+    fleet.rest()
     with snapshot(spark, endpoint=fleet.endpoint) as held:
         now = max(agent.repository.clock.now_millis() for agent in fleet.agents.values())
         rows = fragmentation(held.table("resource_claims"), held.table("flowfiles"), now).collect()
@@ -88,9 +89,7 @@ def test_the_report_shares_out_what_is_dead(spark: SparkSession, fleet: Fleet) -
 def test_a_plan_keeps_its_budget_and_takes_the_best_first(spark: SparkSession, fleet: Fleet) -> None:
     """On each disk: what copies nothing, then what frees most for each byte copied, as far as the budget goes."""
     scatter(fleet)
-    for agent in fleet.agents.values():
-        agent.repository.content.retire_idle()
-        agent.repository._commit_seals()
+    fleet.rest()
     with snapshot(spark, endpoint=fleet.endpoint, holds=False) as held:
         resources = held.table("resource_claims").cache()
         everything = reclamation_plan(resources).collect()
@@ -117,9 +116,7 @@ def test_agents_carry_a_plan_out_and_leave_what_has_changed(spark: SparkSession,
     """What was planned is given back, contents stay as they are, and a resource claim of another generation is left."""
     scatter(fleet)
     options = options_of(fleet)
-    for agent in fleet.agents.values():
-        agent.repository.content.retire_idle()
-        agent.repository._commit_seals()
+    fleet.rest()
     before = dead_bytes(fleet)
     with snapshot(spark, holds=False, **options) as held:
         made = reclamation_plan(held.table("resource_claims")).cache()
@@ -153,7 +150,9 @@ def test_lineage_is_that_of_the_node(spark: SparkSession, fleet: Fleet) -> None:
         for start in (root, parts[1], merged):
             found = lineage(events, start.id)
             expected = repository.history.lineage(start.id)
-            up_and_down = {event.flow_file for event in expected.events}
+            up_and_down = {
+                uuid for event in expected.events for uuid in (event.flow_file, *event.parent_ids, *event.child_ids)
+            }
             assert found.flow_files <= up_and_down | {start.id}
             assert found.is_whole
         whole = lineage(events, root.id)
