@@ -14,13 +14,13 @@ from pyspark import cloudpickle
 
 def opened(pickled: bytes) -> Any:
     """Runs where nothing of ours may be there: it imports what it needs itself."""
+    import importlib  # noqa: PLC0415
     import pickle  # noqa: PLC0415
     import socket  # noqa: PLC0415
 
     try:
-        import pyspark_ullage  # noqa: F401, PLC0415
-        import ullage_agent.client.flight  # noqa: F401, PLC0415
-        import ullage_spark.reader  # noqa: F401, PLC0415
+        for name in ("pyspark_ullage", "ullage_agent.client.flight", "ullage_spark.reader"):
+            importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"the Python package ullage[spark] is not complete on this executor ({socket.gethostname()}): no module "
@@ -33,7 +33,7 @@ def opened(pickled: bytes) -> Any:
     return found
 
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
 def carried(thing: Any) -> tuple[Any, ...]:

@@ -70,7 +70,7 @@ class Opener(Carried):
 
         self._settings = settings
         self._nodes = dict(nodes)
-        self._use: bytes = cloudpickle.dumps(use)
+        self._use: bytes = cloudpickle.dumps(use)  # type: ignore[no-untyped-call]
         self._skips_missing = skips_missing
         self._group_bytes = group_bytes
 
@@ -106,7 +106,7 @@ class Opener(Carried):
         found = iter(self._remote(node, wanted) if local is None else self._nearest(local, node, wanted))
         contents: list[bytes | None] = []
         for address in addresses:
-            content = b"" if address is None else next(found)
+            content: bytes | str | None = b"" if address is None else next(found)
             if isinstance(content, str):
                 if not self._skips_missing:
                     raise SparkSourceError(

@@ -78,7 +78,9 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
         newest = self._newest()
         if self._target is not None:
             newest = {name: _earlier(place, self._target.get(name)) for name, place in newest.items()}
-        began: Offset = {name: start.get(name) or {**place, "sequence": 0} for name, place in newest.items()}
+        began: Offset = {
+            name: start.get(name) or Place(repository=place["repository"], sequence=0) for name, place in newest.items()
+        }
         waiting = {
             name: place["sequence"] - began[name]["sequence"]
             for name, place in newest.items()

@@ -4,6 +4,7 @@ import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -37,7 +38,7 @@ def expected(contents: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], st
 def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, path: str) -> None:
     """Of queues and handles, of all sizes; through descriptors where the socket is, over Flight where it is not."""
     contents = fleet.fill(5, 40)
-    options = {"endpoint": fleet.endpoint, **({} if path == "descriptors" else {"socket": "/nowhere"})}
+    options: dict[str, Any] = {"endpoint": fleet.endpoint, **({} if path == "descriptors" else {"socket": "/nowhere"})}
     local = [socket_of(Settings.of(options), node) is not None for node in discover(Settings.of(options))]
     assert local == [path == "descriptors"] * 2
 

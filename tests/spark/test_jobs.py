@@ -4,6 +4,7 @@ import json
 import random
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ from ullage_spark.settings import Settings
 MB = 1 << 20
 
 
-def options_of(fleet: Fleet) -> dict[str, str]:
+def options_of(fleet: Fleet) -> dict[str, Any]:
     """Nodes with their HTTP addresses: on loopback they are not at the usual port."""
     nodes = [
         {"name": name, "flight": agent.server.urls["flight"], "url": agent.url} for name, agent in fleet.agents.items()

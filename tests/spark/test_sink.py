@@ -11,18 +11,26 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
 from tests.support import drain
-from ullage_agent.client import NotReachable
+from ullage_agent.client import NotReachable, Retries
 from ullage_spark import SparkSourceError, writer
-from ullage_spark.fleet import discover
+from ullage_spark.errors import WriteNotFinished
+from ullage_spark.fleet import discover, flight_of
 from ullage_spark.settings import Settings
 from ullage_spark.writer import NAMESPACE, Packed, Stored, finish
 
 SCHEMA = "content binary, attributes map<string,string>"
 CONTENTS = [random.Random(7).randbytes(size) for size in (0, 1, 5_000, 300_000, *range(10, 400))]
+
+
+def columns() -> StructType:
+    found = StructType.fromDDL(SCHEMA)
+    assert isinstance(found, StructType)
+    return found
 
 
 def rows(spark: SparkSession, parts: int = 3) -> DataFrame:
@@ -114,12 +122,12 @@ class Job:
     def __init__(self, fleet: Fleet, **options: str) -> None:
         self.options = {"endpoint": fleet.endpoint, "queue": "in", **options}
         self.source = DefaultSource(self.options)
-        schema = self.source.schema().fromDDL(SCHEMA)
+        schema = columns()
         self.writer = self.source.writer(schema, overwrite=False)
 
     def attempt(self, *contents: bytes) -> Stored:
         batch = pa.record_batch({"content": pa.array(contents, pa.binary())})
-        found = self.writer.write(iter([batch]))  # type: ignore[arg-type]
+        found = self.writer.write(iter([batch]))
         assert isinstance(found, Stored)
         return found
 
@@ -159,9 +167,9 @@ def test_a_named_write_is_finished_by_whoever_repeats_it(
 ) -> None:
     """The driver dies amid the commit on two nodes: run again under its name, the write is there once."""
     job = Job(fleet, write="daily 2026-11-21")
-    messages = [attempt_on(job, fleet, name, name.encode()) for name in ("a", "b")]
+    messages: list[Any] = [attempt_on(job, fleet, name, name.encode()) for name in ("a", "b")]
     calls: list[str] = []
-    act = writer.flight_of
+    act = flight_of
 
     class Died(Exception):
         pass
@@ -203,8 +211,8 @@ def attempt_on(job: Job, fleet: Fleet, node: str, content: bytes) -> Stored:
 def test_a_node_that_is_away_is_told_later(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once one node has committed, nothing is aborted any more; the other one learns of it from the repeat."""
     job = Job(fleet, write="w")
-    messages = [attempt_on(job, fleet, name, name.encode()) for name in ("a", "b")]
-    act = writer.flight_of
+    messages: list[Any] = [attempt_on(job, fleet, name, name.encode()) for name in ("a", "b")]
+    act = flight_of
 
     class Away:
         def __init__(self, client: Any, is_away: bool) -> None:
@@ -215,11 +223,11 @@ def test_a_node_that_is_away_is_told_later(fleet: Fleet, monkeypatch: pytest.Mon
                 raise NotReachable("away")
             return self.client.write(action, *arguments, **wish)
 
-    monkeypatch.setattr(writer, "RETRIES", writer.RETRIES.__class__(attempts=1))
+    monkeypatch.setattr(writer, "RETRIES", Retries(attempts=1))
     monkeypatch.setattr(writer, "flight_of", lambda settings, node: Away(act(settings, node), node.name == "b"))
-    with pytest.raises(writer.WriteNotFinished, match="b first"):
+    with pytest.raises(WriteNotFinished, match="b first"):
         job.writer.commit(messages)
-    with pytest.raises(writer.WriteNotFinished):
+    with pytest.raises(WriteNotFinished):
         job.writer.abort(messages)
     monkeypatch.undo()
 
@@ -288,4 +296,4 @@ def test_a_stream_needs_a_name(fleet: Fleet) -> None:
     """Without one two streams would take each other's batches for their own."""
     source = DefaultSource({"endpoint": fleet.endpoint})
     with pytest.raises(SparkSourceError, match="application"):
-        source.streamWriter(source.schema().fromDDL(SCHEMA), overwrite=False)
+        source.streamWriter(columns(), overwrite=False)

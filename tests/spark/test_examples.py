@@ -1,0 +1,43 @@
+"""The programs of examples/spark, one after the other over one fleet, as a data engineer would run them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from examples.spark import analyse, ingest, plan_and_reclaim
+from tests.spark.fleet import Fleet
+
+
+def test_ingest_analyse_plan_and_reclaim(
+    spark: SparkSession, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files become FlowFiles once, their words are counted in place, and what died is given back."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(20):
+        (source / f"{number}.txt").write_text("ullage " * 3 + f"word{number % 4} " * 2, encoding="utf-8")
+    for _ in range(2):
+        ingest.main(fleet.endpoint, str(source), "texts", "first ingest")
+    names = sorted(record.attribute_map()["filename"] for record in fleet.records().values())
+    assert names == sorted(f"{number}.txt" for number in range(20))
+
+    analyse.main(fleet.endpoint, "texts")
+    shown = capsys.readouterr().out
+    assert "|ullage|   60|" in shown
+    assert "|word0 |   10|" in shown
+
+    repository = fleet.repository("a")
+    with repository.session() as session:
+        session.ingest("texts", [b"x" * (1 << 20)] * 3)
+        session.commit()
+    repository.queues.drop(repository.queue("texts"))
+    fleet.rest()
+    before = repository.reclamation.survey().containers[0].dead_bytes
+    nodes = [
+        {"name": name, "flight": agent.server.urls["flight"], "url": agent.url} for name, agent in fleet.agents.items()
+    ]
+    plan_and_reclaim.main(json.dumps(nodes), "--run")
+    assert "a: " in capsys.readouterr().out
+    assert repository.reclamation.survey().containers[0].dead_bytes < before
