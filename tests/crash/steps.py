@@ -278,21 +278,33 @@ def stage(write: int, attempt: int, number: int, *sizes: int) -> Step:
     """One batch of an attempt of a staged write, which begins with it."""
 
     def step(repository: Repository, clock: ManualClock) -> None:
-        id = bytes([write]) * 16
+        id, of = bytes([write]) * 16, bytes([attempt]) * 16
         repository.staging.begin(id, "crash", queue="staged" if write % 2 else "", ttl_millis=60_000)
         contents = [patterned(size) for size in sizes]
-        repository.staging.stage(id, bytes([attempt]) * 16, number, contents, {"write": str(write)})
+        # Where an error took a batch, its attempt goes on without it.
+        number_now = min(number, staged_by(repository, id, of))
+        repository.staging.stage(id, of, number_now, contents, {"write": str(write)})
 
     return step
 
 
+def staged_by(repository: Repository, id: bytes, attempt: bytes) -> int:
+    """How many batches of an attempt are there."""
+    write = repository.ledger.writes.find(id)
+    return 0 if write is None else write.transactions(attempt)
+
+
 def settle(write: int, **attempts: int) -> Step:
-    """Commit a staged write with so many batches of each attempt (`a1` is attempt 1); without any, abort it."""
+    """Commit a staged write with so many batches of each attempt (`a1` is attempt 1), or, after an error, with those
+    that are there; without any, abort it.
+    """
 
     def step(repository: Repository, clock: ManualClock) -> None:
         id = bytes([write]) * 16
         if attempts:
-            named = {bytes([int(name[1:])]) * 16: count for name, count in attempts.items()}
+            wanted = {bytes([int(name[1:])]) * 16: count for name, count in attempts.items()}
+            named = {attempt: min(count, staged_by(repository, id, attempt)) for attempt, count in wanted.items()}
+            repository.staging.begin(id, "crash", queue="staged" if write % 2 else "", ttl_millis=60_000)
             repository.staging.prepare(id, named)
             repository.staging.commit(id, named, b"decided")
         else:
