@@ -52,7 +52,9 @@ def single_puts(bench: Workbench) -> Iterator[Row]:
     bytes_max = min(ROUND_BYTES, bench.sizes.reads * 20 * KILOBYTE)
     for size, name in ((KILOBYTE, "1 KB"), (100 * KILOBYTE, "100 KB"), (10 * MEGABYTE, "10 MB")):
         count = max(2, min(bytes_max // size, bench.sizes.reads // 10))
-        yield from _single(bench, name, [os.urandom(size)], count, bench.sizes.rounds)
+        content = os.urandom(size)
+        pieces = [content[at : at + MEGABYTE] for at in range(0, size, MEGABYTE)]
+        yield from _single(bench, name, pieces, count, bench.sizes.rounds, content)
 
 
 def large_puts(bench: Workbench) -> Iterator[Row]:
@@ -63,7 +65,10 @@ def large_puts(bench: Workbench) -> Iterator[Row]:
     yield from _single(bench, label, [piece] * (size // MEGABYTE), 1, min(3, bench.sizes.stream_rounds))
 
 
-def _single(bench: Workbench, name: str, pieces: list[bytes], count: int, rounds: int) -> Iterator[Row]:
+def _single(
+    bench: Workbench, name: str, pieces: list[bytes], count: int, rounds: int, content: bytes | None = None
+) -> Iterator[Row]:
+    """`content`: as a whole, for the paths that take one."""
     size = sum(map(len, pieces))
     with bench.repository("engine", archive={"enabled": False}) as repository, ExitStack() as stack:
         there, _ = stack.enter_context(node(bench.path("node")))
@@ -73,10 +78,10 @@ def _single(bench: Workbench, name: str, pieces: list[bytes], count: int, rounds
             "engine": partial(_put_directly, repository, pieces),
             "receiver": partial(send_whole, bare, pieces, size),
             "socket": partial(local.put_stream, pieces),
-            "HTTP": lambda: http.put(pieces[0] if len(pieces) == 1 else iter(pieces)),
+            "HTTP": lambda: http.put(iter(pieces) if content is None else content),
         }
-        if len(pieces) == 1:
-            works["Flight"] = lambda: list(flight.put_many([pieces]))
+        if content is not None:
+            works["Flight"] = lambda: list(flight.put_many([[content]]))
         seconds = rotate(rounds, {what: partial(repeated, work, count) for what, work in works.items()})
     for path in ("Flight", "socket", "HTTP"):
         for peer, against in (("engine", "the engine, called"), ("receiver", "a socket that only receives")):
