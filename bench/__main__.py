@@ -20,6 +20,8 @@ from pathlib import Path
 
 from bench import (
     agent,
+    agent_memory,
+    agent_reads,
     content,
     growth,
     memory,
@@ -52,9 +54,11 @@ CASES: dict[str, Case] = {
     "provenance-answers": provenance.answers,
     "agent-puts": agent.puts,
     "agent-single-puts": agent.single_puts,
-    "agent-reads": agent.reads,
-    "agent-large": agent.large,
-    "agent-slow-readers": agent.slow_readers,
+    "agent-large-puts": agent.large_puts,
+    "agent-reads": agent_reads.reads,
+    "agent-large": agent_reads.large,
+    "agent-memory": agent_memory.streaming,
+    "agent-slow-readers": agent_memory.slow_readers,
     "reclaim-story": reclaim.story,
     "reclaim-copying": reclaim_copying.copying,
     "reclaim-paced": reclaim.paced,

@@ -1,6 +1,7 @@
-"""A node and nginx in processes of their own, so that client and server do not share an interpreter.
+"""A node, nginx and a bare receiver in processes of their own, so that client and server do not share an interpreter.
 
-`python -m bench.serving DIRECTORY` serves a new repository there until its stdin ends; its first line says where.
+`python -m bench.serving node DIRECTORY` serves a new repository there, `python -m bench.serving receiver` takes bytes
+and throws them away, each until its stdin ends; the first line says where.
 """
 
 import json
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +28,7 @@ http {{
   access_log off; sendfile on; tcp_nopush on; client_max_body_size 0;
   client_body_temp_path {place}/body; proxy_temp_path {place}/p; fastcgi_temp_path {place}/f;
   uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;
-  server {{ listen unix:{place}/nginx.sock; root {place}/files; }}
+  server {{ listen 127.0.0.1:{port}; root {place}/files; }}
 }}
 """
 
@@ -35,35 +36,40 @@ http {{
 @contextmanager
 def node(directory: Path) -> Iterator[tuple[Node, int]]:
     """A running node, and its process id."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench.serving", str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        urls = json.loads(process.stdout.readline())
-        yield Node(url=urls["http"], flight=urls["flight"], socket=urls["socket"]), process.pid
-    finally:
-        process.stdin.close()
-        process.wait()
-        process.stdout.close()
+    with _process("node", str(directory)) as (urls, pid):
+        yield Node(url=urls["http"], flight=urls["flight"], socket=urls["socket"]), pid
 
 
 @contextmanager
-def nginx(place: Path, program: str) -> Iterator[Path]:
-    """Nginx serving `place`/files on a Unix socket, whose path this is; nothing is encrypted or logged."""
+def receiver() -> Iterator[socket.socket]:
+    """A connection to a process that receives: `send_whole` gives it something."""
+    with _process("receiver") as (address, _), socket.create_connection(("127.0.0.1", int(address["port"]))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield sock
+
+
+def send_whole(sock: socket.socket, pieces: Iterable[bytes], size: int) -> None:
+    """All of it, until the receiver says that it has come."""
+    sock.sendall(size.to_bytes(8, "little"))
+    for piece in pieces:
+        sock.sendall(piece)
+    sock.recv(1)
+
+
+@contextmanager
+def nginx(place: Path, program: str) -> Iterator[tuple[str, int]]:
+    """Nginx serving `place`/files on loopback, where this says; nothing is encrypted or logged."""
     (place / "files").mkdir(parents=True)
     place.chmod(0o755)
-    (place / "nginx.conf").write_text("user root;\n" + NGINX.format(place=place), encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = free.getsockname()
+    (place / "nginx.conf").write_text("user root;\n" + NGINX.format(place=place, port=address[1]), encoding="utf-8")
     process = subprocess.Popen([program, "-c", str(place / "nginx.conf"), "-e", str(place / "error.log")])
     try:
-        while not _answers(place / "nginx.sock"):
+        while not _answers(address):
             assert process.poll() is None, (place / "error.log").read_text(encoding="utf-8")
-        yield place / "nginx.sock"
+        yield address
     finally:
         process.terminate()
         process.wait()
@@ -74,13 +80,48 @@ def nginx_program() -> str | None:
     return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-        return True
+@contextmanager
+def _process(*arguments: str) -> Iterator[tuple[dict[str, str], int]]:
+    """One of ours: what it said of itself, and its process id."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.serving", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline()), process.pid
+    finally:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(address) == 0
+
+
+def receive() -> None:
+    """See the module's text: u64 of length, the bytes, then one byte back; from one connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    print(json.dumps({"port": str(listener.getsockname()[1])}), flush=True)
+    connection, _ = listener.accept()
+    buffer = memoryview(bytearray(1 << 20))
+    while head := connection.recv(8, socket.MSG_WAITALL):
+        left = int.from_bytes(head, "little")
+        while left:
+            left -= connection.recv_into(buffer[: min(left, len(buffer))])
+        connection.sendall(b"!")
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.read()
+    os._exit(0)
 
 
 def serve(directory: Path) -> None:
@@ -103,4 +144,7 @@ def serve(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    if sys.argv[1] == "node":
+        serve(Path(sys.argv[2]))
+    else:
+        receive()

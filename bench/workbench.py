@@ -40,6 +40,8 @@ class Sizes:
     memory: int
     events: tuple[int, ...] = (100_000, 10_000_000)
     queries: int = 500
+    streamed_bytes: int = 10 << 30
+    slow_readers: int = 1_000
 
 
 FULL = Sizes(9, 20, 1_024, 1 << 30, 5, 2_000, 2_000, 64, (100_000, 1_000_000), 1_000_000, 300_000, 3, 2_000, 1_000_000)
@@ -47,9 +49,15 @@ QUICK = replace(
     Sizes(5, 20, 1_024, 128 << 20, 5, 500, 640, 32, (10_000, 100_000), 100_000, 30_000, 3, 500, 100_000),
     events=(20_000, 100_000),
     queries=200,
+    streamed_bytes=1 << 30,
+    slow_readers=200,
 )
 TINY = replace(
-    Sizes(3, 2, 4, 4 << 20, 3, 20, 32, 2, (200, 2_000), 2_000, 500, 1, 20, 2_000), events=(2_000,), queries=20
+    Sizes(3, 2, 4, 4 << 20, 3, 20, 32, 2, (200, 2_000), 2_000, 500, 1, 20, 2_000),
+    events=(2_000,),
+    queries=20,
+    streamed_bytes=4 << 20,
+    slow_readers=5,
 )
 
 

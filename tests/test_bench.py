@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import CASES
 from bench.graph import draw
 from bench.table import Row, write_docs
 
@@ -82,12 +83,22 @@ def test_the_transports_are_measured(tmp_path: Path) -> None:
     """The node starts in its own process, and each path has its row."""
     document = tmp_path / "table.json"
 
-    result = bench("agent-puts", "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
+    cases = [case for case in CASES if case.startswith("agent-")]
+    result = bench(*cases, "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
 
     assert result.returncode == 0, result.stderr
     rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
-    assert [row["what"].rpartition(", ")[2] for row in rows] == ["Flight", "socket", "HTTP"]
-    assert [row["target"] is None for row in rows] == [False, True, True]
+    told = " ".join(row["what"] for row in rows)
+    assert all(f"{way} of {size}" in told for way in ("puts", "reads") for size in ("1 KB", "100 KB", "10 MB", "4 MiB"))
+    assert {row["against"] for row in rows} >= {
+        "the engine, called",
+        "a socket that only receives",
+        "pread, thrown away",
+    }
+    assert {row["target"]["value"] for row in rows if row["target"] and row["unit"] == "x"} >= {0.6, 0.8}
+    memory = [row for row in rows if row["unit"] == "MiB" and row["target"]]
+    assert len(memory) == 4
+    assert all(row["met"] for row in memory)
 
 
 def test_an_unknown_case_is_named_with_those_there_are() -> None:

@@ -15,6 +15,7 @@ from tests.service.browser import Browser
 from tests.service.running import Running, document_at, until
 from ullage_agent.contract import AuthMode, Duration as Time, MaintenanceOperation, Window
 from ullage_agent.engine.model import EventType
+from ullage_agent.engine.reclaim.policies import GROUP
 from ullage_agent.service.access import Verb
 from ullage_agent.service.http import page
 from ullage_agent.service.tokens import line_of, new_token
@@ -158,6 +159,31 @@ def test_every_type_of_event_can_be_chosen(running: Running, browser: Browser) -
     offered = browser.ask("[...document.querySelectorAll('#search-type option')].map((each) => each.value)")
 
     assert sorted(offered) == sorted(["", *EventType.__members__])
+
+
+def test_policies_of_other_packages_can_be_chosen(
+    running: Running, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the entry points say; one that cannot be loaded is told as such, and the page goes on."""
+    package = tmp_path / "other-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(
+        f"[{GROUP}]\nOldestFirst = ullage_agent.engine.reclaim.policies:CompactAll\nBroken = nowhere:Nothing\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    browser.open(running.url)
+    browser.until("document.querySelectorAll('#policy option').length > 1")
+    offered = browser.ask("[...document.querySelectorAll('#policy option')].map((o) => o.textContent)")
+    assert offered == ["As configured: StatsBased", "StatsBased", "CompactAll", "Broken", "OldestFirst"]
+    choose = "((s) => {{ s.value = '{}'; s.dispatchEvent(new Event('change')); }})(document.querySelector('#policy'))"
+    browser.ask(choose.format("OldestFirst"))
+    browser.click("#dry-run")
+    browser.until("document.querySelector('#plan').textContent.includes('nothing to do')")
+    browser.ask(choose.format("Broken"))
+    browser.click("#dry-run")
+    browser.until("document.querySelector('#plan').textContent.includes('cannot be loaded')")
 
 
 def test_the_figures_are_those_of_the_survey(filled: Running, browser: Browser) -> None:

@@ -31,16 +31,18 @@ def require_found(place: Place, name: str) -> None:
         raise Refused(place.status, place.slug, name)
 
 
-def windows(places: Sequence[Place]) -> Iterator[Sequence[Place]]:
+def windows(
+    places: Sequence[Place], small_bytes: int = SMALL_BYTES, window_bytes: int = WINDOW_BYTES
+) -> Iterator[Sequence[Place]]:
     """The places in order, cut into what is read between two looks: some small ones, or a single larger one."""
     begin = total = 0
     for at, place in enumerate(places):
         length = place.length
-        if at > begin and (length > SMALL_BYTES or total + length > WINDOW_BYTES):
+        if at > begin and (length > small_bytes or total + length > window_bytes):
             yield places[begin:at]
             begin, total = at, 0
         # Nothing goes along with a large one.
-        total += length if length <= SMALL_BYTES else WINDOW_BYTES
+        total += length if length <= small_bytes else window_bytes
     if begin < len(places):
         yield places[begin:]
 
@@ -57,7 +59,7 @@ def read_window(descriptors: Mapping[int, int], window: Sequence[Place]) -> list
     contents: list[bytes] = []
     at = 0
     while at < len(window):
-        end, run_end = _run_from(window, at)
+        end, run_end = run_from(window, at)
         first = window[at]
         if end - at > 1:
             contents += _run(descriptors[first.file], window[at:end], run_end - first.offset)
@@ -87,14 +89,14 @@ def pieces(descriptors: Mapping[int, int], place: Place, start: int, size: int) 
         yield from _by_blocks(descriptor, place, begin, end)
 
 
-def _run_from(window: Sequence[Place], at: int) -> tuple[int, int]:
+def run_from(window: Sequence[Place], at: int) -> tuple[int, int]:
     """How many places from here on lie side by side: the index after the last one, and where it ends in the file."""
     first = window[at]
     file, run_end = first.file, first.offset + first.length
     end = at + 1
     while first.length and end < len(window):
         place = window[end]
-        if place.offset != run_end or place.file != file:
+        if place.offset != run_end or place.file != file or run_end - first.offset >= WINDOW_BYTES:
             break
         run_end += place.length
         end += 1
@@ -123,7 +125,7 @@ def _run(descriptor: int, places: Sequence[Place], count: int) -> Iterator[bytes
         content = data[at : at + length]
         at += length
         if crc32c(content) != place.crc:
-            raise _damaged(place, 0, length)
+            raise damaged(place, 0, length)
         yield content if place.size == length else content[place.start : place.start + place.size]
 
 
@@ -143,7 +145,7 @@ def _by_blocks(descriptor: int, place: Place, begin: int, end: int) -> Iterator[
 def _verified(descriptor: int, place: Place) -> bytes:
     data = _exactly(descriptor, place.length, place.offset)
     if crc32c(data) != place.crc:
-        raise _damaged(place, 0, place.length)
+        raise damaged(place, 0, place.length)
     return data
 
 
@@ -151,7 +153,7 @@ def _verify_blocks(data: memoryview, place: Place, first: int) -> None:
     for number, at in enumerate(range(0, len(data), BLOCK_BYTES), start=first):
         (expected,) = unpack_from("<I", place.blocks, 4 * number)
         if crc32c(data[at : at + BLOCK_BYTES]) != expected:
-            raise _damaged(place, number * BLOCK_BYTES, BLOCK_BYTES)
+            raise damaged(place, number * BLOCK_BYTES, BLOCK_BYTES)
 
 
 def _verify_whole(descriptor: int, place: Place) -> None:
@@ -159,7 +161,7 @@ def _verify_whole(descriptor: int, place: Place) -> None:
     for data in _plain(descriptor, place, 0, place.length):
         crc = crc32c(data, crc)
     if crc != place.crc:
-        raise _damaged(place, 0, place.length)
+        raise damaged(place, 0, place.length)
 
 
 def _plain(descriptor: int, place: Place, begin: int, end: int) -> Iterator[bytes]:
@@ -182,7 +184,8 @@ def _exactly(descriptor: int, count: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def _damaged(place: Place, start: int, count: int) -> ContentDamaged:
+def damaged(place: Place, start: int, count: int) -> ContentDamaged:
+    """Bytes that are not what their checksum says."""
     return ContentDamaged(
         f"resource claim {place.file}: {count} bytes at offset {place.offset + start} do not match their checksum"
     )

@@ -16,6 +16,7 @@ import msgspec
 from ullage_agent.client.descriptors import pieces, read_places, read_window, require_found, windows
 from ullage_agent.client.errors import ContentDamaged, LeaseLost, Misuse, NotReachable, Refused
 from ullage_agent.client.stream import FrameStream
+from ullage_agent.client.views import view_batches
 from ullage_agent.service.socket import frames
 from ullage_agent.service.socket.frames import BadFrame, ClaimKey, Kind, Place
 
@@ -90,6 +91,20 @@ class SocketClient:
             found.reverse()
             while found:
                 yield found.pop()  # ours no more: a large one would stand beside the next
+
+    def views(self, places: Sequence[Place]) -> Iterator[tuple[int, memoryview]]:
+        """The number of each place with its content, in pieces of up to a MiB in one buffer: each is overwritten by the
+        next, so look at it or copy it. The fastest way there is. What came before a LeaseLost was good.
+        """
+        connection = self._stream
+        batches = view_batches(self._descriptors, places)
+        while True:
+            with self._lock:
+                self._require_same(connection)
+                found = self._guarded(lambda: next(batches, None))
+            if found is None:
+                return
+            yield from found
 
     def each_of(self, uuids: Sequence[bytes]) -> Iterator[bytes]:
         """Contents of handles one after the other; a lost lease is tried once more. Refused as `read_all` does."""

@@ -1,6 +1,7 @@
 """Every bound of the service, with its reason. What is not bounded here is bounded by the contract or the disk.
 
-Memory at the worst is about `requests * (STEP_BYTES + PIECE_BYTES)` for content, and `small_body_bytes` a request.
+Memory at the worst is about `requests * (STEP_BYTES + PIECE_BYTES) + 2 * wide_streams * WIDE_BYTES` for content, and
+`small_body_bytes` a request.
 """
 
 from typing import Final
@@ -15,6 +16,9 @@ STEP_BYTES: Final = MIB
 
 PIECE_BYTES: Final = 256 * KIB
 """Of a download this much is read, checked and handed to the socket at a time: what a slow reader holds of memory."""
+
+WIDE_BYTES: Final = MIB
+"""The same for as many downloads as `wide_streams` allows: a quarter of the hops between threads."""
 
 RETRY_SECONDS: Final = 1
 """What a refusal for want of room in the service tells the client to wait."""
@@ -79,6 +83,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     flight_calls: int = 32
     """Calls and streams of Arrow Flight at work; each holds a few batches."""
+
+    wide_streams: int = 32
+    """Downloads that are read WIDE_BYTES at a time; what begins while there are so many keeps to PIECE_BYTES."""
 
     stop_seconds: float = 30.0
     """What a graceful stop waits for requests under way; then they are cut off, and nothing acknowledged is lost."""

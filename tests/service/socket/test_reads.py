@@ -58,6 +58,8 @@ def test_contents_one_after_the_other_are_what_all_at_once_are(node: Node) -> No
     with SocketClient(node.path) as client:
         assert list(client.each_of(uuids)) == contents
         assert list(client.each(client.resolve(uuids[::-1]))) == contents[::-1]
+        assert by_views(client, uuids) == contents
+        assert by_views(client, uuids[::-1]) == contents[::-1]
         with pytest.raises(Refused, match="no-such-handle"):
             list(client.each_of([uuids[1], bytes(16)]))
 
@@ -303,6 +305,14 @@ def test_punched_or_cut_bytes_never_come_out_as_content(node: Node) -> None:
     with pytest.raises(LeaseLost):
         client.read(places)
     Path(path).write_bytes(content)
+
+
+def by_views(client: SocketClient, uuids: list[bytes]) -> list[bytes]:
+    contents = [b""] * len(uuids)
+    for number, view in client.views(client.resolve(uuids)):
+        assert len(view) <= MB
+        contents[number] += view
+    return contents
 
 
 def remove(node: Node, uuids: list[bytes]) -> None:

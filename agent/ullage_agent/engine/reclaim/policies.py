@@ -100,13 +100,20 @@ class CompactAll:
 BUILT_IN: dict[str, Callable[[], Policy]] = {"StatsBased": StatsBased, "CompactAll": CompactAll}
 
 
+def policy_names() -> list[str]:
+    """All there are: ours, then those of other packages by name."""
+    return [*BUILT_IN, *sorted({entry.name for entry in entry_points(group=GROUP)} - BUILT_IN.keys())]
+
+
 def load_policy(name: str) -> Policy:
-    """The policy of this name; SessionMisuse, with the names there are, if there is none."""
+    """The policy of this name; SessionMisuse, with the names there are, if there is none, or if it cannot be made."""
     if name in BUILT_IN:
         return BUILT_IN[name]()
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
-        names = ", ".join(sorted({*BUILT_IN, *found}))
-        raise SessionMisuse(f"there is no compaction policy {name!r}: choose one of {names}")
-    policy: Policy = found[name].load()()
+        raise SessionMisuse(f"there is no compaction policy {name!r}: choose one of {', '.join(policy_names())}")
+    try:
+        policy: Policy = found[name].load()()
+    except Exception as error:  # another package's code
+        raise SessionMisuse(f"compaction policy {name!r} of {found[name].value} cannot be loaded: {error}") from error
     return policy

@@ -7,21 +7,22 @@ import asyncio
 import base64
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from litestar.types import Receive, Scope, Send
 
+from ullage_agent.engine.content.checksum import BLOCK_BYTES
 from ullage_agent.engine.content.reader import ContentStream
 from ullage_agent.engine.model import ContentClaim
 from ullage_agent.service.errors import RangeRefused
 from ullage_agent.service.http.served import AnyRequest, Served, served_by
-from ullage_agent.service.limits import PIECE_BYTES
+from ullage_agent.service.limits import PIECE_BYTES, WIDE_BYTES
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
-Opened = Callable[[int, int], ContentStream]
-"""Opens a range of the content: start and size."""
+Opened = Callable[[int, int, int], ContentStream]
+"""Opens a range of the content, start and size, to be read so many blocks of 256 KiB at a time."""
 
 
 def digest_of(claim: ContentClaim | None, start: int, size: int) -> str | None:
@@ -74,17 +75,31 @@ class ContentAnswer:
             await self._begin(send)
             await send({"type": "http.response.body", "body": data, "more_body": False})
             return
-        stream = await self._served.call(self._opened, self._start, self._size)
+        with self._width() as piece_bytes:
+            blocks = piece_bytes // BLOCK_BYTES
+            stream = await self._served.call(self._opened, self._start, self._size, blocks)
+            try:
+                # The first piece is read before anything is promised: what cannot be read is a problem, no short body.
+                first = [await self._served.call(stream.read, piece_bytes)]
+                await self._begin(send)
+                # Popped, or it would stay in memory as long as the stream.
+                await self._send(stream, first.pop(), piece_bytes, receive, send)
+            finally:
+                await asyncio.shield(self._served.call(stream.close))
+
+    @contextlib.contextmanager
+    def _width(self) -> Iterator[int]:
+        """How much is read at a time. Only the event loop's thread counts, so nothing comes between look and take."""
+        served = self._served
+        is_wide = served.wide_free > 0 and self._size > WIDE_BYTES
+        served.wide_free -= is_wide
         try:
-            # The first piece is read before anything is promised: what cannot be read is a problem, not a short body.
-            piece = await self._served.call(stream.read, PIECE_BYTES)
-            await self._begin(send)
-            await self._send(stream, piece, receive, send)
+            yield WIDE_BYTES if is_wide else PIECE_BYTES
         finally:
-            await asyncio.shield(self._served.call(stream.close))
+            served.wide_free += is_wide
 
     def _whole(self) -> bytes:
-        with self._opened(self._start, self._size) as stream:
+        with self._opened(self._start, self._size, 1) as stream:
             return stream.read()
 
     async def _begin(self, send: Send) -> None:
@@ -97,26 +112,30 @@ class ContentAnswer:
             }
         )
 
-    async def _send(self, stream: ContentStream, piece: bytes, receive: Receive, send: Send) -> None:
+    async def _send(self, stream: ContentStream, piece: bytes, piece_bytes: int, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(_gone(receive))
         left = self._size
         try:
             while not gone.done():
                 left -= len(piece)
-                following = asyncio.ensure_future(self._served.call(stream.read, PIECE_BYTES)) if left else None
+                following = self._following(stream, piece_bytes) if left and piece_bytes == WIDE_BYTES else None
                 try:
                     await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
                 finally:
                     # Never leave a read behind: the stream is closed next, and one thread uses it at a time.
                     if following is not None:
                         await asyncio.wait([following])
-                if following is None:
+                if not left:
                     return
-                piece = following.result()
+                # Where many read, one ahead of each would be half of the memory, and threads have enough to do.
+                piece = await (following or self._following(stream, piece_bytes))
         finally:
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError):  # it was asked for
                 await gone
+
+    def _following(self, stream: ContentStream, piece_bytes: int) -> "asyncio.Future[bytes]":
+        return asyncio.ensure_future(self._served.call(stream.read, piece_bytes))
 
 
 async def _gone(receive: Receive) -> None:

@@ -160,8 +160,8 @@ async def read(request: Request[Any, Any, Any], id: FromPath[str]) -> ASGIApp:
     record = served.repository.handles.record(parse_handle(uuid))
     digest = digest_of(record.claim, record.start, record.size)
 
-    def opened(start: int, size: int) -> Any:
-        return served.repository.handles.get(uuid, start, size, blocks=1)
+    def opened(start: int, size: int, blocks: int) -> Any:
+        return served.repository.handles.get(uuid, start, size, blocks=blocks)
 
     return content_answer(request, opened, record.size, record.id, {}, digest)
 

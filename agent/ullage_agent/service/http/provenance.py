@@ -185,7 +185,7 @@ async def content(request: Request[Any, Any, Any], event: FromPath[str], previou
     found = await _found(request, event)
     place = (found.content_before if previous else found.content) or Content(None, 0, 0)
 
-    def opened(start: int, size: int) -> ContentStream:
+    def opened(start: int, size: int, _blocks: int) -> ContentStream:
         return served.repository.history.content(found, before=previous, start=start, size=size)
 
     tag = f"{found.id}{'-previous' if previous else ''}"

@@ -10,6 +10,7 @@ from msgspec import Meta
 from ullage_agent.contract import MaintenanceOperation
 from ullage_agent.engine.model import Action
 from ullage_agent.engine.reclaim.plan import Plan, Step
+from ullage_agent.engine.reclaim.policies import policy_names
 from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures
 from ullage_agent.engine.repository import Repository
@@ -122,6 +123,13 @@ class PlanShown(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class Policies(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan or a run may choose, and what spec.compaction.policy says."""
+
+    names: list[str]
+    configured: str
+
+
 class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run. `override` ignores the windows, needs the verb reclaim as every run does, and is written down.
     `resources`: only these resource claims, as long as they have the generation that stands beside them.
@@ -225,6 +233,14 @@ async def plan(
     served = served_by(request)
     compactor = served.repository.reclamation.compactor
     return plan_of(await served.call(compactor.plan, policy=policy, keeps_guards=respects_guards))
+
+
+@get("/policies", opt=needs(Verb.GET), responses=problems())
+async def policies(request: Request[Any, Any, Any]) -> Policies:
+    """The policies of compaction that there are here, those of other packages included."""
+    served = served_by(request)
+    names = await served.call(policy_names)
+    return Policies(names=names, configured=str(served.host.spec.compaction.policy))
 
 
 @get("/windows", opt=needs(Verb.GET), responses=problems())
@@ -403,6 +419,18 @@ def _stretches(figures: ResourceFigures, dead: list[Stretched]) -> list[Stretch]
 
 router = Router(
     "/v1/reclamation",
-    route_handlers=[survey, resources, resource_map, plan, windows, openings, begin, runs, show_run, stop_run],
+    route_handlers=[
+        survey,
+        resources,
+        resource_map,
+        plan,
+        policies,
+        windows,
+        openings,
+        begin,
+        runs,
+        show_run,
+        stop_run,
+    ],
     tags=["reclamation"],
 )

@@ -60,6 +60,7 @@ class Served:
         self.node = node
         self.sessions = Sessions(lambda: host.repository, host.clock, limits)
         self.runs = Runs(host, limits, self.metrics)
+        self.wide_free = limits.wide_streams
         self.is_stopping = False
         self.audit = logger("audit")
         self._creating = ThreadPoolExecutor(limits.threads, "ullage-create")

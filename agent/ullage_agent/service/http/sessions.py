@@ -127,7 +127,7 @@ async def read(request: Request[Any, Any, Any], session: FromPath[str], id: From
     lent = _lent(request, session)
     flow_file = lent.find(id)
 
-    def opened(start: int, size: int) -> ContentStream:
+    def opened(start: int, size: int, _blocks: int) -> ContentStream:
         with lent.using() as held:
             return held.read(flow_file, start, size)
 

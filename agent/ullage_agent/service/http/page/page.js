@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { startPast } from "./past.js";
 import { byId, count } from "./show.js";
-import { showClaims, showContainers, showQueues, showWindows, startSpace } from "./space.js";
+import { showClaims, showContainers, showPolicies, showQueues, showWindows, startSpace } from "./space.js";
 
 const EVERY_MILLIS = 5_000;
 
@@ -18,7 +18,7 @@ async function refresh() {
       api.get("v1/queues"),
       api.get("v1/reclamation/openings"),
     ]);
-    await showClaims();
+    await Promise.all([showClaims(), showPolicies()]);
     showContainers(state);
     showQueues(queues);
     showWindows(state, openings);

@@ -290,6 +290,16 @@ function forget() {
   byId("run-form").hidden = true;
 }
 
+export async function showPolicies() {
+  // Once: what is installed changes with a restart, and a choice must stay chosen.
+  const select = byId("policy");
+  if (select.options.length > 1) return;
+  const { names, configured } = await api.get("v1/reclamation/policies");
+  if (select.options.length > 1) return;
+  select.options[0].textContent = `As configured: ${configured}`;
+  select.append(...names.map((name) => make("option", {}, name)));
+}
+
 function settings() {
   return { policy: byId("policy").value, respects_guards: byId("guards").checked };
 }
