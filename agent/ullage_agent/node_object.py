@@ -20,7 +20,7 @@ MANAGER: Final = "ullage-agent"
 REQUEST_SECONDS: Final = 10.0
 WATCH_SECONDS: Final = 240
 SILENCE_SECONDS: Final = 90.0
-"""The API server sends a bookmark each minute; a watch that is silent for longer is dead."""
+"""Most API servers send a bookmark each minute; a watch that is silent for longer is begun anew."""
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 
@@ -90,6 +90,8 @@ class NodeObject:
                     raise Unreachable(f"watch: {event['object'].get('message')}")
                 if event["type"] != "BOOKMARK":
                     yield None if event["type"] == "DELETED" else _seen(event["object"])
+        except TimeoutError:
+            return  # silence is no failure: if the connection was dead, the next question says so
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             raise Unreachable(f"watch: {type(error).__name__}: {error}") from error
         finally:

@@ -24,7 +24,7 @@ PAGE: Final = 500
 REQUEST_SECONDS: Final = 30.0
 WATCH_SECONDS: Final = 300
 SILENCE_SECONDS: Final = 90.0
-"""The API server sends a bookmark each minute."""
+"""Most API servers send a bookmark each minute; a watch that is silent for longer is begun anew."""
 
 Object = dict[str, Any]
 
@@ -169,7 +169,7 @@ class Api:
     async def watch(
         self, kind: str, version: str, namespace: str | None = None, labels: str = "", fields: str = ""
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Changes after that version, until the server ends the watch. ApiError with 410: list again."""
+        """Changes after that version, until the server ends it or is silent for long. ApiError with 410: list again."""
         query = {
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -195,6 +195,8 @@ class Api:
                         if event["type"] == "ERROR":
                             raise ApiError(int(event["object"].get("code", 500)), str(event["object"].get("message")))
                         yield event["type"], event["object"]
+        except aiohttp.SocketTimeoutError:
+            return  # silence is no failure: if the connection was dead, the next watch says so
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unreachable(f"watch of {kind}: {type(error).__name__}: {error}") from error
 

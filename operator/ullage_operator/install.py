@@ -59,6 +59,7 @@ def _deployment() -> Object:
     container = {
         "name": "operator",
         "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
         "ports": ports,
         "livenessProbe": {**probe, "initialDelaySeconds": 30},
         "readinessProbe": probe,

@@ -288,8 +288,10 @@ def _encoded(data: dict[str, str]) -> dict[str, str]:
 
 
 def _without_none(value: Any) -> Any:
+    """Without what is not there; an object that lost its last field in an apply would become null, which is none."""
     if isinstance(value, dict):
-        return {key: _without_none(below) for key, below in value.items() if below is not None}
+        kept = {key: _without_none(below) for key, below in value.items() if below is not None}
+        return {key: below for key, below in kept.items() if below != {}}
     if isinstance(value, list | tuple):
         return [_without_none(each) for each in value]
     return value

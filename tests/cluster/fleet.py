@@ -3,7 +3,7 @@
 Pods on them become Running and Ready without a container, and go when deleted. What a node does with files is not here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,11 @@ class Fleet(ControlPlane):
                 f"--server-address={LOOPBACK}:{self.instance.free_port()}",
             ],
         )
+
+    @staticmethod
+    def node_documents(numbers: Iterable[int], prefix: str = "fleet") -> list[dict[str, Any]]:
+        """The nodes of these numbers, for who makes them by the hundred."""
+        return [_node(f"{prefix}-{number}") for number in numbers]
 
     def add_nodes(self, count: int, prefix: str = "fleet") -> list[str]:
         """Their names, once all of them are Ready."""

@@ -23,13 +23,15 @@ from ullage_operator.install import NAME, NAMESPACE
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 60.0
+QUICK = {"ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2", "ULLAGE_OPERATOR_FIGURES_SECONDS": "1"}
 
 
 class Operator:
     """The operator's process, started and killed at will. Settings as in its Deployment, but for the ports."""
 
-    def __init__(self, fleet: Fleet, folder: Path) -> None:
+    def __init__(self, fleet: Fleet, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.fleet = fleet
+        self._settings = QUICK if settings is None else settings
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self.metrics_port = fleet.instance.free_port()
@@ -45,12 +47,17 @@ class Operator:
             "KUBECONFIG": str(self._kubeconfig),
             "ULLAGE_OPERATOR_METRICS_PORT": str(self.metrics_port),
             "ULLAGE_OPERATOR_HEALTH_PORT": "0",
-            "ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2",
-            "ULLAGE_OPERATOR_FIGURES_SECONDS": "1",
+            **self._settings,
         }
         with (self._folder / "operator.log").open("ab") as log:
             command = [sys.executable, "-m", "ullage_operator"]
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self._folder)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
 
     def end(self, number: int = signal.SIGTERM) -> None:
         assert self._process is not None

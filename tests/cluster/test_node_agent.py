@@ -126,7 +126,8 @@ def test_an_opened_window_gives_the_space_back(fleet: Fleet, operator: Operator,
     operator.until("it is reported", lambda: here.status()["ticket"]["state"] == "Completed")
     assert here.status()["ticket"]["freedBytes"] == 4 * MIB
     operator.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)[NODE]["spec"])
-    operator.until("the sum is told", lambda: "4Mi" in fleet.kubectl("get", "contentrepositories", "-n", place))
+    shown = "--output=jsonpath={.status.reclaimed} {.status.nextWindow}"
+    operator.until("the sum is told", lambda: fleet.kubectl("get", "crepo", "flows", "-n", place, shown) == "4Mi Open")
     assert all(here.host.repository.handles.head(id).size == SIZE for id in kept)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, now_text, objects, repository, say_ready
+from tests.cluster.operator_process import ROOT, Operator, condition, now_text, objects, repository, say_ready
 from ullage_agent.fleet import object_name
 
 
@@ -245,3 +245,11 @@ def test_a_deleted_repository_leaves_nothing(fleet: Fleet, operator: Operator, p
     assert objects(fleet, place) == {}
     assert f"ullage:{place}:flows" not in fleet.kubectl("get", "clusterrolebindings")
     operator.until("the workload is gone", lambda: fleet.get("daemonsets", "--namespace", place)["items"] == [])
+
+
+def test_the_examples_are_taken(fleet: Fleet, operator: Operator, place: str) -> None:
+    """`kubectl apply` takes every example, and the API server finds each of its fields."""
+    files = sorted((ROOT / "examples" / "kubernetes").glob("*.yaml"))
+    assert len(files) >= 4
+    for file in files:
+        fleet.kubectl("apply", "-n", place, f"--filename={file}", "--dry-run=server", "--validate=strict")
