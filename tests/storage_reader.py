@@ -1,7 +1,8 @@
 """A reader of a closed repository, written from docs/storage.md alone: it shares no code with the engine.
 
 It exists to prove that the document suffices. It reads the way the document says, refuses what the document calls
-damage, and knows nothing of performance, torn tails or recovery: it is for repositories that were closed.
+damage, and knows nothing of performance, torn tails or recovery: it is for repositories that were closed, and for
+backups, which `lay_out` makes closed repositories of.
 """
 
 import io
@@ -300,6 +301,33 @@ class StorageReader:
                 block = data[number * BLOCK : (number + 1) * BLOCK]
                 _require(bool(block) and crc32c(block) == block_crc, f"block {number} of the claim at {offset}")
         return data[start : start + size]
+
+
+def lay_out(backup: Path, root: Path) -> None:
+    """Put the files of a backup where a repository has them, each verified against the manifest."""
+    body, _, crc = (backup / "backup.json").read_bytes().rpartition(b"\n")
+    _require(crc == b"%08x" % crc32c(body), "backup.json")
+    manifest = json.loads(body)
+    _require(manifest["format"] == 1, f"backup.json: format {manifest['format']}")
+    identity = manifest["identity"]
+    places = {manifest["snapshot"]["path"]: Path("flowfile", "snapshot")}
+    places |= {file["path"]: Path("swap", file["name"]) for file in manifest["swaps"]}
+    places |= {file["path"]: Path(file["directory"], file["name"]) for file in manifest["provenance"]}
+    for file in manifest["contents"]:
+        section = Path(identity["containers"][file["container"]], str(file["resource"] % identity["sections"]))
+        places[file["path"]] = (section / "archive" if file["is_archived"] else section) / file["name"]
+    files = [manifest["snapshot"], *manifest["swaps"], *manifest["provenance"], *manifest["contents"]]
+    for file in files:
+        data = (backup / file["path"]).read_bytes()
+        _require((len(data), crc32c(data)) == (file["length"], file["crc"]), file["path"])
+        target = root / places[file["path"]]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    for name, path in identity["containers"].items():
+        container = {"format": FORMAT, "repository": identity["repository"], "container": name}
+        (root / path).mkdir(parents=True, exist_ok=True)
+        (root / path / "ullage.json").write_text(json.dumps(container), encoding="utf-8")
+    (root / "ullage.json").write_text(json.dumps(identity), encoding="utf-8")
 
 
 def _frame_at(data: bytes, at: int) -> tuple[bytes, int, bytes] | None:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from tests.golden.make import describe, drain, golden_spec
-from tests.storage_reader import StorageReader
+from tests.golden.make import BACKUP, PRESENT, describe, drain, golden_spec
+from tests.storage_reader import StorageReader, lay_out
 from tests.support import ManualClock
 from ullage_agent.engine.errors import FormatTooNew
 from ullage_agent.engine.repository import Repository
@@ -21,7 +21,7 @@ from ullage_agent.engine.wal.serde import MsgpackSerDe
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.name for path in GOLDEN.glob("format-*"))
-PRESENT = f"format-{FORMAT_VERSION}-serde-{MsgpackSerDe.version}"
+BACKUPS = sorted(path.name for path in GOLDEN.glob("backup-*"))
 
 
 def unpack(version: str, archive: str, root: Path) -> None:
@@ -37,6 +37,7 @@ def open_at(root: Path, partitions: int = 2) -> Repository:
 def test_there_is_a_golden_repository_of_this_version() -> None:
     """Whoever raises the format version leaves the old golden repository and adds one."""
     assert PRESENT in VERSIONS
+    assert BACKUP in BACKUPS
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
@@ -84,6 +85,34 @@ def test_the_page_reader_reads_the_golden_repository(tmp_path: Path) -> None:
     assert resident == {uuid: record["attributes"] for uuid, record in expected["flow_files"].items()}
     polled = {uuid for queue in expected["drained"].values() for uuid, _ in queue}
     assert {flow_file.uuid for flow_file in found if flow_file.queue is not None} == polled
+
+
+@pytest.mark.parametrize("backup", BACKUPS)
+def test_a_golden_backup_is_restored_with_all_it_held(tmp_path: Path, backup: str) -> None:
+    """It holds what the golden repository held; newer code restores it, and the page says how."""
+    unpack(backup, "backup", tmp_path / "backup")
+    expected = json.loads((GOLDEN / PRESENT / "expected.json").read_text(encoding="utf-8"))
+
+    Repository.restore_backup(str(tmp_path / "backup"), golden_spec(tmp_path / "restored"))
+    lay_out(tmp_path / "backup", tmp_path / "laid-out")
+
+    for root in (tmp_path / "restored", tmp_path / "laid-out"):
+        with open_at(root) as repository:
+            assert repository.check(deep=True).problems == ()
+            found = describe(repository) | {"drained": drain(repository)}
+        assert found == expected
+
+
+def test_a_newer_backup_is_refused_by_naming_it(tmp_path: Path) -> None:
+    """A backup that a newer version wrote is not restored by guessing."""
+    unpack(BACKUP, "backup", tmp_path / "backup")
+    path = tmp_path / "backup" / "backup.json"
+    manifest = json.loads(path.read_bytes().rpartition(b"\n")[0])
+    body = json.dumps({"format": manifest["format"] + 1, "files": []}).encode()
+    path.write_bytes(body + b"\n%08x" % crc32c(body))
+
+    with pytest.raises(FormatTooNew, match="newer version"):
+        Repository.restore_backup(str(tmp_path / "backup"), golden_spec(tmp_path / "restored"))
 
 
 def raise_in_json(path: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.engine.provenance.history import history
-from tests.storage_reader import Damaged, ReadFlowFile, StorageReader
+from tests.storage_reader import Damaged, ReadFlowFile, StorageReader, lay_out
 from tests.support import ManualClock, spec_at
 from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
 from ullage_agent.engine import model
@@ -222,6 +222,35 @@ def test_a_page_reader_finds_content_in_a_repository_that_was_moved(tmp_path: Pa
     assert sorted(StorageReader(tmp_path / "there").flow_files()) == before
     with Repository.open(spec(tmp_path / "there", 1), clock=ManualClock()) as repository:
         assert seen_by_the_engine(repository) == before
+
+
+def test_a_page_reader_makes_the_repository_of_a_backup(tmp_path: Path) -> None:
+    """What the page says of a backup suffices to lay it out again: the reader and the engine find all of it there."""
+    wanted = spec(tmp_path / "repository", 2)
+    random_bytes, clock = random.Random(5).randbytes, ManualClock()
+    Repository.initialize(wanted, clock=clock)
+    with Repository.open(wanted, clock=clock) as repository:
+        for _ in range(2):
+            fill(repository, random_bytes)
+            swap(repository, random_bytes)
+            put_handles(repository, random_bytes)
+            reclaim(repository.reclamation)
+            repository.backup(str(tmp_path / "backup"))
+        archived = [entry.claim for entry in repository.ledger.entries() if entry.claim.archived_millis]
+        moved = [entry for entry in repository.ledger.entries() if entry.relocation is not None]
+
+    lay_out(tmp_path / "backup", tmp_path / "again")
+
+    before, read = StorageReader(tmp_path / "repository"), StorageReader(tmp_path / "again")
+    found, events = sorted(read.flow_files()), read.events()
+    assert found == sorted(before.flow_files())
+    assert events == before.events()
+    with Repository.open(spec(tmp_path / "again", 2), clock=clock) as repository:
+        assert repository.check(deep=True).problems == ()
+        assert seen_by_the_engine(repository) == found
+    assert len(read.swaps) > 2
+    assert archived
+    assert moved
 
 
 def test_checksums_cover_every_byte_of_a_snapshot(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from crc32c import crc32c
 from hypothesis import strategies as st
 
 from tests.rot.oracle import Frame, frames_from, start_of
-from tests.rot.specimen import Specimen, specimen
+from tests.rot.specimen import Specimen, abandon, reopen, specimen
+from ullage_agent.engine.testing import CrashFiles, Image
 
 SEED = int(os.environ.get("ULLAGE_FUZZ_SEED", "20261121"))
 EXAMPLES = int(os.environ.get("ULLAGE_FUZZ_EXAMPLES", "150"))
@@ -28,9 +29,22 @@ def closed() -> Specimen:
     return specimen(closed=True, partitions=1)
 
 
+@functools.cache
+def backed_up() -> Image:
+    """The closed repository with a backup of it, in /b."""
+    repository = reopen(closed().image, closed().spec)
+    try:
+        repository.backup("/b")
+        assert isinstance(repository.files, CrashFiles)
+        return repository.files.image()
+    finally:
+        abandon(repository)
+
+
 def files_of(part: str) -> list[bytes]:
-    """Every file of one format, of a closed and a killed repository; logs without the zeros behind their frames."""
-    found = {data for whole in (killed(), closed()) for path, data in whole.image.files.items() if part in path}
+    """Every file of one format, of a closed and a killed repository and a backup; logs without the zeros at the end."""
+    images = (killed().image, closed().image, backed_up())
+    found = {data for image in images for path, data in image.files.items() if part in path}
     return sorted(data.rstrip(b"\0") + bytes(64) if part == ".wal" else data for data in found)
 
 

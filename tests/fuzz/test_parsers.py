@@ -24,6 +24,7 @@ from tests.fuzz.corpus import (
 )
 from tests.proof.figures import note
 from tests.rot.specimen import abandon, reopen, shown
+from ullage_agent.engine.backupfiles import read_manifest
 from ullage_agent.engine.content.containers import ContainerIdentity
 from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.files import Files, OsFiles
@@ -99,6 +100,11 @@ def parse_event_file(files: Files, path: str) -> None:
         event_files.close()
 
 
+def parse_backup(files: Files, path: str) -> None:
+    """The manifest of a backup whose other files are not there."""
+    read_manifest(files, path.rsplit("/", 1)[0])
+
+
 def _listed() -> EventFile:
     """What the manifest says of the specimen's event file."""
     files = CrashFiles(killed().image)
@@ -119,6 +125,7 @@ PARSERS: dict[str, tuple[str, str, Callable[[Files, str], None]]] = {
     "identity": ("ullage.json", "ullage.json", parse_identity),
     "manifest": ("/manifest", "manifest", parse_manifest),
     "event file": (".parquet", "1.parquet", parse_event_file),
+    "backup": ("backup.json", "backup.json", parse_backup),
 }
 
 

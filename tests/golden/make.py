@@ -1,8 +1,9 @@
 """Make the golden repository of the present format: `python -m tests.golden.make [directory]`.
 
 Two archives of the same repository and what must be found in either: `closed.tar.gz` after a clean close, and
-`killed.tar.gz` as a killed process leaves it, with the log open. The clock and the randomness are fixed, so that two
-runs give the same bytes. A folder of a released format is never made again: it stands for the files that are out there.
+`killed.tar.gz` as a killed process leaves it, with the log open. `backup.tar.gz` is a backup of the closed one. The
+clock and the randomness are fixed, so that two runs give the same bytes. A folder of a released format is never made
+again: it stands for the files that are out there.
 """
 
 import gzip
@@ -19,12 +20,15 @@ from unittest import mock
 
 from tests.support import ManualClock, spec_at
 from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
+from ullage_agent.engine.backupfiles import BACKUP_FORMAT
 from ullage_agent.engine.model import Action, FlowFile, Lifetime
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.wal.format import FORMAT_VERSION
 from ullage_agent.engine.wal.serde import MsgpackSerDe
 
 HERE = Path(__file__).parent
+PRESENT = f"format-{FORMAT_VERSION}-serde-{MsgpackSerDe.version}"
+BACKUP = f"backup-{BACKUP_FORMAT}"
 MADE_AT_OPEN = ("ballast", "lock")
 """Files that every open makes anew: left out, for they hold nothing."""
 
@@ -150,6 +154,18 @@ def make(target: Path) -> None:
     (target / "expected.json").write_text(text + "\n", encoding="utf-8")
 
 
+def make_backup(target: Path) -> None:
+    """Write `backup.tar.gz` into `target`: a backup of the closed repository of the present format."""
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, mock.patch("os.urandom", random.Random(20_261_122).randbytes):
+        root, backup = Path(scratch) / "repository", Path(scratch) / "backup"
+        with tarfile.open(HERE / PRESENT / "closed.tar.gz") as tar:
+            tar.extractall(root, filter="data")
+        with Repository.open(golden_spec(root), clock=ManualClock()) as repository:
+            repository.backup(str(backup))
+        (target / "backup.tar.gz").write_bytes(_packed(backup))
+
+
 def _flow_file(repository: Repository, record: FlowFile, queues: dict[int, str]) -> dict[str, Any]:
     hasher = hashlib.sha256()
     if record.claim is not None:
@@ -185,4 +201,5 @@ def _packed(root: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / f"format-{FORMAT_VERSION}-serde-{MsgpackSerDe.version}")
+    make(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / PRESENT)
+    make_backup(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / BACKUP)

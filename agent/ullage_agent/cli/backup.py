@@ -12,7 +12,7 @@ from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import bar, many, print_json, say, size, tell
 from ullage_agent.contract import Container, ContentRepositorySpec, HostPath, Storage
-from ullage_agent.engine.backup import Manifest, read_manifest
+from ullage_agent.engine.backupfiles import Manifest, read_manifest
 from ullage_agent.engine.files import OsFiles
 from ullage_agent.engine.repository import Repository
 

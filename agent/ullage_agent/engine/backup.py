@@ -19,11 +19,20 @@ import msgspec
 from crc32c import crc32c
 
 from ullage_agent.contract import ContentRepositorySpec
+from ullage_agent.engine.backupfiles import (
+    BACKUP_FORMAT,
+    MANIFEST,
+    BackupFile,
+    Manifest,
+    all_files,
+    encode_manifest,
+    read_manifest,
+)
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.content.containers import Container
 from ullage_agent.engine.content.store import ContentRepository
-from ullage_agent.engine.errors import ContentMissing, FormatTooNew, RepositoryDamaged, SessionMisuse
-from ullage_agent.engine.files import COPY_BYTES, PARTIAL_SUFFIX, Files, make_directories, read_file, replace_file
+from ullage_agent.engine.errors import ContentMissing, RepositoryDamaged, SessionMisuse
+from ullage_agent.engine.files import COPY_BYTES, PARTIAL_SUFFIX, Files, make_directories, replace_file
 from ullage_agent.engine.flowfile.swap import SwapFiles
 from ullage_agent.engine.model import Action, FlowFile, Operation, Relocation, ResourceClaim, SwapOut
 from ullage_agent.engine.opening import FLOWFILE, IDENTITY, SWAP, RepositoryIdentity, containers_of
@@ -33,9 +42,7 @@ from ullage_agent.engine.wal.records import RecordReader, write_records
 from ullage_agent.engine.wal.serde import SerDe
 from ullage_agent.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
 
-MANIFEST = "backup.json"
 CONTENT = "content"
-BACKUP_FORMAT = 1
 
 HOLE_BYTES = 64 << 10
 """Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
@@ -43,33 +50,6 @@ HOLE_BYTES = 64 << 10
 ZEROS = bytes(HOLE_BYTES)
 
 Progress = Callable[[int, int], None]
-
-
-class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a backup: where it lies in it, its length and CRC-32C, and where it goes in a repository."""
-
-    path: str
-    length: int
-    crc: int
-    name: str
-    container: str = ""
-    resource: int = 0
-    is_archived: bool = False
-    directory: str = ""
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `backup.json`. `last_id`: every transaction up to it is in here, and none above."""
-
-    format: int
-    identity: RepositoryIdentity
-    sequence: int
-    created_millis: int
-    last_id: int
-    snapshot: BackupFile
-    swaps: tuple[BackupFile, ...]
-    contents: tuple[BackupFile, ...]
-    provenance: tuple[BackupFile, ...] = ()
 
 
 class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +125,7 @@ class Backup:
                 provenance=(*(file for file in files if file.directory), *events),
             )
             self._sync_directories(destination, manifest)
-            replace_file(self._files, os.path.join(destination, MANIFEST), _encode(manifest))
+            replace_file(self._files, os.path.join(destination, MANIFEST), encode_manifest(manifest))
         self._remove_unlisted(destination, manifest)
         return BackupReport(
             last_id=header.last_id,
@@ -255,11 +235,11 @@ class Backup:
         return copied
 
     def _sync_directories(self, destination: str, manifest: Manifest) -> None:
-        for directory in sorted({os.path.dirname(file.path) for file in _all_files(manifest)}):
+        for directory in sorted({os.path.dirname(file.path) for file in all_files(manifest)}):
             self._files.sync_directory(os.path.join(destination, directory))
 
     def _remove_unlisted(self, destination: str, manifest: Manifest) -> None:
-        listed = {file.path for file in _all_files(manifest)}
+        listed = {file.path for file in all_files(manifest)}
         for path in _found(self._files, destination):
             if path not in listed:
                 self._files.unlink(os.path.join(destination, path))
@@ -304,23 +284,10 @@ class _Named:
 
 def plan_backup(sources: Sequence[tuple[str, BackupFile]], previous: Manifest | None) -> BackupPlan:
     """Pure: a file that the last backup has under the same path has the same bytes, since none is written twice."""
-    had = {} if previous is None else {file.path: file for file in _all_files(previous)}
+    had = {} if previous is None else {file.path: file for file in all_files(previous)}
     copies = tuple((source, file) for source, file in sources if file.path not in had)
     kept = tuple(msgspec.structs.replace(file, crc=had[file.path].crc) for _, file in sources if file.path in had)
     return BackupPlan(copies, kept)
-
-
-def read_manifest(files: Files, source: str) -> Manifest:
-    """The manifest of a backup; SessionMisuse if there is none, RepositoryDamaged or FormatTooNew."""
-    path = os.path.join(source, MANIFEST)
-    if not files.exists(path):
-        raise SessionMisuse(f"{source} holds no backup: there is no {MANIFEST} in it")
-    body, _, crc = read_file(files, path).rpartition(b"\n")
-    if crc != b"%08x" % crc32c(body):
-        raise RepositoryDamaged(f"{path} is damaged: its checksum does not match; use another backup")
-    if msgspec.json.decode(body)["format"] > BACKUP_FORMAT:
-        raise FormatTooNew(f"{path} was written by a newer version: use that one")
-    return msgspec.json.decode(body, type=Manifest)
 
 
 def restore(
@@ -347,10 +314,10 @@ def restore(
         make_directories(files, os.path.join(root, directory))
     for container in containers.values():
         container.create(identity.repository, FORMAT_VERSION)
-    total = sum(file.length for file in _all_files(manifest))
+    total = sum(file.length for file in all_files(manifest))
     done = 0
     directories: set[str] = set()
-    for file in _all_files(manifest):
+    for file in all_files(manifest):
         target = _target(file, root, containers)
         directories.add(os.path.dirname(target))
         path = os.path.join(source, file.path)
@@ -361,7 +328,7 @@ def restore(
     for directory in sorted(directories):
         files.sync_directory(directory)
     replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
-    count = len(_all_files(manifest))
+    count = len(all_files(manifest))
     return BackupReport(last_id=manifest.last_id, copied_files=count, copied_bytes=total, kept_files=0, kept_bytes=0)
 
 
@@ -409,15 +376,6 @@ def _crc_of(files: Files, path: str, length: int) -> int:
         return crc
     finally:
         file.close()
-
-
-def _encode(manifest: Manifest) -> bytes:
-    body = msgspec.json.encode(manifest)
-    return body + b"\n%08x" % crc32c(body)
-
-
-def _all_files(manifest: Manifest) -> tuple[BackupFile, ...]:
-    return (*manifest.contents, *manifest.swaps, *manifest.provenance, manifest.snapshot)
 
 
 def _target(file: BackupFile, root: str, containers: dict[str, Container]) -> str:
