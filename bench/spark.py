@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.fleet import Fleet, fleet_at
 from ullage_spark import snapshot, with_content
+from ullage_spark.content import ADDRESS
 from ullage_spark.plan import reclamation_plan
 
 MB = 1 << 20
@@ -87,9 +88,7 @@ def contents(spark: SparkSession, directory: Path, size: int, total: int) -> Ite
         parquet_write = time.perf_counter() - began
         loop = measured(lambda: plain_loop(fleet))
         with snapshot(spark, endpoint=fleet.endpoint) as held:
-            rows = held.table(
-                "flowfiles", columns="node,resource_claim,claim_offset,claim_length,claim_crc32c,start,size"
-            )
+            rows = held.table("flowfiles", columns=",".join(("node", *ADDRESS)))
             task = measured(lambda: noop(with_content(rows, count_bytes, "bytes bigint", endpoint=fleet.endpoint)))
         read = measured(lambda: noop(spark.read.parquet(parquet)))
         mb = count * size / MB
@@ -178,9 +177,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place:
         directory = Path(place)
         with session(directory) as spark:
-            print(
-                "| content | read in tasks | against Parquet's read | against a pread loop | written | against Parquet's |"
-            )
+            print("| content | read in tasks | to Parquet's read | to a pread loop | written | to Parquet's write |")
             print("|---|---|---|---|---|---|")
             for size in (1_000, 100_000, 10_000_000):
                 for line in contents(spark, directory, size, total):
