@@ -50,11 +50,15 @@ class Fleet:
         }
 
     def rest(self) -> None:
-        """No maintenance from here on, and every file sealed: a test that compares figures wants them to stay."""
+        """No maintenance from here on: a test that compares figures wants them to stay."""
         for agent in self.agents.values():
             maintenance = agent.server.host._maintenance
             assert maintenance is not None
             maintenance.stop()
+
+    def seal(self) -> None:
+        """Every file is closed, so that it may be reclaimed."""
+        for agent in self.agents.values():
             agent.repository.content.retire_idle()
             agent.repository._commit_seals()
 

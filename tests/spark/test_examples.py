@@ -14,6 +14,7 @@ def test_ingest_analyse_plan_and_reclaim(
     spark: SparkSession, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Files become FlowFiles once, their words are counted in place, and what died is given back."""
+    fleet.rest()
     source = tmp_path / "source"
     source.mkdir()
     for number in range(20):
@@ -33,7 +34,7 @@ def test_ingest_analyse_plan_and_reclaim(
         session.ingest("texts", [b"x" * (1 << 20)] * 3)
         session.commit()
     repository.queues.drop(repository.queue("texts"))
-    fleet.rest()
+    fleet.seal()
     before = repository.reclamation.survey().containers[0].dead_bytes
     nodes = [
         {"name": name, "flight": agent.server.urls["flight"], "url": agent.url} for name, agent in fleet.agents.items()
