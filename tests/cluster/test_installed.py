@@ -93,7 +93,7 @@ class Flows:
 
     def answers(self) -> bool:
         try:
-            return self.client.node_name() != ""
+            return self.client.state().node != ""
         except ClientError:
             return False
 
@@ -126,7 +126,7 @@ def flows(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_a_window_opens_and_the_disk_gets_its_space_back(flows: Flows) -> None:
     """Content comes through the Service, half of it goes; the closed window keeps it, the opened one gives it back."""
     kept, dropped = _half_dropped(flows)
-    node = flows.client.node_name()
+    node = flows.client.state().node
     full = flows.disk_bytes(node)
     assert full >= BATCHES * CONTENTS * SIZE
     flows.cluster.wait_until("what was dropped is dead", lambda: flows.dead_bytes() >= dropped)
@@ -162,7 +162,7 @@ def test_a_run_on_demand_passes_over_a_closed_window(flows: Flows) -> None:
     flows.apply(CLOSED)
     _, dropped = _half_dropped(flows)
     flows.cluster.wait_until("what was dropped is dead", lambda: flows.dead_bytes() >= dropped)
-    node = flows.client.node_name()
+    node = flows.client.state().node
     full = flows.disk_bytes(node)
     here = f"--namespace={flows.namespace}"
     run = {
