@@ -95,7 +95,8 @@ def connected(service: Service) -> "Iterator[Client]":
         with Client(node, retries=Retries(attempts=3, longest_seconds=1.0)) as client:  # a person waits
             yield client
     except ClientError as error:
-        failed = ServiceFailed(code_of_refusal(error), f"{service.url}: {error}")
+        text, where = str(error), service.url.rstrip("/")
+        failed = ServiceFailed(code_of_refusal(error), text if text.startswith(where) else f"{where}: {text}")
         for note in getattr(error, "__notes__", ()):
             failed.add_note(note)
         raise failed from error
