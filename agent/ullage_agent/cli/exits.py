@@ -89,6 +89,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.FlowFileNotFound: ExitCode.NOT_FOUND,
     errors.KeyInUse: ExitCode.NO_ROOM,
     errors.KeyReused: ExitCode.USAGE,
+    errors.WriteClosed: ExitCode.NOT_FOUND,
     errors.HandleNotFound: ExitCode.NOT_FOUND,
     errors.HandleDeleted: ExitCode.NOT_FOUND,
     errors.CommitOutcomeUnknown: ExitCode.UNKNOWN,
