@@ -111,7 +111,8 @@ def load_policy(name: str) -> Policy:
         return BUILT_IN[name]()
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
-        raise SessionMisuse(f"there is no compaction policy {name!r}: choose one of {', '.join(sorted(policy_names()))}")
+        names = ", ".join(sorted(policy_names()))
+        raise SessionMisuse(f"there is no compaction policy {name!r}: choose one of {names}")
     try:
         policy: Policy = found[name].load()()
     except Exception as error:  # another package's code
