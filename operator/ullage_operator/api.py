@@ -67,6 +67,7 @@ RESOURCES: Final = {
     "Role": Resource("rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": Resource("rbac.authorization.k8s.io/v1", "rolebindings"),
     "ClusterRoleBinding": Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings", is_namespaced=False),
+    "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
     "Certificate": Resource("cert-manager.io/v1", "certificates"),
 }
 
@@ -165,6 +166,16 @@ class Api:
             if error.status == 404:
                 return None
             raise
+
+    async def serves(self, kind: str) -> bool:
+        """Whether the cluster knows the kind's group and version at all."""
+        try:
+            await self.request("GET", f"/apis/{RESOURCES[kind].api_version}")
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
 
     async def watch(
         self, kind: str, version: str, namespace: str | None = None, labels: str = "", fields: str = ""

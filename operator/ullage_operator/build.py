@@ -139,6 +139,8 @@ def shared_objects(wish: Wish, image: str) -> list[Object]:
     ]
     if wish.document.spec.storage.local_persistent_volume is None:
         objects.append(_daemon_set(wish, image, restart_digest(document)))
+    else:
+        objects.append(_disruption_budget(wish))
     return objects
 
 
@@ -253,6 +255,12 @@ def _network_policy(wish: Wish) -> Object:
         "ingress": [{"ports": ports}],
     }
     return owned(wish, "NetworkPolicy", "networking.k8s.io/v1", f"{wish.name}-ullage", spec=spec)
+
+
+def _disruption_budget(wish: Wish) -> Object:
+    """Drains take one agent at a time. Those of a DaemonSet need no budget: drains leave them alone."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": labels(wish)}}
+    return owned(wish, "PodDisruptionBudget", "policy/v1", f"{wish.name}-ullage", spec=spec)
 
 
 def _daemon_set(wish: Wish, image: str, restart: str) -> Object:

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from ullage_agent.contract import ContentRepositorySpec, DeletionPolicy
+from ullage_agent.contract import ContentRepositorySpec, DeletionPolicy, TlsMode
 from ullage_agent.fleet import (
     HEARTBEAT_SECONDS,
     TICKETED,
@@ -106,12 +106,18 @@ def decide(seen: Observation, settings: Settings) -> Decision:
 
 
 def judge(seen: Observation) -> Verdict:
-    """Whether the wish can be granted: fields, cron and zones, and directories of others."""
+    """Whether the wish can be granted: fields, cron and zones, who signs certificates, and directories of others."""
     wish = seen.wish
     if wish.document is None:
         return Verdict(reason="Invalid", message=wish.problem)
     if problem := conflict(wish, seen.others, seen.machines):
         return Verdict(reason="PathConflict", message=problem)
+    if wish.document.spec.tls.mode == TlsMode.CERT_MANAGER and not seen.has_cert_manager:
+        return Verdict(
+            reason="NoCertManager",
+            message="spec.tls.mode is CertManager, and the cluster does not serve cert-manager.io/v1: "
+            "install cert-manager, or choose Operator or Secret",
+        )
     if problems := Calendar(wish.document.spec.maintenance).problems:
         return Verdict(reason="InvalidWindow", message="; ".join(problems))
     return Verdict(reason="Valid", message="every field can be obeyed")

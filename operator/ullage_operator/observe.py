@@ -195,6 +195,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, Agent] = msgspec.field(default_factory=dict)
     runs: tuple[Run, ...] = ()
     blockers: Blockers = Blockers()
+    has_cert_manager: bool = False
+    """Asked for only where spec.tls.mode wants it."""
+
     busy_volumes: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     """Of each node: volumes on which another repository holds a ticket."""
 

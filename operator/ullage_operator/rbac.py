@@ -37,6 +37,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("", ["events"], ["create", "patch"]),
     rule("apps", ["daemonsets", "statefulsets"], [*READ, *WRITE]),
     rule("batch", ["jobs"], [*READ, *WRITE]),
+    rule("policy", ["poddisruptionbudgets"], [*READ, *WRITE]),
     rule("discovery.k8s.io", ["endpointslices"], [*READ, *WRITE]),
     rule("networking.k8s.io", ["networkpolicies"], [*READ, *WRITE]),
     rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], [*READ, *WRITE]),

@@ -106,8 +106,10 @@ class Reconciler:
         problem = ""
         if wish.document is not None:
             extra, problem = await spark_jobs.others(self._api, wish.document.spec)
+        wants_certificate = wish.document is not None and wish.document.spec.tls.mode == TlsMode.CERT_MANAGER
+        has_cert_manager = wants_certificate and await self._api.serves("Certificate")
         # From here to the reservation nothing is awaited: two repositories never give tickets for one volume at once.
-        seen = self.seen.observe(key, self._clock(), extra, problem)
+        seen = self.seen.observe(key, self._clock(), extra, problem, has_cert_manager=has_cert_manager)
         if seen is None:
             return None
         decision = decide(seen, self._settings)
@@ -176,7 +178,9 @@ class Reconciler:
             made, rotation = self._tls(wish)
             desired += made
         elif wish.document.spec.tls.mode == TlsMode.CERT_MANAGER:
-            desired.append(build.certificate(wish))
+            await self._ask_for_certificate(wish)
+        if wish.document.spec.tls.mode in (TlsMode.CERT_MANAGER, TlsMode.SECRET):
+            desired += await self._foreign_authority(wish)
         desired += build.endpoint_slices(wish, seen.agents)
         if wish.document.spec.storage.local_persistent_volume is not None:
             desired += self._stateful_sets(seen, decision, image)
@@ -189,6 +193,24 @@ class Reconciler:
         await _all(self._apply(document) for document in desired if document["kind"] == "RoleBinding")
         await self._remove_obsolete(wish, desired)
         return rotation
+
+    async def _ask_for_certificate(self, wish: Wish) -> None:
+        """Certificates are not followed: their kind may be missing, and a watch of it would never begin."""
+        document = build.certificate(wish)
+        found = await self._api.get("Certificate", wish.namespace, document["metadata"]["name"])
+        if not covers(found, document):
+            metrics.WRITES.labels("Certificate").inc()
+            await self._api.apply(document)
+
+    async def _foreign_authority(self, wish: Wish) -> list[Object]:
+        """Whom clients should trust, where somebody else signs: what their secret says, once it is there."""
+        secret = await self._api.get("Secret", wish.namespace, build.tls_name(wish))
+        authority = _decoded(secret).get("ca.crt", "")
+        return (
+            [build.owned(wish, "ConfigMap", "v1", build.authority_name(wish), data={"ca.crt": authority})]
+            if authority
+            else []
+        )
 
     async def _apply(self, document: Object) -> None:
         store = self.seen.owned.get(document["kind"])
@@ -238,7 +260,7 @@ class Reconciler:
         """What was wished for once; never secrets, and never claims."""
         kept = {(document["kind"], document["metadata"]["name"]) for document in desired}
         mine = build.labels(wish)[REPOSITORY_LABEL]
-        for kind in ("DaemonSet", "StatefulSet", "EndpointSlice"):
+        for kind in ("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"):
             for (namespace, name), found in list(self.seen.owned[kind].objects.items()):
                 is_mine = (found["metadata"].get("labels") or {}).get(REPOSITORY_LABEL) == mine
                 if is_mine and namespace == wish.namespace and (kind, name) not in kept:

@@ -26,7 +26,7 @@ Key = tuple[str, str]
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
     *("ConfigMap", "Secret", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
-    *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding"),
+    *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
 )
 
 
@@ -94,7 +94,9 @@ class Surroundings:
         """Of all repositories."""
         return list(self.wishes.objects)
 
-    def observe(self, key: Key, now_millis: int, extra: Iterable[Object], problem: str) -> Observation | None:
+    def observe(
+        self, key: Key, now_millis: int, extra: Iterable[Object], problem: str, *, has_cert_manager: bool = False
+    ) -> Observation | None:
         """What is known of a repository now; None if there is none."""
         found = self.wishes.objects.get(key)
         if found is None:
@@ -115,16 +117,17 @@ class Surroundings:
             wish=wish,
             others=tuple(Wish.of(other) for other_key, other in self.wishes.objects.items() if other_key != key),
             machines=machines_of(self.nodes.objects.values()),
-            objects={o.spec.node_name: o for o in self._node_objects(wish.namespace) if o.spec.repository == wish.name},
+            objects={each.spec.node_name: each for each in self._node_objects(wish)},
             agents=agents_of(mine),
             runs=tuple(self._runs(wish)),
             blockers=Blockers(by_node=spark_jobs.by_node(pods), problem="; ".join(problems)),
             busy_volumes=self._busy_volumes(key),
+            has_cert_manager=has_cert_manager,
         )
 
-    def _node_objects(self, namespace: str | None) -> Iterable[NodeObject]:
-        for (where, name), found in self.objects.objects.items():
-            if namespace is None or where == namespace:
+    def _node_objects(self, wish: Wish) -> Iterable[NodeObject]:
+        for (namespace, name), found in self.objects.objects.items():
+            if namespace == wish.namespace and found["spec"].get("repository") == wish.name:
                 try:
                     yield NodeObject.of(found)
                 except msgspec.ValidationError as error:
@@ -164,7 +167,7 @@ class Surroundings:
         """Heartbeats of nodes change nothing that is looked at."""
         name = found["metadata"]["name"]
         facts = {key: value for key, value in found["metadata"].items() if key != "resourceVersion"}
-        seen = (facts, found["spec"], found["status"], name in {key[1] for key in self.nodes.objects})
+        seen = (facts, found["spec"], found["status"], ("", name) in self.nodes.objects)
         if self._machines.get(name) != seen:
             self._machines[name] = seen
             self._changed(None)

@@ -1,0 +1,174 @@
+"""Repositories on local volumes, deletion policies, certificates of others: a real API server, played nodes."""
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.errors import ClusterError
+from tests.cluster.fleet import Fleet
+from tests.cluster.operator_process import Operator, condition, objects, repository
+
+NODES = ("worker-0", "worker-1", "worker-2")
+CLASS = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "local"},
+    "provisioner": "kubernetes.io/no-provisioner",
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+
+
+def volume(place: str, node: str) -> dict[str, Any]:
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"{place}-{node}", "labels": {"place": place}},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "local",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "local": {"path": f"/mnt/{place}"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+        },
+    }
+
+
+def on_volumes(fleet: Fleet, place: str, **spec: Any) -> dict[str, Any]:
+    """The volumes exist; a repository that claims them."""
+    fleet.apply(CLASS, *(volume(place, node) for node in NODES))
+    local = {"localPersistentVolume": {"storageClassName": "local", "size": "1Gi"}}
+    return repository(place, {"storage": local, **spec})
+
+
+def images(fleet: Fleet, place: str) -> dict[str, str]:
+    """Of the ready pods, by node."""
+    pods = fleet.get("pods", "--namespace", place)["items"]
+    ready = [
+        each for each in pods if each["status"]["phase"] == "Running" and "deletionTimestamp" not in each["metadata"]
+    ]
+    return {each["spec"]["nodeName"]: each["spec"]["containers"][0]["image"] for each in ready}
+
+
+@pytest.mark.parametrize(("policy", "claims"), [("Retain", 3), ("Delete", 0)])
+def test_local_volumes_give_each_node_an_agent_and_a_claim(
+    fleet: Fleet, operator: Operator, place: str, policy: str, claims: int
+) -> None:
+    """Pinned, rolled one at a time, guarded by a budget; the claims outlive the repository unless it says otherwise."""
+    here = ("--namespace", place)
+    fleet.apply(on_volumes(fleet, place, image="agent:1", deletionPolicy=policy))
+    operator.until("the agents run", lambda: images(fleet, place) == dict.fromkeys(NODES, "agent:1"))
+    assert fleet.get("poddisruptionbudget", "flows-ullage", *here)["spec"]["maxUnavailable"] == 1
+    assert len(fleet.get("persistentvolumeclaims", *here)["items"]) == 3
+
+    fleet.apply(on_volumes(fleet, place, image="agent:2", deletionPolicy=policy))
+    operator.until("all are rolled", lambda: images(fleet, place) == dict.fromkeys(NODES, "agent:2"))
+
+    fleet.kubectl("delete", "contentrepository", "flows", *here, "--timeout=60s")
+
+    def left() -> int:
+        return len(fleet.get("persistentvolumeclaims", *here)["items"])
+
+    operator.until("the claims are as the policy says", lambda: left() == claims and images(fleet, place) == {})
+    assert objects(fleet, place) == {}
+    fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def test_on_delete_leaves_pods_until_somebody_deletes_them(fleet: Fleet, operator: Operator, place: str) -> None:
+    """The new settings wait; the pod that is deleted comes back with them."""
+    strategy = {"updateStrategy": {"type": "OnDelete"}}
+    fleet.apply(repository(place, {"image": "agent:1", **strategy}))
+    operator.until("the agents run", lambda: images(fleet, place) == dict.fromkeys(NODES, "agent:1"))
+    fleet.apply(repository(place, {"image": "agent:2", **strategy}))
+    here = ("--namespace", place)
+
+    def template() -> str:
+        found = fleet.get("daemonset", "flows-ullage", *here)["spec"]["template"]["spec"]
+        return str(found["containers"][0]["image"])
+
+    operator.until("the template is new", lambda: template() == "agent:2")
+    assert images(fleet, place) == dict.fromkeys(NODES, "agent:1")
+    fleet.kubectl("delete", "pod", *here, "--field-selector=spec.nodeName=worker-1")
+
+    expected = {**dict.fromkeys(NODES, "agent:1"), "worker-1": "agent:2"}
+    operator.until("one is new", lambda: images(fleet, place) == expected)
+
+
+def test_policy_delete_empties_the_directories_of_the_nodes(fleet: Fleet, operator: Operator, place: str) -> None:
+    """A job on each node, after the agents have ended; then the objects go."""
+    here = ("--namespace", place)
+    fleet.apply(repository(place, {"deletionPolicy": "Delete"}))
+    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+
+    fleet.kubectl("delete", "contentrepository", "flows", *here, "--wait=false")
+
+    cleaned: set[str] = set()
+
+    def is_gone() -> bool:
+        jobs = fleet.get("jobs", *here)["items"]
+        cleaned.update(each["spec"]["template"]["spec"]["nodeName"] for each in jobs)
+        return not fleet.get("contentrepositories", *here)["items"]
+
+    operator.until("it is gone", is_gone)
+    assert cleaned == set(NODES)
+    assert objects(fleet, place) == {}
+
+
+def test_without_cert_manager_the_wish_is_refused_and_with_it_it_is_asked(
+    fleet: Fleet, operator: Operator, place: str
+) -> None:
+    """Accepted is False; once the kind is served, a certificate is asked for and its authority told."""
+    here = ("--namespace", place)
+    fleet.apply(repository(place, {"tls": {"mode": "CertManager"}}))
+    operator.until("it is refused", lambda: condition(fleet, place, "Accepted") == "False")
+    told = fleet.get("contentrepository", "flows", *here)["status"]["conditions"]
+    assert "install cert-manager" in next(c["message"] for c in told if c["type"] == "Accepted")
+    assert fleet.get("daemonsets", *here)["items"] == []
+
+    fleet.apply(CERTIFICATES)
+    try:
+        fleet.wait_until("the kind is served", fleet.serves_all_custom_resources)
+        fleet.kubectl("label", "contentrepository", "flows", *here, "looked=again")
+        operator.until("the certificate is asked for", lambda: _names(fleet, place) == {"flows-ullage-tls"})
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "flows-ullage-tls", "namespace": place}}
+        fleet.apply({**secret, "stringData": {"tls.crt": "a", "tls.key": "b", "ca.crt": "theirs"}})
+        fleet.kubectl("label", "contentrepository", "flows", *here, "looked=once-more", "--overwrite")
+        operator.until("the authority is told", lambda: _authority(fleet, place) == "theirs")
+    finally:
+        fleet.kubectl("delete", "crd", "certificates.cert-manager.io")
+
+
+def _names(fleet: Fleet, place: str) -> set[str]:
+    try:
+        found = fleet.get("certificates.cert-manager.io", "--namespace", place)["items"]
+    except ClusterError:  # discovery follows a moment later
+        return set()
+    return {each["spec"]["secretName"] for each in found}
+
+
+def _authority(fleet: Fleet, place: str) -> str:
+    found = fleet.get("configmaps", "--namespace", place)["items"]
+    return next((str(each["data"]["ca.crt"]) for each in found if each["metadata"]["name"] == "flows-ullage-ca"), "")
+
+
+CERTIFICATES = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "certificates.cert-manager.io"},
+    "spec": {
+        "group": "cert-manager.io",
+        "scope": "Namespaced",
+        "names": {"kind": "Certificate", "plural": "certificates", "singular": "certificate"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                },
+            }
+        ],
+    },
+}
