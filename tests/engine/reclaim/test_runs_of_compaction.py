@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import ManualClock, RoomyFiles, Workshop, content_sizes, put_all
+from tests.support import ManualClock, RoomyFiles, Workshop, content_sizes, put_all, spec_at
 from ullage_agent.contract import Compaction, Container, Punch, Quantity
+from ullage_agent.engine.content.containers import Usage
 from ullage_agent.engine.errors import SessionMisuse
 from ullage_agent.engine.files import DiskUsage, OsFiles
 from ullage_agent.engine.model import Action
 from ullage_agent.engine.reclaim import policies
+from ullage_agent.engine.reclaim.compaction import Wish, plan_compaction
 from ullage_agent.engine.reclaim.pacing import Ticket, TokenBucket
 from ullage_agent.engine.reclaim.permission import OPERATIONS, Permission
 from ullage_agent.engine.reclaim.policies import Candidate, CompactAll, StatsBased, load_policy
-from ullage_agent.engine.reclaim.survey import ResourceFigures
+from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures, Survey
 from ullage_agent.engine.repository import Repository
 
 KB = 1024
@@ -70,6 +72,23 @@ def test_stats_based_takes_most_freed_for_each_byte_copied_and_the_old_first() -
     assert chosen(StatsBased(), candidate(1, MB // 2), candidate(2, MB // 10), candidate(3, MB // 3)) == [2, 3, 1]
     assert chosen(StatsBased(), candidate(1, MB // 2, created_millis=900_000), candidate(2, MB // 2)) == [2, 1]
     assert chosen(StatsBased(), candidate(1, MB * 8 // 10), candidate(2, MB * 6 // 10)) == [2]
+
+
+def test_a_run_for_little_rewrites_what_its_policy_judges_best() -> None:
+    """Outputs come in the policy's order, and so do files within one: not the emptiest first, but by age as well."""
+    old = [candidate(number, MB // 2, created_millis=number).figures for number in range(1, 7)]
+    young = [candidate(number, MB // 3, created_millis=590_000).figures for number in range(7, 13)]
+    container = ContainerFigures("c1", "/c1", 12, 12 * MB, 5 * MB, 0, 0, 0, 0, 0, Usage(100, 40))
+    survey = Survey(600_000, (*young, *reversed(old)), (container,))
+    spec = spec_at("/r", compaction={"punch": Punch(enabled=False), "output_size": Quantity(MB)})
+    wish = Wish(StatsBased(), keeps_guards=False, actions=frozenset({Action.REWRITE}))
+
+    everything = plan_compaction(survey, spec, wish).steps
+    little = plan_compaction(survey, spec, wish._replace(frees_wanted=1)).steps
+
+    assert [step.resource for step in everything[:6]] == [1, 2, 3, 4, 5, 6]
+    assert {step.resource for step in everything} == set(range(1, 13))
+    assert [step.resource for step in little] == [1, 2]
 
 
 def test_compact_all_takes_what_gives_something_back() -> None:

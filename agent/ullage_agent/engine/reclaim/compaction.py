@@ -5,6 +5,7 @@ full enough it is all. A file that has to be rewritten anyway is not punched fir
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from ullage_agent.contract import ContentRepositorySpec
@@ -195,8 +196,11 @@ def _choose(
     return wish.policy.choose(after, spec.compaction, survey.millis)
 
 
-def _groups(chosen: Iterable[Candidate], spec: ContentRepositorySpec, millis: int) -> list[list[Candidate]]:
-    """Outputs to be: survivors of one container, lifetime class and age together, so that they die together."""
+def _groups(chosen: Sequence[Candidate], spec: ContentRepositorySpec, millis: int) -> list[list[Candidate]]:
+    """Outputs to be: survivors of one container, lifetime class and age together, so that they die together.
+
+    The policy's order counts within a class and among outputs: a run that stops early has copied what it judged best.
+    """
     classes: dict[tuple[str, int, int], list[Candidate]] = {}
     for candidate in chosen:
         figures = candidate.figures
@@ -204,7 +208,6 @@ def _groups(chosen: Iterable[Candidate], spec: ContentRepositorySpec, millis: in
         classes.setdefault((figures.container, figures.lifetime, age.bit_length() // 2), []).append(candidate)
     groups: list[list[Candidate]] = []
     for members in classes.values():
-        members.sort(key=lambda candidate: (candidate.figures.created_millis, candidate.figures.resource))
         group: list[Candidate] = []
         filled = 0
         for candidate in members:
@@ -214,15 +217,15 @@ def _groups(chosen: Iterable[Candidate], spec: ContentRepositorySpec, millis: in
             group.append(candidate)
             filled += candidate.live_bytes
         groups.append(group)
-    return groups
+    ranks = {candidate.figures.resource: rank for rank, candidate in enumerate(chosen)}
+    return sorted(groups, key=lambda group: fmean(ranks[candidate.figures.resource] for candidate in group))
 
 
 def _rewrites(
     groups: Iterable[Sequence[Candidate]], spec: ContentRepositorySpec, wish: Wish
 ) -> tuple[list[Step], list[str]]:
-    """The steps of groups that pay, those that pay best first, as many as are wanted."""
+    """The steps of groups that pay, in their order, as many as are wanted."""
     paying = [(gain, group) for group in groups if (gain := _gain(group)) > GAIN_SHARE_MIN * _live(group)]
-    paying.sort(key=lambda pair: -pair[0] / max(1, _live(pair[1])))
     total: dict[str, int] = {}
     for gain, group in paying:
         name = group[0].figures.container
