@@ -79,15 +79,28 @@ class Opener(Carried):
         from pyspark import cloudpickle  # noqa: PLC0415
 
         use = cloudpickle.loads(self._use)
-        for batch in batches:
-            for name in pc.unique(batch.column(NODE)).to_pylist():
-                rows = batch.filter(pc.equal(batch.column(NODE), pa.scalar(name)))
-                node = self._nodes.get(name)
-                if node is None:
-                    raise SparkSourceError(f"node {name} is not in the fleet that the options name")
-                for at, count in self._groups(rows):
-                    group = rows.slice(at, count)
-                    yield use(group, self._contents(node, _addresses(group)))
+        try:
+            for batch in batches:
+                yield from self._used(use, batch)
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Python workers outlive their tasks: what they held open would keep files from being reclaimed for an hour."""
+        for node in self._nodes.values():
+            client = socket_of(self._settings, node)
+            if client is not None and client.descriptors:
+                client.close()
+
+    def _used(self, use: Use, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for name in pc.unique(batch.column(NODE)).to_pylist():
+            rows = batch.filter(pc.equal(batch.column(NODE), pa.scalar(name)))
+            node = self._nodes.get(name)
+            if node is None:
+                raise SparkSourceError(f"node {name} is not in the fleet that the options name")
+            for at, count in self._groups(rows):
+                group = rows.slice(at, count)
+                yield use(group, self._contents(node, _addresses(group)))
 
     def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
         first, total = 0, 0

@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -27,6 +28,9 @@ ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 API: Final = "https://kubernetes.default.svc"
 HTTP_PORT: Final = 8480
 """The default of spec.service.httpPort."""
+
+ASKED_MAX: Final = 16
+"""Nodes that are asked at a time."""
 
 CLIENTS_MAX: Final = 64
 """Connections that a worker keeps: as many nodes as one task ever talks to in turn, and then some."""
@@ -52,7 +56,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 def discover(settings: Settings) -> tuple[Node, ...]:
     """The fleet by name, each asked who it is. SparkSourceError names a node that does not answer for itself."""
-    found = tuple(sorted((_introduced(settings, each) for each in _addresses(settings)), key=lambda node: node.name))
+    with ThreadPoolExecutor(ASKED_MAX) as pool:
+        introduced = pool.map(lambda each: _introduced(settings, each), _addresses(settings))
+        found = tuple(sorted(introduced, key=lambda node: node.name))
     names = [node.name for node in found]
     if len(set(names)) != len(names):
         raise SparkSourceError(f"nodes {', '.join(names)}: two of them have the same name")

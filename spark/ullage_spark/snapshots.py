@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from ullage_agent.client import ClientError
+from ullage_agent.client import ClientError, NotReachable, Refused
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import RETRIES, Node, discover, flight_of
 from ullage_spark.settings import Settings, as_options
@@ -22,7 +22,7 @@ TTL_SECONDS: Final = 300.0
 
 
 class Snapshot:
-    """A snapshot that is held. `id` is the option `snapshot` of any read; `failures` are heartbeats that failed."""
+    """A snapshot that is held. `id` is the option `snapshot` of any read; `failures`: refused heartbeats."""
 
     def __init__(self, spark: SparkSession, options: dict[str, str], parts: dict[Node, str]) -> None:
         """Use `snapshot`."""
@@ -82,8 +82,11 @@ def _beat(
         for node, id in parts.items():
             try:
                 flight_of(settings, node).renew(id, int(ttl_seconds * 1000))
+            except NotReachable:
+                continue  # the next one may arrive in time; if not, the node says that it is over
             except ClientError as error:
-                held.failures.append(error)
+                if not (isinstance(error, Refused) and error.is_transient):
+                    held.failures.append(error)
 
 
 def _release(settings: Settings, node: Node, id: str) -> None:

@@ -27,7 +27,7 @@ from ullage_agent.client import ClientError, NotReachable
 from ullage_agent.client.flight import ATTRIBUTES
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
-from ullage_spark.fleet import RETRIES, Node, discover, flight_of
+from ullage_spark.fleet import ASKED_MAX, RETRIES, Node, discover, flight_of
 from ullage_spark.settings import Settings
 
 CONTENT, ATTRIBUTE = "content", "attributes"
@@ -38,8 +38,6 @@ PIECE_BYTES: Final = 8 << 20
 """Of a large content, a row of the stream: it goes on in the next."""
 
 ROWS_MAX: Final = 10_000
-ASKED_MAX: Final = 16
-"""Nodes that the driver asks at a time."""
 
 STAGED: Final = pa.schema(
     [

@@ -44,7 +44,9 @@ def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, 
 
     with snapshot(spark, **options) as held:
         found = collected(with_content(held.table("flowfiles"), digests, SCHEMA, group_bytes=500_000, **options))
+        leases = [lease for agent in fleet.agents.values() for lease in agent.repository.leases.all()]
 
+    assert [lease.resources for lease in leases] == [(), ()]  # the snapshot's: no worker holds a file beyond its task
     assert found == expected(contents)
 
 

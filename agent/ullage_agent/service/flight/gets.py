@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 
 from ullage_agent.engine.content.checksum import BLOCK_BYTES
-from ullage_agent.engine.errors import ClaimGone, UllageError
+from ullage_agent.engine.errors import ClaimGone, ContentCorrupt, ContentMissing, ContentReclaimed, UllageError
 from ullage_agent.engine.flowfile.placement import pin_bytes
 from ullage_agent.engine.handles import parse_handle
 from ullage_agent.engine.model import ContentClaim, FlowFile
@@ -48,20 +48,32 @@ class Batch:
 
 
 class Wanted:
-    """One item of a ticket: which bytes of which claim, or why not."""
+    """One item of a ticket: which bytes of which claim, or why not. `is_doubtful`: the claim does not live, and was
+    perhaps never there.
+    """
 
-    __slots__ = ("claim", "item", "problem", "size", "start")
+    __slots__ = ("claim", "is_doubtful", "item", "problem", "size", "start")
 
-    def __init__(self, item: int, claim: ContentClaim | None, start: int, size: int, problem: str | None) -> None:
+    def __init__(
+        self,
+        item: int,
+        claim: ContentClaim | None,
+        start: int,
+        size: int,
+        problem: str | None,
+        *,
+        is_doubtful: bool = False,
+    ) -> None:
         self.item = item
         self.claim = claim
         self.start = start
         self.size = size
         self.problem = problem
+        self.is_doubtful = is_doubtful
 
     @property
     def is_small(self) -> bool:
-        return self.claim is not None and self.size == self.claim.length <= BLOCK_BYTES
+        return not self.is_doubtful and self.claim is not None and self.size == self.claim.length <= BLOCK_BYTES
 
 
 def require_possible(get: Get) -> None:
@@ -87,8 +99,12 @@ def read_items(repository: Repository, get: Get, node: str) -> Iterator[pa.Recor
 def _wanted(repository: Repository, get: Get, node: str) -> Iterator[Wanted]:
     for item, (*address, start, size) in enumerate(get.claims or ()):
         claim = ContentClaim(*address)
-        is_inside = start + size <= claim.length
-        yield Wanted(item, claim if is_inside else None, start, size, None if is_inside else "bad-request")
+        if start + size > claim.length:
+            yield Wanted(item, None, start, size, "bad-request")
+            continue
+        entry = repository.ledger.entry(claim.resource)
+        lives = entry is not None and entry.uses(claim)
+        yield Wanted(item, claim, start, size, None, is_doubtful=not lives)
     for item, name in enumerate(get.handles or ()):
         try:
             record = _record(repository, name, node)
@@ -168,6 +184,11 @@ def _pieces(repository: Repository, item: Wanted) -> Iterator[tuple[int, int, by
         yield item.item, 0, None if item.problem else b"", item.problem
         return
     at = 0
-    for piece in repository.reader.stream(item.claim, item.start, item.size):
-        yield item.item, at, piece, None
-        at += len(piece)
+    try:
+        for piece in repository.reader.stream(item.claim, item.start, item.size):
+            yield item.item, at, piece, None
+            at += len(piece)
+    except (ContentCorrupt, ContentMissing, ContentReclaimed) as error:
+        if not item.is_doubtful:
+            raise
+        yield item.item, at, None, problem_of(ClaimGone(str(error))).slug
