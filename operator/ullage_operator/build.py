@@ -389,10 +389,11 @@ def _container(wish: Wish, image: str) -> Object:
             for key, value in (("requests", spec.resources.requests), ("limits", spec.resources.limits))
             if value
         },
-        "readinessProbe": {"httpGet": {**where, "path": "/readyz"}, "periodSeconds": 10},
+        # A second, the default, is little on a node that is busy: a slow answer would take its content out of service.
+        "readinessProbe": {"httpGet": {**where, "path": "/readyz"}, "periodSeconds": 10, "timeoutSeconds": 5},
         # Recovery may take a while: it must not be killed for it.
-        "startupProbe": {"httpGet": dict(where), "periodSeconds": 10, "failureThreshold": 360},
-        "livenessProbe": {"httpGet": dict(where), "periodSeconds": 20, "failureThreshold": 6},
+        "startupProbe": {"httpGet": dict(where), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 360},
+        "livenessProbe": {"httpGet": dict(where), "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 6},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

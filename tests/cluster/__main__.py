@@ -19,7 +19,7 @@ from tests.cluster.tools import LEVELS, tool
 def build() -> None:
     """Build the programs and images of every level that this machine can run, unless the cache has them."""
     lacking = why_no_node()
-    levels, targets = ["fleet", "node"], ["agent"]
+    levels, targets = ["fleet", "node"], ["agent", "operator"]
     if lacking:
         say(f"no real node can run here: {lacking}")
         levels, targets = ["fleet"], []

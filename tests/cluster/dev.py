@@ -11,11 +11,12 @@ from tests.cluster.say import say, step
 
 NAME = "dev"
 NODES = 2
+TARGETS = ("agent", "operator")
 GREETING = "kubectl and helm work on it; `exit` leaves it running, `make cluster-down` takes it down"
 
 
 def up() -> None:
-    """Bring the cluster up, with the agent's image on its nodes; nothing if it is up already."""
+    """Bring the cluster up, with the images on its nodes; nothing if it is up already."""
     sweep()
     home = clusters() / NAME
     if home.exists():
@@ -24,17 +25,18 @@ def up() -> None:
     if lacking := why_no_node():
         raise NotPossibleHereError(f"no real node can run here: {lacking}")
     with step("bring up a cluster"):
-        archive = images.archive("agent")
+        archives = [images.archive(target) for target in TARGETS]
         instance = Instance.create("cluster", kept_as=NAME)
         try:
             cluster = start_cluster(instance, NODES)
-            cluster.load(archive)
+            for archive in archives:
+                cluster.load(archive)
             changed = {name: value for name, value in cluster.environment.items() if os.environ.get(name) != value}
             (home / "environment.json").write_text(json.dumps(changed, indent=1))
         except BaseException:
             instance.destroy()
             raise
-    say(f"the agent's image is {images.image_name('agent')}")
+    say(f"images on its nodes: {', '.join(map(images.image_name, TARGETS))}")
 
 
 def shell() -> None:
