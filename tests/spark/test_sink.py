@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
@@ -24,13 +24,10 @@ from ullage_spark.settings import Settings
 from ullage_spark.writer import NAMESPACE, Packed, Stored, finish
 
 SCHEMA = "content binary, attributes map<string,string>"
+COLUMNS = StructType(
+    [StructField("content", BinaryType()), StructField("attributes", MapType(StringType(), StringType()))]
+)
 CONTENTS = [random.Random(7).randbytes(size) for size in (0, 1, 5_000, 300_000, *range(10, 400))]
-
-
-def columns() -> StructType:
-    found = StructType.fromDDL(SCHEMA)
-    assert isinstance(found, StructType)
-    return found
 
 
 def rows(spark: SparkSession, parts: int = 3) -> DataFrame:
@@ -122,7 +119,7 @@ class Job:
     def __init__(self, fleet: Fleet, **options: str) -> None:
         self.options = {"endpoint": fleet.endpoint, "queue": "in", **options}
         self.source = DefaultSource(self.options)
-        schema = columns()
+        schema = COLUMNS
         self.writer = self.source.writer(schema, overwrite=False)
 
     def attempt(self, *contents: bytes) -> Stored:
@@ -296,4 +293,4 @@ def test_a_stream_needs_a_name(fleet: Fleet) -> None:
     """Without one two streams would take each other's batches for their own."""
     source = DefaultSource({"endpoint": fleet.endpoint})
     with pytest.raises(SparkSourceError, match="application"):
-        source.streamWriter(columns(), overwrite=False)
+        source.streamWriter(COLUMNS, overwrite=False)
