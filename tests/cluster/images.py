@@ -148,6 +148,7 @@ def _bud(options: Sequence[str], context: Path, name: str, kept: Path) -> None:
     for old in newest_first[ARCHIVES_KEPT:]:
         old.unlink()
     if len(_buildah("images", "--all", "--quiet").split()) > LAYERS_KEPT:
+        _buildah("rm", "--all")  # what a killed build left open keeps its layers; nobody else builds now
         _buildah("rmi", "--prune")
 
 
