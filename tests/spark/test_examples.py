@@ -27,7 +27,7 @@ def test_ingest_analyse_plan_and_reclaim(
     analyse.main(fleet.endpoint, "texts")
     shown = capsys.readouterr().out
     assert "|ullage|   60|" in shown
-    assert "|word0 |   10|" in shown
+    assert "| word0|   10|" in shown
 
     repository = fleet.repository("a")
     with repository.session() as session:

@@ -212,7 +212,7 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
     run = CliRunner().invoke
 
     report = run(app, ["spark", "report", "-e", fleet.endpoint, "--json"])
-    shown = run(app, ["spark", "report", "-e", fleet.endpoint])
+    shown = run(app, ["spark", "report", "-e", fleet.endpoint], env={"COLUMNS": "200"})
     plan = run(app, ["spark", "plan", "-e", fleet.endpoint, "-o", str(tmp_path / "plan")])
     nothing = run(app, ["spark", "report"], env={"ULLAGE_ENDPOINT": ""})
 

@@ -123,7 +123,8 @@ def test_an_executor_without_the_package_says_so(fleet: Fleet, thing: str) -> No
     program = (
         "import pickle, sys\n"
         "sys.modules['ullage_agent'] = None\n"
-        "sys.path[:] = [path for path in sys.path if not path.startswith(sys.argv[1])]\n"
+        "root, environment = sys.argv[1], sys.prefix\n"
+        "sys.path[:] = [path for path in sys.path if path.startswith(environment) or not path.startswith(root)]\n"
         "sys.path_importer_cache.clear()\n"
         "pickle.loads(sys.stdin.buffer.read())\n"
     )
