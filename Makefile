@@ -46,9 +46,9 @@ cluster: $(STAMP) ## A Kubernetes with two real nodes and the agent's image, and
 cluster-down: $(STAMP) ## Take that cluster down
 	@$(BIN)/python -m tests.cluster down
 
-cluster-full: $(STAMP) ## All tests of clusters, those with Spark and the kubeflow operator included
-	@ULLAGE_CLUSTER_SPARK=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
-	@ULLAGE_CLUSTER_SPARK=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
+cluster-full: $(STAMP) ## All tests of clusters, those of Spark, the kubeflow operator and the installed chart included
+	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
+	@ULLAGE_CLUSTER_FULL=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
 
 proof-full: $(STAMP) ## All of the proof with one SEED, half an hour: the table of docs/reliability.md
 	@tools/stage "proof, seed $(SEED)" $(BIN)/python -m tests.proof --seed $(SEED) --write-docs

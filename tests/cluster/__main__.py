@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tests.cluster import dev, images
 from tests.cluster.errors import ClusterError
-from tests.cluster.fixtures import SPARK
+from tests.cluster.fixtures import FULL
 from tests.cluster.instance import sweep
 from tests.cluster.node import why_no_node
 from tests.cluster.say import say
@@ -23,7 +23,7 @@ def build() -> None:
     if lacking:
         say(f"no real node can run here: {lacking}")
         levels, targets = ["fleet"], []
-    elif os.environ.get(SPARK):
+    elif os.environ.get(FULL):
         levels, targets = [*levels, "spark"], [*targets, "spark"]
     for level in levels:
         for name in LEVELS[level]:

@@ -13,21 +13,26 @@ from tests.cluster.control_plane import ControlPlane, control_plane_running
 from tests.cluster.fleet import Fleet, fleet_running
 from tests.cluster.node import Cluster, cluster_running, why_no_node
 
-SPARK = "ULLAGE_CLUSTER_SPARK"
-"""Set: the tests that build Spark's image and the kubeflow operator run too; `make cluster-full` sets it."""
+FULL = "ULLAGE_CLUSTER_FULL"
+"""Set: the tests that take many minutes run too; `make cluster-full` sets it."""
+
+SLOW = {"spark_namespace", "installed"}
+"""Fixtures of such tests: Spark's image and the kubeflow operator; the chart with both images on real nodes."""
 
 
 def _not_here(item: pytest.Item, lacking: str) -> bool:
     wanted = getattr(item, "fixturenames", ())
-    return "cluster" in wanted and bool(lacking or ("spark_namespace" in wanted and not os.environ.get(SPARK)))
+    return "cluster" in wanted and bool(lacking or (not SLOW.isdisjoint(wanted) and not os.environ.get(FULL)))
 
 
 def pytest_report_header() -> str:
     """Which levels are tested here: what cannot be is named, and not collected."""
     lacking = why_no_node()
     node = f"no real nodes ({lacking})" if lacking else "real nodes"
-    spark = "Spark" if os.environ.get(SPARK) and not lacking else "no Spark (make cluster-full)"
-    return f"clusters: control plane, fleet, {node}, {spark}"
+    slow = (
+        "Spark and the chart" if os.environ.get(FULL) and not lacking else "no Spark and no chart (make cluster-full)"
+    )
+    return f"clusters: control plane, fleet, {node}, {slow}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
