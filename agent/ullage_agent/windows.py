@@ -18,6 +18,7 @@ clocks change by half an hour (Lord Howe Island alone), cronsim lets the latter 
 import zoneinfo
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -39,8 +40,13 @@ FOLD_MILLIS: Final = 3 * 3_600_000
 """How much earlier a schedule is entered than asked: entered in an hour that comes twice, cron's order of wall times
 is not that of real ones. No zone sets its clocks back by more."""
 
-OPENINGS_MAX: Final = 1_000
-"""Openings looked at, one inside Deny windows after the other, before the answer is that none is in sight."""
+OPENINGS_MAX: Final = 100
+"""Openings looked at, one inside Deny windows after the other, before the answer is that none is in sight: the nights
+of three months. More would take seconds where every one of them is denied."""
+
+REMEMBERED_MAX: Final = 4 * OPENINGS_MAX
+"""Answers a schedule remembers. The moments that a search for an opening visits are the schedules' own, so that the
+next search, for another operation or a minute later, asks for the same ones."""
 
 CRON_FIELDS: Final = 5
 
@@ -203,6 +209,8 @@ class _Schedule:
         fields = window.schedule.split()
         self._is_every_minute = fields == ["*"] * CRON_FIELDS
         self._is_elapsed = any(field.startswith("*") for field in fields[:2])
+        self.end_at = lru_cache(REMEMBERED_MAX)(self._end_at)
+        self.next_start = lru_cache(REMEMBERED_MAX)(self._next_start)
 
     def is_open(self, millis: int) -> bool:
         if self.problem is not None:
@@ -210,7 +218,7 @@ class _Schedule:
         start = self.next_start(millis - self._duration)
         return start is not None and start <= millis
 
-    def end_at(self, millis: int) -> int | None:
+    def _end_at(self, millis: int) -> int | None:
         """The end of the opening at that moment, at most the horizon ahead; None if it is not open."""
         if self.problem is not None:
             return millis + HORIZON_MILLIS if self.window.kind == WindowKind.DENY else None
@@ -247,7 +255,7 @@ class _Schedule:
         starts = (int(moment.timestamp()) * 1000 for moment in CronSim(self.window.schedule, entered, reverse=True))
         return next((start for start in starts if start <= millis), None)
 
-    def next_start(self, millis: int) -> int | None:
+    def _next_start(self, millis: int) -> int | None:
         """The first time after that moment at which the schedule opens; None if it never does again."""
         return None if self.problem is not None else next(self._starts(millis), None)
 

@@ -100,7 +100,7 @@ class Flows:
         got: list[Answer] = []
 
         def asked() -> bool:
-            with suppress(NotReachable):
+            with suppress(NotReachable):  # the node may be too busy to answer in time
                 got.append(ask())
             return bool(got)
 

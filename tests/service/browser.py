@@ -105,14 +105,21 @@ class Browser:
         return str(self.ask(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def click(self, selector: str) -> None:
-        """At the middle of what is there now."""
-        self.until(f"document.querySelector({json.dumps(selector)})?.checkVisibility()")
-        x, y = self.ask(
-            "((e) => { e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
-            f"return [b.x + b.width / 2, b.y + b.height / 2]; }})(document.querySelector({json.dumps(selector)}))"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        """At the middle of what is there; again if the page moved under the pointer, as a person would."""
+        ends = time.monotonic() + WAIT_SECONDS
+        is_hit = False
+        while not is_hit:
+            assert time.monotonic() < ends, f"{selector} was never hit; the page says:\n{self.text('main')}"
+            self.until(f"document.querySelector({json.dumps(selector)})?.checkVisibility()")
+            x, y = self.ask(
+                "((e) => { e.scrollIntoView({block: 'center'}); window.isHit = false;"
+                "e.addEventListener('click', () => { window.isHit = true; }, {capture: true, once: true});"
+                "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })"
+                f"(document.querySelector({json.dumps(selector)}))"
+            )
+            for kind in ("mousePressed", "mouseReleased"):
+                self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            is_hit = self.ask("window.isHit !== false")  # a page of its own came: the click left this one
 
     def key(self, name: str) -> None:
         """Press and release."""

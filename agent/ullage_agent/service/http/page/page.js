@@ -12,6 +12,7 @@ let isAsking = false;
 async function refresh() {
   if (isAsking) return;
   isAsking = true;
+  byId("board").setAttribute("aria-busy", "true");
   try {
     const [state, queues, openings] = await Promise.all([
       api.get("v1/state"),
@@ -29,6 +30,7 @@ async function refresh() {
     failed(error);
   } finally {
     isAsking = false;
+    byId("board").setAttribute("aria-busy", "false");
   }
 }
 
