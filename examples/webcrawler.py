@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ullage_agent.cli.events import lineage_document
 from ullage_agent.cli.picture import mermaid, svg
 from ullage_agent.contract import ContentRepositorySpec
 from ullage_agent.engine.model import FlowFile
@@ -297,11 +298,11 @@ def main(directory: Path) -> None:
         crawler = Crawler(repository, fetch_made_up, target)
         crawler.run(SEED)
         page = repository.history.query(Query(attributes=(("invokehttp.status.code", "201"),), limit=1)).events[0]
-        found = repository.history.lineage(page.flow_file)
+        found = lineage_document(repository.history.lineage(page.flow_file))
     (directory / "lineage.svg").write_text(svg(found), encoding="utf-8")
     (directory / "lineage.mmd").write_text(mermaid(found), encoding="utf-8")
     print(f"asked for {len(crawler.known)} pages, logged {len(crawler.logged)}, sent {len(crawler.mails)} mails")
-    print(f"{len(found.events)} events in the lineage of the page that was just made: {directory / 'lineage.svg'}")
+    print(f"{len(found['events'])} events in the lineage of the page that was just made: {directory / 'lineage.svg'}")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ class Service:
         assert result.exit_code == expect, result.output
         return result
 
-    def json(self, *arguments: object) -> Any:
-        out = self(*arguments, "--json").stdout
+    def json(self, *arguments: object, stdin: bytes | None = None) -> Any:
+        out = self(*arguments, "--json", stdin=stdin).stdout
         return json.loads(out[out.index("{") :])  # the service runs in this process, and logs before that
 
 
@@ -112,6 +112,39 @@ def test_space_is_surveyed_planned_and_given_back(service: Service) -> None:
     assert {each["operation"] for each in service.json("windows")["operations"]} >= {"Delete", "Truncate"}
 
 
+def test_the_past_is_searched_shown_drawn_and_replayed(service: Service) -> None:
+    """The documents are those of files; what cannot be has the same exit codes."""
+    stored = service.json("put", "-", "--queue", "inbox", "-a", "filename=a.csv", stdin=b"id,total\n")
+    service("drop", "inbox", "--yes")
+    events = service.json("provenance", "query", "--uuid", stored["items"][0]["uuid"])["events"]
+    assert [event["type"] for event in events] == ["CREATE", "DROP"]
+    first, last = events
+    query = ("provenance", "query")
+    assert service.json(*query, "-t", "DROP", "-a", "filename=a.csv", "--since", "1h")["events"] == [last]
+    assert service.json(*query, "--until", "2020-01-01T00:00")["events"] == []
+    page = service.json(*query, "-n", 1, "--newest")
+    assert (page["events"], page["next"]) == ([last], last["sequence"])
+
+    shown = service.json("provenance", "show", first["id"])
+    assert shown == {**first, "replay": "no queue"}
+    assert shown["content"]["size"] == 9
+    assert "can be replayed" in service("provenance", "show", last["sequence"]).stdout
+    assert service("provenance", "show", first["id"], "--content").stdout_bytes.endswith(b"id,total\n")
+    lineage = ("provenance", "lineage", first["flow_file"])
+    assert [first["sequence"], last["sequence"]] in service.json(*lineage)["links"]
+    assert "flowchart TD" in service(*lineage, "-f", "mermaid").stdout
+    assert "a.csv" in service(*lineage).stdout
+    done = service.json("provenance", "replay", last["id"], "--queue", "inbox")
+    assert (done["event"], done["queue"], done["size"]) == (last["id"], "inbox", 9)
+    assert service.json("ls", "--queue", "inbox")["flowfiles"][0]["uuid"] == done["flow_file"]
+
+    service("provenance", "show", 99, expect=ExitCode.NOT_FOUND)
+    service("provenance", "show", "x", expect=ExitCode.USAGE)
+    service(*query, "--uuid", "x", expect=ExitCode.USAGE)
+    service("provenance", "lineage", "x", expect=ExitCode.USAGE)
+    service("provenance", "query", "-n", 100_000, expect=ExitCode.USAGE)
+
+
 def test_a_full_queue_and_a_queue_that_is_not_have_their_codes(service: Service) -> None:
     """As on files; the message names the service."""
     service.running.client.put("/v1/queues/small", json={"count_max": 1})
@@ -127,7 +160,7 @@ def test_a_full_queue_and_a_queue_that_is_not_have_their_codes(service: Service)
 
 def test_commands_on_files_alone_say_so(service: Service) -> None:
     """Instead of guessing what was meant; so do options that go with one choice only."""
-    for command in (("check",), ("checkpoint",), ("backup", "x"), ("truncate",), ("init",), ("provenance", "query")):
+    for command in (("check",), ("checkpoint",), ("backup", "x"), ("truncate",), ("init",), ("clean",)):
         assert "works on a repository's files" in service(*command, expect=ExitCode.USAGE).stderr
     assert "exclude" in service("ls", "--root", "x", expect=ExitCode.USAGE).stderr
     assert "go with --url" in RUNNER.invoke(app, ["ls", "--root", "x", "--ca", "y"]).stderr

@@ -1,14 +1,12 @@
-"""A lineage as a picture: Mermaid for where Markdown is shown, SVG for everywhere else.
+"""A lineage, a document of `cli.events`, as a picture: Mermaid where Markdown is shown, SVG for everywhere else.
 
 Time goes down, a row an event; FlowFiles stand side by side, a column each, in the order in which they appear.
 """
 
 from html import escape
 
+from ullage_agent.cli.events import Document, filename
 from ullage_agent.cli.output import size
-from ullage_agent.engine.model import split_uuids
-from ullage_agent.engine.provenance.events import ProvenanceEvent
-from ullage_agent.engine.provenance.lineage import Lineage
 
 BOX_WIDTH, BOX_HEIGHT = 220, 44
 COLUMN_WIDTH, ROW_HEIGHT = 250, 74
@@ -25,27 +23,27 @@ COLORS = {
 OTHER_COLOR = "#ececec"
 
 
-def mermaid(lineage: Lineage) -> str:
+def mermaid(lineage: Document) -> str:
     """A Mermaid flowchart; paste it into Markdown."""
     lines = ["flowchart TD"]
-    for event in lineage.events:
+    for event in lineage["events"]:
         text = "<br/>".join(_mermaid_text(line) for line in _labels(event))
-        lines.append(f'    e{event.sequence}["{text}"]:::{event.type.name}')
-    lines += [f"    e{one} --> e{other}" for one, other in lineage.links]
-    names = sorted({event.type.name for event in lineage.events})
+        lines.append(f'    e{event["sequence"]}["{text}"]:::{event["type"]}')
+    lines += [f"    e{one} --> e{other}" for one, other in lineage["links"]]
+    names = sorted({event["type"] for event in lineage["events"]})
     lines += [f"    classDef {name} fill:{COLORS.get(name, OTHER_COLOR)},stroke:#555,color:#111" for name in names]
     return "\n".join(lines) + "\n"
 
 
-def svg(lineage: Lineage) -> str:
+def svg(lineage: Document) -> str:
     """A self-contained SVG document."""
     columns = _columns(lineage)
     places = {
-        event.sequence: (MARGIN + columns[event.uuid] * COLUMN_WIDTH, MARGIN + row * ROW_HEIGHT)
-        for row, event in enumerate(lineage.events)
+        event["sequence"]: (MARGIN + columns[event["flow_file"]] * COLUMN_WIDTH, MARGIN + row * ROW_HEIGHT)
+        for row, event in enumerate(lineage["events"])
     }
     width = 2 * MARGIN + BOX_WIDTH + COLUMN_WIDTH * max(columns.values(), default=0)
-    height = 2 * MARGIN + BOX_HEIGHT + ROW_HEIGHT * max(0, len(lineage.events) - 1)
+    height = 2 * MARGIN + BOX_HEIGHT + ROW_HEIGHT * max(0, len(lineage["events"]) - 1)
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -57,29 +55,29 @@ def svg(lineage: Lineage) -> str:
         ),
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
-    parts += [_arrow(places[one], places[other]) for one, other in lineage.links]
-    parts += [_box(event, *places[event.sequence]) for event in lineage.events]
+    parts += [_arrow(places[one], places[other]) for one, other in lineage["links"]]
+    parts += [_box(event, *places[event["sequence"]]) for event in lineage["events"]]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _columns(lineage: Lineage) -> dict[bytes, int]:
+def _columns(lineage: Document) -> dict[str, int]:
     """A column for each FlowFile, children right of what they came from."""
-    columns: dict[bytes, int] = {}
-    for event in lineage.events:
-        columns.setdefault(event.uuid, len(columns))
-        shown = {each.uuid for each in lineage.events}
-        for child in split_uuids(event.children):
+    columns: dict[str, int] = {}
+    shown = {event["flow_file"] for event in lineage["events"]}
+    for event in lineage["events"]:
+        columns.setdefault(event["flow_file"], len(columns))
+        for child in event["children"]:
             if child in shown:
                 columns.setdefault(child, len(columns))
     return columns
 
 
-def _labels(event: ProvenanceEvent) -> list[str]:
+def _labels(event: Document) -> list[str]:
     """What a box says: the event and its component, then the FlowFile."""
-    who = event.component_type or event.component
-    detail = event.relationship or event.transit_uri
-    first = " ".join(part for part in (event.type.name, who, f"({detail})" if detail else "") if part)
-    return [first, f"{event.filename}, {size(event.size)}"]
+    who = event["component_type"] or event["component"]
+    detail = event["relationship"] or event["transit_uri"]
+    first = " ".join(part for part in (event["type"], who, f"({detail})" if detail else "") if part)
+    return [first, f"{filename(event)}, {size(event['size'])}"]
 
 
 def _mermaid_text(text: str) -> str:
@@ -87,10 +85,10 @@ def _mermaid_text(text: str) -> str:
     return escape(text, quote=False).replace('"', "#quot;").replace("\n", " ")
 
 
-def _box(event: ProvenanceEvent, x: int, y: int) -> str:
-    color = COLORS.get(event.type.name, OTHER_COLOR)
+def _box(event: Document, x: int, y: int) -> str:
+    color = COLORS.get(event["type"], OTHER_COLOR)
     first, second = (escape(_short(line)) for line in _labels(event))
-    title = escape(f"{event.id} {event.type.name} {event.flow_file} {event.details}".strip())
+    title = escape(f"{event['id']} {event['type']} {event['flow_file']} {event['details']}".strip())
     return (
         f'<g><title>{title}</title><rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" '
         f'fill="{color}" stroke="#555"/><text x="{x + 8}" y="{y + 18}" font-weight="bold">{first}</text>'

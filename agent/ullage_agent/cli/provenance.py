@@ -2,20 +2,25 @@
 
 import enum
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ullage_agent.cli import picture
 from ullage_agent.cli.choice import Config, Json, Root, opened
+from ullage_agent.cli.events import document, lineage_document, print_event, print_events
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.output import print_json, print_table, say, size, tell
-from ullage_agent.engine.model import Content, EventType
+from ullage_agent.cli.output import print_json, say, size, tell
+from ullage_agent.cli.served_past import Found, Refusal, served_event, served_lineage, served_search
+from ullage_agent.cli.service import Ca, TokenFile, Url, chosen_service, connected
+from ullage_agent.engine.clock import SystemClock
+from ullage_agent.engine.model import EventType
 from ullage_agent.engine.provenance.events import EventId, ProvenanceEvent
 from ullage_agent.engine.provenance.history import History
-from ullage_agent.engine.provenance.lineage import Lineage, Way
+from ullage_agent.engine.provenance.lineage import Way
 from ullage_agent.engine.provenance.query import Query
 from ullage_agent.units import Duration, Quantity
 
@@ -52,41 +57,48 @@ def query(
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 50,
     root: Root = None,
     config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
     as_json: Json = False,
 ) -> None:
     """Search events, in order. What is not said is not asked."""
-    with opened(ctx, root, config) as repository, interrupts.allowed():
-        now = repository.clock.now_millis()
-        page = repository.history.query(
-            Query(
-                types=tuple(_type(name) for name in types or ()),
-                flow_file=flow_file,
-                related=tuple(related or ()),
-                component=component,
-                relationship=relationship,
-                filename=filename,
-                attributes=tuple(_attribute(text) for text in attribute or ()),
-                since_millis=_time(since, now),
-                until_millis=_time(until, now),
-                size_min=int(Quantity.parse(min_size)) if min_size else None,
-                size_max=int(Quantity.parse(max_size)) if max_size else None,
-                after=after,
-                before=before,
-                limit=limit,
-                newest_first=newest,
-            )
-        )
-    lost = [[each.first_sequence, each.events] for each in page.lost]
+    now = SystemClock().now_millis()
+    wanted = Query(
+        types=tuple(_type(name) for name in types or ()),
+        flow_file=flow_file,
+        related=tuple(related or ()),
+        component=component,
+        relationship=relationship,
+        filename=filename,
+        attributes=tuple(_attribute(text) for text in attribute or ()),
+        since_millis=_time(since, now),
+        until_millis=_time(until, now),
+        size_min=int(Quantity.parse(min_size)) if min_size else None,
+        size_max=int(Quantity.parse(max_size)) if max_size else None,
+        after=after,
+        before=before,
+        limit=limit,
+        newest_first=newest,
+    )
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            found = served_search(client, wanted)
+    else:
+        with opened(ctx, root, config) as repository, interrupts.allowed():
+            page = repository.history.query(wanted)
+        lost = [(each.first_sequence, each.events) for each in page.lost]
+        found = Found([document(event) for event in page.events], page.next, page.removed_through, lost)
     if as_json:
-        events = [document(event) for event in page.events]
-        print_json({"events": events, "next": page.next, "removed_through": page.removed_through, "lost": lost})
+        print_json(found._asdict())
         return
-    _print_events(page.events)
-    if page.next is not None:
-        say(f"more: --{'before' if newest else 'after'} {page.next}")
-    if page.removed_through > after:
-        say(f"events up to {page.removed_through:,} were removed: their retention is over")
-    for first, count in lost:
+    print_events(found.events)
+    if found.next is not None:
+        say(f"more: --{'before' if newest else 'after'} {found.next}")
+    if found.removed_through > after:
+        say(f"events up to {found.removed_through:,} were removed: their retention is over")
+    for first, count in found.lost:
         say(f"{count:,} events from {first:,} on were lost: they found no room")
 
 
@@ -98,33 +110,34 @@ def show(
     before: Annotated[bool, typer.Option("--before", help="With --content: what it was before.")] = False,
     root: Root = None,
     config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
     as_json: Json = False,
 ) -> None:
     """Show everything an event says, and whether it can be replayed."""
-    with opened(ctx, root, config) as repository, interrupts.allowed():
-        found = find(repository.history, event)
-        if content:
-            out = typer.get_binary_stream("stdout")
-            with repository.history.content(found, before=before) as stream:
-                for piece in stream:
-                    out.write(piece)
-            return
-        refusal = repository.history.refusal(found)
-    shown = document(found) | {"replay": None if refusal is None else str(refusal.reason)}
+    named = _named(event)
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            if content:
+                _write(client.provenance.content(str(named), previous=before))
+                return
+            shown, refused = served_event(client, str(named))
+    else:
+        with opened(ctx, root, config) as repository, interrupts.allowed():
+            found = _found(repository.history, named)
+            if content:
+                with repository.history.content(found, before=before) as stream:
+                    _write(stream)
+                return
+            refusal = repository.history.refusal(found)
+        shown = document(found)
+        refused = None if refusal is None else Refusal(str(refusal.reason), refusal.message)
     if as_json:
-        print_json(shown)
-        return
-    rows = [(name, value) for name, value in shown.items() if name not in NESTED and value not in ("", [], None)]
-    print_table(("field", "value"), rows)
-    print_table(
-        ("attribute", "before", "now"),
-        [
-            (name, found.previous_attributes().get(name, ""), found.attribute_map().get(name, ""))
-            for name in sorted({*found.previous_attributes(), *found.attribute_map()})
-        ],
-    )
-    tell(f"content: {_place(found.content)}; before: {_place(found.content_before)}")
-    tell("can be replayed" if refusal is None else f"cannot be replayed: {refusal.message}")
+        print_json({**shown, "replay": None if refused is None else refused.reason})
+    else:
+        print_event(shown, "" if refused is None else refused.message)
 
 
 @app.command()
@@ -138,25 +151,33 @@ def lineage(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the picture to this file.")] = None,
     root: Root = None,
     config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
     as_json: Json = False,
 ) -> None:
     """Trace what a FlowFile was made from and what became of it."""
-    with opened(ctx, root, config) as repository, interrupts.allowed():
-        try:
-            found = repository.history.lineage(flow_file, way=way, depth=depth, events_max=limit)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            found = served_lineage(client, flow_file, way, depth, limit)
+    else:
+        with opened(ctx, root, config) as repository, interrupts.allowed():
+            try:
+                found = lineage_document(repository.history.lineage(flow_file, way=way, depth=depth, events_max=limit))
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from error
     if as_json:
-        print_json(_lineage_document(found))
+        print_json(found)
     elif form == Picture.TABLE:
-        _print_events(found.events)
+        print_events(found["events"])
     else:
         text = picture.mermaid(found) if form == Picture.MERMAID else picture.svg(found)
         if output is None:
             typer.echo(text, nl=False)
         else:
             output.write_text(text, encoding="utf-8")
-    if found.is_cut:
+    if found["is_cut"]:
         say(f"more than {limit:,} events: --limit shows more, --depth fewer generations")
 
 
@@ -167,106 +188,46 @@ def replay(
     queue: Annotated[str, typer.Option("--queue", "-q", help="Where to, if not where it came from.")] = "",
     root: Root = None,
     config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
     as_json: Json = False,
 ) -> None:
     """Put a FlowFile back into its queue, as it was before an event."""
-    with opened(ctx, root, config) as repository:
-        found = find(repository.history, event)
-        record = repository.history.replay(found, queue)
-        name = queue or found.queue
-    if as_json:
-        print_json({"event": str(found.id), "flow_file": record.id, "queue": name, "size": record.size})
+    named = _named(event)
+    service = chosen_service(ctx, root, config, url, token_file, ca)
+    if service is not None:
+        with connected(service) as client:
+            done = client.provenance.replay(str(named), queue)
+        id, flow_file, name, size_bytes = done.event, done.id, done.queue, done.size
     else:
-        tell(f"replayed event {found.id} as FlowFile {record.id} ({size(record.size)}) in queue {name}")
+        with opened(ctx, root, config) as repository:
+            found = _found(repository.history, named)
+            record = repository.history.replay(found, queue)
+        id, flow_file, name, size_bytes = str(found.id), record.id, queue or found.queue, record.size
+    if as_json:
+        print_json({"event": id, "flow_file": flow_file, "queue": name, "size": size_bytes})
+    else:
+        tell(f"replayed event {id} as FlowFile {flow_file} ({size(size_bytes)}) in queue {name}")
 
 
-NESTED = ("previous_attributes", "attributes", "content", "content_before")
-
-
-def document(event: ProvenanceEvent) -> dict[str, Any]:
-    """An event for programs; times in milliseconds, sizes in bytes."""
-    return {
-        "sequence": event.sequence,
-        "id": str(event.id),
-        "type": event.type.name,
-        "time_millis": event.millis,
-        "flow_file": event.flow_file,
-        "component": event.component,
-        "component_type": event.component_type,
-        "relationship": event.relationship,
-        "details": event.details,
-        "transit_uri": event.transit_uri,
-        "alternate_identifier": event.alternate_identifier,
-        "duration_millis": None if event.duration_millis < 0 else event.duration_millis,
-        "queue": event.queue,
-        "entry_millis": event.entry_millis,
-        "lineage_millis": event.lineage_millis,
-        "size": event.size,
-        "parents": event.parent_ids,
-        "children": event.child_ids,
-        "previous_attributes": event.previous_attributes(),
-        "attributes": event.attribute_map(),
-        "content_before": _content_document(event.content_before),
-        "content": _content_document(event.content),
-    }
-
-
-def find(history: History, text: str) -> ProvenanceEvent:
+def _named(text: str) -> EventId | int:
     """The event that the user names."""
-    if match := re.fullmatch(r"(\d+)\.(\d+)", text):
-        return history.find(EventId(int(match[1]), int(match[2])))
-    if not text.isdecimal():
+    if match := re.fullmatch(r"(\d{1,18})\.(\d{1,9})", text, re.ASCII):
+        return EventId(int(match[1]), int(match[2]))
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII) is None:
         raise typer.BadParameter(f"{text!r} is neither a sequence number nor an id like 17.0")
-    return history.event(int(text))
+    return int(text)
 
 
-def _lineage_document(found: Lineage) -> dict[str, Any]:
-    return {
-        "events": [document(event) for event in found.events],
-        "links": [list(link) for link in found.links],
-        "unexpanded": [uuid.hex() for uuid in found.unexpanded],
-        "is_cut": found.is_cut,
-        "removed_through": found.removed_through,
-    }
+def _found(history: History, event: EventId | int) -> ProvenanceEvent:
+    return history.event(event) if isinstance(event, int) else history.find(event)
 
 
-def _print_events(events: tuple[ProvenanceEvent, ...]) -> None:
-    print_table(
-        (">event", "time", "type", "component", "FlowFile", "file name", ">size", "details"),
-        [
-            (
-                event.sequence,
-                datetime.fromtimestamp(event.millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-                event.type.name,
-                event.component_type or event.component,
-                event.flow_file,
-                event.filename,
-                size(event.size),
-                event.relationship or event.transit_uri or event.details,
-            )
-            for event in events
-        ],
-    )
-
-
-def _content_document(content: Content | None) -> dict[str, int | None] | None:
-    if content is None:
-        return None
-    claim = content.claim
-    return {
-        "resource": claim.resource if claim else None,
-        "offset": claim.offset if claim else None,
-        "length": claim.length if claim else None,
-        "start": content.start,
-        "size": content.size,
-    }
-
-
-def _place(content: Content | None) -> str:
-    if content is None or content.claim is None:
-        return "none"
-    claim = content.claim
-    return f"{size(content.size)} of resource claim {claim.resource} at {claim.offset + content.start}"
+def _write(pieces: Iterable[bytes]) -> None:
+    out = typer.get_binary_stream("stdout")
+    for piece in pieces:
+        out.write(piece)
 
 
 def _type(name: str) -> EventType:

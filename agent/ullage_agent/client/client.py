@@ -21,6 +21,7 @@ import msgspec
 from ullage_agent.client.documents import Head, Heads, Plan, Resource, Run, RunWish, State, Survey, Verdict
 from ullage_agent.client.errors import LeaseLost, Misuse, NotReachable, Refused
 from ullage_agent.client.http import HttpClient
+from ullage_agent.client.provenance import Provenance
 from ullage_agent.client.queues import Queues
 from ullage_agent.client.retries import NEVER, Retries
 from ullage_agent.client.socket import SocketClient
@@ -224,6 +225,11 @@ class Client:
     def queues(self) -> Queues:
         """The node's queues, over HTTP."""
         return Queues(self._http, self._retries)
+
+    @property
+    def provenance(self) -> Provenance:
+        """What happened on the node, over HTTP."""
+        return Provenance(self._http, self._retries)
 
     def state(self) -> State:
         """The node's name and its repository."""

@@ -93,6 +93,79 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an event's content lies, or lay: a slice of a claim. All None and 0 for empty content."""
+
+    resource: int | None
+    offset: int | None
+    length: int | None
+    start: int
+    size: int
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to one FlowFile. `previous_...` are as before it, the others as of its commit."""
+
+    sequence: int
+    id: str
+    type: str
+    time_millis: int
+    flow_file: str
+    component: str
+    component_type: str
+    relationship: str
+    details: str
+    transit_uri: str
+    alternate_identifier: str
+    duration_millis: int | None
+    queue: str
+    entry_millis: int
+    lineage_millis: int
+    size: int
+    parents: list[str]
+    children: list[str]
+    previous_attributes: dict[str, str]
+    attributes: dict[str, str]
+    previous_content: Place | None
+    content: Place | None
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of events. `next` is to be asked `after` (newest first: `before`); `lost` are sequences and how many."""
+
+    events: list[Event]
+    next: int | None
+    removed_through: int
+    lost: list[tuple[int, int]]
+
+
+class Lineage(msgspec.Struct, frozen=True, kw_only=True):
+    """What led to what, as pairs of sequences. `unexpanded` FlowFiles have more to tell."""
+
+    events: list[Event]
+    links: list[tuple[int, int]]
+    unexpanded: list[str]
+    is_cut: bool
+    removed_through: int
+
+
+class Replayability(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an event can be replayed now; if not, why."""
+
+    is_possible: bool
+    reason: str = ""
+    message: str = ""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """The FlowFile that a replay put into a queue."""
+
+    event: str
+    id: str
+    queue: str
+    size: int
+
+
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """One container's figures."""
 

@@ -1,7 +1,7 @@
 """Client of the HTTP interface (docs/api.md): everything but tables, and the one that every network lets through."""
 
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -93,10 +93,10 @@ class HttpClient:
         kind: type[T],
         *,
         body: object = None,
-        query: dict[str, str] | None = None,
+        query: Mapping[str, str | Sequence[str]] | None = None,
         key: str | None = None,
     ) -> T:
-        """One request with a JSON body, or none, and the document that answers it."""
+        """One request with a JSON body, or none, and the document that answers it. A query's list is repeated."""
         headers = _key(key)
         content = None
         if body is not None:
@@ -203,7 +203,7 @@ class HttpClient:
         method: str,
         path: str,
         headers: dict[str, str] | None = None,
-        query: dict[str, str] | None = None,
+        query: Mapping[str, str | Sequence[str]] | None = None,
         content: bytes | Iterable[bytes] | None = None,
     ) -> httpx.Response:
         try:
