@@ -35,6 +35,7 @@ class Store:
         self._keep = keep
         self._on_change = on_change
         self._places: dict[str | None, dict[Key, Object]] = {namespace: {} for namespace in namespaces}
+        self._versions: dict[str | None, str] = {}
         self._listed = {namespace: asyncio.Event() for namespace in self._places}
         self._problems: dict[str | None, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -73,9 +74,20 @@ class Store:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def put(self, found: Object) -> None:
-        """An answer to our own write, before the watch brings it."""
-        place = self._places.get(found["metadata"].get("namespace"), next(iter(self._places.values())))
-        place[_key(found)] = self._keep(found)
+        """An answer to our own write, before the watch brings it.
+
+        One that the watch has passed already is old: what changed since, or that the object is gone, came before it.
+
+            we write          ──▶ API server: version 7
+            controller writes ──▶ API server: version 9
+            watch             ◀── 7, 9
+            answer            ◀── 7               kept, it would hide 9 until something else changes
+        """
+        namespace = found["metadata"].get("namespace")
+        namespace = namespace if namespace in self._places else next(iter(self._places))
+        seen = self._versions.get(namespace)
+        if seen is None or _order(_version(found)) > _order(seen):
+            self._places[namespace][_key(found)] = self._keep(found)
 
     async def _follow(self, namespace: str | None) -> None:
         wait = RETRY_SECONDS
@@ -105,6 +117,7 @@ class Store:
                 self._on_change(kept)
         for gone in before.values():
             self._on_change(gone)
+        self._versions[namespace] = version
         self._listed[namespace].set()
         return version
 
@@ -112,7 +125,7 @@ class Store:
         place = self._places[namespace]
         while True:
             async for event, found in self._api.watch(self._kind, version, namespace, self._labels):
-                version = _version(found)
+                version = self._versions[namespace] = _version(found)
                 if event == "BOOKMARK":
                     continue
                 kept = self._keep(found)
@@ -131,3 +144,8 @@ def _key(found: Object) -> Key:
 def _version(found: Object) -> str:
     version: Any = found["metadata"]["resourceVersion"]
     return str(version)
+
+
+def _order(version: str) -> int:
+    """Versions of one kind can be compared as numbers (KEP-5504)."""
+    return int(version)
