@@ -74,7 +74,8 @@ class Operator:
         try:
             self.fleet.wait_until(what, holds, SECONDS_MAX)
         except ClusterError as error:
-            shown = self.fleet.kubectl("get", "contentrepositories,daemonsets,pods,nodes", "--all-namespaces", "-o=wide")
+            kinds = "contentrepositories,daemonsets,pods,nodes"
+            shown = self.fleet.kubectl("get", kinds, "--all-namespaces", "-o=wide")
             log = (self._folder / "operator.log").read_text()
             raise ClusterError(f"{error}\n{shown}\n{log[-3000:]}") from error
 
