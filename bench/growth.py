@@ -31,6 +31,7 @@ def recovery(bench: Workbench) -> Iterator[Row]:
     """Opening a repository from its snapshot, from its log alone, and after a crash; and how that grows."""
     sides = ("from the snapshot", "from the log only", "from the log after a crash")
     costs: dict[str, dict[int, list[float]]] = {side: {} for side in sides}
+    floors: list[float] = []
     for count in bench.sizes.recovery:
         path = bench.path("recovery")
         spec = spec_at(path, flow_file=RESIDENT)
@@ -45,6 +46,7 @@ def recovery(bench: Workbench) -> Iterator[Row]:
         bench.say(f"recovering {count:,} FlowFiles from the snapshot")
         costs["from the snapshot"][count] = _open_times(bench, spec, count)
         floor = [_decode_seconds(path / "flowfile" / "snapshot") / count for _ in range(bench.sizes.pause_rounds)]
+        floors.append(statistics.median(floor))
         shutil.rmtree(path)
         for side in sides:
             each = costs[side][count]
@@ -59,7 +61,10 @@ def recovery(bench: Workbench) -> Iterator[Row]:
     for side in sides:
         base = statistics.median(costs[side][few])
         values = tuple(cost / base for cost in costs[side][many])
-        yield Row("recovery", f"cost of a FlowFile {side}, {many:,}", f"of {few:,}", values, target=LINEAR)
+        memory = f"decoding into a dict grows by {number(floors[1] / floors[0])}"
+        yield Row(
+            "recovery", f"cost of a FlowFile {side}, {many:,}", f"of {few:,}", values, target=LINEAR, medians=memory
+        )
 
 
 def pauses(bench: Workbench) -> Iterator[Row]:
