@@ -58,6 +58,11 @@ COPY deploy/requirements-spark.lock deploy/
 RUN /build/bin/pip wheel --quiet --no-build-isolation --require-hashes --wheel-dir /spark-wheels --requirement deploy/requirements-spark.lock \
     && python3 -m venv --without-pip /opt/spark-python \
     && /build/bin/pip --python /opt/spark-python/bin/python install --quiet --no-deps --no-index /spark-wheels/*.whl
+COPY pyproject.toml README.md LICENSE ./
+COPY agent agent
+COPY spark spark
+RUN /build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /build/bin/pip --python /opt/spark-python/bin/python install --quiet --no-deps --no-index /wheels/*.whl
 
 FROM ${BASE_IMAGE} AS spark
 RUN apt-get update -qq \
@@ -65,6 +70,7 @@ RUN apt-get update -qq \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY --from=build-spark /opt/spark-python /opt/spark-python
 COPY deploy/spark-entrypoint /opt/entrypoint
+COPY deploy/ullage_spark_submit.py /opt/ullage-spark.py
 ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/spark-python/bin/python PYSPARK_DRIVER_PYTHON=/opt/spark-python/bin/python \
     PATH=/opt/spark-python/bin:/opt/spark/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp

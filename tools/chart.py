@@ -9,7 +9,13 @@ from typing import Any, Final
 
 import yaml
 
-from ullage_operator.rbac import OPERATOR_CLUSTER_RULES, OPERATOR_NAMESPACED_RULES, SPARK_RULES, admission_policy
+from ullage_operator.rbac import (
+    OPERATOR_CLUSTER_RULES,
+    OPERATOR_NAMESPACED_RULES,
+    PLANNER_RULES,
+    SPARK_RULES,
+    admission_policy,
+)
 
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "charts/ullage"
@@ -160,7 +166,12 @@ def texts() -> dict[Path, str]:
     made = {
         CHART / "files/crds" / path.name: path.read_text(encoding="utf-8") for path in (ROOT / "crds").glob("*.yaml")
     }
-    rules = {"namespaced": OPERATOR_NAMESPACED_RULES, "cluster": OPERATOR_CLUSTER_RULES, "spark": SPARK_RULES}
+    rules = {
+        "namespaced": OPERATOR_NAMESPACED_RULES,
+        "cluster": OPERATOR_CLUSTER_RULES,
+        "spark": SPARK_RULES,
+        "planner": PLANNER_RULES,
+    }
     made[CHART / "files/rbac.yaml"] = yaml.safe_dump(rules, sort_keys=False)
     for document in admission_policy():
         path = CHART / "files/admission" / f"{document['kind'].lower()}.yaml"

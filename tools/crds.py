@@ -106,6 +106,19 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             "message": "startCutoff must be below duration",
         },
     ],
+    "Planning": [
+        {"rule": "duration(self.activeDeadline) <= duration('168h')", "message": "activeDeadline must be at most 168h"}
+    ],
+    "ContentRepositorySpec": [
+        {
+            "rule": "self.planning.schedule == '' || (self.tls.mode != 'None' && self.auth.mode == 'Kubernetes')",
+            "message": "planning.schedule needs auth.mode Kubernetes, and a tls.mode that is not None",
+        },
+        {
+            "rule": "self.planning.schedule == '' || (has(self.service.flightPort) && self.service.flightPort != 0)",
+            "message": "planning.schedule needs service.flightPort",
+        },
+    ],
     "SparkPods": [{"rule": "duration(self.maxDefer) <= duration('720h')", "message": "maxDefer must be at most 720h"}],
     "Toleration": [
         {
@@ -159,6 +172,7 @@ POSITIVE: Final = {
     ("Compaction", "checkFrequency"),
     ("Compaction", "outputSize"),
     ("Punch", "minRun"),
+    ("Planning", "activeDeadline"),
     ("Leases", "maxDuration"),
     *(("Provenance", name) for name in ("rolloverTime", "rolloverSize", "maxStorageTime", "maxStorageSize")),
     ("Provenance", "indexShardSize"),
@@ -350,6 +364,8 @@ def kinds() -> dict[str, dict[str, Any]]:
                 column("Next Window", ".status.nextWindow", description="Open, or when reclamation may run"),
                 column("Accepted", CONDITION.format("Accepted"), priority=1),
                 column("Degraded", CONDITION.format("Degraded"), priority=1),
+                column("Planned", ".status.planning.lastRun", "date", "When Spark last planned", priority=1),
+                column("Planning", ".status.planning.result", description="What became of it", priority=1),
                 AGE,
             ],
         ),

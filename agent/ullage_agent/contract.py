@@ -22,6 +22,7 @@ from ullage_agent.fleet_sections import (
     Blockers as Blockers,
     DeletionPolicy as DeletionPolicy,
     Labels,
+    Planning as Planning,
     PodSelector as PodSelector,
     Resources as Resources,
     SparkPods as SparkPods,
@@ -89,7 +90,6 @@ KIND: Final = "ContentRepository"
 DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
 LATER: Final[dict[str, frozenset[str]]] = {
-    "spec": frozenset({"planning"}),
     "spec.provenance": frozenset({"journalCount"}),
 }
 """Fields of the contract that this version does not obey: refused by name rather than ignored."""
@@ -252,6 +252,7 @@ class ContentRepositorySpec(Section, frozen=True, kw_only=True):
     service: Service = Service()
     tls: Tls = Tls()
     auth: Auth = Auth()
+    planning: Planning = Planning()
 
     deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN
     """Retain: data stays when this object is deleted. Delete: claims of volumes go too, and directories of nodes are

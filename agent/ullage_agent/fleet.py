@@ -262,6 +262,39 @@ class NextWindow(Record, frozen=True, kw_only=True):
     """Null: closed now, or no end in sight."""
 
 
+class PlanningResult(enum.StrEnum):
+    """How far the last run of spec.planning is."""
+
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class PlanningStatus(Record, frozen=True, kw_only=True):
+    """The runs of spec.planning."""
+
+    next_run: Time | None = None
+    """When the next is due; null: none is."""
+
+    last_run: Time | None = None
+    """For which time of the schedule the last was begun."""
+
+    ended: Time | None = None
+    """When that one ended."""
+
+    result: PlanningResult | None = None
+    """What became of it; null: there was none yet."""
+
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """What it found, or why it failed."""
+
+    workload: str = ""
+    """The object that runs it: `Job/NAME` or `SparkApplication/NAME`."""
+
+    logs: str = ""
+    """The command that shows what it said, as long as it is kept."""
+
+
 class RepositoryStatus(Record, frozen=True, kw_only=True):
     """Written by the operator: sums over the nodes, and what is wrong."""
 
@@ -300,6 +333,9 @@ class RepositoryStatus(Record, frozen=True, kw_only=True):
 
     next_window: str = ""
     """The same in a word: Open, a time, or Paused."""
+
+    planning: PlanningStatus | None = None
+    """What spec.planning does; null: nothing."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """Accepted, Ready, Progressing, Degraded, DiskPressure, MaintenanceDeferred, Paused."""

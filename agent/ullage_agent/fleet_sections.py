@@ -21,6 +21,9 @@ SHARE: Final = r"^(100|[1-9]?[0-9])%$"
 DEFER_MILLIS_MAX: Final = 30 * 24 * 3_600_000
 """A month: who wants to wait longer wants maintenance.paused."""
 
+PLANNING_MILLIS_MAX: Final = 168 * 3_600_000
+"""A week: a run of Spark that takes longer plans for a fleet that is another one by then."""
+
 LabelKey = Annotated[str, Meta(pattern=LABEL_KEY, max_length=317)]
 LabelValue = Annotated[str, Meta(pattern=LABEL_VALUE, max_length=63)]
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=32)]
@@ -131,6 +134,27 @@ class UpdateStrategy(Section, frozen=True, kw_only=True):
     """Nodes, or per cent of them, that may be away at once during a roll (NiFi, Ambry: none)."""
 
 
+class Planning(Section, frozen=True, kw_only=True):
+    """Plans for the whole fleet, made by Spark on a schedule: what each disk could give back, and for how many bytes
+    copied. Planning only reads.
+    """
+
+    schedule: Annotated[str, Meta(max_length=256)] = ""
+    """When a plan is made: five fields of cron, in spec.maintenance.timeZone. Empty: never (NiFi, Ambry: none)."""
+
+    image: Annotated[str, Meta(max_length=512)] = ""
+    """Spark's image; empty: the one that the operator came with (NiFi, Ambry: none)."""
+
+    suspend: bool = False
+    """Begin none; one that is under way goes on (NiFi, Ambry: none)."""
+
+    active_deadline: Duration = Duration(3_600_000)
+    """After so long a run is ended, and failed; up to 168h (NiFi, Ambry: none)."""
+
+    history_limit: Annotated[int, Meta(ge=0, le=100)] = 3
+    """Ended runs that are kept, with their logs (NiFi, Ambry: none)."""
+
+
 _AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|[KMGTPE]i|[kMGTPE])?")
 
 
@@ -146,12 +170,25 @@ def fleet_problems(spec: Any) -> Iterator[str]:
     defer = spec.maintenance.blockers.spark_pods.max_defer
     if defer > DEFER_MILLIS_MAX:
         yield f"spec.maintenance.blockers.sparkPods.maxDefer: {defer} is above 720h"
+    if not 0 < spec.planning.active_deadline <= PLANNING_MILLIS_MAX:
+        yield f"spec.planning.activeDeadline: {spec.planning.active_deadline} is not between 1ms and 168h"
+    yield from _planning_problems(spec)
     for field, share in (
         ("maintenance.maxConcurrentNodes", spec.maintenance.max_concurrent_nodes),
         ("updateStrategy.maxUnavailable", spec.update_strategy.max_unavailable),
     ):
         if share == "0%":
             yield f"spec.{field}: must be above 0%"
+
+
+def _planning_problems(spec: Any) -> Iterator[str]:
+    """Spark comes from another pod, as an account of the cluster, and asks over Flight."""
+    if not spec.planning.schedule:
+        return
+    if spec.tls.mode == "None" or spec.auth.mode != "Kubernetes":
+        yield "spec.planning.schedule: needs spec.auth.mode Kubernetes, and a spec.tls.mode that is not None"
+    if not spec.service.flight_port:
+        yield "spec.planning.schedule: needs spec.service.flightPort"
 
 
 def _toleration_problems(field: str, toleration: Toleration) -> Iterator[str]:

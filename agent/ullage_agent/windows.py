@@ -25,6 +25,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from ullage_agent.contract import (
+    Duration,
     Maintenance,
     MaintenanceOperation,
     Overrun,
@@ -32,6 +33,7 @@ from ullage_agent.contract import (
     WindowKind,
 )
 from ullage_agent.engine.reclaim.permission import Permission, emergency_floor
+from ullage_agent.window_sections import WINDOW_MILLIS_MIN
 
 HORIZON_MILLIS: Final = 8 * 24 * 3_600_000
 """How far ahead a closing is looked for: more than the longest window. A run that is to stop gets no longer."""
@@ -198,6 +200,26 @@ class Calendar:
         return f"outside of window {', '.join(s.window.name for s in allows)}; {when}"
 
 
+class Timetable:
+    """A schedule without a duration: moments at which something is due. `field` names it in `problem`, empty if the
+    schedule can be read. Milliseconds since 1970.
+    """
+
+    def __init__(self, schedule: str, time_zone: str, field: str) -> None:
+        zone, zone_problem = _zone(time_zone)
+        window = Window(name="moments", schedule=schedule, duration=Duration(WINDOW_MILLIS_MIN))
+        self.problem = zone_problem or _schedule_problem(window, field) or ""
+        self._schedule = _Schedule(window, zone, self.problem or None)
+
+    def last(self, millis: int) -> int | None:
+        """The last moment up to then; None if there was none."""
+        return self._schedule.last_start(millis)
+
+    def next(self, millis: int) -> int | None:
+        """The first moment after that; None if there is none."""
+        return self._schedule.next_start(millis)
+
+
 class _Schedule:
     """One window in real time. `problem`: it cannot be read, so it is closed to what it governs."""
 
@@ -235,7 +257,7 @@ class _Schedule:
 
     def opening(self, millis: int) -> Opening:
         """Its last and next opening. One that began while another lasted counts as its own."""
-        last, end = self._last_start(millis), self.end_at(millis)
+        last, end = self.last_start(millis), self.end_at(millis)
         return Opening(
             window=self.window.name,
             kind=self.window.kind,
@@ -247,7 +269,7 @@ class _Schedule:
             problem=self.problem,
         )
 
-    def _last_start(self, millis: int) -> int | None:
+    def last_start(self, millis: int) -> int | None:
         """The last time up to that moment at which the schedule opened; None if it never did."""
         if self.problem is not None:
             return None

@@ -68,6 +68,7 @@ RESOURCES: Final = {
     "RoleBinding": Resource("rbac.authorization.k8s.io/v1", "rolebindings"),
     "ClusterRoleBinding": Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings", is_namespaced=False),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
+    "SparkApplication": Resource("sparkoperator.k8s.io/v1beta2", "sparkapplications"),
     "Certificate": Resource("cert-manager.io/v1", "certificates"),
 }
 

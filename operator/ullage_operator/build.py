@@ -33,7 +33,7 @@ ENDPOINTS_MAX: Final = 500
 
 FLEET_FIELDS: Final = (
     *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-    *("deletionPolicy", "updateStrategy"),
+    *("deletionPolicy", "updateStrategy", "planning"),
 )
 """Of no concern to an agent: it does not see them change."""
 

@@ -21,6 +21,7 @@ from ullage_agent.fleet import (
 from ullage_agent.windows import Calendar
 from ullage_operator.observe import NodeObject, Observation, Run
 from ullage_operator.placement import conflict, places
+from ullage_operator.planning import PlanningDecision, plan, timetable
 from ullage_operator.settings import Settings
 from ullage_operator.tickets import ENDED, Lottery, Round
 from ullage_operator.times import millis_of, rounded, text_of
@@ -53,6 +54,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     released: tuple[NodeObject, ...] = ()
     runs: dict[str, RunStatus] = msgspec.field(default_factory=dict)
     news: tuple[tuple[str, str, str], ...] = ()
+    planning: PlanningDecision = PlanningDecision()
     next_millis: int | None = None
     keeps_hands_off: bool = False
 
@@ -66,7 +68,12 @@ def decide(seen: Observation, settings: Settings) -> Decision:
         is_blind = wish.is_paused and verdict.is_accepted
         figures = _figures(seen, frozenset(), None)
         conditions = _conditions(seen, verdict, figures, frozenset())
-        status = msgspec.structs.replace(figures, conditions=conditions, next_window="Paused" if is_blind else "")
+        status = msgspec.structs.replace(
+            figures,
+            conditions=conditions,
+            next_window="Paused" if is_blind else "",
+            planning=wish.status.planning,
+        )
         return Decision(verdict=verdict, status=status, news=_news(seen, status), keeps_hands_off=True)
     spec = wish.document.spec
     hosts = tuple(machine.name for machine in seen.machines if places(spec, machine))
@@ -92,7 +99,8 @@ def decide(seen: Observation, settings: Settings) -> Decision:
     figures = _figures(seen, frozenset(hosts), drawn, nodes)
     figures = msgspec.structs.replace(figures, **_windows(spec, drawn, seen.now_millis))
     conditions = _conditions(seen, verdict, figures, frozenset(hosts))
-    status = msgspec.structs.replace(figures, conditions=conditions)
+    planned = plan(seen)
+    status = msgspec.structs.replace(figures, conditions=conditions, planning=planned.status)
     return Decision(
         verdict=verdict,
         status=status,
@@ -101,7 +109,8 @@ def decide(seen: Observation, settings: Settings) -> Decision:
         released=tuple(released),
         runs=runs,
         news=_news(seen, status),
-        next_millis=drawn.next_millis,
+        planning=planned,
+        next_millis=min((t for t in (drawn.next_millis, planned.next_millis) if t is not None), default=None),
     )
 
 
@@ -120,6 +129,8 @@ def judge(seen: Observation) -> Verdict:
         )
     if problems := Calendar(wish.document.spec.maintenance).problems:
         return Verdict(reason="InvalidWindow", message="; ".join(problems))
+    if wish.document.spec.planning.schedule and (problem := timetable(wish.document.spec).problem):
+        return Verdict(reason="InvalidSchedule", message=problem)
     return Verdict(reason="Valid", message="every field can be obeyed")
 
 

@@ -5,6 +5,8 @@ from typing import Any, Final
 from ullage_operator.rbac import (
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
+    PLANNER,
+    PLANNER_RULES,
     SPARK_RULES,
     admission_policy,
 )
@@ -42,6 +44,12 @@ def install_objects() -> list[Object]:
             "metadata": {"name": NAME, "labels": LABELS},
             "roleRef": role,
             "subjects": [subject],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": PLANNER, "labels": LABELS},
+            "rules": PLANNER_RULES,
         },
         *admission_policy(),
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": place, "spec": _deployment()},

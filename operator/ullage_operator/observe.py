@@ -10,6 +10,7 @@ from ullage_agent.fleet import (
     ContentRepositoryNode,
     NodeSpec,
     NodeStatus,
+    PlanningResult,
     ReclamationRun,
     RepositoryStatus,
     RunSpec,
@@ -117,6 +118,28 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class PlanningRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A Job or SparkApplication of spec.planning as it is. `message`: what its pod said last, or why it failed."""
+
+    kind: str
+    name: str
+    uid: str
+    scheduled_millis: int
+    began_millis: int
+    result: PlanningResult
+    ended_millis: int | None = None
+    message: str = ""
+    logs: str = ""
+
+
+class PlanningSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is of spec.planning, where it was asked for."""
+
+    runs: tuple[PlanningRun, ...] = ()
+    has_spark_applications: bool = False
+    """Whether the cluster serves kubeflow's."""
+
+
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """A ContentRepository as it is. `document` is None where `problem` says what is wrong with it."""
 
@@ -197,6 +220,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     blockers: Blockers = Blockers()
     has_cert_manager: bool = False
     """Asked for only where spec.tls.mode wants it."""
+
+    planning: PlanningSeen | None = None
+    """None: not asked for, because nothing of it is due."""
 
     busy_volumes: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     """Of each node: volumes on which another repository holds a ticket."""

@@ -23,6 +23,27 @@ AGENT_RULES: Final = [
 DELEGATOR: Final = "system:auth-delegator"
 """TokenReview and SubjectAccessReview: an agent asks who its clients are."""
 
+PLANNER: Final = "ullage-planner"
+"""The ClusterRole of who makes plans with Spark. The operator may give it away, and has none of it itself."""
+
+PLANNER_RULES: Final = [
+    rule(
+        "",
+        ["pods", "configmaps", "services", "persistentvolumeclaims"],
+        [*READ, "create", "patch", "update", "delete", "deletecollection"],
+    ),
+]
+"""What a driver of Spark needs in its namespace to make executors, and to remove what is left of them."""
+
+
+def planner_rules(repository: str) -> list[Rule]:
+    """A planner's: find the nodes of a repository, and read from it."""
+    return [
+        rule("discovery.k8s.io", ["endpointslices"], ["list"]),
+        rule("ullage.dev", ["contentrepositories"], ["get"], [repository]),
+    ]
+
+
 OPERATOR_NAMESPACED_RULES: Final = [
     rule("ullage.dev", ["contentrepositories"], [*READ, "patch"]),
     rule("ullage.dev", ["contentrepositories/status", "reclamationruns/status"], ["get", "patch"]),
@@ -37,6 +58,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("", ["events"], ["create", "patch"]),
     rule("apps", ["daemonsets", "statefulsets"], [*READ, *WRITE]),
     rule("batch", ["jobs"], [*READ, *WRITE]),
+    rule("sparkoperator.k8s.io", ["sparkapplications"], [*READ, *WRITE]),
     rule("policy", ["poddisruptionbudgets"], [*READ, *WRITE]),
     rule("discovery.k8s.io", ["endpointslices"], [*READ, *WRITE]),
     rule("networking.k8s.io", ["networkpolicies"], [*READ, *WRITE]),
@@ -48,7 +70,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
 OPERATOR_CLUSTER_RULES: Final = [
     rule("", ["nodes"], READ),
     rule("rbac.authorization.k8s.io", ["clusterrolebindings"], [*READ, *WRITE]),
-    rule("rbac.authorization.k8s.io", ["clusterroles"], ["bind"], [DELEGATOR]),
+    rule("rbac.authorization.k8s.io", ["clusterroles"], ["bind"], [DELEGATOR, PLANNER]),
 ]
 """The operator's in the whole cluster: nodes have no namespace. Spark's pods run anywhere, see below."""
 

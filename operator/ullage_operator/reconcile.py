@@ -16,18 +16,26 @@ import structlog
 
 from ullage_agent.contract import TlsMode
 from ullage_agent.fleet import REPOSITORY_LABEL, NodeSpec, RepositoryStatus, plain
-from ullage_operator import build, certificates, metrics, spark_jobs
+from ullage_operator import build, certificates, metrics, planning_jobs, spark_jobs
 from ullage_operator.api import Api, Object
 from ullage_operator.decide import Decision, decide
 from ullage_operator.desired import covers
 from ullage_operator.errors import OperatorError
 from ullage_operator.events import Teller
 from ullage_operator.observe import NodeObject, Observation, Wish
+from ullage_operator.planning import is_due
 from ullage_operator.queue import Queue
 from ullage_operator.settings import Settings
 from ullage_operator.surroundings import Key, Surroundings
 
 FIGURES = ("live", "dead", "free", "reclaimed")
+
+
+OBSOLESCENT = (
+    *("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"),
+    *("RoleBinding", "Role", "ServiceAccount"),
+)
+"""Kinds of which no object is kept that is no longer wished for."""
 
 
 def now_millis() -> int:
@@ -108,8 +116,11 @@ class Reconciler:
             extra, problem = await spark_jobs.others(self._api, wish.document.spec)
         wants_certificate = wish.document is not None and wish.document.spec.tls.mode == TlsMode.CERT_MANAGER
         has_cert_manager = wants_certificate and await self._api.serves("Certificate")
+        planning = await planning_jobs.listed(self._api, wish) if is_due(wish, self._clock()) else None
         # From here to the reservation nothing is awaited: two repositories never give tickets for one volume at once.
-        seen = self.seen.observe(key, self._clock(), extra, problem, has_cert_manager=has_cert_manager)
+        seen = self.seen.observe(
+            key, self._clock(), extra, problem, has_cert_manager=has_cert_manager, planning=planning
+        )
         if seen is None:
             return None
         decision = decide(seen, self._settings)
@@ -118,6 +129,7 @@ class Reconciler:
             await self._write_runs(seen, decision)
             rotation_millis = await self._write_objects(seen, decision)
             await self._write_nodes(seen, decision)
+            await self._write_planning(seen, decision)
         else:
             rotation_millis = None
         late = await self._write_status(seen, decision.status)
@@ -167,6 +179,24 @@ class Reconciler:
         await _all(write(spec) for spec in changed if spec.ticket is not None)
         await _all(release(found) for found in decision.released)
 
+    async def _write_planning(self, seen: Observation, decision: Decision) -> None:
+        wish, due = seen.wish, decision.planning
+        for run in due.removed:
+            metrics.WRITES.labels(run.kind).inc()
+            await self._api.delete(run.kind, wish.namespace, run.name, run.uid)
+        if due.begin is None or seen.planning is None:
+            return
+        is_published = (wish.namespace, build.authority_name(wish)) in self.seen.owned["ConfigMap"].objects
+        made = planning_jobs.run_object(
+            wish,
+            self._settings.spark_image,
+            due.begin,
+            is_application=seen.planning.has_spark_applications,
+            has_authority=planning_jobs.has_authority(wish, is_published),
+        )
+        metrics.WRITES.labels(made["kind"]).inc()
+        await self._api.apply(made)
+
     async def _write_objects(self, seen: Observation, decision: Decision) -> int | None:
         """Everything that belongs to the repository; when a certificate is due."""
         wish = seen.wish
@@ -182,6 +212,8 @@ class Reconciler:
         if wish.document.spec.tls.mode in (TlsMode.CERT_MANAGER, TlsMode.SECRET):
             desired += await self._foreign_authority(wish)
         desired += build.endpoint_slices(wish, seen.agents)
+        if wish.document.spec.planning.schedule:
+            desired += planning_jobs.account_objects(wish)
         if wish.document.spec.storage.local_persistent_volume is not None:
             desired += self._stateful_sets(seen, decision, image)
         if (delegation := build.delegation(wish)) is not None:
@@ -260,7 +292,7 @@ class Reconciler:
         """What was wished for once; never secrets, and never claims."""
         kept = {(document["kind"], document["metadata"]["name"]) for document in desired}
         mine = build.labels(wish)[REPOSITORY_LABEL]
-        for kind in ("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"):
+        for kind in OBSOLESCENT:
             for (namespace, name), found in list(self.seen.owned[kind].objects.items()):
                 is_mine = (found["metadata"].get("labels") or {}).get(REPOSITORY_LABEL) == mine
                 if is_mine and namespace == wish.namespace and (kind, name) not in kept:

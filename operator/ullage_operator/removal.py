@@ -4,7 +4,6 @@ Retain    agents and node objects go; directories and claims stay as they are
 Delete    agents go first, then claims, or the directory on each node by a job there; a node that is gone is passed over
 """
 
-from ullage_agent.fleet import REPOSITORY_LABEL
 from ullage_operator import build
 from ullage_operator.api import Api
 from ullage_operator.decide import deletes_data
@@ -14,10 +13,8 @@ from ullage_operator.surroundings import Surroundings
 
 async def removed(api: Api, seen: Surroundings, wish: Wish, image: str) -> str:
     """Do the next part; what is still waited for, empty when nothing is left."""
-    namespace, selector = (
-        wish.namespace,
-        f"{REPOSITORY_LABEL}={build.labels(wish)[REPOSITORY_LABEL]},{build.MANAGED}={build.MANAGER}",
-    )
+    namespace = wish.namespace
+    selector = ",".join(f"{key}={value}" for key, value in sorted(build.labels(wish).items()))
     await api.delete("ClusterRoleBinding", None, build.delegation_name(wish))
     for kind in ("DaemonSet", "StatefulSet"):
         found, _ = await api.list(kind, namespace, selector)

@@ -15,6 +15,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     agent_image: str = "ullage-agent:latest"
     """Of agents whose ContentRepository names none."""
 
+    spark_image: str = "ullage-spark:latest"
+    """Of planning whose ContentRepository names none."""
+
     namespaces: tuple[str, ...] = ()
     """Namespaces that are looked after, separated by commas; none: all of the cluster."""
 

@@ -14,6 +14,7 @@ from ullage_operator.observe import (
     Blockers,
     NodeObject,
     Observation,
+    PlanningSeen,
     Run,
     Wish,
     agents_of,
@@ -95,7 +96,14 @@ class Surroundings:
         return list(self.wishes.objects)
 
     def observe(
-        self, key: Key, now_millis: int, extra: Iterable[Object], problem: str, *, has_cert_manager: bool = False
+        self,
+        key: Key,
+        now_millis: int,
+        extra: Iterable[Object],
+        problem: str,
+        *,
+        has_cert_manager: bool = False,
+        planning: PlanningSeen | None = None,
     ) -> Observation | None:
         """What is known of a repository now; None if there is none."""
         found = self.wishes.objects.get(key)
@@ -123,6 +131,7 @@ class Surroundings:
             blockers=Blockers(by_node=spark_jobs.by_node(pods), problem="; ".join(problems)),
             busy_volumes=self._busy_volumes(key),
             has_cert_manager=has_cert_manager,
+            planning=planning,
         )
 
     def _node_objects(self, wish: Wish) -> Iterable[NodeObject]:

@@ -79,6 +79,23 @@ def reclamation_plan(
     )
 
 
+class Total(NamedTuple):
+    """What a plan comes to. Sizes in bytes."""
+
+    nodes: int
+    resource_claims: int
+    frees_bytes: int
+    copies_bytes: int
+
+
+def total(plan: DataFrame) -> Total:
+    """Of all its rows."""
+    sums = [F.coalesce(F.sum(column), F.lit(0)) for column in ("frees_bytes", "copies_bytes")]
+    row = plan.agg(F.countDistinct(NODE), F.count("*"), *sums).first()
+    assert row is not None
+    return Total(*row)
+
+
 class NodeRun(NamedTuple):
     """What became of a plan on one node."""
 

@@ -129,8 +129,8 @@ def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
         ("kind: Pod\n", "apiVersion"),
         ("\xff", "repository.yaml"),
         (
-            HEAD + "spec: {planning: {}}\n",
-            "spec.planning",
+            HEAD + "spec: {provenance: {journalCount: 4}}\n",
+            "spec.provenance.journalCount",
         ),
         (
             HEAD + "spec: {claims: {largeClaim: 1K}}\n",

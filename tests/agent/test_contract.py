@@ -222,7 +222,6 @@ def test_a_negative_unit_cannot_be_built(unit: type[Quantity | Duration]) -> Non
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        *((f"{{{name}: {{}}}}", f"spec.{name}") for name in sorted(contract.LATER["spec"])),
         *(
             (f"{{provenance: {{{name}: 1}}}}", f"spec.provenance.{name}")
             for name in sorted(contract.LATER["spec.provenance"])
@@ -239,14 +238,6 @@ def test_one_container_stays() -> None:
     message = refusal("{storage: {containers: [{name: a, subPath: a, evacuate: true}]}}")
 
     assert "spec.storage.containers: one must stay where content can go" in message
-
-
-def test_all_fields_of_later_versions_are_named_at_once() -> None:
-    """Nobody has to run the command once for each field."""
-    message = refusal("{planning: {suspend: true}, provenance: {journalCount: 4}}")
-
-    assert "spec.planning is not supported" in message
-    assert "spec.provenance.journalCount is not supported" in message
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,10 @@ PROJECT = ("pyproject.toml", "README.md", "LICENSE", "agent")
 CONTEXTS = {
     "agent": (*RECIPE, "deploy/requirements-agent.lock", *PROJECT),
     "operator": (*RECIPE, "deploy/requirements-operator.lock", *PROJECT, "operator"),
-    "spark": (*RECIPE, "deploy/requirements-spark.lock", "deploy/spark-entrypoint"),
+    "spark": (
+        *(*RECIPE, "deploy/requirements-spark.lock", "deploy/spark-entrypoint", "deploy/ullage_spark_submit.py"),
+        *(*PROJECT, "spark"),
+    ),
 }
 """What of the checkout goes into each target: any of it changed means another image."""
 

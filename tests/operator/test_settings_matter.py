@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.operator.support import HOUR, NOW, SETTINGS, document, fleet, node, wish
-from ullage_agent.fleet import Deferral
+from tests.operator.support import HOUR, NOW, SETTINGS, changed, document, fleet, node, wish
+from ullage_agent.fleet import Deferral, PlanningResult, PlanningStatus, RepositoryStatus
 from ullage_operator import build
 from ullage_operator.decide import decide, deletes_data
-from ullage_operator.observe import Blockers
+from ullage_operator.observe import Blockers, PlanningRun, PlanningSeen
+from ullage_operator.planning_jobs import run_object
 from ullage_operator.times import text_of
 
 
@@ -40,12 +41,42 @@ def tickets(spec: dict[str, Any]) -> object:
     return [name for name, made in decision.nodes.items() if made.ticket is not None]
 
 
+def planned(spec: dict[str, Any]) -> object:
+    """What becomes of planning at midnight, with four old runs and one that is due; and the object that runs it."""
+    told = PlanningStatus(next_run=text_of(NOW), last_run=text_of(NOW - HOUR), result=PlanningResult.SUCCEEDED)
+    seen = fleet(1, spec, planning=PlanningSeen(runs=tuple(run(number) for number in range(1, 5))))
+    seen = changed(seen, wish=wish(spec, status=RepositoryStatus(observed_generation=1, planning=told)))
+    due = decide(seen, SETTINGS).planning
+    made = None
+    if due.begin is not None:
+        made = run_object(seen.wish, "spark:1", due.begin, is_application=False, has_authority=True)
+    return due, made
+
+
+def run(hours_ago: int) -> PlanningRun:
+    began = NOW - hours_ago * HOUR
+    return PlanningRun(
+        kind="Job",
+        name=f"flows-plan-{hours_ago}",
+        uid=str(hours_ago),
+        scheduled_millis=began,
+        began_millis=began,
+        result=PlanningResult.SUCCEEDED,
+        ended_millis=began + 60_000,
+    )
+
+
 def selectors(spec: dict[str, Any]) -> object:
     return document(spec).spec.maintenance.blockers.pod_selectors
 
 
 LOCAL = {"storage": {"localPersistentVolume": {"storageClassName": "local", "size": "1Gi"}}}
+HOURLY = {"planning": {"schedule": "0 * * * *"}}
 ALL_NODES = {"maintenance": {"maxConcurrentNodes": "100%"}}
+
+
+def hourly(**planning: Any) -> dict[str, Any]:
+    return {"planning": HOURLY["planning"] | planning}
 
 
 def blocking(**spark: Any) -> dict[str, Any]:
@@ -67,6 +98,11 @@ CASES = {
     "maintenance.maxConcurrentNodes": Case({"maintenance": {"maxConcurrentNodes": 3}}, tickets),
     "maintenance.blockers.sparkPods.mode": Case(blocking(mode="Ignore"), tickets, ALL_NODES),
     "maintenance.blockers.sparkPods.maxDefer": Case(blocking(maxDefer="1h"), tickets, ALL_NODES),
+    "planning.schedule": Case(HOURLY, planned),
+    "planning.image": Case(hourly(image="mine:2"), planned, HOURLY),
+    "planning.suspend": Case(hourly(suspend=True), planned, HOURLY),
+    "planning.activeDeadline": Case(hourly(activeDeadline="5m"), planned, HOURLY),
+    "planning.historyLimit": Case(hourly(historyLimit=1), planned, HOURLY),
     "maintenance.blockers.podSelectors": Case(
         {"maintenance": {"blockers": {"podSelectors": [{"matchLabels": {"app": "x"}}]}}}, selectors
     ),

@@ -8,6 +8,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -71,6 +72,7 @@ def plan(
     budget: Annotated[str, typer.Option(help="What may be copied on each disk.")] = "10Gi",
     run: Annotated[bool, typer.Option("--run", help="Hand the plan to the agents, and follow it to the end.")] = False,
     override: Override = False,
+    summary: Annotated[str, typer.Option(help="Write there, in one line, what the plan comes to.")] = "",
     output: Output = "",
     as_json: Json = False,
 ) -> None:
@@ -78,6 +80,8 @@ def plan(
     with _asked(endpoint, nodes, token_file, ca_file, holds=False) as asked:
         job = importlib.import_module("ullage_spark.plan")
         made = job.reclamation_plan(asked.held.table("resource_claims"), job.Budget(_bytes(budget))).cache()
+        if summary:
+            Path(summary).write_text(_in_a_line(job.total(made)), encoding="utf-8")
         if not run:
             _answer(made, output, as_json=as_json)
             return
@@ -216,6 +220,11 @@ def _cell(name: str, value: Any) -> Any:
     if value is None:
         return "-"
     return size(value) if name.endswith("_bytes") else value if isinstance(value, int) else str(value)
+
+
+def _in_a_line(total: Any) -> str:
+    frees, copies = size(total.frees_bytes), size(total.copies_bytes)
+    return f"{total.resource_claims} resource claims on {total.nodes} nodes give {frees} back for {copies} copied\n"
 
 
 def _bytes(text: str) -> int:
