@@ -32,6 +32,9 @@ TICKETED: Final = (MaintenanceOperation.TRUNCATE, MaintenanceOperation.PUNCH, Ma
 HEARTBEAT_SECONDS: Final = 300
 """How often an agent writes its status though nothing changed. A node that was silent for three is lost."""
 
+ENGINE_FORMAT: Final = 1
+"""Of what agents of this release write; the engine's own number, which the operator cannot import."""
+
 CONDITIONS_MAX: Final = 16
 NODE_NAME: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
@@ -226,6 +229,9 @@ class NodeStatus(Record, frozen=True, kw_only=True):
 
     heartbeat: Time | None = None
     """When the agent last wrote."""
+
+    format: Count = 0
+    """Version of what the agent writes to disk; no agent with a lower one opens it afterwards. 0: not told."""
 
     repository_uuid: str = ""
     """Of what lies on the disk."""

@@ -27,6 +27,7 @@ from ullage_agent.engine.reclaim.permission import OPERATIONS
 from ullage_agent.engine.reclaim.plan import Plan
 from ullage_agent.engine.repository import Repository
 from ullage_agent.fleet import (
+    ENGINE_FORMAT,
     HEARTBEAT_SECONDS,
     TICKETED,
     Condition,
@@ -144,6 +145,7 @@ class NodeAgent:
             observed_generation=self._generation_seen,
             settings_generation=self._office.generation,
             version=__version__,
+            format=ENGINE_FORMAT,
             heartbeat=time_text(self._host.clock.now_millis()),
             repository_uuid=repository.identity.repository,
             volumes=self._volumes,

@@ -10,7 +10,7 @@ import yaml
 from ullage_agent.contract import AuthMode, ContentRepository, ContentRepositorySpec, TlsMode, dump, nodes_at_once
 from ullage_agent.fleet import NODE_LABEL, REPOSITORY_LABEL, NodeSpec, object_name, plain
 from ullage_operator.desired import Object, sealed
-from ullage_operator.observe import Agent, Wish, root_of
+from ullage_operator.observe import TEMPLATE, Agent, Wish, root_of
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
 
 MANAGED: Final = "app.kubernetes.io/managed-by"
@@ -124,8 +124,8 @@ def is_live(path: str) -> bool:
     return within(LIVE) and not within(FIXED)
 
 
-def shared_objects(wish: Wish, image: str) -> list[Object]:
-    """Everything that does not depend on which nodes there are."""
+def shared_objects(wish: Wish, image: str, *, is_gated: bool = False) -> list[Object]:
+    """Everything that does not depend on which nodes there are. `is_gated`: pods change only when they are deleted."""
     assert wish.document is not None
     document = agent_document(wish)
     text = yaml.safe_dump(document, sort_keys=True)
@@ -138,7 +138,7 @@ def shared_objects(wish: Wish, image: str) -> list[Object]:
         _network_policy(wish),
     ]
     if wish.document.spec.storage.local_persistent_volume is None:
-        objects.append(_daemon_set(wish, image, restart_digest(document)))
+        objects.append(_daemon_set(wish, image, is_gated=is_gated))
     else:
         objects.append(_disruption_budget(wish))
     return objects
@@ -263,22 +263,30 @@ def _disruption_budget(wish: Wish) -> Object:
     return owned(wish, "PodDisruptionBudget", "policy/v1", f"{wish.name}-ullage", spec=spec)
 
 
-def _daemon_set(wish: Wish, image: str, restart: str) -> Object:
+def template(wish: Wish, image: str) -> Object:
+    """From which the DaemonSet's pods are made."""
     assert wish.document is not None
-    document = wish.document
-    strategy = document.spec.update_strategy
-    update: Object = {"type": str(strategy.type)}
-    if strategy.type == "RollingUpdate":
+    directory = {"path": root_of(wish.document), "type": "DirectoryOrCreate"}
+    volume = {"name": "repository", "hostPath": directory}
+    return _template(wish, image, volume, wish.document.spec.affinity)
+
+
+def template_digest(made: Object) -> str:
+    """What the pods of a template carry, so that it is known which are of an older one."""
+    return str(made["metadata"]["annotations"][TEMPLATE])
+
+
+def _daemon_set(wish: Wish, image: str, *, is_gated: bool) -> Object:
+    assert wish.document is not None
+    strategy = wish.document.spec.update_strategy
+    update: Object = {"type": "OnDelete" if is_gated else str(strategy.type)}
+    if update["type"] == "RollingUpdate":
         # Never two pods of one repository on a node: the second would wait for the first one's lock.
         update["rollingUpdate"] = {"maxUnavailable": strategy.max_unavailable, "maxSurge": 0}
-    volume = {
-        "name": "repository",
-        "hostPath": {"path": root_of(document), "type": "DirectoryOrCreate"},
-    }
     spec = {
         "selector": {"matchLabels": labels(wish)},
         "updateStrategy": update,
-        "template": _template(wish, image, restart, volume, document.spec.affinity),
+        "template": template(wish, image),
     }
     return owned(wish, "DaemonSet", "apps/v1", f"{wish.name}-ullage", spec=spec)
 
@@ -296,8 +304,8 @@ def stateful_set(wish: Wish, image: str, node: str) -> Object:
         },
     }
     name = f"{wish.name[:30].rstrip('-.')}-{hashlib.sha256(f'{wish.name}/{node}'.encode()).hexdigest()[:12]}"
-    template = _template(wish, image, restart_digest(agent_document(wish)), None, affinity)
-    template["metadata"]["labels"] = {**labels(wish), "ullage.dev/set": name}
+    pods = _template(wish, image, None, affinity)
+    pods["metadata"]["labels"] = {**labels(wish), "ullage.dev/set": name}
     claim = {
         "metadata": {"name": "repository", "labels": labels(wish)},
         "spec": {
@@ -312,7 +320,7 @@ def stateful_set(wish: Wish, image: str, node: str) -> Object:
         "selector": {"matchLabels": {**labels(wish), "ullage.dev/set": name}},
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "updateStrategy": {"type": str(wish.document.spec.update_strategy.type)},
-        "template": template,
+        "template": pods,
         "volumeClaimTemplates": [claim],
     }
     made = owned(wish, "StatefulSet", "apps/v1", name, spec=spec)
@@ -320,8 +328,9 @@ def stateful_set(wish: Wish, image: str, node: str) -> Object:
     return made
 
 
-def _template(wish: Wish, image: str, restart: str, volume: Object | None, affinity: Mapping[str, Any]) -> Object:
+def _template(wish: Wish, image: str, volume: Object | None, affinity: Mapping[str, Any]) -> Object:
     assert wish.document is not None
+    restart = restart_digest(agent_document(wish))
     spec = wish.document.spec
     volumes: list[Object] = [
         {"name": "configuration", "configMap": {"name": f"{wish.name}-ullage"}},
@@ -350,7 +359,8 @@ def _template(wish: Wish, image: str, restart: str, volume: Object | None, affin
         pod["affinity"] = dict(affinity)
     if spec.priority_class_name:
         pod["priorityClassName"] = spec.priority_class_name
-    return {"metadata": {"labels": labels(wish), "annotations": {"ullage.dev/settings": restart}}, "spec": pod}
+    digest = hashlib.sha256(json.dumps([restart, pod], sort_keys=True).encode()).hexdigest()[:32]
+    return {"metadata": {"labels": labels(wish), "annotations": {TEMPLATE: digest}}, "spec": pod}
 
 
 def _toleration(toleration: Any) -> Object:

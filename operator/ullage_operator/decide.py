@@ -22,6 +22,7 @@ from ullage_agent.windows import Calendar
 from ullage_operator.observe import NodeObject, Observation, Run
 from ullage_operator.placement import conflict, places
 from ullage_operator.planning import PlanningDecision, plan, timetable
+from ullage_operator.rollout import Rollout, rollout
 from ullage_operator.settings import Settings
 from ullage_operator.tickets import ENDED, Lottery, Round
 from ullage_operator.times import millis_of, rounded, text_of
@@ -55,6 +56,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     runs: dict[str, RunStatus] = msgspec.field(default_factory=dict)
     news: tuple[tuple[str, str, str], ...] = ()
     planning: PlanningDecision = PlanningDecision()
+    rollout: Rollout = Rollout()
     next_millis: int | None = None
     keeps_hands_off: bool = False
 
@@ -98,9 +100,11 @@ def decide(seen: Observation, settings: Settings) -> Decision:
         )
     figures = _figures(seen, frozenset(hosts), drawn, nodes)
     figures = msgspec.structs.replace(figures, **_windows(spec, drawn, seen.now_millis))
-    conditions = _conditions(seen, verdict, figures, frozenset(hosts))
+    rolls = rollout(seen, settings, hosts)
+    conditions = _conditions(seen, verdict, figures, frozenset(hosts), rolls)
     planned = plan(seen)
     status = msgspec.structs.replace(figures, conditions=conditions, planning=planned.status)
+    wakes = (drawn.next_millis, planned.next_millis, rolls.next_millis)
     return Decision(
         verdict=verdict,
         status=status,
@@ -110,7 +114,8 @@ def decide(seen: Observation, settings: Settings) -> Decision:
         runs=runs,
         news=_news(seen, status),
         planning=planned,
-        next_millis=min((t for t in (drawn.next_millis, planned.next_millis) if t is not None), default=None),
+        rollout=rolls,
+        next_millis=min((each for each in wakes if each is not None), default=None),
     )
 
 
@@ -237,7 +242,11 @@ def _windows(spec: ContentRepositorySpec, drawn: Round, now_millis: int) -> dict
 
 
 def _conditions(
-    seen: Observation, verdict: Verdict, figures: RepositoryStatus, hosts: frozenset[str]
+    seen: Observation,
+    verdict: Verdict,
+    figures: RepositoryStatus,
+    hosts: frozenset[str],
+    rolls: Rollout | None = None,
 ) -> tuple[Condition, ...]:
     wish, objects = seen.wish, seen.objects
     full = _named(
@@ -250,10 +259,14 @@ def _conditions(
     unready = _named(node for node in hosts if node not in objects or not is_ready(seen, node))
     waits = sorted({app for found in objects.values() if found.spec.deferral for app in found.spec.deferral.waits_for})
     rolling = _named(node for node in hosts if not (agent := seen.agents.get(node)) or not agent.is_ready)
+    progress = rolling, "Settled", "Rolling", "no ready pod on"
+    if rolls is not None and rolls.waiting and not rolls.may_go:
+        words = "the change of the engine's format waits for a window on"
+        progress = _named(rolls.waiting), "Settled", "WaitsForWindow", words
     facts = [
         ("Accepted", verdict.is_accepted, verdict.reason, verdict.message),
         ("Ready", bool(hosts) and not unready, *_why(unready, "AllServe", "NotServing", "no agent serves on")),
-        ("Progressing", bool(rolling), *_why(rolling, "Settled", "Rolling", "no ready pod on")),
+        ("Progressing", bool(progress[0]), *_why(*progress)),
         ("Degraded", bool(lost), *_why(lost, "AllThere", "NodeLost", "gone with data")),
         ("DiskPressure", bool(full), *_why(full, "RoomLeft", "AboveBackpressure", "full")),
         (

@@ -28,6 +28,9 @@ RELEASE: Final = "ullage.dev/release"
 DATA_LOST: Final = "data-lost"
 """Its only value: who writes it admits that the node's content is lost."""
 
+TEMPLATE: Final = "ullage.dev/template"
+"""Annotation of an agent's pod: a digest of the template that it was made from."""
+
 Document = Mapping[str, Any]
 
 
@@ -93,6 +96,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     address: str
     is_ready: bool
+    name: str = ""
+    uid: str = ""
+    template: str = ""
+    """Digest of what it was made from."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,5 +250,12 @@ def agents_of(pods: Iterable[Document]) -> dict[str, Agent]:
             continue
         is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
         if node not in found or is_ready:
-            found[node] = Agent(node=node, address=status.get("podIP", ""), is_ready=is_ready)
+            found[node] = Agent(
+                node=node,
+                address=status.get("podIP", ""),
+                is_ready=is_ready,
+                name=pod["metadata"]["name"],
+                uid=pod["metadata"].get("uid", ""),
+                template=(pod["metadata"].get("annotations") or {}).get(TEMPLATE, ""),
+            )
     return found

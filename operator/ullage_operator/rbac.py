@@ -52,7 +52,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("ullage.dev", ["contentrepositorynodes"], [*READ, *WRITE]),
     # A role may be given only by who has it: what agents may do, the operator may too.
     rule("ullage.dev", ["contentrepositorynodes/status"], ["get", "patch"]),
-    rule("", ["pods"], READ),
+    rule("", ["pods"], [*READ, "delete"]),
     rule("", ["services", "configmaps", "secrets", "serviceaccounts"], [*READ, *WRITE]),
     rule("", ["persistentvolumeclaims"], [*READ, "delete"]),
     rule("", ["events"], ["create", "patch"]),

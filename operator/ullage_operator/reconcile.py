@@ -130,6 +130,7 @@ class Reconciler:
             rotation_millis = await self._write_objects(seen, decision)
             await self._write_nodes(seen, decision)
             await self._write_planning(seen, decision)
+            await self._replace_pods(wish, decision)
         else:
             rotation_millis = None
         late = await self._write_status(seen, decision.status)
@@ -179,6 +180,20 @@ class Reconciler:
         await _all(write(spec) for spec in changed if spec.ticket is not None)
         await _all(release(found) for found in decision.released)
 
+    async def _replace_pods(self, wish: Wish, decision: Decision) -> None:
+        """Once the controller has seen the template: before that it would make the same pods again."""
+        if not decision.rollout.replaced:
+            return
+        name = (wish.namespace, f"{wish.name}-ullage")
+        found = self.seen.owned["DaemonSet"].objects.get(name)
+        if found is None or (found.get("status") or {}).get("observedGeneration") != found["metadata"]["generation"]:
+            return
+        if build.template_digest(found["spec"]["template"]) != decision.rollout.template:
+            return
+        for agent in decision.rollout.replaced:
+            metrics.WRITES.labels("Pod").inc()
+            await self._api.delete("Pod", wish.namespace, agent.name, agent.uid)
+
     async def _write_planning(self, seen: Observation, decision: Decision) -> None:
         wish, due = seen.wish, decision.planning
         for run in due.removed:
@@ -202,7 +217,7 @@ class Reconciler:
         wish = seen.wish
         assert wish.document is not None
         image = self._settings.agent_image
-        desired = build.shared_objects(wish, image)
+        desired = build.shared_objects(wish, image, is_gated=decision.rollout.is_gated)
         rotation: int | None = None
         if wish.document.spec.tls.mode == TlsMode.OPERATOR:
             made, rotation = self._tls(wish)
@@ -264,6 +279,8 @@ class Reconciler:
             found = store.get((seen.wish.namespace, made["metadata"]["name"]))
             (settled if found is None or covers(found, made) else changed).append((node, made))
         away = {node for node in decision.nodes if not (a := seen.agents.get(node)) or not a.is_ready}
+        if not decision.rollout.may_go:
+            return [*(made for _, made in settled), *(_as_found(store, made) for _, made in changed)]
         room = build.unavailable_max(seen.wish, len(decision.nodes)) - len(away)
         unready = [made for node, made in changed if node in away]
         ready = [made for node, made in changed if node not in away]

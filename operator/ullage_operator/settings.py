@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from ullage_agent.fleet import ENGINE_FORMAT
+
 PREFIX: Final = "ULLAGE_OPERATOR_"
 
 
@@ -14,6 +16,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     agent_image: str = "ullage-agent:latest"
     """Of agents whose ContentRepository names none."""
+
+    agent_format: int = ENGINE_FORMAT
+    """Version of what these agents write to disk. Nodes whose agents write an older one change inside windows only."""
 
     spark_image: str = "ullage-spark:latest"
     """Of planning whose ContentRepository names none."""

@@ -11,6 +11,7 @@ from ullage_operator import spark_jobs
 from ullage_operator.api import Api, Object
 from ullage_operator.build import MANAGED, MANAGER, labels
 from ullage_operator.observe import (
+    TEMPLATE,
     Blockers,
     NodeObject,
     Observation,
@@ -45,9 +46,11 @@ def _lean_node(node: Object) -> Object:
 def _lean_pod(pod: Object) -> Object:
     """Of an agent's pod."""
     status = pod.get("status") or {}
-    keep = ("name", "namespace", "labels", "resourceVersion", "deletionTimestamp")
+    keep = ("name", "namespace", "uid", "labels", "resourceVersion", "deletionTimestamp")
+    made_from = (pod["metadata"].get("annotations") or {}).get(TEMPLATE, "")
     return {
-        "metadata": {key: pod["metadata"][key] for key in keep if key in pod["metadata"]},
+        "metadata": {key: pod["metadata"][key] for key in keep if key in pod["metadata"]}
+        | {"annotations": {TEMPLATE: made_from}},
         "spec": {"nodeName": (pod.get("spec") or {}).get("nodeName")},
         "status": {"podIP": status.get("podIP", ""), "conditions": status.get("conditions") or []},
     }

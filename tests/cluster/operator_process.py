@@ -41,13 +41,15 @@ class Operator:
         config["users"][0]["user"] = {"token": token}
         self._kubeconfig.write_text(json.dumps(config))
 
-    def start(self) -> None:
+    def start(self, **settings: str) -> None:
+        """With these settings too."""
         environment = {
             **os.environ,
             "KUBECONFIG": str(self._kubeconfig),
             "ULLAGE_OPERATOR_METRICS_PORT": str(self.metrics_port),
             "ULLAGE_OPERATOR_HEALTH_PORT": "0",
             **self._settings,
+            **settings,
         }
         with (self._folder / "operator.log").open("ab") as log:
             command = [sys.executable, "-m", "ullage_operator"]

@@ -6,7 +6,8 @@ import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, objects, repository
+from tests.cluster.operator_process import Operator, condition, objects, repository, say_ready
+from ullage_operator.settings import Settings
 
 NODES = ("worker-0", "worker-1", "worker-2")
 CLASS = {
@@ -93,6 +94,55 @@ def test_on_delete_leaves_pods_until_somebody_deletes_them(fleet: Fleet, operato
 
     expected = {**dict.fromkeys(NODES, "agent:1"), "worker-1": "agent:2"}
     operator.until("one is new", lambda: images(fleet, place) == expected)
+
+
+CLOSED = {"name": "newyear", "schedule": "0 0 1 1 *", "duration": "1m"}
+"""Open in the first minute of a year."""
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_change_of_the_engine_s_format_waits_for_a_window(
+    fleet: Fleet, operator: Operator, place: str, is_local: bool
+) -> None:
+    """Newer agents would leave nothing that older ones open: none is rolled before a window is, then all are."""
+    made = on_volumes(fleet, place) if is_local else repository(place)
+
+    def apply(*windows: dict[str, str]) -> None:
+        fleet.apply({**made, "spec": made["spec"] | {"maintenance": {"windows": list(windows)}}})
+
+    def progress() -> str:
+        found = fleet.get("contentrepository", "flows", "--namespace", place)["status"]["conditions"]
+        return next(str(each["reason"]) for each in found if each["type"] == "Progressing")
+
+    apply(CLOSED)
+    before = dict.fromkeys(NODES, Settings().agent_image)
+    operator.until("the agents run", lambda: images(fleet, place) == before)
+    for node in NODES:
+        say_ready(fleet, place, node, format=1)
+    operator.end()
+    operator.start(ULLAGE_OPERATOR_AGENT_FORMAT="2", ULLAGE_OPERATOR_AGENT_IMAGE="agent:2")
+    try:
+        operator.until("it waits", lambda: progress() == "WaitsForWindow")
+        assert images(fleet, place) == before
+
+        apply()
+
+        operator.until("all are rolled", lambda: images(fleet, place) == dict.fromkeys(NODES, "agent:2"))
+        for node in NODES:
+            say_ready(fleet, place, node, format=2)
+        operator.until("it is over", lambda: progress() == "Settled")
+        for each in fleet.get("daemonsets", "--namespace", place)["items"]:
+            operator.until("rolls are the DaemonSet's again", lambda: strategy(fleet, place) == "RollingUpdate")
+            assert each["spec"]["template"]["spec"]["containers"][0]["image"] == "agent:2"
+    finally:
+        operator.end()
+        operator.start()
+        fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def strategy(fleet: Fleet, place: str) -> str:
+    found = fleet.get("daemonset", "flows-ullage", "--namespace", place)
+    return str(found["spec"]["updateStrategy"]["type"])
 
 
 def test_policy_delete_empties_the_directories_of_the_nodes(fleet: Fleet, operator: Operator, place: str) -> None:

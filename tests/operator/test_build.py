@@ -3,6 +3,8 @@ from typing import Any
 
 from tests.operator.support import wish
 from ullage_agent.contract import ContentRepositorySpec, dump, parse
+from ullage_agent.engine.wal.format import FORMAT_VERSION
+from ullage_agent.fleet import ENGINE_FORMAT
 from ullage_agent.service import host
 from ullage_operator import build
 from ullage_operator.desired import covers
@@ -27,6 +29,11 @@ def test_agents_know_the_fields_that_need_no_restart_as_the_operator_does() -> N
 
     assert len(paths) > 50
     assert [path for path in paths if build.is_live(path) != host.is_live(path)] == []
+
+
+def test_the_operator_knows_the_engine_s_format() -> None:
+    """It cannot import the engine: the number it has instead is the engine's."""
+    assert ENGINE_FORMAT == FORMAT_VERSION
 
 
 def test_a_live_setting_changes_the_file_and_not_the_pods() -> None:

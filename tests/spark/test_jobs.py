@@ -2,10 +2,12 @@
 
 import json
 import random
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -23,6 +25,7 @@ from ullage_spark.report import HANDLES, NOBODY, fragmentation
 from ullage_spark.rollup import rollup
 from ullage_spark.settings import Settings
 
+ROOT = Path(__file__).parents[2]
 MB = 1 << 20
 
 
@@ -226,6 +229,25 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
         "generation",
     ]
     assert nothing.exit_code == 2
+
+
+def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) -> None:
+    """As the operator's planning calls it: the plan on stdout, and its last words where a pod keeps them."""
+    scatter(fleet)
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    settings = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.memory=512m")
+    last_words = tmp_path / "termination-log"
+    command = [submit, "--master=local[1]", *(f"--conf={each}" for each in settings)]
+    command += [ROOT / "deploy/ullage_spark_submit.py", "spark", "plan", "--json", f"--summary={last_words}"]
+
+    ended = subprocess.run(
+        [*command, f"--endpoint={fleet.endpoint}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    rows = json.loads(ended.stdout)
+    assert {row["node"] for row in rows} == {"a", "b"}
+    assert last_words.read_text().startswith(f"{len(rows)} resource claims on 2 nodes give ")
 
 
 @pytest.mark.parametrize("option", ["nodes", "endpoint"])
