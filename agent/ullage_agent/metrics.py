@@ -70,7 +70,7 @@ TABLE: Final = (
     Entry("leases", Kind.GAUGE, "Leases that stand."),
     Entry("remembered_answers", Kind.GAUGE, "Answers kept for their idempotency keys."),
     Entry("log_bytes", Kind.GAUGE, "Size of the write-ahead log."),
-    Entry("checkpoint_age_seconds", Kind.GAUGE, "Time since the last checkpoint."),
+    Entry("checkpoint_age_seconds", Kind.GAUGE, "Time since the last checkpoint, 0 if nothing was committed since."),
     Entry("log_syncs_total", Kind.TOTAL, "Syncs of the log."),
     Entry("transactions_total", Kind.TOTAL, "Transactions, durable ones, since the repository was made."),
     Entry("provenance_waiting_events", Kind.GAUGE, "Events that are in no event file yet."),
@@ -126,6 +126,10 @@ class Metrics:
                     name, entry.help, entry.labels, buckets=SECONDS, registry=self._registry
                 )
         ProcessCollector(registry=self._registry)
+
+    def expect(self, name: str, *labels: str) -> None:
+        """A series that is there, at zero, before anything happened: the first time would else look like none."""
+        self._counters[name].labels(*labels)
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         """Something happened, so many times."""

@@ -24,7 +24,7 @@ PAGE: Final = 500
 REQUEST_SECONDS: Final = 30.0
 WATCH_SECONDS: Final = 300
 SILENCE_SECONDS: Final = 90.0
-"""Most API servers send a bookmark each minute; a watch that is silent for longer is begun anew."""
+"""For whoever has no settings: see those."""
 
 Object = dict[str, Any]
 
@@ -131,8 +131,9 @@ def _load_client(context: ssl.SSLContext, user: Mapping[str, Any]) -> None:
 class Api:
     """Made inside a running event loop; `close` when done. ApiError for a refusal, Unreachable without an answer."""
 
-    def __init__(self, connection: Connection, at_once: int = 16) -> None:
+    def __init__(self, connection: Connection, at_once: int = 16, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._connection = connection
+        self._silence_seconds = silence_seconds
         self._at_once = asyncio.Semaphore(at_once)
         self.writes = 0
         self._session = aiohttp.ClientSession(
@@ -191,7 +192,7 @@ class Api:
             "fieldSelector": fields,
         }
         url = self._connection.url + RESOURCES[kind].path(namespace)
-        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, sock_read=SILENCE_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, sock_read=self._silence_seconds)
         given = {key: value for key, value in query.items() if value}
         try:
             async with self._session.get(

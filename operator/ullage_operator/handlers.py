@@ -26,7 +26,7 @@ async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> N
     _configure(settings)
     own: Settings = memo.get("settings") or settings_from()
     memo.own = own
-    memo.api = Api(Connection.of_this_process(), own.writes_at_once)
+    memo.api = Api(Connection.of_this_process(), own.writes_at_once, own.silence_seconds)
     memo.reconciler = Reconciler(memo.api, own)
     if own.metrics_port:
         memo.metrics, _thread = prometheus_client.start_http_server(own.metrics_port, registry=REGISTRY)

@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 REGISTRY: Final = CollectorRegistry()
 
 RECONCILES = Counter("ullage_operator_reconciles", "Reconciliations, by outcome.", ["outcome"], registry=REGISTRY)
+for _outcome in ("done", "error", "bug"):
+    RECONCILES.labels(_outcome)  # there before the first of them, which would else look like none
 RECONCILE_SECONDS = Histogram(
     "ullage_operator_reconcile_seconds",
     "How long one took, writes included.",
@@ -22,6 +24,18 @@ TICKETS = Gauge("ullage_operator_tickets", "Nodes that hold one.", ["namespace",
 DEFERRALS = Gauge(
     "ullage_operator_deferred_nodes", "Nodes that wait for pods to go.", ["namespace", "repository"], registry=REGISTRY
 )
+WANTING = Gauge(
+    "ullage_operator_wanting_nodes",
+    "Nodes with something to truncate, punch or rewrite.",
+    ["namespace", "repository"],
+    registry=REGISTRY,
+)
+OVERDUE = Gauge(
+    "ullage_operator_overdue_nodes",
+    "Nodes that have waited for pods longer than maxDefer, and have no ticket yet.",
+    ["namespace", "repository"],
+    registry=REGISTRY,
+)
 NODES = Gauge("ullage_operator_nodes", "Nodes by state.", ["namespace", "repository", "state"], registry=REGISTRY)
 CERTIFICATE_EXPIRY = Gauge(
     "ullage_operator_certificate_expiry_timestamp_seconds",
@@ -33,7 +47,7 @@ CERTIFICATE_EXPIRY = Gauge(
 
 def forget(namespace: str, repository: str) -> None:
     """A repository is gone: so are its series."""
-    for gauge in (WINDOWS_OPEN, TICKETS, DEFERRALS, CERTIFICATE_EXPIRY):
+    for gauge in (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, CERTIFICATE_EXPIRY):
         if (namespace, repository) in gauge._metrics:  # noqa: SLF001 - remove() of a series that is not there fails
             gauge.remove(namespace, repository)
     NODES.remove_by_labels({"namespace": namespace, "repository": repository})

@@ -27,6 +27,7 @@ from ullage_operator.planning import is_due
 from ullage_operator.queue import Queue
 from ullage_operator.settings import Settings
 from ullage_operator.surroundings import Key, Surroundings
+from ullage_operator.tickets import overdue
 
 FIGURES = ("live", "dead", "free", "reclaimed")
 
@@ -253,11 +254,23 @@ class Reconciler:
         """Whom clients should trust, where somebody else signs: what their secret says, once it is there."""
         secret = await self._api.get("Secret", wish.namespace, build.tls_name(wish))
         authority = _decoded(secret).get("ca.crt", "")
+        self._tell_expiry(wish, _decoded(secret).get("tls.crt", ""))
         return (
             [build.owned(wish, "ConfigMap", "v1", build.authority_name(wish), data={"ca.crt": authority})]
             if authority
             else []
         )
+
+    def _tell_expiry(self, wish: Wish, certificate: str) -> None:
+        """Whoever made it: an agent whose certificate has ended is refused by its clients."""
+        if not certificate:
+            return
+        try:
+            expiry = certificates.expiry(certificate)
+        except ValueError as error:
+            self._log.warning("the agents' certificate cannot be read", repository=wish.name, problem=str(error))
+            return
+        metrics.CERTIFICATE_EXPIRY.labels(wish.namespace, wish.name).set(expiry.timestamp())
 
     async def _apply(self, document: Object) -> None:
         store = self.seen.owned.get(document["kind"])
@@ -294,8 +307,7 @@ class Reconciler:
         kept = certificates.kept_of(*(_decoded(secrets.get((wish.namespace, name))) for name in names))
         now = datetime.fromtimestamp(self._clock() / 1000, UTC)
         kept = certificates.rotated(kept, now, f"{wish.namespace}/{wish.name}", build.certificate_names(wish))
-        expiry = certificates.expiry(kept.leaf).timestamp()
-        metrics.CERTIFICATE_EXPIRY.labels(wish.namespace, wish.name).set(expiry)
+        self._tell_expiry(wish, kept.leaf)
         objects = [
             build.owned(wish, "Secret", "v1", name, type=kind, data=_encoded(data))
             for name, kind, data in zip(
@@ -374,6 +386,10 @@ def _measure(seen: Observation, decision: Decision) -> None:
     metrics.WINDOWS_OPEN.labels(*where).set(status.next_window == "Open")
     metrics.TICKETS.labels(*where).set(status.nodes_reclaiming)
     metrics.DEFERRALS.labels(*where).set(status.nodes_deferred)
+    metrics.WANTING.labels(*where).set(sum(bool(found.status.wanted) for found in seen.objects.values()))
+    if seen.wish.document is not None:
+        deferrals = (spec.deferral for spec in decision.nodes.values())
+        metrics.OVERDUE.labels(*where).set(overdue(deferrals, seen.wish.document.spec, seen.now_millis))
     for state, count in (
         ("wanted", status.nodes),
         ("ready", status.nodes_ready),

@@ -35,6 +35,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     resync_seconds: int = 300
     """How often each repository is looked at though nothing was heard of it: what a lost event costs at most."""
 
+    silence_seconds: float = 90.0
+    """A watch of which nothing is heard for so long is begun anew: most API servers send a bookmark each minute."""
+
     settle_seconds: float = 1.0
     """How long events are collected before a repository is reconciled: a thousand agents report at about one time."""
 

@@ -6,7 +6,7 @@
 A node that is silent keeps its place among the concurrent ones until its ticket has expired: it may still be at work.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -40,6 +40,12 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     next_millis: int | None
     window_closes_millis: int | None
     is_open: bool
+
+
+def overdue(deferrals: Iterable[Deferral | None], spec: ContentRepositorySpec, now_millis: int) -> int:
+    """How many nodes have waited longer than spec.maintenance.blockers.sparkPods.maxDefer, and still wait."""
+    longest = int(spec.maintenance.blockers.spark_pods.max_defer)
+    return sum(each is not None and now_millis - millis_of(each.since) > longest for each in deferrals)
 
 
 class Lottery:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.cache import cache_root
+from tests.cluster.prometheus import program
 from tests.cluster.tools import tool
 from ullage_agent.metrics import PREFIX, TABLE, Kind
 from ullage_operator.metrics import REGISTRY
@@ -40,18 +39,6 @@ def rules_of(objects: list[dict[str, Any]], kind: str, namespace: str | None = N
     name = "ullage-system-ullage-operator"
     found = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name]
     return [r for o in found if o["metadata"].get("namespace") == namespace for r in o["rules"]]
-
-
-def promtool() -> str:
-    """From the path, or Debian's package, kept unpacked beside the cluster's tools."""
-    if found := shutil.which("promtool"):
-        return found
-    kept = cache_root() / "tools/prometheus"
-    if not (kept / "usr/bin/promtool").exists():
-        kept.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["apt-get", "download", "prometheus"], cwd=kept, check=True, capture_output=True)
-        subprocess.run(["dpkg", "-x", *map(str, kept.glob("*.deb")), str(kept)], check=True)
-    return str(kept / "usr/bin/promtool")
 
 
 def test_what_is_made_from_elsewhere_is_up_to_date() -> None:
@@ -188,7 +175,7 @@ def test_each_alert_has_a_runbook_and_two_cases() -> None:
         asks = [c["promql_expr_test"][0] for c in cases if f'"{rule["alert"]}"' in c["promql_expr_test"][0]["expr"]]
         assert sorted(bool(a["exp_samples"]) for a in asks) == [False, True]
     result = subprocess.run(
-        [promtool(), "test", "rules", str(ROOT / "tests/chart/alerts_test.yaml")],
+        [program("promtool"), "test", "rules", str(ROOT / "tests/chart/alerts_test.yaml")],
         capture_output=True,
         text=True,
         check=False,

@@ -29,7 +29,8 @@ QUICK = {"ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2", "ULLAGE_OPERATOR_FIGURES_SECON
 class Operator:
     """The operator's process, started and killed at will. Settings as in its Deployment, but for the ports."""
 
-    def __init__(self, fleet: Fleet, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, fleet: Fleet, folder: Path, settings: dict[str, str] | None = None, server: str = "") -> None:
+        """`server`: where the API server is reached instead."""
         self.fleet = fleet
         self._settings = QUICK if settings is None else settings
         self._folder = folder
@@ -39,6 +40,7 @@ class Operator:
         token = fleet.kubectl("create", "token", NAME, "--namespace", NAMESPACE, "--duration=2h").strip()
         config = json.loads(fleet.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token}
+        config["clusters"][0]["cluster"]["server"] = server or fleet.url
         self._kubeconfig.write_text(json.dumps(config))
 
     def start(self, **settings: str) -> None:

@@ -12,6 +12,7 @@ import psutil
 from ullage_agent import __version__
 from ullage_agent.contract import MaintenanceOperation
 from ullage_agent.engine.files import File, OsFiles
+from ullage_agent.engine.model import Action
 from ullage_agent.engine.opening import FLOWFILE
 from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.reclaim.survey import Survey
@@ -19,6 +20,7 @@ from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.wal.snapshot import SNAPSHOT
 from ullage_agent.metrics import Metrics, Sample
 from ullage_agent.service.host import Host
+from ullage_agent.service.problems import SLUGS
 from ullage_agent.windows import Calendar
 
 QUEUES_MAX = 200
@@ -99,6 +101,11 @@ class Meter:
         self._process = psutil.Process()
         self.sessions: Callable[[], int] = int
         self.requests_under_way: Callable[[], int] = int
+        for action in Action:
+            if action is not Action.NONE:
+                metrics.expect("reclaim_actions_total", action.name.lower())
+        for slug in SLUGS:
+            metrics.expect("errors_total", slug)
         metrics.look(self._look)
 
     def attach(self) -> None:
@@ -195,7 +202,10 @@ def _log(repository: Repository) -> Iterator[Sample]:
     yield Sample("provenance_waiting_events", repository.provenance.tail.events)
     yield Sample("provenance_waiting_bytes", repository.provenance.tail.bytes)
     snapshot = os.path.join(repository.root, FLOWFILE, SNAPSHOT)
-    yield Sample("checkpoint_age_seconds", max(0.0, time.time() - os.stat(snapshot).st_mtime))
+    # None is made while nothing happens: that it is old then is nothing to wake anybody for.
+    is_behind = repository.log.last_id > repository.log.snapshot_id
+    age = time.time() - os.stat(snapshot).st_mtime if is_behind else 0.0
+    yield Sample("checkpoint_age_seconds", max(0.0, age))
 
 
 def _is_content(path: str) -> bool:

@@ -86,6 +86,9 @@ KINDS: Final[dict[type[Exception], _Kind]] = {
 }
 
 UNEXPECTED: Final = _Kind(500, "unexpected", "Something went wrong here")
+SLUGS: Final = tuple(sorted({kind.slug for kind in (*KINDS.values(), UNEXPECTED)}))
+"""All there are."""
+
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 

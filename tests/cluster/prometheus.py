@@ -1,0 +1,84 @@
+"""A real Prometheus: from the path, or Debian's package, unpacked beside the cluster's tools."""
+
+import json
+import shutil
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from tests.cluster.cache import cache_root, locked
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.errors import ClusterError
+
+
+def program(name: str) -> str:
+    """`prometheus` or `promtool`."""
+    if found := shutil.which(name):
+        return found
+    kept = cache_root() / "tools" / "prometheus"
+    with locked(cache_root() / "tools" / "prometheus.lock"):
+        if not (kept / "usr/bin" / name).exists():
+            kept.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["apt-get", "download", "prometheus"], cwd=kept, check=True, capture_output=True)
+            subprocess.run(["dpkg", "-x", *map(str, kept.glob("*.deb")), str(kept)], check=True)
+    return str(kept / "usr/bin" / name)
+
+
+class Sample(NamedTuple):
+    """One series at one moment."""
+
+    labels: dict[str, str]
+    value: float
+
+
+class Prometheus:
+    """Scrapes from `start` to `end`; a failure to start says what it printed."""
+
+    def __init__(self, cluster: ControlPlane, folder: Path, config: dict[str, Any]) -> None:
+        port = cluster.instance.free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._cluster = cluster
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "prometheus.yml"
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        flags = [f"--config.file={path}", f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn"]
+        self._command = [program("prometheus"), *flags, f"--web.listen-address=127.0.0.1:{port}"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
+        try:
+            self._cluster.wait_until("Prometheus is ready", self._is_ready)
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{(self._folder / 'log').read_text()[-2000:]}") from error
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process = None
+
+    def query(self, expression: str, at: float | None = None) -> list[Sample]:
+        """An instant query; `at`: seconds since 1970, else now."""
+        given = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
+        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode(given)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                found = json.load(answer)["data"]["result"]
+        except urllib.error.HTTPError as error:
+            raise ClusterError(f"{expression}: {error.read().decode()}") from error
+        return [Sample(each["metric"], float(each["value"][1])) for each in found]
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False

@@ -1,0 +1,302 @@
+"""A day of one node, as the dashboards should tell it: half of its content dropped, a deferral, a run, a failed sync.
+
+The agent is a real one in this process, with the certificate that the operator made for it and the token of its pod;
+whoever scrapes it shows a token as well. What happens is done and counted here: the truth that panels are held against.
+"""
+
+import base64
+import contextlib
+import errno
+import json
+import os
+import secrets
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.fleet import Fleet
+from tests.cluster.operator_process import Operator, condition, objects, repository
+from tests.cluster.prometheus import Prometheus
+from tests.cluster.test_node_agent import pod_token
+from tests.support import RoomyFiles
+from ullage_agent.client.errors import Refused
+from ullage_agent.client.http import HttpClient
+from ullage_agent.contract import ContentRepository, parse
+from ullage_agent.engine.files import File
+from ullage_agent.node import NodeAgent
+from ullage_agent.node_object import NodeObject
+from ullage_agent.service import server
+from ullage_agent.service.kubernetes import ApiServer
+from ullage_agent.service.metering import TimedFiles
+from ullage_agent.tickets import TicketOffice
+
+NODE = "worker-0"
+MIB = 1 << 20
+SIZE = MIB // 4
+"""Of one content: larger ones would end their file."""
+
+BATCH = 32
+"""Contents of one file."""
+
+SCRAPE_SECONDS = 0.2
+"""So often that what a rate adds or leaves out at the ends of its stretch is below a hundredth of it."""
+
+REFUSALS = 10
+CHECKPOINT_AGE_SECONDS = 7200
+
+
+class FailingSyncs(TimedFiles, RoomyFiles):
+    """A disk whose syncs of content fail once `is_broken`."""
+
+    is_broken = False
+
+    def create(self, path: str) -> File:
+        made = super().create(path)
+        sync = made.sync
+
+        def sync_or_fail() -> None:
+            if FailingSyncs.is_broken and os.path.basename(path).replace("-", "").isdecimal():
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            sync()
+
+        setattr(made, "sync", sync_or_fail)  # noqa: B010 - mypy would not let a method be replaced
+        return made
+
+
+class Scenario:
+    """One agent, its clients, and a Prometheus that scrapes it and the operator."""
+
+    def __init__(self, fleet: Fleet, operator: Operator, place: str, home: Path, size_mib: int) -> None:
+        self.fleet, self.operator, self.place = fleet, operator, place
+        self.capacity = 4 * size_mib * MIB
+        self.batches = size_mib * MIB // (BATCH * SIZE)
+        self.kept: list[str] = []
+        self.dropped: list[str] = []
+        self._home = home
+        self._joined: list[NodeAgent] = []
+        self._office = TicketOffice()
+        self._secure()
+        self.server = server.Server(
+            self._document,
+            node=NODE,
+            makes=True,
+            on_ready=lambda _: self._ready.set(),
+            on_stop=self._leave,
+            permission=self._office.permission_of,
+        )
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self.server.run, name="agent")
+
+    @property
+    def content(self) -> Path:
+        return self._home / "r" / "c1"
+
+    @property
+    def log_bytes(self) -> int:
+        """Of the write-ahead log, as the disk has it."""
+        return sum(path.stat().st_size for path in (self._home / "r" / "flowfile").rglob("*.wal"))
+
+    def disk_bytes(self) -> int:
+        """Blocks of content files, from outside."""
+        return sum(path.stat().st_blocks * 512 for path in self.content.rglob("*-*") if path.is_file())
+
+    def _secure(self) -> None:
+        """What the kubelet would mount: certificate, authority, the pod's token; and tokens of two clients."""
+        here = ("--namespace", self.place)
+        tls = self._home / "tls"
+        tls.mkdir(parents=True)
+        for name, text in self.fleet.get("secret", "flows-ullage-tls", *here)["data"].items():
+            (tls / name).write_bytes(base64.b64decode(text))
+        self.token = self._home / "token"
+        self.token.write_text(pod_token(self.fleet, self.place, NODE))
+        for account, verbs in (("flow", ["get", "create", "delete"]), ("prometheus", ["get"])):
+            self.fleet.apply(*_account(self.place, account, verbs))
+            made = self.fleet.kubectl("create", "token", account, *here, "--duration=2h").strip()
+            (self._home / account).write_text(made)
+
+    def _document(self) -> ContentRepository:
+        """As the operator would have it mounted, but for where it lies and listens."""
+        container = {"name": "c1", "subPath": "c1", "capacity": self.capacity}
+        spec = {
+            "storage": {"hostPath": {"path": str(self._home / "r")}, "containers": [container]},
+            "service": {"address": "127.0.0.1", "httpPort": 0, "metricsPort": 0, "flightPort": None, "socketPath": ""},
+            "tls": {"directory": str(self._home / "tls")},
+            "archive": {"enabled": False},
+            "compaction": {"minUsedPercentage": 0, "minReclaim": 0, "deletedRetention": "0s", "bytesPerSecond": 0},
+            "flowFile": {"checkpointInterval": "1h"},
+            "provenance": {"rolloverTime": "1h"},
+        }
+        return parse({**repository(self.place), "spec": spec})
+
+    def start(self) -> None:
+        """Serve, and be scraped."""
+        self._thread.start()
+        assert self._ready.wait(60), "the agent does not serve"
+        authority = str(self._home / "tls" / "ca.crt")
+        self.client = HttpClient(
+            self.server.urls["http"].replace("127.0.0.1", "localhost"),
+            (self._home / "flow").read_text(),
+            ca_file=authority,
+        )
+        agent = {
+            "job_name": "ullage-agent",
+            "scheme": "https",
+            "tls_config": {"ca_file": authority, "server_name": "localhost"},
+            "authorization": {"credentials_file": str(self._home / "prometheus")},
+            "static_configs": [{"targets": [self.server.urls["metrics"].split("/")[2]]}],
+        }
+        theirs = {
+            "job_name": "ullage-operator",
+            "honor_labels": True,
+            "static_configs": [{"targets": [f"127.0.0.1:{self.operator.metrics_port}"]}],
+        }
+        often = f"{int(SCRAPE_SECONDS * 1000)}ms"
+        every = {"scrape_interval": often, "scrape_timeout": often, "evaluation_interval": often}
+        alerts = [str(Path(__file__).parents[2] / "charts/ullage/files/alerts.yaml")]
+        config = {"global": every, "scrape_configs": [agent, theirs], "rule_files": alerts}
+        self.prometheus = Prometheus(self.fleet, self._home / "prometheus-data", config)
+        self.prometheus.start()
+        self.until("both are scraped", lambda: len(self.prometheus.query("up == 1")) == 2)
+
+    def until(self, what: str, holds: Callable[[], bool]) -> None:
+        self.operator.until(what, holds)
+
+    def end(self) -> None:
+        if self._thread.is_alive():
+            self.server.stop()
+            self._thread.join()
+        if hasattr(self, "prometheus"):
+            self.prometheus.end()
+        if hasattr(self, "client"):
+            self.client.close()
+
+    def _leave(self) -> None:
+        for joined in self._joined:
+            joined.stop()
+
+    def fill(self) -> None:
+        """So many files of contents, of which every second goes at once."""
+        for _ in range(self.batches):
+            contents = [secrets.token_bytes(SIZE) for _ in range(BATCH)]
+            ids = self.client.put_many(contents, [{}] * BATCH, key=secrets.token_hex(8)).ids
+            self.kept += ids[::2]
+            self.dropped += ids[1::2]
+        for id in self.dropped:
+            self.client.delete(id)
+        self.server.host.repository.handles.purge()
+
+    def join(self) -> None:
+        """The agent begins to report, and to want what there is to do."""
+        generation = self.fleet.get("contentrepository", "flows", "--namespace", self.place)["metadata"]["generation"]
+        api = NodeObject(self.fleet.url, str(self.token), str(self.fleet.ca), self.place, "flows", NODE)
+        joined = NodeAgent(self.server.host, api, self._office, lambda: generation, ("8:1",))
+        self._joined.append(joined)
+        joined.start()
+
+    def refuse(self) -> None:
+        """Requests for what is not there."""
+        for _ in range(REFUSALS):
+            with pytest.raises(Refused, match="no-such-handle"):
+                self.client.head("0" * 32)
+
+    def break_disk(self) -> None:
+        """The next content's sync fails, and with it the request."""
+        FailingSyncs.is_broken = True
+        with pytest.raises(Refused):
+            self.client.put(b"x" * SIZE)
+
+    def report(self) -> dict[str, Any]:
+        """What the agent said of its last ticket."""
+        found: dict[str, Any] = (objects(self.fleet, self.place)[NODE].get("status") or {}).get("ticket") or {}
+        return found
+
+    def scraped(self) -> float:
+        """A moment of which everything that has happened so far was scraped."""
+        asked = time.time()
+
+        def is_seen() -> bool:
+            times = self.prometheus.query("min(timestamp(up))")
+            return bool(times) and times[0].value > asked + SCRAPE_SECONDS
+
+        self.until("it was scraped", is_seen)
+        return time.time()
+
+    def reconciles(self) -> dict[str, float]:
+        """By outcome, as the operator itself says, once it has nothing to do."""
+        looks: list[dict[str, float]] = []
+
+        def is_quiet() -> bool:
+            looks.append(self._reconciles())
+            return len(looks) > 10 and looks[-1] == looks[-10]
+
+        self.until("the operator is quiet", is_quiet)
+        return looks[-1]
+
+    def _reconciles(self) -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.operator.metrics_port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        found = (line.split() for line in lines if line.startswith("ullage_operator_reconciles_total{"))
+        return {name.split('"')[1]: float(value) for name, value in found}
+
+
+@contextlib.contextmanager
+def playing(
+    fleet: Fleet, operator: Operator, place: str, home: Path, size_mib: int, patch: pytest.MonkeyPatch
+) -> Iterator[Scenario]:
+    """The repository exists, the agent serves, nothing has happened yet."""
+    fleet.apply(repository(place, {"maintenance": {"maxConcurrentNodes": "100%"}}))
+    operator.until("the pods run", lambda: condition(fleet, place, "Progressing") == "False")
+    token = home / "token"
+    of_this_pod = classmethod(lambda cls, _environment: cls(fleet.url, str(token), str(fleet.ca)))
+    patch.setattr(ApiServer, "of_this_pod", of_this_pod)  # the kubelet's folder is not here
+    patch.setattr(server, "TimedFiles", FailingSyncs)
+    patch.setattr(FailingSyncs, "is_broken", False)
+    made = Scenario(fleet, operator, place, home, size_mib)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+def executor(place: str) -> dict[str, Any]:
+    """A pod of Spark's on the node."""
+    labels = {"spark-role": "executor", "spark-app-name": "etl"}
+    spec = {"nodeName": NODE, "containers": [{"name": "executor", "image": "none"}]}
+    metadata = {"name": "exec-1", "namespace": place, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _account(place: str, name: str, verbs: list[str]) -> list[dict[str, Any]]:
+    """Somebody with these verbs on the repository."""
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+    inside = {"name": name, "namespace": place}
+    rule = {
+        "apiGroups": ["ullage.dev"],
+        "resources": ["contentrepositories"],
+        "resourceNames": ["flows"],
+        "verbs": verbs,
+    }
+    role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": place}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": inside},
+        {**rbac, "kind": "Role", "metadata": inside, "rules": [rule]},
+        {**rbac, "kind": "RoleBinding", "metadata": inside, "roleRef": role, "subjects": [subject]},
+    ]
+
+
+def panels() -> dict[tuple[str, str], tuple[str, tuple[str, ...]]]:
+    """Every panel of the dashboards: its expression, and the labels that its legend names."""
+    found = {}
+    for path in sorted((Path(__file__).parents[2] / "charts/ullage/files/dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+            [target] = panel["targets"]
+            legend = tuple(part.split("}}")[0] for part in target["legendFormat"].split("{{")[1:])
+            found[path.stem, panel["title"]] = (target["expr"], legend)
+    return found

@@ -1,0 +1,165 @@
+"""Every panel of the dashboards against the truth of a scenario: 128 MiB of content, or ULLAGE_SCENARIO_MIB."""
+
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cluster.fleet import Fleet
+from tests.cluster.operator_process import Operator, objects
+from tests.cluster.prometheus import Sample
+from tests.cluster.scenario import CHECKPOINT_AGE_SECONDS, NODE, REFUSALS, SIZE, Scenario, executor, panels, playing
+
+pytestmark = pytest.mark.timeout(1200)  # seconds; a GiB takes a minute or two
+
+MIB = 1 << 20
+SIZE_MIB = int(os.environ.get("ULLAGE_SCENARIO_MIB", "128"))
+TOLERANCE = 0.02
+
+Values = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def scenario(
+    fleet: Fleet, operator: Operator, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Scenario]:
+    with playing(fleet, operator, place, tmp_path, SIZE_MIB, monkeypatch) as made:
+        yield made
+
+
+def shown(scenario: Scenario, panel: tuple[str, str], at: float, seconds: int) -> Values:
+    """What a panel's query answers, by the labels of its legend; rates as what they come to in that time."""
+    expression, legend = panels()[panel]
+    query = expression.replace("$job", ".+").replace("$instance", ".+").replace("$__rate_interval", f"{seconds}s")
+    found = [each for each in scenario.prometheus.query(query, at) if _concerns(scenario, each)]
+    is_rate = "rate(" in query and "quantile" not in query
+    return {tuple(each.labels[label] for label in legend): each.value * (seconds if is_rate else 1) for each in found}
+
+
+def _concerns(scenario: Scenario, sample: Sample) -> bool:
+    """The operator may look after others too."""
+    return sample.labels.get("namespace", scenario.place) == scenario.place
+
+
+def differences(scenario: Scenario, truths: dict[tuple[str, str], Values], at: float, seconds: int) -> list[str]:
+    """Each value that is more than two per cent off, that is missing, or that nobody expects."""
+    told = []
+    for panel, truth in truths.items():
+        found = shown(scenario, panel, at, seconds)
+        print(f"{'/'.join(panel)}: {found} {truth}")
+        told += [
+            f"{'/'.join(panel)} {key}: {found.get(key)}, and the truth is {truth.get(key, 0.0)}"
+            for key in {*found, *truth}
+            if not math.isclose(found.get(key, math.nan), truth.get(key, 0.0), rel_tol=TOLERANCE)
+        ]
+    return told
+
+
+def p99(scenario: Scenario) -> float:
+    """Of all commits so far, by linear interpolation in the agent's own histogram."""
+    text = scenario.server.metrics.text().decode()
+    rows = re.findall(r'ullage_commit_seconds_bucket\{le="([^"]+)"\} (\S+)', text)
+    counts = [(float(bound), float(count)) for bound, count in rows]
+    rank = 0.99 * counts[-1][1]
+    below, before = 0.0, 0.0
+    for bound, count in counts:
+        if count >= rank:
+            return below + (bound - below) * (rank - before) / (count - before)
+        below, before = bound, count
+    raise AssertionError("no commit")
+
+
+def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> None:
+    """Content comes and half goes, a deferral, a run, refusals, a failed sync: at each moment the panels say so."""
+    began_reconciles = scenario.reconciles()
+    began = scenario.scraped()
+    fleet.apply(executor(scenario.place))
+    scenario.fill()
+    dropped, kept = len(scenario.dropped) * SIZE, len(scenario.kept) * SIZE
+    full = scenario.disk_bytes()
+    scenario.join()
+    here = (scenario.place, "flows")
+    scenario.until("it waits for Spark", lambda: "deferral" in objects(fleet, scenario.place)[NODE]["spec"])
+    scenario.until(
+        "the operator says so", lambda: shown(scenario, ("fleet", "Deferrals"), time.time(), 60) == {here: 1}
+    )
+    ends = scenario.batches * SIZE  # of each file the last content was dropped
+    dead = {"tail": ends, "middle": dropped - ends, "unused": 0}
+    waiting: dict[tuple[str, str], Values] = {
+        ("fleet", "Deferrals"): {here: 1},
+        ("fleet", "Tickets"): {here: 0},
+        ("fleet", "Dead by kind"): {(kind,): size for kind, size in dead.items()},
+        ("node", "Dead space"): {("c1", kind): size for kind, size in dead.items()},
+    }
+    at = scenario.scraped()
+    assert differences(scenario, waiting, at, math.ceil(at - began)) == []
+
+    at_once = ("--wait=false", "--grace-period=0", "--force")
+    fleet.kubectl("delete", "pod", "exec-1", "--namespace", scenario.place, *at_once)
+    scenario.until("it is reclaimed", lambda: scenario.report().get("state") == "Completed")
+    scenario.until("the ticket is gone", lambda: "ticket" not in objects(fleet, scenario.place)[NODE]["spec"])
+    scenario.refuse()
+    snapshot = scenario.content.parent / "flowfile" / "snapshot"
+    os.utime(snapshot, (time.time(), time.time() - CHECKPOINT_AGE_SECONDS))
+    reconciled = {key: value - began_reconciles[key] for key, value in scenario.reconciles().items()}
+    at = scenario.scraped()
+    report = scenario.report()
+    errors = dict.fromkeys(shown(scenario, ("node", "Errors"), at, 60), 0.0) | {("no-such-handle",): REFUSALS}
+    actions = dict.fromkeys(shown(scenario, ("node", "Reclaim actions"), at, 60), 0.0)
+    instance = scenario.server.urls["metrics"].split("/")[2]
+    freed = full - scenario.disk_bytes()
+    truths: dict[tuple[str, str], Values] = {
+        ("node", "Space in use"): {("c1",): kept},
+        ("node", "Dead space"): {("c1", kind): 0 for kind in dead},
+        ("node", "Archive"): {("c1",): 0},
+        ("node", "Tombstones"): {("c1",): 0},
+        ("node", "Free"): {("c1",): shutil.disk_usage(scenario.content).free},
+        ("node", "Write amplification"): {(instance,): (2 * kept + dropped) / (kept + dropped)},
+        ("node", "Reclaimed"): {(instance,): freed},
+        ("node", "Reclaim actions"): actions | {("rewrite",): report["actions"]},
+        ("node", "Windows"): {(name,): 1 for name in ("Delete", "Truncate", "Punch", "Rewrite")},
+        ("node", "Commit p99"): {(instance,): p99(scenario)},
+        ("node", "Log"): {(instance,): scenario.log_bytes},
+        ("node", "Age of checkpoint"): {(instance,): CHECKPOINT_AGE_SECONDS},
+        ("node", "Provenance waiting"): {(instance,): len(scenario.kept) + 2 * len(scenario.dropped)},
+        ("node", "Errors"): errors,
+        ("node", "Poisoned"): {("c1",): 0},
+        ("fleet", "Live"): {(): kept},
+        ("fleet", "Dead by kind"): {(kind,): 0 for kind in dead},
+        ("fleet", "Reclaimed"): {(): freed},
+        ("fleet", "Copied"): {(): kept},
+        ("fleet", "Fullest"): {(instance, "c1"): scenario.disk_bytes() / scenario.capacity},
+        ("fleet", "Errors"): errors,
+        ("fleet", "Nodes"): {(*here, "wanted"): 3, (*here, "ready"): 1, (*here, "lost"): 0},
+        ("fleet", "Windows open"): {here: 1},
+        ("fleet", "Tickets"): {here: 0},
+        ("fleet", "Deferrals"): {here: 0},
+        ("fleet", "Reconciliations"): {(outcome,): count for outcome, count in reconciled.items()},
+    }
+    assert truths.keys() == panels().keys()
+    assert freed == dropped == report["freedBytes"]
+    assert differences(scenario, truths, at, math.ceil(at - began)) == []
+
+    broke = scenario.scraped()
+    scenario.break_disk()
+    at = scenario.scraped()
+    failed: dict[tuple[str, str], Values] = {
+        ("node", "Poisoned"): {("c1",): 1},
+        ("node", "Errors"): dict.fromkeys(errors, 0.0) | {("write-failed",): 1},
+    }
+    assert differences(scenario, failed, at, math.ceil(at - broke)) == []
+    firing = {each.labels["alertname"] for each in scenario.prometheus.query('ALERTS{alertstate="firing"}', at)}
+    assert "UllageFsyncPoisoned" in firing
+
+
+def test_who_shows_no_token_scrapes_nothing(scenario: Scenario) -> None:
+    """The agent's figures are not for everybody."""
+    url = f"{scenario.server.urls['metrics']}metrics".replace("127.0.0.1", "localhost")
+    answer = httpx.get(url, verify=False)
+    assert answer.status_code == 401
