@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers programs cluster cluster-down cluster-full dist lock clean
+.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers programs cluster cluster-down cluster-full scenario-full dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -49,6 +49,9 @@ cluster-down: $(STAMP) ## Take that cluster down
 cluster-full: $(STAMP) ## All tests of clusters, those of Spark, the kubeflow operator and the installed chart included
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
 	@ULLAGE_CLUSTER_FULL=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
+
+scenario-full: $(STAMP) ## A GiB through a secured agent, scraped by Prometheus: every panel against the truth; two minutes
+	@ULLAGE_SCENARIO_MIB=1024 tools/stage scenario $(BIN)/python -m pytest tests/cluster/test_scenario.py
 
 proof-full: $(STAMP) ## All of the proof with one SEED, half an hour: the table of docs/reliability.md
 	@tools/stage "proof, seed $(SEED)" $(BIN)/python -m tests.proof --seed $(SEED) --write-docs

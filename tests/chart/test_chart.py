@@ -109,6 +109,18 @@ def test_every_pod_may_run_in_a_restricted_namespace() -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_agents_are_scraped_as_they_are_secured() -> None:
+    """Over TLS, with the token of whoever scrapes: without one they answer nobody."""
+    credentials = "metrics.agentAuthorization.credentials"
+    objects = rendered("metrics.podMonitor=true", f"{credentials}.name=scraper", f"{credentials}.key=token")
+
+    [monitor] = [o for o in objects if o["kind"] == "PodMonitor"]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+    assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "token"}}
+
+
 def test_values_reach_the_pod() -> None:
     """Digest, secrets, selectors."""
     digest = "sha256:" + "a" * 64
