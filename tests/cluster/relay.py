@@ -30,7 +30,7 @@ class Relay:
         self._listener.close()
         with self._lock:
             for each in self._open | self._silent:
-                with suppress(OSError):
+                with suppress(OSError):  # its other end was first
                     each.shutdown(socket.SHUT_RDWR)
                 each.close()
 
@@ -55,6 +55,6 @@ class Relay:
                 return
             self._open -= {source, sink}
         for each in (source, sink):
-            with suppress(OSError):
+            with suppress(OSError):  # its other end was first
                 each.shutdown(socket.SHUT_RDWR)
             each.close()

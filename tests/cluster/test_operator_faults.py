@@ -157,7 +157,7 @@ def test_killed_at_random_it_comes_to_the_same_end(fleet: Fleet, operator: Opera
 
 def _killed(fleet: Fleet, operator: Operator, chance: random.Random) -> None:
     """At some moment of the next second, amid whatever it is doing."""
-    with contextlib.suppress(ClusterError):
+    with contextlib.suppress(ClusterError):  # that it waits in vain is the point
         fleet.wait_until("a moment has passed", lambda: False, chance.uniform(0.0, 1.0))
     operator.end(signal.SIGKILL)
     operator.start()

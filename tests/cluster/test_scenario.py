@@ -23,6 +23,10 @@ SIZE_MIB = int(os.environ.get("ULLAGE_SCENARIO_MIB", "128"))
 TOLERANCE = 0.02
 
 Values = dict[tuple[str, ...], float]
+"""Of one panel, by the labels of its legend."""
+
+Truths = dict[tuple[str, str], Values]
+"""By dashboard and panel."""
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def _concerns(scenario: Scenario, sample: Sample) -> bool:
     return sample.labels.get("namespace", scenario.place) == scenario.place
 
 
-def differences(scenario: Scenario, truths: dict[tuple[str, str], Values], at: float, seconds: int) -> list[str]:
+def differences(scenario: Scenario, truths: Truths, at: float, seconds: int) -> list[str]:
     """Each value that is more than two per cent off, that is missing, or that nobody expects."""
     told = []
     for panel, truth in truths.items():
@@ -80,63 +84,45 @@ def p99(before: dict[float, float], after: dict[float, float]) -> float:
     raise AssertionError("no commit")
 
 
-def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> None:
-    """Content comes and half goes, a deferral, a run, refusals, a failed sync: at each moment the panels say so."""
-    began_reconciles, began_commits = scenario.reconciles(), commits(scenario)
-    began = scenario.scraped()
-    fleet.apply(executor(scenario.place))
-    scenario.fill()
-    dropped, kept = len(scenario.dropped) * SIZE, len(scenario.kept) * SIZE
-    full = scenario.disk_bytes()
-    scenario.join()
+def waiting(scenario: Scenario) -> Truths:
+    """While half of the content is dropped, and a pod of Spark's is in the way."""
     here = (scenario.place, "flows")
-    scenario.until("it waits for Spark", lambda: "deferral" in objects(fleet, scenario.place)[NODE]["spec"])
-    scenario.until(
-        "the operator says so", lambda: shown(scenario, ("fleet", "Deferrals"), time.time(), 60) == {here: 1}
-    )
+    dropped = len(scenario.dropped) * SIZE
     ends = scenario.batches * SIZE  # of each file the last content was dropped
     dead = {"tail": ends, "middle": dropped - ends, "unused": 0}
-    waiting: dict[tuple[str, str], Values] = {
+    return {
         ("fleet", "Deferrals"): {here: 1},
         ("fleet", "Tickets"): {here: 0},
         ("fleet", "Dead by kind"): {(kind,): size for kind, size in dead.items()},
         ("node", "Dead space"): {("c1", kind): size for kind, size in dead.items()},
     }
-    at = scenario.scraped()
-    assert differences(scenario, waiting, at, math.ceil(at - began)) == []
 
-    at_once = ("--wait=false", "--grace-period=0", "--force")
-    fleet.kubectl("delete", "pod", "exec-1", "--namespace", scenario.place, *at_once)
-    scenario.until("it is reclaimed", lambda: scenario.report().get("state") == "Completed")
-    scenario.until("the ticket is gone", lambda: "ticket" not in objects(fleet, scenario.place)[NODE]["spec"])
-    scenario.refuse()
-    snapshot = scenario.content.parent / "flowfile" / "snapshot"
-    os.utime(snapshot, (time.time(), time.time() - CHECKPOINT_AGE_SECONDS))
-    reconciled = {key: value - began_reconciles[key] for key, value in scenario.reconciles().items()}
-    at = scenario.scraped()
-    report = scenario.report()
-    errors = dict.fromkeys(shown(scenario, ("node", "Errors"), at, 60), 0.0) | {("no-such-handle",): REFUSALS}
+
+def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled: dict[str, float], at: float) -> Truths:
+    """At the end of the run, after some refusals: every panel there is."""
+    here, instance = (scenario.place, "flows"), scenario.server.urls["metrics"].split("/")[2]
+    kept, dropped = len(scenario.kept) * SIZE, len(scenario.dropped) * SIZE
+    kinds = ("tail", "middle", "unused")
     actions = dict.fromkeys(shown(scenario, ("node", "Reclaim actions"), at, 60), 0.0)
-    instance = scenario.server.urls["metrics"].split("/")[2]
-    freed = full - scenario.disk_bytes()
-    truths: dict[tuple[str, str], Values] = {
+    errors = refusals(scenario, at)
+    return {
         ("node", "Space in use"): {("c1",): kept},
-        ("node", "Dead space"): {("c1", kind): 0 for kind in dead},
+        ("node", "Dead space"): {("c1", kind): 0 for kind in kinds},
         ("node", "Archive"): {("c1",): 0},
         ("node", "Tombstones"): {("c1",): 0},
         ("node", "Free"): {("c1",): shutil.disk_usage(scenario.content).free},
         ("node", "Write amplification"): {(instance,): (2 * kept + dropped) / (kept + dropped)},
         ("node", "Reclaimed"): {(instance,): freed},
-        ("node", "Reclaim actions"): actions | {("rewrite",): report["actions"]},
+        ("node", "Reclaim actions"): actions | {("rewrite",): scenario.report()["actions"]},
         ("node", "Windows"): {(name,): 1 for name in ("Delete", "Truncate", "Punch", "Rewrite")},
-        ("node", "Commit p99"): {(instance,): p99(began_commits, commits(scenario))},
+        ("node", "Commit p99"): {(instance,): commit_seconds},
         ("node", "Log"): {(instance,): scenario.log_bytes},
         ("node", "Age of checkpoint"): {(instance,): CHECKPOINT_AGE_SECONDS},
         ("node", "Provenance waiting"): {(instance,): len(scenario.kept) + 2 * len(scenario.dropped)},
         ("node", "Errors"): errors,
         ("node", "Poisoned"): {("c1",): 0},
         ("fleet", "Live"): {(): kept},
-        ("fleet", "Dead by kind"): {(kind,): 0 for kind in dead},
+        ("fleet", "Dead by kind"): {(kind,): 0 for kind in kinds},
         ("fleet", "Reclaimed"): {(): freed},
         ("fleet", "Copied"): {(): kept},
         ("fleet", "Fullest"): {(instance, "c1"): scenario.disk_bytes() / scenario.capacity},
@@ -147,17 +133,48 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
         ("fleet", "Deferrals"): {here: 0},
         ("fleet", "Reconciliations"): {(outcome,): count for outcome, count in reconciled.items()},
     }
+
+
+def refusals(scenario: Scenario, at: float) -> Values:
+    """Of every sort none, but for those that were asked for."""
+    every = dict.fromkeys(shown(scenario, ("node", "Errors"), at, 60), 0.0)
+    return every | {("no-such-handle",): REFUSALS}
+
+
+def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> None:
+    """Content comes and half goes, a deferral, a run, refusals, a failed sync: at each moment the panels say so."""
+    place, deferrals = scenario.place, ("fleet", "Deferrals")
+    began_reconciles, began_commits = scenario.reconciles(), commits(scenario)
+    began = scenario.scraped()
+    fleet.apply(executor(place))
+    scenario.fill()
+    full = scenario.disk_bytes()
+    scenario.join()
+    scenario.until("it waits for Spark", lambda: "deferral" in objects(fleet, place)[NODE]["spec"])
+    scenario.until("it is told", lambda: shown(scenario, deferrals, time.time(), 60) == {(place, "flows"): 1})
+    at = scenario.scraped()
+    assert differences(scenario, waiting(scenario), at, math.ceil(at - began)) == []
+
+    at_once = ("--wait=false", "--grace-period=0", "--force")
+    fleet.kubectl("delete", "pod", "exec-1", "--namespace", place, *at_once)
+    scenario.until("it is reclaimed", lambda: scenario.report().get("state") == "Completed")
+    scenario.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)[NODE]["spec"])
+    scenario.refuse()
+    snapshot = scenario.content.parent / "flowfile" / "snapshot"
+    os.utime(snapshot, (time.time(), time.time() - CHECKPOINT_AGE_SECONDS))
+    reconciled = {key: value - began_reconciles[key] for key, value in scenario.reconciles().items()}
+    at = scenario.scraped()
+    freed = full - scenario.disk_bytes()
+    truths = reclaimed(scenario, freed, p99(began_commits, commits(scenario)), reconciled, at)
     assert truths.keys() == panels().keys()
-    assert freed == dropped == report["freedBytes"]
+    assert freed == len(scenario.dropped) * SIZE == scenario.report()["freedBytes"]
     assert differences(scenario, truths, at, math.ceil(at - began)) == []
 
     broke = scenario.scraped()
     scenario.break_disk()
     at = scenario.scraped()
-    failed: dict[tuple[str, str], Values] = {
-        ("node", "Poisoned"): {("c1",): 1},
-        ("node", "Errors"): dict.fromkeys(errors, 0.0) | {("write-failed",): 1},
-    }
+    errors = dict.fromkeys(refusals(scenario, at), 0.0) | {("write-failed",): 1.0}
+    failed: Truths = {("node", "Poisoned"): {("c1",): 1}, ("node", "Errors"): errors}
     assert differences(scenario, failed, at, math.ceil(at - broke)) == []
     poisoned = 'ALERTS{alertname="UllageFsyncPoisoned",alertstate="firing"}'
     scenario.until("the alert fires", lambda: len(scenario.prometheus.query(poisoned)) == 1)
