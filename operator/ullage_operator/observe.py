@@ -146,6 +146,9 @@ class PlanningSeen(msgspec.Struct, frozen=True, kw_only=True):
     has_spark_applications: bool = False
     """Whether the cluster serves kubeflow's."""
 
+    problem: str = ""
+    """Why it is not known which runs there are; empty if it is."""
+
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """A ContentRepository as it is. `document` is None where `problem` says what is wrong with it."""

@@ -24,6 +24,10 @@ POLL_MILLIS: Final = 10_000
 """How often one that is under way is looked at."""
 
 
+LOOK_AGAIN_MILLIS: Final = 60_000
+"""How soon it is asked again which runs there are, after that was refused."""
+
+
 class PlanningDecision(msgspec.Struct, frozen=True, kw_only=True):
     """`begin`: the time of the schedule for which a run is begun, None for none; `removed`: runs that shall go."""
 
@@ -60,6 +64,9 @@ def plan(seen: Observation) -> PlanningDecision:
     if seen.planning is None:
         next_run = None if told is None or told.next_run is None else millis_of(told.next_run)
         return PlanningDecision(status=told, next_millis=next_run)
+    if seen.planning.problem:
+        status = msgspec.structs.replace(told or PlanningStatus(), message=seen.planning.problem[:1024])
+        return PlanningDecision(status=status, next_millis=seen.now_millis + LOOK_AGAIN_MILLIS)
     ended, running, late = _sorted(seen, seen.planning)
     status = _told(told or PlanningStatus(), [*ended, *running], late, seen.now_millis)
     if not planning.schedule:
@@ -84,6 +91,12 @@ def plan(seen: Observation) -> PlanningDecision:
         removed=(*late, *ended[: max(0, len(ended) - planning.history_limit)]),
         next_millis=seen.now_millis + POLL_MILLIS if is_running else following,
     )
+
+
+def refused(status: PlanningStatus, problem: str, now_millis: int) -> PlanningStatus:
+    """What is told of a run that the API server did not take: the schedule brings the next."""
+    ended = text_of(now_millis)
+    return msgspec.structs.replace(status, result=PlanningResult.FAILED, ended=ended, message=problem[:1024])
 
 
 def _sorted(

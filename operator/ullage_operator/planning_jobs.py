@@ -14,6 +14,7 @@ from ullage_agent.fleet import PlanningResult
 from ullage_operator import build
 from ullage_operator.api import Api
 from ullage_operator.desired import Object, sealed
+from ullage_operator.errors import ApiError
 from ullage_operator.observe import PlanningRun, PlanningSeen, Wish
 from ullage_operator.rbac import PLANNER, planner_rules
 from ullage_operator.spark_jobs import IGNORED
@@ -186,7 +187,14 @@ def has_authority(wish: Wish, is_published: bool) -> bool:
 
 
 async def listed(api: Api, wish: Wish) -> PlanningSeen:
-    """Every run there is, and what its pod said last. OperatorError if that cannot be asked."""
+    """Every run there is, and what its pod said last; what the API server refuses stops nothing but planning."""
+    try:
+        return await _listed(api, wish)
+    except ApiError as error:
+        return PlanningSeen(problem=str(error))
+
+
+async def _listed(api: Api, wish: Wish) -> PlanningSeen:
     selector = ",".join(f"{key}={value}" for key, value in sorted(labels(wish).items()))
     has_applications = await api.serves("SparkApplication")
     pods, _ = await api.list("Pod", wish.namespace, f"{selector},{LABEL}")

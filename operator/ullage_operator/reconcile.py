@@ -20,10 +20,10 @@ from ullage_operator import build, certificates, metrics, planning_jobs, spark_j
 from ullage_operator.api import Api, Object
 from ullage_operator.decide import Decision, decide
 from ullage_operator.desired import covers
-from ullage_operator.errors import OperatorError
+from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.events import Teller
 from ullage_operator.observe import NodeObject, Observation, Wish
-from ullage_operator.planning import is_due
+from ullage_operator.planning import is_due, refused
 from ullage_operator.queue import Queue
 from ullage_operator.settings import Settings
 from ullage_operator.surroundings import Key, Surroundings
@@ -130,11 +130,11 @@ class Reconciler:
             await self._write_runs(seen, decision)
             rotation_millis = await self._write_objects(seen, decision)
             await self._write_nodes(seen, decision)
-            await self._write_planning(seen, decision)
             await self._replace_pods(wish, decision)
+            status = await self._write_planning(seen, decision)
         else:
-            rotation_millis = None
-        late = await self._write_status(seen, decision.status)
+            rotation_millis, status = None, decision.status
+        late = await self._write_status(seen, status)
         about = {
             "apiVersion": "ullage.dev/v1alpha1",
             "kind": "ContentRepository",
@@ -195,13 +195,14 @@ class Reconciler:
             metrics.WRITES.labels("Pod").inc()
             await self._api.delete("Pod", wish.namespace, agent.name, agent.uid)
 
-    async def _write_planning(self, seen: Observation, decision: Decision) -> None:
-        wish, due = seen.wish, decision.planning
+    async def _write_planning(self, seen: Observation, decision: Decision) -> RepositoryStatus:
+        """The status to write: a run that is refused has failed, and holds up nothing else."""
+        wish, due, status = seen.wish, decision.planning, decision.status
         for run in due.removed:
             metrics.WRITES.labels(run.kind).inc()
             await self._api.delete(run.kind, wish.namespace, run.name, run.uid)
-        if due.begin is None or seen.planning is None:
-            return
+        if due.begin is None or seen.planning is None or status.planning is None:
+            return status
         is_published = (wish.namespace, build.authority_name(wish)) in self.seen.owned["ConfigMap"].objects
         made = planning_jobs.run_object(
             wish,
@@ -211,7 +212,12 @@ class Reconciler:
             has_authority=planning_jobs.has_authority(wish, is_published),
         )
         metrics.WRITES.labels(made["kind"]).inc()
-        await self._api.apply(made)
+        try:
+            await self._api.apply(made)
+        except ApiError as error:
+            told = refused(status.planning, str(error), seen.now_millis)
+            return msgspec.structs.replace(status, planning=told)
+        return status
 
     async def _write_objects(self, seen: Observation, decision: Decision) -> int | None:
         """Everything that belongs to the repository; when a certificate is due."""

@@ -154,6 +154,18 @@ def test_without_a_schedule_nothing_is_left() -> None:
     assert (over.status.planning, len(over.planning.removed)) == (None, 1)
 
 
+def test_what_cannot_be_asked_stops_planning_alone() -> None:
+    """The status says why, keeps what it told before, and it is asked again; everything else goes on."""
+    told = promised(last_run=text_of(NOW - HOUR), result=SUCCEEDED)
+    observation = changed(seen(told), planning=PlanningSeen(problem="forbidden"))
+
+    decision, status = decided(observation)
+
+    assert (decision.planning.begin, status.message, status.result) == (None, "forbidden", SUCCEEDED)
+    assert decision.next_millis == NOW + MINUTE
+    assert len(decision.nodes) == 1
+
+
 def test_nobody_asks_while_nothing_is_due() -> None:
     """An idle schedule costs no request; a new generation, a run under way, and the time itself do."""
     idle = seen(promised(NOW + HOUR)).wish
