@@ -21,4 +21,4 @@ def test_a_fleet_runs_pods_on_all_its_nodes(fleet: Fleet) -> None:
             return int(status.get("numberReady", 0))
 
         fleet.wait_until("fifty pods are ready", lambda: ready() == 50)
-    fleet.kubectl("delete", "nodes", *names)
+    fleet.kubectl("delete", "nodes", *names, "--wait=false")
