@@ -167,13 +167,14 @@ class Scenario:
         self.operator.until(what, holds)
 
     def end(self) -> None:
+        """Those first who keep connections open: the agent would wait for them."""
+        if hasattr(self, "client"):
+            self.client.close()
+        if hasattr(self, "prometheus"):
+            self.prometheus.end()
         if self._thread.is_alive():
             self.server.stop()
             self._thread.join()
-        if hasattr(self, "prometheus"):
-            self.prometheus.end()
-        if hasattr(self, "client"):
-            self.client.close()
 
     def _leave(self) -> None:
         for joined in self._joined:
@@ -226,16 +227,17 @@ class Scenario:
         self.until("it was scraped", is_seen)
         return time.time()
 
-    def reconciles(self) -> dict[str, float]:
-        """By outcome, as the operator itself says, once it has nothing to do."""
-        looks: list[dict[str, float]] = []
+    def quiet(self) -> tuple[float, dict[str, float]]:
+        """A moment of which everything was scraped, and what the operator had reconciled by then, by outcome."""
+        found: list[tuple[float, dict[str, float]]] = []
 
         def is_quiet() -> bool:
-            looks.append(self._reconciles())
-            return len(looks) > 10 and looks[-1] == looks[-10]
+            before, at = self._reconciles(), self.scraped()
+            found.append((at, before))
+            return before == self._reconciles()
 
         self.until("the operator is quiet", is_quiet)
-        return looks[-1]
+        return found[-1]
 
     def _reconciles(self) -> dict[str, float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.operator.metrics_port}/metrics", timeout=5) as answer:

@@ -146,8 +146,8 @@ def refusals(scenario: Scenario, at: float) -> Values:
 def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> None:
     """Content comes and half goes, a deferral, a run, refusals, a failed sync: at each moment the panels say so."""
     place, deferrals = scenario.place, ("fleet", "Deferrals")
-    began_reconciles, began_commits = scenario.reconciles(), commits(scenario)
-    began = scenario.scraped()
+    began_commits = commits(scenario)
+    began, began_reconciles = scenario.quiet()
     fleet.apply(executor(place))
     scenario.fill()
     full = scenario.disk_bytes()
@@ -165,8 +165,8 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     snapshot = scenario.content.parent / "flowfile" / "snapshot"
     os.utime(snapshot, (time.time(), time.time() - CHECKPOINT_AGE_SECONDS))
     scenario.until("rates are exact", lambda: time.time() - began > STRETCH_SECONDS)
-    reconciled = {key: value - began_reconciles[key] for key, value in scenario.reconciles().items()}
-    at = scenario.scraped()
+    at, reconciles = scenario.quiet()
+    reconciled = {outcome: count - began_reconciles[outcome] for outcome, count in reconciles.items()}
     freed = full - scenario.disk_bytes()
     truths = reclaimed(scenario, freed, p99(began_commits, commits(scenario)), reconciled, at)
     assert truths.keys() == panels().keys()
