@@ -364,7 +364,7 @@ def _as_found(store: object, made: Object) -> Object:
     """A set whose turn has not come: named, so that it is kept; as it is, so that nothing is written."""
     assert isinstance(store, dict)
     found: Object = store[made["metadata"]["namespace"], made["metadata"]["name"]]
-    return found
+    return {**found, "apiVersion": made["apiVersion"], "kind": made["kind"]}  # lists leave them out of their items
 
 
 def _decoded(secret: Object | None) -> dict[str, str]:

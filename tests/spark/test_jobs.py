@@ -237,7 +237,7 @@ def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) ->
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     settings = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.memory=512m")
     last_words = tmp_path / "termination-log"
-    command = [submit, "--master=local[1]", *(f"--conf={each}" for each in settings)]
+    command: list[str | Path] = [submit, "--master=local[1]", *(f"--conf={each}" for each in settings)]
     command += [ROOT / "deploy/ullage_spark_submit.py", "spark", "plan", "--json", f"--summary={last_words}"]
 
     ended = subprocess.run(
