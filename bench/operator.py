@@ -193,6 +193,7 @@ def measure(nodes: int, repositories: int) -> Figures:
         operator = Operator(fleet, Path(folder), settings={})
         operator.start()
         try:
+            fleet.wait_until("the operator runs", operator.answers)  # its start is no part of what it is asked to do
             asyncio.run(run(fleet, operator))
         finally:
             operator.end()

@@ -37,6 +37,7 @@ MEMORY: Final = "1g"
 MEMORY_REQUEST: Final = "1536Mi"
 """Of the Job's pod: Spark's heap, and Python's beside it."""
 
+PARTS: Final = 8
 EXECUTORS: Final = 2
 DRIVER: Final = "spark-kubernetes-driver"
 EXECUTOR: Final = "spark-kubernetes-executor"
@@ -127,7 +128,8 @@ def _confined() -> Object:
 def _job(wish: Wish, name: str, image: str, *, has_authority: bool) -> Object:
     assert wish.document is not None
     volumes, mounts = _mounts(wish, has_authority=has_authority)
-    settings = ("spark.ui.enabled=false", f"spark.driver.memory={MEMORY}")
+    # Spark would shuffle into two hundred parts, of which one pod has use for a few.
+    settings = ("spark.ui.enabled=false", f"spark.driver.memory={MEMORY}", f"spark.sql.shuffle.partitions={PARTS}")
     command = [SPARK_SUBMIT, "--master=local[*]", *(f"--conf={setting}" for setting in settings), PROGRAM]
     container = {
         "name": "plan",

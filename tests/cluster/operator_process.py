@@ -69,6 +69,14 @@ class Operator:
         self._process.wait(30)
         self._process = None
 
+    def answers(self) -> bool:
+        """Whether it has started."""
+        try:
+            self.writes()
+        except OSError:
+            return False
+        return True
+
     def writes(self) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()

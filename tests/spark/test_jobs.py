@@ -12,10 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from tests.operator.support import wish
 from tests.spark.fleet import Fleet
 from ullage_agent.cli.app import app
 from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.runs import unpack_runs
+from ullage_operator.planning_jobs import PROGRAM, SPARK_SUBMIT, run_object
 from ullage_spark import snapshot
 from ullage_spark.archive import RESTORED_FROM, exported, restorable
 from ullage_spark.fleet import discover
@@ -234,15 +236,20 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
 def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) -> None:
     """As the operator's planning calls it: the plan on stdout, and its last words where a pod keeps them."""
     scatter(fleet)
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    settings = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.memory=512m")
     last_words = tmp_path / "termination-log"
-    command: list[str | Path] = [submit, "--master=local[1]", *(f"--conf={each}" for each in settings)]
-    command += [ROOT / "deploy/ullage_spark_submit.py", "spark", "plan", "--json", f"--summary={last_words}"]
+    job = run_object(wish(), "spark:1", 0, is_application=False, has_authority=False)
+    there: list[str] = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    here = {
+        SPARK_SUBMIT: str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        PROGRAM: str(ROOT / "deploy/ullage_spark_submit.py"),
+        "--summary=/dev/termination-log": f"--summary={last_words}",
+        "--endpoint=kubernetes:data/flows": f"--endpoint={fleet.endpoint}",
+    }
+    command = [here.get(word, word) for word in there if not word.startswith("--token-file=")]
+    assert here.keys() <= set(there)
+    command.insert(1, "--conf=spark.driver.host=127.0.0.1")
 
-    ended = subprocess.run(
-        [*command, f"--endpoint={fleet.endpoint}"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stderr[-3000:]
     rows = json.loads(ended.stdout)
