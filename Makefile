@@ -50,7 +50,7 @@ cluster-full: $(STAMP) ## All tests of clusters, those of Spark, the kubeflow op
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
 	@ULLAGE_CLUSTER_FULL=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
 
-scenario-full: $(STAMP) ## A GiB through a secured agent, scraped by Prometheus: every panel against the truth; two minutes
+scenario-full: $(STAMP) ## A GiB through a secured agent, scraped by Prometheus: every panel against the truth; a minute
 	@ULLAGE_SCENARIO_MIB=1024 tools/stage scenario $(BIN)/python -m pytest tests/cluster/test_scenario.py
 
 proof-full: $(STAMP) ## All of the proof with one SEED, half an hour: the table of docs/reliability.md

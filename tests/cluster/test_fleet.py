@@ -2,7 +2,7 @@ from tests.cluster.fleet import Fleet
 
 
 def test_a_fleet_runs_pods_on_all_its_nodes(fleet: Fleet) -> None:
-    """A DaemonSet on fifty played nodes has fifty ready pods."""
+    """A DaemonSet has a ready pod on each of fifty played nodes, and on whatever others there are."""
     names = fleet.add_nodes(50)
     labels = {"app": "everywhere"}
     with fleet.namespace("everywhere") as namespace:
@@ -20,5 +20,8 @@ def test_a_fleet_runs_pods_on_all_its_nodes(fleet: Fleet) -> None:
             status = fleet.get("daemonset/everywhere", "--namespace", namespace)["status"]
             return int(status.get("numberReady", 0))
 
-        fleet.wait_until("fifty pods are ready", lambda: ready() == 50)
+        def nodes() -> int:
+            return len(fleet.get("nodes")["items"])  # other tests have some of their own
+
+        fleet.wait_until("each node has a pod that is ready", lambda: 50 <= nodes() == ready())
     fleet.kubectl("delete", "nodes", *names, "--wait=false")
