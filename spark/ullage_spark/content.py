@@ -61,7 +61,7 @@ def with_content(
 
 
 class Opener(Carried):
-    """What runs in a task. `read` is how many contents came over which path: for whoever measures."""
+    """What runs in a task."""
 
     def __init__(
         self, settings: Settings, nodes: Mapping[str, Node], use: Use, *, skips_missing: bool, group_bytes: int

@@ -29,6 +29,9 @@ API: Final = "https://kubernetes.default.svc"
 HTTP_PORT: Final = 8480
 """The default of spec.service.httpPort."""
 
+HERE: Final = "ULLAGE_NODE"
+"""Set in executors' pods from `spec.nodeName`: see docs/spark.md, Locality."""
+
 ASKED_MAX: Final = 16
 """Nodes that are asked at a time."""
 

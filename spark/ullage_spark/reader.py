@@ -2,7 +2,8 @@
 
 `partitions` plans and takes nothing: Spark calls it once and uses it for every later action. What shall agree is read
 at a snapshot that somebody holds (`snapshots.py`); without one each task sees the moment in which it begins, and a node
-is read by one task, so that at least its own rows agree.
+is read by one task, so that at least its own rows agree. At a snapshot of several nodes partitions are slots, bound to
+shares when their tasks run (`slots.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import RETRIES, Node, discover, flight_of
 from ullage_spark.predicates import Where
 from ullage_spark.settings import Settings
+from ullage_spark.slots import Slots, begin_scan
 from ullage_spark.tables import NODE, PARTED, columns_of
 
 PARTS: Final = 4
@@ -33,6 +35,14 @@ class TablePart(Carried, InputPartition):
         self.part = part
         self.parts = parts
         self.snapshot = snapshot
+
+
+class SlotPart(Carried, InputPartition):
+    """A share of whichever node is nearest to the task: see `slots.py`."""
+
+    def __init__(self, slots: Slots, slot: int) -> None:
+        self.slots = slots
+        self.slot = slot
 
 
 class TableReader(Carried, DataSourceReader):
@@ -53,12 +63,24 @@ class TableReader(Carried, DataSourceReader):
         if snapshots and (missing := [node.name for node in nodes if node.name not in snapshots]):
             raise SparkSourceError(f"the snapshot is of other nodes: {', '.join(missing)} are not in it")
         parts = (settings.parts or (PARTS if snapshots else 1)) if settings.table in PARTED else 1
+        if snapshots and settings.table in PARTED and len(nodes) > 1 and settings.locality_wait_millis:
+            slots, count = begin_scan(settings, nodes, snapshots, parts)
+            return [SlotPart(slots, slot) for slot in range(count)]
         return [TablePart(node, part, parts, snapshots.get(node.name)) for node in nodes for part in range(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        if isinstance(partition, SlotPart):
+            return self._bound(partition)
         if not isinstance(partition, TablePart):  # Spark runs one task even where there is nothing to read
             return iter(())
         return self._batches(partition)
+
+    def _bound(self, part: SlotPart) -> Iterator[pa.RecordBatch]:
+        found = part.slots.bound(self._settings, part.slot)
+        if found is not None:
+            node, bound = found
+            snapshot = self._settings.snapshots().get(bound.home)
+            yield from self._batches(TablePart(node, bound.share, bound.shares, snapshot))
 
     def _batches(self, part: TablePart) -> Iterator[pa.RecordBatch]:
         settings = self._settings

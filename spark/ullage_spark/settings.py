@@ -19,6 +19,7 @@ FALSE: Final = frozenset({"false", "0", "no"})
 NAMES: Final = frozenset(
     {
         *("endpoint", "nodes", "table", "columns", "where", "snapshot", "parts", "payload", "batchbytes"),
+        "localitywait",
         *("token", "tokenfile", "cafile", "socket"),
         *("queue", "ttl", "write", "application", "stagebytes", "lasts"),
         *("startingposition", "maxevents", "failondataloss", "path", "checkpointlocation", "paths"),
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     parts: int = 0
     payload: bool = False
     batch_bytes: int = 4 * MIB
+    locality_wait_millis: int = 3_000
     token: str = ""
     token_file: str = ""
     ca_file: str = ""
@@ -68,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             parts=_whole(given, "parts", 0, 100_000),
             payload=_flag(given, "payload", default=False),
             batch_bytes=_whole(given, "batchbytes", 4 * MIB, 64 * MIB, least=1),
+            locality_wait_millis=_whole(given, "localitywait", 3_000, 3_600_000),
             token=given.get("token", ""),
             token_file=given.get("tokenfile", ""),
             ca_file=given.get("cafile", ""),

@@ -27,7 +27,7 @@ from ullage_agent.client import ClientError, NotReachable
 from ullage_agent.client.flight import ATTRIBUTES
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
-from ullage_spark.fleet import ASKED_MAX, RETRIES, Node, discover, flight_of
+from ullage_spark.fleet import ASKED_MAX, HERE, RETRIES, Node, discover, flight_of
 from ullage_spark.settings import Settings
 
 CONTENT, ATTRIBUTE = "content", "attributes"
@@ -46,9 +46,6 @@ STAGED: Final = pa.schema(
         pa.field("continues", pa.bool_()),
     ]
 )
-HERE: Final = "ULLAGE_NODE"
-"""Set in executors' pods from `spec.nodeName`: see docs/spark.md, Locality."""
-
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 """Spark's own name, a local property of each task of a stream."""
 

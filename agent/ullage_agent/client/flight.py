@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
@@ -54,6 +54,16 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     first_sequence: int
     last_sequence: int
     socket: SocketSeen | None
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """What a slot of a scan is to do: `state` is read, wait or none. With read: share `share` of `shares` of `home`."""
+
+    state: str
+    home: str
+    share: int
+    shares: int
+    where: str
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +194,16 @@ class FlightClient:
         """Keep a snapshot for so long from now on; Refused if it is over."""
         (body,) = self._act("renew", {"id": id, "ttl_millis": ttl_millis})
         return msgspec.json.decode(body, type=Snapshot)
+
+    def scan(self, snapshot: str, scan: str, homes: Mapping[str, tuple[int, str]], patience_millis: int) -> None:
+        """Let readers of a snapshot find their shares: of each home how many there are, and where it is."""
+        named = {name: {"shares": shares, "where": where} for name, (shares, where) in homes.items()}
+        self._act("scan", {"snapshot": snapshot, "scan": scan, "homes": named, "patience_millis": patience_millis})
+
+    def bind(self, snapshot: str, scan: str, slot: int, near: Sequence[str] = ()) -> Bound:
+        """Which share a slot reads: the same whenever it asks."""
+        (body,) = self._act("bind", {"snapshot": snapshot, "scan": scan, "slot": slot, "near": list(near)})
+        return msgspec.json.decode(body, type=Bound)
 
     def about(self) -> About:
         """What the node says of itself."""

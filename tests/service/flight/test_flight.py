@@ -444,6 +444,25 @@ def test_too_many_calls_are_told_to_come_again(workshop: Workshop) -> None:
     peer.close()
 
 
+def test_readers_of_a_snapshot_find_their_shares(peer: Peer) -> None:
+    """A scan lasts as long as its snapshot, and begins once; what it does not know is told."""
+    (taken,) = peer.act("snapshot")
+    scan = {"snapshot": taken["id"], "scan": "s"}
+    homes = {"a": {"shares": 2, "where": "there"}}
+    for _ in range(2):
+        assert peer.act("scan", **scan, homes=homes) == []
+        (found,) = peer.act("bind", **scan, slot=4, near=["a"])
+        assert found == {"state": "read", "home": "a", "share": 0, "shares": 2, "where": "there"}
+    with pytest.raises(flight.FlightServerError) as unknown:
+        peer.act("bind", **scan | {"scan": "other"}, slot=0)
+    assert slug_of(unknown) == "not-found"
+
+    peer.act("release", id=taken["id"])
+    with pytest.raises(flight.FlightServerError) as over:
+        peer.act("bind", **scan, slot=4)
+    assert slug_of(over) == "not-found"
+
+
 def test_it_lists_its_tables_and_actions(peer: Peer) -> None:
     """A client that knows nothing finds out."""
     flights = list(peer.client.list_flights())

@@ -7,6 +7,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from ullage_agent.service.errors import BadRequest
+from ullage_agent.service.flight.scans import HOMES_MAX, Home, Name
 
 T = TypeVar("T")
 
@@ -144,6 +145,26 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     socket: SocketShown | None
 
 
+class ScanWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of the action `scan`: shares of which homes are read, under a uuid of the reader's choice. A home whose
+    own readers have not asked for `patience_millis` is everybody's.
+    """
+
+    snapshot: str
+    scan: Annotated[str, Meta(max_length=64)]
+    homes: Annotated[dict[Name, Home], Meta(min_length=1, max_length=HOMES_MAX)]
+    patience_millis: Annotated[int, Meta(ge=0, le=3_600_000)] = 3_000
+
+
+class BindWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of the action `bind`: which share this slot of a scan reads, if it can be one of the homes in `near`."""
+
+    snapshot: str
+    scan: Annotated[str, Meta(max_length=64)]
+    slot: Count
+    near: Annotated[list[Name], Meta(max_length=16)] = []
+
+
 class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of the action `release`."""
 
@@ -156,6 +177,8 @@ _snapshot = msgspec.json.Decoder(Snapshot)
 _renew = msgspec.json.Decoder(Renew)
 _write = msgspec.json.Decoder(WriteWish)
 _release = msgspec.json.Decoder(Release)
+_scan = msgspec.json.Decoder(ScanWish)
+_bind = msgspec.json.Decoder(BindWish)
 
 
 def parse_ticket(raw: bytes) -> Get | Table:
@@ -182,6 +205,16 @@ def parse_renew(raw: bytes) -> Renew:
 def parse_write(raw: bytes) -> WriteWish:
     """The same for the actions on staged writes."""
     return _decoded(_write, raw, "write")
+
+
+def parse_scan(raw: bytes) -> ScanWish:
+    """The same for the action."""
+    return _decoded(_scan, raw, "scan")
+
+
+def parse_bind(raw: bytes) -> BindWish:
+    """The same for the action."""
+    return _decoded(_bind, raw, "bind")
 
 
 def parse_release(raw: bytes) -> Release:

@@ -24,9 +24,11 @@ from ullage_agent.service.flight.forms import (
     PUT_SCHEMA,
     Get,
     Table,
+    parse_bind,
     parse_put,
     parse_release,
     parse_renew,
+    parse_scan,
     parse_snapshot,
     parse_ticket,
     parse_write,
@@ -45,9 +47,13 @@ ACCESS: Final = "access"
 SNAPSHOT: Final = "snapshot"
 RENEW: Final = "renew"
 RELEASE: Final = "release"
+SCAN: Final = "scan"
+BIND: Final = "bind"
 ABOUT: Final = "about"
 
 Notice = Callable[[str, Exception], None]
+Act = Callable[[Principal, bytes], object]
+"""An action: who asks, its body, and the document that answers it, None for none."""
 
 
 class Admitted(flight.ServerMiddleware):  # type: ignore[misc]
@@ -112,6 +118,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         shared = shared or Shared(repository, limits)
         self._snapshots = shared.snapshots
         self._slots = shared.slots
+        self._actions = self._acts()
         host = f"[{address}]" if ":" in address else address
         scheme = "grpc" if tls is None else "grpc+tls"
         try:
@@ -143,22 +150,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
         raw = b"" if action.body is None else action.body.to_pybytes()
-        if action.type in ACTIONS:
-            with self._call(context, Verb.CREATE) as principal:
-                shown = act_on_write(self._repository, principal, action.type, parse_write(raw))
-                return iter([msgspec.json.encode(shown)])
-        with self._call(context, Verb.GET) as principal:
-            if action.type == SNAPSHOT:
-                return iter([msgspec.json.encode(self._snapshots.take(principal, parse_snapshot(raw)))])
-            if action.type == RELEASE:
-                self._snapshots.release(principal, parse_release(raw).id)
-                return iter([])
-            if action.type == RENEW:
-                return iter([msgspec.json.encode(self._snapshots.renew(principal, parse_renew(raw)))])
-            if action.type == ABOUT:
-                return iter([msgspec.json.encode(about(self._repository, self._node, self._socket_path))])
-            known = ", ".join(name for name, _ in self.list_actions(context))
-            raise BadRequest(f"there is no action {action.type}: {known}")
+        verb = Verb.CREATE if action.type in ACTIONS else Verb.GET
+        with self._call(context, verb) as principal:
+            act = self._actions.get(action.type)
+            if act is None:
+                known = ", ".join(name for name, _ in self.list_actions(context))
+                raise BadRequest(f"there is no action {action.type}: {known}")
+            answer = act(principal, raw)
+            return iter([] if answer is None else [msgspec.json.encode(answer)])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """What `do_action` does."""
@@ -166,6 +165,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             (SNAPSHOT, "take a snapshot; body: JSON with ttl_millis and holds; answers its id"),
             (RENEW, "keep a snapshot for longer; body: JSON with id and ttl_millis"),
             (RELEASE, "release a snapshot; body: JSON with id"),
+            (SCAN, "let readers of a snapshot find their shares; body: JSON with snapshot, scan, homes"),
+            (BIND, "the share that a slot of a scan reads; body: JSON with snapshot, scan, slot, near"),
             (ABOUT, "the node's name, epoch, newest provenance event and socket"),
             *ACTIONS.items(),
         ]
@@ -190,6 +191,21 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 return flight.SchemaResult(PUT_SCHEMA)
             columns_of(Table(name=name))
             return flight.SchemaResult(SCHEMAS[name])
+
+    def _acts(self) -> dict[str, Act]:
+        snapshots = self._snapshots
+        return {
+            SNAPSHOT: lambda principal, raw: snapshots.take(principal, parse_snapshot(raw)),
+            RENEW: lambda principal, raw: snapshots.renew(principal, parse_renew(raw)),
+            RELEASE: lambda principal, raw: snapshots.release(principal, parse_release(raw).id),
+            SCAN: lambda principal, raw: snapshots.scan(principal, parse_scan(raw)),
+            BIND: lambda principal, raw: snapshots.bind(principal, parse_bind(raw)),
+            ABOUT: lambda _, __: about(self._repository, self._node, self._socket_path),
+            **{name: self._write_act(name) for name in ACTIONS},
+        }
+
+    def _write_act(self, name: str) -> Act:
+        return lambda principal, raw: act_on_write(self._repository, principal, name, parse_write(raw))
 
     def _table(self, principal: Principal, wanted: Table) -> Any:
         columns = columns_of(wanted)

@@ -11,8 +11,9 @@ from ullage_agent.engine.model import format_uuid, new_uuids, parse_uuid
 from ullage_agent.engine.moment import Moment
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Principal
-from ullage_agent.service.errors import NotFound, TooManyRequests
-from ullage_agent.service.flight.forms import Renew, Snapshot, Taken
+from ullage_agent.service.errors import BadRequest, NotFound, TooManyRequests
+from ullage_agent.service.flight.forms import BindWish, Renew, ScanWish, Snapshot, Taken
+from ullage_agent.service.flight.scans import SCANS_MAX, Bound, Scan
 
 SNAPSHOTS_MAX: Final = 8
 """Each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each FlowFile."""
@@ -25,6 +26,7 @@ class Kept:
         self.owner = owner
         self.moment = moment
         self.taken = taken
+        self.scans: dict[str, Scan] = {}
 
 
 class Snapshots:
@@ -58,22 +60,26 @@ class Snapshots:
 
     def find(self, principal: Principal, id: str | None) -> Moment:
         """The snapshot's moment, or without an id a new one. NotFound for one that is over, or somebody else's."""
-        if id is None:
-            return self._repository.moment()
-        self.expire()
+        return self._repository.moment() if id is None else self._require(principal, id).moment
+
+    def scan(self, principal: Principal, wish: ScanWish) -> None:
+        """Let slots be bound under the scan's id for as long as the snapshot lasts. Nothing happens if it is known."""
+        scans = self._require(principal, wish.snapshot).scans
         with self._lock:
-            kept = self._kept.get(id)
-        if kept is None or kept.owner != principal.name:
-            raise NotFound(f"there is no snapshot {id}: its time is over, or it was released")
-        return kept.moment
+            if wish.scan not in scans and len(scans) >= SCANS_MAX:
+                raise BadRequest(f"snapshot {wish.snapshot} has {SCANS_MAX} scans already: take another one")
+            scans.setdefault(wish.scan, Scan(wish.homes, wish.patience_millis / 1000))
+
+    def bind(self, principal: Principal, wish: BindWish) -> Bound:
+        """Which share a slot reads. NotFound if the scan, or its snapshot, is not there."""
+        scan = self._require(principal, wish.snapshot).scans.get(wish.scan)
+        if scan is None:
+            raise NotFound(f"snapshot {wish.snapshot} has no scan {wish.scan}: begin it with the action scan")
+        return scan.bind(wish.slot, wish.near, self._repository.clock.monotonic())
 
     def renew(self, principal: Principal, wish: Renew) -> Taken:
         """It lasts longer, and its lease as far as spec.leases allows; NotFound, or LeaseLost, if it is over."""
-        self.expire()
-        with self._lock:
-            kept = self._kept.get(wish.id)
-        if kept is None or kept.owner != principal.name:
-            raise NotFound(f"there is no snapshot {wish.id}: its time is over, or it was released")
+        kept = self._require(principal, wish.id)
         expires = self._repository.clock.now_millis() + wish.ttl_millis
         if kept.taken.lease is not None:
             lease = self._repository.leases.renew(parse_uuid(kept.taken.lease), wish.ttl_millis)
@@ -104,6 +110,14 @@ class Snapshots:
             kept, self._kept = list(self._kept.values()), {}
         for each in kept:
             self._end(each)
+
+    def _require(self, principal: Principal, id: str) -> Kept:
+        self.expire()
+        with self._lock:
+            kept = self._kept.get(id)
+        if kept is None or kept.owner != principal.name:
+            raise NotFound(f"there is no snapshot {id}: its time is over, or it was released")
+        return kept
 
     def _end(self, kept: Kept) -> None:
         if kept.taken.lease is not None:

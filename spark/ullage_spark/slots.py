@@ -1,0 +1,64 @@
+"""Late binding: a task finds out on which node it runs, and asks for a share of a table that lies there.
+
+    driver   partitions: numbered slots, none of them anybody's      one node of the fleet keeps the list
+    task     slot 7, on node b -> share 2 of node b, for good        (the action `bind` of docs/flight.md)
+
+Spark knows executors by the addresses of their pods, so it cannot place a task by its node. Whoever runs a slot again,
+a retry or a speculative copy, gets the share that it got first, whatever its node: so partitions stay what they are.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from ullage_agent.client import Refused
+from ullage_agent.client.flight import Bound
+from ullage_spark.carried import Carried
+from ullage_spark.errors import SparkSourceError
+from ullage_spark.fleet import HERE, RETRIES, Node, flight_of
+from ullage_spark.settings import Settings
+
+SPARE: Final = 2
+"""Slots a node beyond its shares: a fast node's task waits in one while a slow node still begins its own."""
+
+POLL_SECONDS: Final = 0.1
+
+
+class Slots(Carried):
+    """What all slots of one scan have in common: the same few bytes however large the fleet."""
+
+    def __init__(self, keeper: Node, snapshot: str, scan: str) -> None:
+        self._keeper = keeper
+        self._snapshot = snapshot
+        self._scan = scan
+
+    def bound(self, settings: Settings, slot: int) -> tuple[Node, Bound] | None:
+        """The share of a slot, and its node; None if all are somebody's. Waits as long as the scan says."""
+        near = [os.environ[HERE]] if os.environ.get(HERE) else []
+        client = flight_of(settings, self._keeper)
+        while True:
+            try:
+                found = RETRIES.run(lambda: client.bind(self._snapshot, self._scan, slot, near))
+            except Refused as refusal:
+                raise SparkSourceError(f"node {self._keeper.name}: {refusal}") from refusal
+            if found.state == "none":
+                return None
+            if found.state == "read":
+                return msgspec.json.decode(found.where, type=Node), found
+            time.sleep(POLL_SECONDS)
+
+
+def begin_scan(
+    settings: Settings, nodes: Sequence[Node], snapshots: Mapping[str, str], shares: int
+) -> tuple[Slots, int]:
+    """Slots over so many shares of each node, and how many slots there are. Which node keeps the list is drawn."""
+    scan = uuid.uuid4()
+    keeper = nodes[scan.int % len(nodes)]
+    homes = {node.name: (shares, msgspec.json.encode(node).decode()) for node in nodes}
+    snapshot = snapshots[keeper.name]
+    RETRIES.run(lambda: flight_of(settings, keeper).scan(snapshot, str(scan), homes, settings.locality_wait_millis))
+    return Slots(keeper, snapshot, str(scan)), (shares + SPARE) * len(nodes)
