@@ -313,6 +313,28 @@ def settle(write: int, **attempts: int) -> Step:
     return step
 
 
+def feed(queue: str, count: int) -> Step:
+    """A stream takes so many of a queue after what it has read, and removes that first."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        feeds = repository.feeds
+        standing = feeds.records("s", queue, 0, (1 << 63) - 1)
+        if standing:
+            feeds.done("s", queue, standing[-1].queued)
+        feeds.take("s", queue, 0, count, 60_000)
+
+    return step
+
+
+def refuse(queue: str) -> Step:
+    """A stream gives all back that it has taken of a queue."""
+
+    def step(repository: Repository, clock: ManualClock) -> None:
+        repository.feeds.give_back("s", queue, 0)
+
+    return step
+
+
 def expire(repository: Repository, clock: ManualClock) -> None:
     """A queue whose FlowFiles live for a second."""
     repository.queues.define("brief", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1000)

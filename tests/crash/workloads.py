@@ -22,6 +22,7 @@ from tests.crash.steps import (
     drop,
     expire,
     fails,
+    feed,
     handles,
     lease,
     leave,
@@ -30,6 +31,7 @@ from tests.crash.steps import (
     merge,
     patterned,
     put,
+    refuse,
     replay,
     retain,
     rollback,
@@ -280,6 +282,19 @@ STAGES: list[Step | Restart] = [
 ]
 """Two attempts of which one counts, handles, a write that is aborted and begun anew, one whose driver died."""
 
+FEEDS: list[Step | Restart] = [
+    put("q", 100, 200, LARGE, 300),
+    feed("q", 3),
+    checkpoint,
+    put("q", 400, LARGE),
+    feed("q", 2),
+    Restart(is_kill=True),
+    *[feed("q", 2), refuse("q"), feed("q", 1)],
+    Restart(),
+    *[maintain(60), wait(24 * 3_600), maintain(60), drop("q"), clean],
+]
+"""A stream takes, reads and gives back; the last that it took goes back by itself."""
+
 REPLAYS: list[Step | Restart] = [
     put("mixed", 300, LARGE),
     put("kept", 100, LARGE),
@@ -488,6 +503,7 @@ WORKLOADS = {
         Workload("backups", BACKUPS),
         Workload("answers", ANSWERS),
         Workload("stages", STAGES),
+        Workload("feeds", FEEDS),
         Workload("drains", DRAINS, DRAINED),
         Workload("replays", REPLAYS),
         Workload("replays, archived", REPLAYS, KEEPING),

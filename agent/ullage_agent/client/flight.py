@@ -66,6 +66,14 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     where: str
 
 
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` FlowFiles stand for a stream after the place that was asked, up to `through`; `waiting` more could."""
+
+    through: int
+    count: int
+    waiting: int
+
+
 class Write(msgspec.Struct, frozen=True, kw_only=True):
     """A staged write: `state` is open, prepared, committed, aborted or unknown."""
 
@@ -176,11 +184,16 @@ class FlightClient:
         *,
         after: int = 0,
         through: int | None = None,
+        feed: tuple[str, str] | None = None,
     ) -> pa.RecordBatchReader:
-        """A table as a stream of record batches; of `provenance` only the sequences after one, through another."""
+        """A table as a stream of record batches; of `provenance` only the sequences after one, through another; of
+        `flowfiles` with a `feed`, a stream and a queue, what it has taken at these places.
+        """
         wanted: dict[str, Any] = {"kind": "table", "name": name, "snapshot": snapshot, "columns": columns, "part": part}
-        if name == "provenance":
+        if name == "provenance" or feed is not None:
             wanted |= {"after": after, "through": through}
+        if feed is not None:
+            wanted |= {"stream": feed[0], "queue": feed[1]}
         with self._telling():
             stream = self._client.do_get(flight.Ticket(json.dumps(wanted).encode()), self._options)
             return stream.to_reader()
@@ -204,6 +217,24 @@ class FlightClient:
         """Which share a slot reads: the same whenever it asks."""
         (body,) = self._act("bind", {"snapshot": snapshot, "scan": scan, "slot": slot, "near": list(near)})
         return msgspec.json.decode(body, type=Bound)
+
+    def take(self, stream: str, queue: str, after: int, count: int, lasts_millis: int) -> Taken:
+        """Let a stream have FlowFiles of a queue after a place: those that it has there, then others."""
+        wish = {"stream": stream, "queue": queue, "after": after, "count": count, "lasts_millis": lasts_millis}
+        (body,) = self._act("feed-take", wish)
+        return msgspec.json.decode(body, type=Taken)
+
+    def done(self, stream: str, queue: str, through: int) -> None:
+        """A stream has read what stands up to a place: it is removed."""
+        self._act("feed-done", {"stream": stream, "queue": queue, "through": through})
+
+    def give_back(self, stream: str, queue: str, after: int) -> None:
+        """A stream does not want what it has taken after a place."""
+        self._act("feed-back", {"stream": stream, "queue": queue, "after": after})
+
+    def hold_events(self, holder: str, after: int, lasts_millis: int) -> None:
+        """Keep the events after a sequence for so long, whatever retention says; 0 lets them go."""
+        self._act("hold-events", {"holder": holder, "after": after, "lasts_millis": lasts_millis})
 
     def about(self) -> About:
         """What the node says of itself."""

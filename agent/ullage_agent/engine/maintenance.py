@@ -124,6 +124,7 @@ class Maintenance:
         self._repository.leases.purge()
         self._repository.answers.forget()
         self._repository.staging.expire()
+        self._repository.feeds.expire()
 
     def _checkpoint(self) -> None:
         """Nothing new since the last one: no checkpoint."""

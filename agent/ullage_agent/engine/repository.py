@@ -25,6 +25,7 @@ from ullage_agent.engine.content.reserve import Reserve
 from ullage_agent.engine.content.store import ContentRepository
 from ullage_agent.engine.content.writer import ContentWriter
 from ullage_agent.engine.errors import BackPressure, DiskFull, RepositoryDamaged
+from ullage_agent.engine.feeds import Feeds
 from ullage_agent.engine.files import File, Files, OsFiles, is_disk_full
 from ullage_agent.engine.flowfile.ledger import Ledger
 from ullage_agent.engine.flowfile.manager import QueueManager
@@ -131,7 +132,7 @@ class Repository:
             files, self.ledger, self.content, self._commit_if, clock, spec, self.log, self.swap_files.read
         )
         self.leases = Leases(self)
-        self.answers, self.staging = Answers(self), Staging(self)
+        self.answers, self.staging, self.feeds = Answers(self), Staging(self), Feeds(self)
         self.reclamation.tombstones = self.handles.tombstones
         self.content.on_pressure = self.reclamation.relieve
         self._backup = Backup(self)

@@ -13,6 +13,9 @@ from ullage_agent.contract import Duration, OnFull, Quantity
 from ullage_agent.engine.errors import ProvenanceDamaged, RepositoryDamaged
 from ullage_agent.engine.files import OsFiles, read_file
 from ullage_agent.engine.maintenance import Maintenance
+from ullage_agent.engine.provenance.holds import HOLDS_MAX, Hold, Holds
+from ullage_agent.engine.provenance.manifest import EventFile
+from ullage_agent.engine.provenance.retention import expired_files
 from ullage_agent.engine.repository import Repository
 
 
@@ -294,3 +297,46 @@ def test_history_may_be_switched_off_and_on(workshop: Workshop) -> None:
     _work(repository)
 
     assert [event.sequence for event in history(repository)] == list(range(1, 9))
+
+
+def test_events_that_a_reader_wants_stay_as_long_as_it_is_there(workshop: Workshop) -> None:
+    """Beyond their time and their bytes, but not beyond twice these; then retention goes on where it was."""
+    repository = workshop.make(provenance={"max_storage_time": Duration(60_000)})
+    holds = repository.provenance.holds
+    for _ in range(4):
+        _work(repository)
+        repository.provenance.drain()
+    now = workshop.clock.now_millis()
+    assert holds.set("reader", Hold(5, now + 600_000), now)
+    workshop.clock.advance(300)
+
+    assert repository.provenance.retain() == 1
+    assert history(repository)[0].sequence == 5
+    now = workshop.clock.now_millis()
+    assert holds.set("reader", Hold(8, now + 600_000), now)
+    assert repository.provenance.retain() == 1
+    workshop.clock.advance(601)
+    assert repository.provenance.retain() == 2
+
+
+def test_a_hold_does_not_fill_the_disk() -> None:
+    """Pure: what is held goes once all files are twice as many bytes as the settings allow."""
+    files = [EventFile("events", str(at), at * 10 + 1, 10, at, at, 0, 0, 100, 0) for at in range(5)]
+    assert expired_files(files, 1_000, 1, 200) == 5
+    assert expired_files(files, 1_000, 1, 200, wanted_after=0) == 1
+    assert expired_files(files, 1_000, 1, 1_000, wanted_after=0) == 0
+    assert expired_files(files, 1_000, 1, 1_000, wanted_after=20) == 2
+    assert expired_files(files, 1_000, 1, 1_000, wanted_after=19) == 1
+
+
+def test_holds_are_few_and_end(workshop: Workshop) -> None:
+    """One that is not renewed is forgotten, and makes room."""
+    holds = Holds()
+    for number in range(HOLDS_MAX):
+        assert holds.set(str(number), Hold(number, 1_000), 0)
+    assert not holds.set("more", Hold(0, 1_000), 0)
+    assert holds.wanted_after(0) == 0
+    holds.end("0")
+    assert holds.wanted_after(0) == 1
+    assert holds.wanted_after(1_000) is None
+    assert holds.set("more", Hold(0, 2_000), 1_000)

@@ -24,6 +24,7 @@ from ullage_agent.engine.errors import RepositoryDamaged
 from ullage_agent.engine.files import Files, discard_partial, make_directories
 from ullage_agent.engine.provenance.eventfiles import SUFFIX, EventFiles, checksum, encode
 from ullage_agent.engine.provenance.events import ProvenanceEvent, expand, size_of
+from ullage_agent.engine.provenance.holds import Holds
 from ullage_agent.engine.provenance.manifest import EventFile, Lost, Manifest, Place
 from ullage_agent.engine.provenance.retention import expired_files, without
 from ullage_agent.engine.provenance.tail import Numbered, Tail
@@ -58,6 +59,7 @@ class ProvenanceStore:
         self.event_files = EventFiles(files, root, directories or (EVENTS,))
         self._drain_lock = threading.RLock()
         self._keepers = 0
+        self.holds = Holds()
         found = self._place.read()
         self._is_new = found is None
         self._manifest = found or self._place.new(0)
@@ -172,11 +174,13 @@ class ProvenanceStore:
         with self._drain_lock:
             if self._keepers:
                 return 0
+            now = self._clock.now_millis()
             count = expired_files(
                 self._manifest.files,
-                self._clock.now_millis(),
+                now,
                 int(self._settings.max_storage_time),
                 int(self._settings.max_storage_size),
+                self.holds.wanted_after(now),
             )
             if not count:
                 return 0

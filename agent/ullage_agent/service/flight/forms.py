@@ -69,7 +69,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A ticket for a table. Without a snapshot, one is taken for this call alone.
 
     `part` k of n: the share of rows whose resource claim (of FlowFiles without content: whose uuid) falls to it.
-    `after` and `through` are sequences of `provenance`: the first excluded, the second included.
+    `after` and `through` are sequences of `provenance`: the first excluded, the second included. With `stream`, the
+    FlowFiles that it has taken of `queue`; then they are places.
     """
 
     name: str
@@ -78,6 +79,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     part: tuple[Count, Annotated[int, Meta(ge=1, le=100_000)]] = (0, 1)
     after: Count = 0
     through: Count | None = None
+    stream: Name | None = None
+    queue: Name | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,6 +168,25 @@ class BindWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     near: Annotated[list[Name], Meta(max_length=16)] = []
 
 
+class FeedWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of the actions on feeds: see engine/feeds.py."""
+
+    stream: Name
+    queue: Name
+    after: Count = 0
+    through: Count = 0
+    count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    lasts_millis: Annotated[int, Meta(ge=1_000, le=7 * 86_400_000)] = 86_400_000
+
+
+class HoldWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of the action `hold-events`: those after a sequence stay for so long; 0: not any more."""
+
+    holder: Annotated[str, Meta(min_length=1, max_length=100)]
+    after: Count = 0
+    lasts_millis: Annotated[int, Meta(ge=0, le=7 * 86_400_000)] = 86_400_000
+
+
 class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of the action `release`."""
 
@@ -179,6 +201,8 @@ _write = msgspec.json.Decoder(WriteWish)
 _release = msgspec.json.Decoder(Release)
 _scan = msgspec.json.Decoder(ScanWish)
 _bind = msgspec.json.Decoder(BindWish)
+_feed = msgspec.json.Decoder(FeedWish)
+_hold = msgspec.json.Decoder(HoldWish)
 
 
 def parse_ticket(raw: bytes) -> Get | Table:
@@ -215,6 +239,16 @@ def parse_scan(raw: bytes) -> ScanWish:
 def parse_bind(raw: bytes) -> BindWish:
     """The same for the action."""
     return _decoded(_bind, raw, "bind")
+
+
+def parse_feed(raw: bytes) -> FeedWish:
+    """The same for the actions on feeds."""
+    return _decoded(_feed, raw, "feed")
+
+
+def parse_hold(raw: bytes) -> HoldWish:
+    """The same for the action."""
+    return _decoded(_hold, raw, "hold")
 
 
 def parse_release(raw: bytes) -> Release:

@@ -19,12 +19,15 @@ from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Authenticator, Principal, Verb, bearer
 from ullage_agent.service.errors import BadRequest, CannotListen, Forbidden, Unauthenticated
 from ullage_agent.service.flight.about import about
+from ullage_agent.service.flight.feeds import FEEDS, HOLD, act_on_feed, hold_all_events, hold_events, require_feed
 from ullage_agent.service.flight.forms import (
     CONTENT_SCHEMA,
     PUT_SCHEMA,
     Get,
     Table,
     parse_bind,
+    parse_feed,
+    parse_hold,
     parse_put,
     parse_release,
     parse_renew,
@@ -39,7 +42,7 @@ from ullage_agent.service.flight.refusals import refusal_of, telling, told
 from ullage_agent.service.flight.schemas import DESCRIPTIONS, SCHEMAS
 from ullage_agent.service.flight.snapshots import Snapshots, counted
 from ullage_agent.service.flight.stores import ACTIONS, act_on_write
-from ullage_agent.service.flight.tables import RunRows, Tables, columns_of, schema_of
+from ullage_agent.service.flight.tables import RunRows, Tables, columns_of, feed_batches, schema_of
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import TlsFiles
 
@@ -86,6 +89,7 @@ class Shared:
 
     def __init__(self, repository: Repository, limits: Limits) -> None:
         self.snapshots = Snapshots(repository)
+        hold_all_events(repository)
         self.slots = threading.BoundedSemaphore(limits.flight_calls)
 
 
@@ -150,7 +154,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
         raw = b"" if action.body is None else action.body.to_pybytes()
-        verb = Verb.CREATE if action.type in ACTIONS else Verb.GET
+        verb = Verb.CREATE if action.type in ACTIONS else Verb.DELETE if action.type in FEEDS else Verb.GET
         with self._call(context, verb) as principal:
             act = self._actions.get(action.type)
             if act is None:
@@ -167,6 +171,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             (RELEASE, "release a snapshot; body: JSON with id"),
             (SCAN, "let readers of a snapshot find their shares; body: JSON with snapshot, scan, homes"),
             (BIND, "the share that a slot of a scan reads; body: JSON with snapshot, scan, slot, near"),
+            (HOLD, "keep events that are not read yet; body: JSON with holder, after, lasts_millis"),
+            *FEEDS.items(),
             (ABOUT, "the node's name, epoch, newest provenance event and socket"),
             *ACTIONS.items(),
         ]
@@ -201,14 +207,22 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             SCAN: lambda principal, raw: snapshots.scan(principal, parse_scan(raw)),
             BIND: lambda principal, raw: snapshots.bind(principal, parse_bind(raw)),
             ABOUT: lambda _, __: about(self._repository, self._node, self._socket_path),
+            HOLD: lambda principal, raw: hold_events(self._repository, principal, parse_hold(raw)),
+            **{name: self._feed_act(name) for name in FEEDS},
             **{name: self._write_act(name) for name in ACTIONS},
         }
+
+    def _feed_act(self, name: str) -> Act:
+        return lambda _, raw: act_on_feed(self._repository, name, parse_feed(raw))
 
     def _write_act(self, name: str) -> Act:
         return lambda principal, raw: act_on_write(self._repository, principal, name, parse_write(raw))
 
     def _table(self, principal: Principal, wanted: Table) -> Any:
         columns = columns_of(wanted)
+        if wanted.stream is not None:
+            require_feed(wanted)
+            return self._streamed(schema_of(wanted.name, columns), feed_batches(self._repository, wanted, columns))
         moment = self._snapshots.find(principal, wanted.snapshot)
         tables = Tables(self._repository, moment, self._runs, wanted)
         return self._streamed(schema_of(wanted.name, columns), tables.batches(wanted.name, columns))

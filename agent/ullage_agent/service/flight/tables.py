@@ -61,13 +61,7 @@ class Tables:
 
     def batches(self, name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The table in record batches."""
-        rows = self._rows[name]()
-        chosen = schema_of(name, columns)
-        wanted = [SCHEMAS[name].names.index(column) for column in columns]
-        while chunk := (_content_chunk(rows) if name == "content" else list(islice(rows, ROWS))):
-            values = [[row[at] for row in chunk] for at in wanted]
-            arrays = [pa.array(column, field.type) for column, field in zip(values, chosen, strict=True)]
-            yield pa.record_batch(arrays, schema=chosen)
+        return _batches(self._rows[name](), name, columns)
 
     def _records(self) -> Iterator[tuple[FlowFile, bool]]:
         """FlowFiles of this part, and whether they were swapped."""
@@ -123,16 +117,8 @@ class Tables:
 
     def _flow_files(self) -> Iterator[Row]:
         for record, swapped in self._records():
-            claim = record.claim
-            if record.queue == STAGED_QUEUE:
-                continue
-            yield (
-                *(record.id, self._queue_name(record), record.size),
-                *((None,) * 4 if claim is None else (claim.resource, claim.offset, claim.length, claim.crc)),
-                *(record.start, record.entry_millis, record.lineage_millis),
-                *(record.expires_millis, record.deleted_millis, swapped, record.parent_ids),
-                list(unpack_attributes(record.attributes).items()),
-            )
+            if record.queue != STAGED_QUEUE:
+                yield _flow_file_row(record, self._queue_name(record), swapped=swapped)
 
     def _queues(self) -> Iterator[Row]:
         counts: Counter[int] = Counter()
@@ -199,6 +185,34 @@ class Tables:
     def _queue_name(self, record: FlowFile) -> str | None:
         queue = self._moment.queues.get(record.queue)
         return None if record.queue == HANDLE_QUEUE or queue is None else queue.name
+
+
+def feed_batches(repository: Repository, wanted: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """What a stream has taken of a queue, as the table `flowfiles`, in the order in which it stands."""
+    stream, queue = wanted.stream or "", wanted.queue or ""
+    through = (1 << 63) - 1 if wanted.through is None else wanted.through
+    records = repository.feeds.records(stream, queue, wanted.after, through)
+    return _batches((_flow_file_row(record, queue, swapped=False) for record in records), wanted.name, columns)
+
+
+def _batches(rows: Iterator[Row], name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    chosen = schema_of(name, columns)
+    wanted = [SCHEMAS[name].names.index(column) for column in columns]
+    while chunk := (_content_chunk(rows) if name == "content" else list(islice(rows, ROWS))):
+        values = [[row[at] for row in chunk] for at in wanted]
+        arrays = [pa.array(column, field.type) for column, field in zip(values, chosen, strict=True)]
+        yield pa.record_batch(arrays, schema=chosen)
+
+
+def _flow_file_row(record: FlowFile, queue: str | None, *, swapped: bool) -> Row:
+    claim = record.claim
+    return (
+        *(record.id, queue, record.size),
+        *((None,) * 4 if claim is None else (claim.resource, claim.offset, claim.length, claim.crc)),
+        *(record.start, record.entry_millis, record.lineage_millis),
+        *(record.expires_millis, record.deleted_millis, swapped, record.parent_ids),
+        list(unpack_attributes(record.attributes).items()),
+    )
 
 
 def columns_of(table: Table) -> list[str]:
