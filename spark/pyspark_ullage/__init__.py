@@ -45,9 +45,12 @@ class DefaultSource(DataSource):
         return TableReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from ullage_spark.feed import QueueReader  # noqa: PLC0415
+        from ullage_spark.settings import Settings  # noqa: PLC0415
         from ullage_spark.stream import EventReader  # noqa: PLC0415
 
-        return EventReader(self.options, schema)
+        is_of_events = Settings.of(self.options).table == "provenance"
+        return (EventReader if is_of_events else QueueReader)(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ullage_spark.writer import ContentWriter  # noqa: PLC0415

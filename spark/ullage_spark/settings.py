@@ -22,7 +22,7 @@ NAMES: Final = frozenset(
         "localitywait",
         *("token", "tokenfile", "cafile", "socket"),
         *("queue", "ttl", "write", "application", "stagebytes", "lasts"),
-        *("startingposition", "maxevents", "failondataloss", "path", "checkpointlocation", "paths"),
+        *("startingposition", "maxevents", "failondataloss", "hold", "path", "checkpointlocation", "paths"),
     }
 )
 
@@ -53,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     starting_position: str = "earliest"
     events_max: int = 1_000_000
     fails_on_data_loss: bool = True
+    hold_millis: int = 86_400_000
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -84,6 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             starting_position=given.get("startingposition", "earliest"),
             events_max=_whole(given, "maxevents", 1_000_000, 1 << 60, least=1),
             fails_on_data_loss=_flag(given, "failondataloss", default=True),
+            hold_millis=_whole(given, "hold", 86_400_000, 7 * 86_400_000),
         )
         if not found.endpoint and not found.nodes:
             raise SparkSourceError("name the fleet: option endpoint (grpc://host:8481,..., or kubernetes:ns/name)")

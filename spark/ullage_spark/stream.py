@@ -1,12 +1,13 @@
 """The streaming source: provenance events of all nodes, each once, in the order of their node.
 
 An offset says for each node the last sequence that is read, and of which repository: sequences of another one mean
-other events. Nothing is held at the nodes, since every event has its number for good; if retention takes events that
-the stream has not read, it stops and says so rather than go on without them.
+other events. Nodes hold what the stream has not read yet, up to a bound, as long as it is there; if retention takes
+some of it all the same, the stream stops and says so rather than go on without them.
 """
 
+import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -14,10 +15,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from ullage_agent.client import ClientError
 from ullage_agent.client.flight import About
 from ullage_spark.carried import Carried
 from ullage_spark.errors import EventsLost, SparkSourceError
 from ullage_spark.fleet import RETRIES, Node, discover, flight_of
+from ullage_spark.offsets import Heart, Offset, Place, lose, place_of, rows_of, shares
 from ullage_spark.predicates import Where
 from ullage_spark.reader import bounded, shaped
 from ullage_spark.settings import Settings
@@ -27,16 +30,6 @@ PART_EVENTS: Final = 100_000
 """Events of one task: seconds of an agent's time."""
 
 EARLIEST, LATEST = "earliest", "latest"
-
-
-class Place(TypedDict):
-    """How far a node's events are read: of this repository through this sequence."""
-
-    repository: str
-    sequence: int
-
-
-Offset = dict[str, Place]
 
 
 class EventsPart(Carried, InputPartition):
@@ -56,8 +49,10 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = Settings.of(options)
         self._schema = schema
         self._target: Offset | None = None
-        if self._settings.table != "provenance":
-            raise SparkSourceError("a stream is of events: option table=provenance")
+        self._holder = str(uuid.uuid4())
+        self._nodes: dict[str, Node] = {}
+        self._held: dict[str, int] = {}
+        self._heart: Heart | None = None
         if self._settings.starting_position not in (EARLIEST, LATEST):
             raise SparkSourceError(f"option startingPosition is {EARLIEST} or {LATEST}")
         if self._settings.snapshot:
@@ -66,7 +61,7 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         is_latest = self._settings.starting_position == LATEST
         return {
-            node.name: _place(about, about.last_sequence if is_latest else about.first_sequence - 1)
+            node.name: place_of(about, about.last_sequence if is_latest else about.first_sequence - 1)
             for node, about in self._asked()
         }
 
@@ -76,6 +71,7 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """At most so many events further, every node in its turn: one that lags does not keep the others back."""
         newest = self._newest()
+        self._hold(start)
         if self._target is not None:
             newest = {name: _earlier(place, self._target.get(name)) for name, place in newest.items()}
         began: Offset = {
@@ -86,8 +82,7 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, place in newest.items()
             if place["repository"] == began[name]["repository"]
         }
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(waiting.values())
-        taken = shares(waiting, most)
+        taken = shares(waiting, rows_of(limit, waiting))
         # Of another repository nothing is taken here: reading it says what has happened.
         found = {name: {**began[name], "sequence": began[name]["sequence"] + taken.get(name, 0)} for name in newest}
         changed = {name: place for name, place in newest.items() if name not in waiting}
@@ -101,7 +96,8 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         parts: list[InputPartition] = []
-        nodes = {node.name: node for node in discover(self._settings)}
+        self._nodes = nodes = {node.name: node for node in discover(self._settings)}
+        self._hold(start)
         for name, place in end.items():
             after = start.get(name, {"sequence": 0, "repository": place["repository"]})
             if after == place:
@@ -109,7 +105,10 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in nodes:
                 raise EventsLost(f"node {name} is not in the fleet any more, and its events are not all read")
             if after["repository"] != place["repository"]:
-                self._lose(f"node {name} has another repository than before: its former events are not all read")
+                lose(
+                    self._settings,
+                    f"node {name} has another repository than before: its former events are not all read",
+                )
                 after = {**place, "sequence": 0}
             for first in range(after["sequence"], place["sequence"], PART_EVENTS):
                 through = min(first + PART_EVENTS, place["sequence"])
@@ -122,7 +121,12 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._batches(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is held at the nodes."""
+        self._hold(end)
+
+    def stop(self) -> None:
+        if self._heart is not None:
+            self._heart.stop()
+            self._hold_for(0)
 
     def _batches(self, part: EventsPart) -> Iterator[pa.RecordBatch]:
         where = Where(self._settings.where)
@@ -141,40 +145,42 @@ class EventReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
             for chosen in where.chosen(named):
                 yield from bounded(shaped(chosen, target), self._settings.batch_bytes)
         if count != part.through - part.after:
-            self._lose(
+            lose(
+                self._settings,
                 f"node {part.node.name}: {part.through - part.after - count} of the events after {part.after} through "
-                f"{part.through} are not there any more (spec.provenance says how long they are kept)"
+                f"{part.through} are not there any more (spec.provenance says how long they are kept)",
             )
 
-    def _lose(self, what: str) -> None:
-        if self._settings.fails_on_data_loss:
-            raise EventsLost(f"{what}; option failOnDataLoss=false goes on without them")
+    def _hold(self, offset: Mapping[str, Place]) -> None:
+        """What follows these places is not read yet."""
+        if not self._settings.hold_millis:
+            return
+        held = {name: place["sequence"] for name, place in offset.items()}
+        if held != self._held:
+            self._held = held
+            self._hold_again()
+        if self._heart is None:
+            self._heart = Heart(self._hold_again)
+
+    def _hold_again(self) -> None:
+        self._hold_for(self._settings.hold_millis)
+
+    def _hold_for(self, lasts_millis: int) -> None:
+        for name, after in self._held.items():
+            if name not in self._nodes:
+                continue
+            try:
+                flight_of(self._settings, self._nodes[name]).hold_events(self._holder, after, lasts_millis)
+            except ClientError:
+                continue  # the next beat tells it again; whether events are missing is seen when they are read
 
     def _newest(self) -> Offset:
-        return {node.name: _place(about, about.last_sequence) for node, about in self._asked()}
+        return {node.name: place_of(about, about.last_sequence) for node, about in self._asked()}
 
     def _asked(self) -> list[tuple[Node, About]]:
         nodes = discover(self._settings)
+        self._nodes = {node.name: node for node in nodes}
         return [(node, RETRIES.run(flight_of(self._settings, node).about)) for node in nodes]
-
-
-def shares(waiting: Mapping[str, int], most: int) -> dict[str, int]:
-    """How many of what waits at each node: alike for all, and what some do not use goes to the others."""
-    taken = dict.fromkeys(waiting, 0)
-    left = {name for name, count in waiting.items() if count > 0}
-    while left and most > 0:
-        each = max(1, most // len(left))
-        for name in sorted(left):
-            count = min(each, waiting[name] - taken[name], most)
-            taken[name] += count
-            most -= count
-            if taken[name] == waiting[name]:
-                left.discard(name)
-    return taken
-
-
-def _place(about: About, sequence: int) -> Place:
-    return {"repository": about.repository, "sequence": sequence}
 
 
 def _earlier(place: Place, bound: Place | None) -> Place:

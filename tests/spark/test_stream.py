@@ -9,9 +9,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_ullage import DefaultSource
-from tests.spark.fleet import Fleet
+from tests.spark.fleet import Fleet, fleet_at
+from ullage_agent.contract import Duration
 from ullage_agent.engine.provenance.query import Query
-from ullage_spark.stream import EventReader, shares
+from ullage_spark.offsets import shares
+from ullage_spark.stream import EventReader
 
 Follow = Callable[..., dict[str, list[int]]]
 
@@ -115,7 +117,7 @@ def test_what_is_gone_is_told(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"table": "flowfiles"}, "table=provenance"),
+        ({"table": "flowfiles"}, "queue and application"),
         ({"startingPosition": "middle"}, "earliest or latest"),
         ({"snapshot": "{}"}, "a snapshot does not"),
     ],
@@ -124,3 +126,40 @@ def test_what_cannot_be_followed_says_why(fleet: Fleet, options: dict[str, str],
     """Before the query starts."""
     with pytest.raises(Exception, match=message):
         reader(fleet, **options)
+
+
+def test_nodes_keep_what_is_not_read_as_long_as_the_stream_is_there(tmp_path: Path) -> None:
+    """Retention would have taken it long ago; it goes on when the stream has read it, or has stopped."""
+    brief = {"max_storage_time": Duration(1)}
+    with fleet_at(tmp_path, "a", "b", provenance=brief) as fleet:
+        fleet.rest()
+        fleet.fill(9, 5)
+        repository = fleet.repository("a")
+        repository.provenance.holds.end("restart")
+        repository.provenance.drain()
+        stream = reader(fleet)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, ReadMaxRows(1_000))
+
+        assert repository.provenance.retain() == 0
+        found = [batch for part in stream.partitions(start, end) for batch in stream.read(part)]
+        assert sum(batch.num_rows for batch in found) == sum(map(len, sequences(fleet).values()))
+        stream.commit(end)
+        assert repository.provenance.retain() == 1
+        fleet.fill(10, 5)
+        repository.provenance.drain()
+        assert repository.provenance.retain() == 0
+        stream.stop()
+        assert repository.provenance.retain() == 1
+
+
+def test_a_stream_may_hold_nothing(fleet: Fleet) -> None:
+    """With hold=0 its nodes do as their settings say."""
+    fleet.fill(9, 1)
+    repository = fleet.repository("a")
+    repository.provenance.holds.end("restart")
+    stream = reader(fleet, hold="0")
+    stream.latestOffset(stream.initialOffset(), ReadMaxRows(1_000))
+
+    assert repository.provenance.holds.wanted_after(0) is None
+    stream.stop()
