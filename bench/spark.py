@@ -128,6 +128,7 @@ def plans(spark: SparkSession, sizes: list[int]) -> Iterator[str]:
         resources = spark.range(count).selectExpr(
             "concat('node-', id % 16) as node",
             "'c1' as container",
+            "0L as created_millis",
             "id as resource_claim",
             "id as file",
             "true as sealed",

@@ -24,16 +24,21 @@ def main(nodes: str, run: str = "") -> None:
     options: dict[str, Any] = {"nodes" if nodes.startswith("[") else "endpoint": nodes}
     spark = SparkSession.builder.appName("ullage-plan").getOrCreate()
     with snapshot(spark, holds=False, **options) as moment:
-        plan = reclamation_plan(moment.table("resource_claims"), Budget(copied_bytes=GIB)).cache()
+        windows = moment.table("windows")
+        plan = reclamation_plan(moment.table("resource_claims"), Budget(copied_bytes=GIB), windows=windows).cache()
         totals = plan.groupBy("node", "container", "action").agg(
             F.count("*").alias("resource_claims"),
             F.sum("frees_bytes").alias("frees"),
             F.sum("copies_bytes").alias("copies"),
+            F.first("may_start").alias("now"),
         )
         totals.orderBy("node", "container", "action").show()
         if run == "--run":
             for done in carry_out(plan, override=True, **options):
-                print(f"{done.node}: {done.run.problem or f'{done.run.freed_bytes} bytes given back'}")
+                if done.run is None:
+                    print(f"{done.node}: {done.refusal}")
+                else:
+                    print(f"{done.node}: {done.run.problem or f'{done.run.freed_bytes} bytes given back'}")
 
 
 if __name__ == "__main__":

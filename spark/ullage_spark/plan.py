@@ -4,16 +4,18 @@ The plan is worked out of totals that agents keep for each resource claim, so it
 of claims. Each row has the generation that it was planned for: an agent leaves out what has changed since.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import (
+    Column,
     DataFrame,
     Window,
     functions as F,  # noqa: N812
 )
 
-from ullage_agent.client import Retries
+from ullage_agent.client import Refused, Retries
 from ullage_agent.client.documents import Run, RunWish
 from ullage_agent.client.http import HttpClient
 from ullage_spark.errors import SparkSourceError
@@ -27,6 +29,19 @@ DEAD_BYTES_MIN: Final = 64 << 10
 RESOURCES_MAX: Final = 100_000
 """Resource claims of one run: more come with the next."""
 
+COMPACT_ALL, STATS_BASED = "CompactAll", "StatsBased"
+POLICIES: Final = (COMPACT_ALL, STATS_BASED)
+"""Those of the agents' policies by which Spark can plan."""
+
+LIVE_FRACTION_MAX: Final = 0.7
+"""The default of spec.compaction.maxLiveFraction."""
+
+BLOCK_BYTES: Final = 4_096
+"""Copying less costs as much."""
+
+NOT_NOW: Final = frozenset({"window-closed", "run-under-way"})
+"""Why a node will not begin a run now, and may later."""
+
 
 class Budget(NamedTuple):
     """What a run may cost on each disk of each node: bytes copied, and resource claims touched."""
@@ -36,30 +51,65 @@ class Budget(NamedTuple):
 
 
 def reclamation_plan(
-    resource_claims: DataFrame, budget: Budget | None = None, *, dead_bytes_min: int = DEAD_BYTES_MIN
+    resource_claims: DataFrame,
+    budget: Budget | None = None,
+    *,
+    windows: DataFrame | None = None,
+    policy: str = COMPACT_ALL,
+    dead_bytes_min: int = DEAD_BYTES_MIN,
+    live_fraction_max: float = LIVE_FRACTION_MAX,
+    now_millis: int | None = None,
 ) -> DataFrame:
-    """`node`, `container`, `resource_claim`, `generation`, `action`, `frees_bytes`, `copies_bytes`, `place`.
+    """`node`, `container`, `resource_claim`, `generation`, `action`, `frees_bytes`, `copies_bytes`, `place`, `policy`;
+    with the table `windows` also `may_start`, `closes_millis`, `opens_millis` and `why`: when the action may run.
 
-    On each disk first what costs nothing (delete, truncate), then what frees most for each byte copied (rewrite), as
-    far as the budget goes. One shuffle, sized by resource claims; nothing is collected.
+    On each disk first what costs nothing (delete, truncate), then what to rewrite, as far as the budget goes. One
+    shuffle, sized by resource claims; nothing is collected. SparkSourceError for a policy that only agents know.
     """
+    if policy not in POLICIES:
+        raise SparkSourceError(f"there is no policy {policy!r} to plan by: {', '.join(POLICIES)}")
     budget = budget or Budget()
-    # What was rewritten lies in another file: whether that file is worth another rewrite is its own row's affair.
+    now = int(time.time() * 1000) if now_millis is None else now_millis
+    costed = _costed(_candidates(resource_claims, dead_bytes_min), dead_bytes_min)
+    if policy == STATS_BASED:
+        is_worth = F.col("lives") <= live_fraction_max * (F.col("length") - F.col("punched_bytes"))
+        costed = costed.filter(is_worth | (F.col("action") != "rewrite"))
+    best = Window.partitionBy(NODE, "container").orderBy(
+        F.col("copies_bytes") > 0, _cost(policy, now), F.desc("frees_bytes"), "resource_claim"
+    )
+    made = (
+        costed.withColumn("copied", F.sum("copies_bytes").over(best))
+        .withColumn("place", F.row_number().over(best))
+        .filter((F.col("copied") <= budget.copied_bytes) & (F.col("place") <= budget.resource_claims))
+        .drop("copied", "lives", "length", "punched_bytes", "created_millis")
+        .withColumn("policy", F.lit(policy))
+    )
+    return made if windows is None else _with_windows(made, windows)
+
+
+def _candidates(resource_claims: DataFrame, dead_bytes_min: int) -> DataFrame:
+    """Files with something to give back. What was rewritten lies in another file: whether that one is worth another
+    rewrite is its own row's affair.
+    """
     inside = resource_claims.groupBy(NODE, F.col("file").alias("resource_claim")).agg(
         F.sum("live_bytes").alias("lives"),
         F.max(F.when(F.col("resource_claim") == F.col("file"), F.col("live_end"))).alias("own_end"),
         F.sum(F.when(F.col("resource_claim") == F.col("file"), 0).otherwise(1)).alias("moved_in"),
     )
-    candidates = (
+    return (
         resource_claims.filter("resource_claim = file and sealed and intent is null and archived_millis = 0")
         .join(inside, [NODE, "resource_claim"])
         .withColumn("dead", F.col("length") - F.col("punched_bytes") - F.col("lives"))
         .filter(F.col("dead") >= dead_bytes_min)
     )
+
+
+def _costed(candidates: DataFrame, dead_bytes_min: int) -> DataFrame:
+    """What each would take, and give."""
     tail = F.col("length") - F.col("own_end")
     is_tail = (F.col("moved_in") == 0) & (tail >= F.greatest(F.lit(dead_bytes_min), F.col("dead") / 2))
     action = F.when(F.col("lives") == 0, "delete").when(is_tail, "truncate").otherwise("rewrite")
-    costed = candidates.select(
+    return candidates.select(
         NODE,
         "container",
         "resource_claim",
@@ -67,15 +117,32 @@ def reclamation_plan(
         action.alias("action"),
         F.when(action == "truncate", tail).otherwise(F.col("dead")).alias("frees_bytes"),
         F.when(action == "rewrite", F.col("lives")).otherwise(F.lit(0)).alias("copies_bytes"),
+        *("lives", "length", "punched_bytes", "created_millis"),
     )
-    best = Window.partitionBy(NODE, "container").orderBy(
-        (F.col("copies_bytes") / F.col("frees_bytes")).asc(), F.desc("frees_bytes"), "resource_claim"
+
+
+def _cost(policy: str, now_millis: int) -> Column:
+    """The less the better: bytes copied for each one freed; by StatsBased (policies.py) also weighed by age."""
+    if policy == COMPACT_ALL:
+        return F.col("copies_bytes") / F.col("frees_bytes")
+    age = F.greatest(F.lit(1), F.lit(now_millis) - F.col("created_millis"))
+    copied = F.greatest(F.lit(BLOCK_BYTES), F.col("copies_bytes"))
+    return 2 * copied / (F.col("frees_bytes") * age.cast("double"))
+
+
+def _with_windows(made: DataFrame, windows: DataFrame) -> DataFrame:
+    """When each action may run on its node. A node that says nothing allows nothing."""
+    said = windows.select(
+        NODE,
+        F.lower("operation").alias("action"),
+        F.col("may_start").alias("said"),
+        "closes_millis",
+        "opens_millis",
+        F.col("reason").alias("why"),
     )
-    return (
-        costed.withColumn("copied", F.sum("copies_bytes").over(best))
-        .withColumn("place", F.row_number().over(best))
-        .filter((F.col("copied") <= budget.copied_bytes) & (F.col("place") <= budget.resource_claims))
-        .drop("copied")
+    joined = made.join(F.broadcast(said), [NODE, "action"], "left")
+    return joined.select(
+        *made.columns, F.coalesce("said", F.lit(False)).alias("may_start"), "closes_millis", "opens_millis", "why"
     )
 
 
@@ -97,11 +164,12 @@ def total(plan: DataFrame) -> Total:
 
 
 class NodeRun(NamedTuple):
-    """What became of a plan on one node."""
+    """What became of a plan on one node: its run, or why there is none now."""
 
     node: str
     planned: int
-    run: Run
+    run: Run | None
+    refusal: str = ""
 
 
 def carry_out(
@@ -114,39 +182,59 @@ def carry_out(
 ) -> list[NodeRun]:
     """Hand each node its rows as one run of reclamation, under its windows, and follow all to the end.
 
-    Only resource claims come to the driver. `Refused` (window-closed, run-under-way) if a node will not begin; the runs
-    of other nodes go on then.
+    Only resource claims come to the driver. A node that will not begin now, since its windows are closed or another
+    run is under way, has a `refusal`; the others go on.
     """
     settings = Settings.of(as_options(options))
     nodes = {node.name: node for node in discover(settings)}
     pause = retries or Retries()
-    begun = [(name, len(resources), _client(settings, nodes, name), resources) for name, resources in _by_node(plan)]
-    runs = [
-        (name, count, client, client.begin_run(_wish(resources, override=override)))
-        for name, count, client, resources in begun
-    ]
+    handed = [(share, _client(settings, nodes, share.node)) for share in _by_node(plan)]
+    begun = [(client, _begin(client, share, override=override)) for share, client in handed]
     found = []
-    for name, count, client, run in runs:
+    for client, node_run in begun:
         with client:
-            while run.ended_millis is None:
-                on_progress(NodeRun(name, count, run))
-                pause.sleep(0.5)
-                run = pause.run(lambda client=client, run=run: client.run(run.id))  # type: ignore[misc] # noqa: PLW2901
-        found.append(NodeRun(name, count, run))
-        on_progress(found[-1])
+            found.append(_followed(client, node_run, pause, on_progress))
     return found
 
 
-def _wish(resources: list[tuple[int, int]], *, override: bool) -> RunWish:
-    return RunWish(policy="CompactAll", override=override, resources=resources)
+def _followed(client: HttpClient, latest: NodeRun, pause: Retries, on_progress: Callable[[NodeRun], None]) -> NodeRun:
+    """The run when it is over."""
+    run = latest.run
+    while run is not None and run.ended_millis is None:
+        on_progress(latest)
+        pause.sleep(0.5)
+        run = pause.run(lambda id=run.id: client.run(id))  # type: ignore[misc] # noqa: A006
+        latest = latest._replace(run=run)
+    on_progress(latest)
+    return latest
 
 
-def _by_node(plan: DataFrame) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    by_node: dict[str, list[tuple[int, int]]] = {}
-    for row in plan.select(NODE, "resource_claim", "generation").orderBy(NODE, "place").toLocalIterator():
-        by_node.setdefault(row[0], []).append((row[1], row[2]))
-    for name, resources in by_node.items():
-        yield name, resources[:RESOURCES_MAX]
+class _Share(NamedTuple):
+    """One node's part of a plan."""
+
+    node: str
+    policy: str
+    resources: list[tuple[int, int]]
+
+
+def _begin(client: HttpClient, share: _Share, *, override: bool) -> NodeRun:
+    wish = RunWish(policy=share.policy, override=override, resources=share.resources)
+    count = len(share.resources)
+    try:
+        return NodeRun(share.node, count, client.begin_run(wish))
+    except Refused as refusal:
+        if refusal.slug not in NOT_NOW:
+            raise
+        return NodeRun(share.node, count, None, str(refusal))
+
+
+def _by_node(plan: DataFrame) -> Iterator[_Share]:
+    by_node: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    rows = plan.select(NODE, "policy", "resource_claim", "generation").orderBy(NODE, "place")
+    for row in rows.toLocalIterator():
+        by_node.setdefault((row[0], row[1]), []).append((row[2], row[3]))
+    for (name, policy), resources in by_node.items():
+        yield _Share(name, policy, resources[:RESOURCES_MAX])
 
 
 def _client(settings: Settings, nodes: Mapping[str, Node], name: str) -> HttpClient:

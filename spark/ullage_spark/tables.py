@@ -95,6 +95,15 @@ COLUMNS: Final[dict[str, dict[str, DataType]]] = {
         **dict.fromkeys(("began_millis", "ended_millis", "steps_done", "freed_bytes", "copied_bytes"), LONG),
         "problem": TEXT,
     },
+    "windows": {
+        "operation": TEXT,
+        "is_allowed": FLAG,
+        "may_start": FLAG,
+        "closes_millis": LONG,
+        "overrun": TEXT,
+        "opens_millis": LONG,
+        "reason": TEXT,
+    },
     "content": {"uuid": TEXT, "queue": TEXT, "offset": LONG, "content": BinaryType(), "problem": TEXT},
 }
 

@@ -3,22 +3,26 @@
 import json
 import random
 import subprocess
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 from typer.testing import CliRunner
 
 from tests.operator.support import wish
 from tests.spark.fleet import Fleet
 from ullage_agent.cli.app import app
+from ullage_agent.contract import Duration, Emergency, Maintenance, MaintenanceOperation, Window
 from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.runs import unpack_runs
+from ullage_agent.windows import Calendar
 from ullage_operator.planning_jobs import PROGRAM, SPARK_SUBMIT, run_object
-from ullage_spark import snapshot
+from ullage_spark import SparkSourceError, snapshot
 from ullage_spark.archive import RESTORED_FROM, exported, restorable
 from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
@@ -130,16 +134,107 @@ def test_agents_carry_a_plan_out_and_leave_what_has_changed(spark: SparkSession,
         made = reclamation_plan(held.table("resource_claims")).cache()
         stale = made.withColumn("generation", made.generation + 1)
         ignored = carry_out(stale, override=True, **options)
-        assert [run.run.freed_bytes for run in ignored] == [0, 0]
+        assert [run.run and run.run.freed_bytes for run in ignored] == [0, 0]
         runs = carry_out(made, override=True, **options)
         planned = {row.node: row["sum(frees_bytes)"] for row in made.groupBy("node").sum("frees_bytes").collect()}
         made.unpersist()
 
     after = dead_bytes(fleet)
-    assert [(run.node, run.run.problem) for run in runs] == [("a", None), ("b", None)]
+    assert [(run.node, run.run and run.run.problem, run.refusal) for run in runs] == [("a", None, ""), ("b", None, "")]
     for name in fleet.agents:
         assert before[name] - after[name] >= 0.9 * planned[name]
         assert fleet.repository(name).check(deep=True).problems == ()
+
+
+def close_windows(fleet: Fleet, name: str) -> None:
+    """From now on this node reclaims in a window that opens in an hour or two, whatever the disk holds."""
+    agent = fleet.agents[name]
+    host = agent.server.host
+    hour = time.gmtime(host.clock.now_millis() / 1000 + 7_200).tm_hour
+    operations = tuple(MaintenanceOperation)
+    window = Window(name="night", schedule=f"0 {hour} * * *", duration=Duration(1_800_000), operations=operations)
+    maintenance = Maintenance(windows=(window,), emergency=Emergency(min_free_percentage=0))
+    spec = msgspec.structs.replace(host.spec, maintenance=maintenance)
+    agent.document = msgspec.structs.replace(host.document, spec=spec)
+    host.reload(agent.document)
+
+
+def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> None:
+    """As each node's own windows say of each action; a node that may not begin says so, and the other one is done."""
+    scatter(fleet)
+    close_windows(fleet, "b")
+    options = options_of(fleet)
+    with snapshot(spark, holds=False, **options) as held:
+        windows = held.table("windows")
+        verdicts = {(row.node, row.operation.lower()): row for row in windows.collect()}
+        made = reclamation_plan(held.table("resource_claims"), windows=windows).cache()
+        rows = made.collect()
+        runs = {run.node: run for run in carry_out(made, **options)}
+        made.unpersist()
+
+    assert len(verdicts) == 2 * len(MaintenanceOperation)
+    calendar = Calendar(fleet.agents["b"].server.host.spec.maintenance)
+    opens = calendar.verdict(MaintenanceOperation.REWRITE, int(time.time() * 1000)).opens_millis
+    assert verdicts["b", "rewrite"].opens_millis == opens
+    assert {(row.node, row.may_start) for row in rows} == {("a", True), ("b", False)}
+    assert all(row.opens_millis == opens and "window night" in row.why for row in rows if row.node == "b")
+    assert {row.action for row in rows if row.node == "b"} >= {"delete", "rewrite"}
+    assert runs["a"].run is not None
+    assert runs["a"].run.freed_bytes > 0
+    assert runs["b"].run is None
+    assert "window night" in runs["b"].refusal
+
+
+def test_a_plan_goes_by_the_policy_that_was_chosen(spark: SparkSession, fleet: Fleet) -> None:
+    """StatsBased leaves full files alone, takes the old ones first, and so does the run that follows."""
+    base = {"node": "a", "container": "c1", "sealed": True, "intent": None, "archived_millis": 0, "generation": 1}
+    hour = 3_600_000
+    files = [(1, 500_000, 1), (2, 500_000, 90), (3, 950_000, 50), (4, 100_000, 2), (5, 0, 1)]
+    table = spark.createDataFrame(
+        [
+            {**base, "resource_claim": id, "file": id, "live_bytes": live, "live_end": MB, "length": MB}
+            | {"punched_bytes": 0, "created_millis": 100 * hour - age * hour}
+            for id, live, age in files
+        ],
+        "node string, container string, sealed boolean, intent string, archived_millis bigint, generation bigint, "
+        "resource_claim bigint, file bigint, live_bytes bigint, live_end bigint, length bigint, punched_bytes bigint, "
+        "created_millis bigint",
+    )
+
+    def order(policy: str) -> list[int]:
+        made = reclamation_plan(table, policy=policy, now_millis=100 * hour)
+        assert {row.policy for row in made.select("policy").distinct().collect()} == {policy}
+        return [row.resource_claim for row in made.orderBy("place").collect()]
+
+    assert order("CompactAll") == [5, 4, 1, 2, 3]
+    assert order("StatsBased") == [5, 2, 4, 1]
+    with pytest.raises(SparkSourceError, match="no policy 'Mine'"):
+        reclamation_plan(table, policy="Mine")
+
+
+def test_agents_go_by_the_plans_policy_too(spark: SparkSession, fleet: Fleet) -> None:
+    """A file of which nine tenths live is rewritten by CompactAll, and left alone by StatsBased."""
+    fleet.rest()
+    repository = fleet.repository("a")
+    with repository.session() as session:
+        for number in range(20):
+            record = session.write(session.create(), random.Random(number).randbytes(40_000))
+            session.transfer(record, "gone" if number in (4, 9) else "kept")
+        session.commit()
+    repository.queues.drop(repository.queue("gone"))
+    fleet.seal()
+    options = options_of(fleet)
+    with snapshot(spark, holds=False, **options) as held:
+        made = reclamation_plan(held.table("resource_claims")).cache()
+        assert [row.action for row in made.collect()] == ["rewrite"]
+        (by_stats,) = carry_out(made.withColumn("policy", functions.lit("StatsBased")), override=True, **options)
+        (by_all,) = carry_out(made, override=True, **options)
+        made.unpersist()
+
+    assert by_stats.run is not None
+    assert by_stats.run.freed_bytes == 0
+    assert by_all.run is not None
+    assert by_all.run.freed_bytes > 60_000
 
 
 def test_lineage_is_that_of_the_node(spark: SparkSession, fleet: Fleet) -> None:
@@ -220,6 +315,7 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
     shown = run(app, ["spark", "report", "-e", fleet.endpoint], env={"COLUMNS": "200"})
     plan = run(app, ["spark", "plan", "-e", fleet.endpoint, "-o", str(tmp_path / "plan")])
     nothing = run(app, ["spark", "report"], env={"ULLAGE_ENDPOINT": ""})
+    other = run(app, ["spark", "plan", "-e", fleet.endpoint, "--policy", "Mine"])
 
     assert {row["queue"] for row in json.loads(report.stdout)} >= {"kept", NOBODY}
     assert "pinned_bytes" in shown.stdout
@@ -230,7 +326,7 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
         "resource_claim",
         "generation",
     ]
-    assert nothing.exit_code == 2
+    assert (nothing.exit_code, other.exit_code) == (2, 2)
 
 
 def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) -> None:

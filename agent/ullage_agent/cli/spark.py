@@ -70,30 +70,39 @@ def plan(
     token_file: TokenFile = "",
     ca_file: CaFile = "",
     budget: Annotated[str, typer.Option(help="What may be copied on each disk.")] = "10Gi",
+    policy: Annotated[str, typer.Option(help="Which files: CompactAll, or StatsBased.")] = "CompactAll",
     run: Annotated[bool, typer.Option("--run", help="Hand the plan to the agents, and follow it to the end.")] = False,
     override: Override = False,
     summary: Annotated[str, typer.Option(help="Write there, in one line, what the plan comes to.")] = "",
     output: Output = "",
     as_json: Json = False,
 ) -> None:
-    """What to give back on each disk for a budget of copied bytes; with --run, give it back."""
+    """What to give back on each disk for a budget of copied bytes, and when it may be; with --run, give it back."""
     with _asked(endpoint, nodes, token_file, ca_file, holds=False) as asked:
         job = importlib.import_module("ullage_spark.plan")
-        made = job.reclamation_plan(asked.held.table("resource_claims"), job.Budget(_bytes(budget))).cache()
+        if policy not in job.POLICIES:
+            raise typer.BadParameter(f"--policy: one of {', '.join(job.POLICIES)}")
+        made = job.reclamation_plan(
+            asked.held.table("resource_claims"),
+            job.Budget(_bytes(budget)),
+            windows=asked.held.table("windows"),
+            policy=policy,
+        ).cache()
         if summary:
             Path(summary).write_text(_in_a_line(job.total(made)), encoding="utf-8")
         if not run:
             _answer(made, output, as_json=as_json)
             return
         runs = job.carry_out(made, override=override, **asked.options)
-    failed = [each for each in runs if each.run.problem]
     if as_json:
-        print_json([{"node": each.node, "planned": each.planned, "run": each.run} for each in runs])
+        names = ("node", "planned", "run", "refusal")
+        print_json([{name: getattr(each, name) for name in names} for each in runs])
     for each in () if as_json else runs:
-        say(f"{each.node}: {each.run.problem}") if each.run.problem else tell(
+        problem = each.refusal or each.run.problem
+        say(f"{each.node}: {problem}") if problem else tell(
             f"{each.node}: {each.planned} resource claims planned, {size(each.run.freed_bytes)} given back"
         )
-    if failed:
+    if any(each.refusal or each.run.problem for each in runs):
         raise typer.Exit(ExitCode.PROBLEMS)
 
 

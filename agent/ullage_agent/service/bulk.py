@@ -13,6 +13,7 @@ from ullage_agent.service.listening import Listening
 from ullage_agent.service.log import logger
 from ullage_agent.service.runs import Run
 from ullage_agent.service.socket.server import SocketServer
+from ullage_agent.windows import Verdict
 
 
 class Bulk:
@@ -26,6 +27,7 @@ class Bulk:
         listening: Listening,
         node: str,
         runs: Callable[[], list[Run]],
+        verdicts: Callable[[], list[Verdict]],
     ) -> None:
         self.flight: FlightListener | None = None
         self.socket: SocketServer | None = None
@@ -43,7 +45,8 @@ class Bulk:
                         node=node,
                         socket_path=listening.socket_path or "",
                         tls=listening.tls,
-                        runs=lambda: [_row(run) for run in runs()],
+                        runs=lambda: [_run_row(run) for run in runs()],
+                        windows=lambda: [_verdict_row(verdict) for verdict in verdicts()],
                         on_failure=self._failed,
                         shared=shared,
                     ),
@@ -81,7 +84,15 @@ class Bulk:
             self._log.error(what, exc_info=error)
 
 
-def _row(run: Run) -> tuple[object, ...]:
+def _verdict_row(verdict: Verdict) -> tuple[object, ...]:
+    """What the windows say of an operation in the columns of the table `windows`."""
+    return (
+        *(str(verdict.operation), verdict.is_allowed, verdict.may_start, verdict.closes_millis, str(verdict.overrun)),
+        *(verdict.opens_millis, verdict.reason),
+    )
+
+
+def _run_row(run: Run) -> tuple[object, ...]:
     """A run in the columns of the table `runs`."""
     return (
         *(run.id, run.owner, run.reason, run.began_millis, run.ended_millis, run.steps_done, run.freed_bytes),

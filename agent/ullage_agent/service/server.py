@@ -113,7 +113,14 @@ class Server:
     ) -> None:
         served = Served(self.host, authenticator, self.limits, self.node, self.metrics)
         self.bulk = await asyncio.to_thread(
-            Bulk, self.host.repository, authenticator, self.limits, listening, self.node, served.runs.all
+            Bulk,
+            self.host.repository,
+            authenticator,
+            self.limits,
+            listening,
+            self.node,
+            served.runs.all,
+            served.runs.verdicts,
         )
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)

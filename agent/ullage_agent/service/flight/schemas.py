@@ -116,6 +116,15 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
         copied_bytes=pa.int64(),
         problem=pa.string(),
     ),
+    "windows": _schema(
+        operation=pa.string(),
+        is_allowed=pa.bool_(),
+        may_start=pa.bool_(),
+        closes_millis=MILLIS,
+        overrun=pa.string(),
+        opens_millis=MILLIS,
+        reason=pa.string(),
+    ),
     "content": _schema(
         uuid=pa.string(),
         queue=pa.string(),
@@ -133,5 +142,6 @@ DESCRIPTIONS: Final = {
     "provenance": "events up to the snapshot, as far as retention goes back",
     "leases": "what readers hold",
     "runs": "runs of reclamation that this process remembers",
+    "windows": "what the windows allow now, and when they open and close",
     "content": "content of FlowFiles and handles, a row for each piece of up to a MiB",
 }

@@ -42,7 +42,7 @@ from ullage_agent.service.flight.refusals import refusal_of, telling, told
 from ullage_agent.service.flight.schemas import DESCRIPTIONS, SCHEMAS
 from ullage_agent.service.flight.snapshots import Snapshots, counted
 from ullage_agent.service.flight.stores import ACTIONS, act_on_write
-from ullage_agent.service.flight.tables import RunRows, Tables, columns_of, feed_batches, schema_of
+from ullage_agent.service.flight.tables import RowsNow, Tables, columns_of, feed_batches, schema_of
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import TlsFiles
 
@@ -107,7 +107,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         node: str = "",
         tls: TlsFiles | None = None,
         socket_path: str = "",
-        runs: RunRows = lambda: (),
+        runs: RowsNow = lambda: (),
+        windows: RowsNow = lambda: (),
         on_failure: Notice = lambda _what, _error: None,
         shared: Shared | None = None,
     ) -> None:
@@ -118,6 +119,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._node = node
         self._socket_path = socket_path
         self._runs = runs
+        self._windows = windows
         self._on_failure = on_failure
         shared = shared or Shared(repository, limits)
         self._snapshots = shared.snapshots
@@ -224,7 +226,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             require_feed(wanted)
             return self._streamed(schema_of(wanted.name, columns), feed_batches(self._repository, wanted, columns))
         moment = self._snapshots.find(principal, wanted.snapshot)
-        tables = Tables(self._repository, moment, self._runs, wanted)
+        tables = Tables(self._repository, moment, wanted, self._runs, self._windows)
         return self._streamed(schema_of(wanted.name, columns), tables.batches(wanted.name, columns))
 
     def _streamed(self, schema: Any, batches: Iterator[Any]) -> Any:

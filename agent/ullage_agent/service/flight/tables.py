@@ -35,17 +35,16 @@ CONTENT_BYTES: Final = 4 << 20
 """Content of a batch."""
 
 Row = tuple[Any, ...]
-RunRows = Callable[[], Sequence[Row]]
-"""The runs of reclamation, in the columns of their table."""
+RowsNow = Callable[[], Sequence[Row]]
+"""What the service knows and the repository does not, in the columns of its table."""
 
 
 class Tables:
     """All tables as of one moment."""
 
-    def __init__(self, repository: Repository, moment: Moment, runs: RunRows, wanted: Table) -> None:
+    def __init__(self, repository: Repository, moment: Moment, wanted: Table, runs: RowsNow, windows: RowsNow) -> None:
         self._repository = repository
         self._moment = moment
-        self._runs = runs
         self._part = wanted.part
         self._after, self._through = wanted.after, wanted.through
         self._rows: dict[str, Callable[[], Iterator[Row]]] = {
@@ -55,7 +54,8 @@ class Tables:
             "queues": self._queues,
             "provenance": self._provenance,
             "leases": self._leases,
-            "runs": lambda: iter(self._runs()),
+            "runs": lambda: iter(runs()),
+            "windows": lambda: iter(windows()),
             "content": self._content,
         }
 
