@@ -24,12 +24,13 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
 sums = spark.sparkContext.parallelize(range(10_000), 8).map(lambda n: n * n)
 executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
-print(f"sum {sums.sum()} executors {executors}")
+rows = spark.read.format("ullage").option("nodes", "[]").load().count()
+print(f"sum {sums.sum()} executors {executors} FlowFiles {rows}")
 spark.stop()
 """
-"""Sums the squares below 10,000 on whoever has come."""
+"""Sums the squares below 10,000 on whoever has come, and reads of no node: the source has to be there for that."""
 
-ANSWER = f"sum {sum(n * n for n in range(10_000))} executors 2"
+ANSWER = f"sum {sum(n * n for n in range(10_000))} executors 2 FlowFiles 0"
 
 
 def spark_account(namespace: str) -> list[dict[str, Any]]:

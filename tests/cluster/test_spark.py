@@ -20,7 +20,7 @@ def spark_namespace(cluster: Cluster) -> Iterator[str]:
 
 
 def test_a_job_runs_in_cluster_mode(cluster: Cluster, spark_namespace: str) -> None:
-    """spark-submit makes a driver, the driver two executors, and they agree on a sum."""
+    """spark-submit makes a driver, the driver two executors; they agree on a sum, and find the source in the image."""
     printed = submit(cluster, spark_namespace)
 
     assert ANSWER in printed, printed[-8000:]

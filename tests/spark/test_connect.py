@@ -1,14 +1,25 @@
-"""Spark Connect and executors of their own: each in a process, since a session of another kind cannot stand beside."""
+"""Spark Connect, and executors that get their packages with --archives: each in a process, since a session of another
+kind cannot stand beside.
+"""
 
 import hashlib
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
+from pathlib import Path
 
 import pytest
 
 from tests.spark.fleet import Fleet
 from tests.support import drain
+
+ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import hashlib, json, sys
@@ -22,6 +33,7 @@ if kind == "connect":
     spark = builder.remote("local[2]").getOrCreate()
 else:
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.executor.memory", "512m")
+    builder = builder.config("spark.archives", "job.tar.gz#job").config("spark.pyspark.python", "./job/bin/python")
     spark = builder.master("local-cluster[2,1,512]").getOrCreate()
 
 
@@ -34,19 +46,56 @@ with snapshot(spark, endpoint=endpoint) as held:
     df = with_content(held.table("flowfiles", where="queue IS NOT NULL"), digests, "uuid string, digest string",
                       endpoint=endpoint)
     found = {row.uuid: row.digest for row in df.collect()}
+
+
+def packages(batches):
+    import ullage_agent, ullage_spark
+
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.array([ullage_spark.__file__, ullage_agent.__file__])], names=["path"])
+
+
+places = spark.range(1).mapInArrow(packages, "path string").collect()
 written = spark.createDataFrame([(bytearray([n]) * n,) for n in range(50)], "content binary").repartition(4)
 written.write.format("ullage").mode("append").options(endpoint=endpoint, queue="written").save()
-print(json.dumps({"found": found, "kind": type(spark).__module__}))
+print(json.dumps({"found": found, "kind": type(spark).__module__, "places": [place.path for place in places]}))
 spark.stop()
 """
 
 
-@pytest.mark.parametrize("kind", ["connect", "cluster"])
-def test_another_kind_of_session_reads_and_writes_the_same(fleet: Fleet, kind: str) -> None:
-    """Through a Connect server, and with executors that are processes of their own."""
+def packed_environment(path: Path) -> Path:
+    """What `venv` and `venv-pack` make, `job` and `job.tar.gz`, but that what is not ours is found where it is; its
+    Python.
+    """
+    job = path / "job"
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(job)
+    (packages,) = job.glob("lib/python3*/site-packages")
+    for name in ("agent/ullage_agent", "spark/ullage_spark", "spark/pyspark_ullage"):
+        shutil.copytree(ROOT / name, packages / Path(name).name, ignore=shutil.ignore_patterns("__pycache__"))
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    with tarfile.open(path / "job.tar.gz", "w:gz") as archive:
+        archive.add(job, arcname=".")
+    return job / "bin" / "python"
+
+
+@pytest.mark.parametrize("kind", ["connect", "archives"])
+def test_another_kind_of_session_reads_and_writes_the_same(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+    """Through a Connect server; and with executors that have nothing but an environment sent along, as docs/spark.md
+    makes it.
+    """
     contents = fleet.fill(9, 5)
+    command, environment = [sys.executable], dict(os.environ)
+    if kind == "archives":
+        command = [str(packed_environment(tmp_path))]
+        environment = {name: value for name, value in environment.items() if not name.startswith(("PYTHON", "PYSPARK"))}
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, kind, fleet.endpoint], capture_output=True, check=False, text=True, timeout=240
+        [*command, "-c", PROGRAM, kind, fleet.endpoint],
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        timeout=240,
     )
 
     assert ran.returncode == 0, ran.stderr[-4000:]
@@ -54,6 +103,8 @@ def test_another_kind_of_session_reads_and_writes_the_same(fleet: Fleet, kind: s
     assert ("connect" in told["kind"]) == (kind == "connect")
     records = fleet.records()
     queued = {key: content for key, content in contents.items() if records[key].queue}
+    if kind == "archives":  # each executor has unpacked its own
+        assert all(re.search(r"/app-[^/]+/\d+/job/", place) for place in told["places"]), told["places"]
     wanted = {uuid: hashlib.sha256(content).hexdigest() for (_, uuid), content in queued.items()}
     assert told["found"] == wanted
     written = [content for name in fleet.agents for content in drain(fleet.repository(name), "written")]
