@@ -1,10 +1,12 @@
 """`python -m bench.spark`: contents and tables through Spark, beside Spark's own readers of the same bytes.
 
 Everything in one run on one machine, so that the ratios mean something: contents in a task beside a plain loop of pread
-and checksum, the sink beside a Parquet write, tables beside a Parquet scan, a plan at several sizes. --quick: small.
+and checksum, beside Parquet and binaryFile, the sink beside a Parquet write; tables, plans and lineage by their size.
+Each line says what is wanted. --quick: small, so that the start of a job counts for more than it should.
 """
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -21,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.fleet import Fleet, fleet_at
 from ullage_spark import snapshot, with_content
 from ullage_spark.content import ADDRESS
+from ullage_spark.lineage import lineage
 from ullage_spark.plan import reclamation_plan
 
 MB = 1 << 20
@@ -32,10 +35,15 @@ def measured(work: Callable[[], Any]) -> float:
     """Seconds of the best of a few runs: the others met somebody else's work."""
     best = float("inf")
     for _ in range(REPEATS):
-        began = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - began)
+        best = min(best, seconds_of(work))
     return best
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Seconds of one run, of what cannot be done twice."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def count_bytes(_rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatch:
@@ -69,33 +77,43 @@ def plain_loop(fleet: Fleet) -> None:
             os.close(descriptor)
 
 
-def contents(spark: SparkSession, directory: Path, size: int, total: int) -> Iterator[str]:
-    """One size of content: read in tasks and written, beside Parquet, binaryFile and the loop."""
-    count = total // size
+class Sized:
+    """What one size of content showed: seconds of each, for so many of them."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size, self.count = size, count
+        self.write = self.parquet_write = self.loop = self.task = self.parquet_read = 0.0
+
+    def row(self) -> str:
+        """In Markdown."""
+        mb = self.count * self.size / MB
+        return (
+            f"| {self.size:,} B | {mb / self.task:,.0f} MB/s | {self.parquet_read / self.task:.2f} | "
+            f"{self.loop / self.task:.2f} | {mb / self.write:,.0f} MB/s | {self.parquet_write / self.write:.2f} |"
+        )
+
+
+def contents(spark: SparkSession, directory: Path, size: int, total: int) -> Sized:
+    """One size of content: read in tasks and written, beside Parquet and the loop."""
+    found = Sized(size, total // size)
     with fleet_at(directory / f"fleet-{size}", "a") as fleet:
         made = (
-            spark.range(count)
+            spark.range(found.count)
             .repartition(2)
             .selectExpr(f"cast(rpad(cast(id as string), {size}, 'x') as binary) as content")
         )
         parquet = str(directory / f"{size}.parquet")
         options = {"endpoint": fleet.endpoint, "queue": "in"}
-        began = time.perf_counter()
-        made.write.format("ullage").mode("append").options(**options).save()
-        write = time.perf_counter() - began
-        began = time.perf_counter()
-        made.write.option("compression", "none").parquet(parquet)
-        parquet_write = time.perf_counter() - began
-        loop = measured(lambda: plain_loop(fleet))
+        noop(made)
+        found.write = seconds_of(lambda: made.write.format("ullage").mode("append").options(**options).save())
+        found.parquet_write = seconds_of(lambda: made.write.option("compression", "none").parquet(parquet))
+        found.loop = measured(lambda: plain_loop(fleet))
         with snapshot(spark, endpoint=fleet.endpoint) as held:
             rows = held.table("flowfiles", columns=",".join(("node", *ADDRESS)))
-            task = measured(lambda: noop(with_content(rows, count_bytes, "bytes bigint", endpoint=fleet.endpoint)))
-        read = measured(lambda: noop(spark.read.parquet(parquet)))
-        mb = count * size / MB
-        yield (
-            f"| {size:,} B | {mb / task:,.0f} MB/s | {read / task:.2f} | {loop / task:.2f} | {mb / write:,.0f} MB/s | "
-            f"{parquet_write / write:.2f} |"
-        )
+            read = with_content(rows, count_bytes, "bytes bigint", endpoint=fleet.endpoint)
+            found.task = measured(lambda: noop(read))
+        found.parquet_read = measured(lambda: noop(spark.read.parquet(parquet)))
+    return found
 
 
 def files(spark: SparkSession, directory: Path, count: int) -> float:
@@ -103,11 +121,11 @@ def files(spark: SparkSession, directory: Path, count: int) -> float:
     folder = directory / "files"
     folder.mkdir()
     for number in range(count):
-        (folder / str(number)).write_bytes(b"x" * 1024)
+        (folder / str(number)).write_bytes(b"x" * 1_000)
     return count / measured(lambda: noop(spark.read.format("binaryFile").load(str(folder))))
 
 
-def tables(spark: SparkSession, directory: Path, count: int) -> Iterator[str]:
+def tables(spark: SparkSession, directory: Path, count: int) -> str:
     """Rows of metadata, at a snapshot."""
     with fleet_at(directory / "tables", "a") as fleet:
         repository = fleet.repository("a")
@@ -118,7 +136,27 @@ def tables(spark: SparkSession, directory: Path, count: int) -> Iterator[str]:
         columns = "node,uuid,queue,size,resource_claim,claim_offset,entry_millis,swapped"
         with snapshot(spark, endpoint=fleet.endpoint, holds=False) as held:
             took = measured(lambda: noop(held.table("flowfiles", columns=columns, parts=2)))
-    yield f"{count:,} FlowFiles, 8 columns: {count / took:,.0f} rows/s"
+    return f"{count:,} FlowFiles, 8 columns: {count / took:,.0f} rows/s (wanted: 2,000,000)"
+
+
+def lineages(spark: SparkSession, count: int) -> str:
+    """The lineage of one FlowFile among so many events, each of which has made one of another."""
+    family = "100 * floor(id / 100)"
+    events = spark.range(count).selectExpr(
+        "'a' as node",
+        "id as sequence",
+        "id as millis",
+        "concat('u', id) as uuid",
+        f"if(id % 100 = 0, array(), array(concat('u', {family} + floor(id % 100 / 3)))) as parents",
+        "cast(array() as array<string>) as children",
+    )
+    found = 0
+
+    def trace() -> None:
+        nonlocal found
+        found = len(lineage(events, f"u{count // 200 * 100 + 19}").flow_files)
+
+    return f"lineage of a FlowFile among {count:,} events: {seconds_of(trace):.1f} s, {found} FlowFiles"
 
 
 def plans(spark: SparkSession, sizes: list[int]) -> Iterator[str]:
@@ -141,9 +179,10 @@ def plans(spark: SparkSession, sizes: list[int]) -> Iterator[str]:
             "1048576L as live_end",
         )
         took = measured(lambda resources=resources: noop(reclamation_plan(resources)))  # type: ignore[misc]
-        growth = (
-            "" if before is None else f", {took / before[1]:.1f} times as long for {count // before[0]} times as many"
-        )
+        growth = ""
+        if before is not None:
+            exponent = math.log(took / before[1]) / math.log(count / before[0])
+            growth = f", exponent {exponent:.2f} (wanted: at most 1.1)"
         before = (count, took)
         yield f"plan over {count:,} resource claims: {took:.1f} s{growth}"
 
@@ -174,20 +213,32 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--dir", help="where to work: on the disk that is to be measured")
     options = parser.parse_args()
-    total = (32 if options.quick else 256) * MB
     with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place:
         directory = Path(place)
         with session(directory) as spark:
-            print("| content | read in tasks | to Parquet's read | to a pread loop | written | to Parquet's write |")
-            print("|---|---|---|---|---|---|")
-            for size in (1_000, 100_000, 10_000_000):
-                for line in contents(spark, directory, size, total):
-                    print(line, flush=True)
-            print(f"\nbinaryFile, 1 KB: {files(spark, directory, 2_000 if options.quick else 20_000):,.0f} rows/s")
-            for line in tables(spark, directory, 50_000 if options.quick else 500_000):
-                print(line, flush=True)
-            for line in plans(spark, [10_000, 100_000] if options.quick else [100_000, 1_000_000, 10_000_000]):
-                print(line, flush=True)
+            report(spark, directory, is_quick=options.quick)
+
+
+def report(spark: SparkSession, directory: Path, *, is_quick: bool) -> None:
+    """All of it, line by line."""
+    total = (32 if is_quick else 256) * MB
+    print("| content | read in tasks | to Parquet's read (1) | to a pread loop (0.8) | written | to Parquet's write |")
+    print("|---|---|---|---|---|---|")
+    small = None
+    for size in (1_000, 100_000, 10_000_000):
+        found = contents(spark, directory, size, total)
+        small = small or found
+        print(found.row(), flush=True)
+    assert small is not None
+    rate = files(spark, directory, 2_000 if is_quick else 20_000)
+    ratio = small.count / small.task / rate
+    print(
+        f"\nbinaryFile, 1 KB: {rate:,.0f} rows/s; contents in tasks {ratio:,.0f} times that (wanted: 100)", flush=True
+    )
+    print(tables(spark, directory, 50_000 if is_quick else 500_000), flush=True)
+    for line in plans(spark, [10_000, 100_000] if is_quick else [100_000, 1_000_000, 10_000_000]):
+        print(line, flush=True)
+    print(lineages(spark, 100_000 if is_quick else 10_000_000), flush=True)
 
 
 if __name__ == "__main__":
