@@ -238,6 +238,11 @@ def clean(repository: Repository, clock: ManualClock) -> None:
     repository.reclamation.clean()
 
 
+def backup(repository: Repository, clock: ManualClock) -> None:
+    """Begin the backup, or bring it up to date."""
+    repository.backup("/b")
+
+
 def wait(seconds: float) -> Step:
     """Time passes."""
 

@@ -12,6 +12,7 @@ from tests.crash.steps import (
     Step,
     adopt,
     answered,
+    backup,
     brief,
     broken,
     change,
@@ -97,11 +98,6 @@ SPEC = ContentRepositorySpec(
 
 def _with(**sections: object) -> ContentRepositorySpec:
     return msgspec.structs.replace(SPEC, **sections)
-
-
-def backup(repository: Repository, clock: ManualClock) -> None:
-    """Begin the backup, or bring it up to date."""
-    repository.backup("/b")
 
 
 def restore(repository: Repository, clock: ManualClock) -> None:
@@ -282,18 +278,11 @@ STAGES: list[Step | Restart] = [
 ]
 """Two attempts of which one counts, handles, a write that is aborted and begun anew, one whose driver died."""
 
-FEEDS: list[Step | Restart] = [
-    put("q", 100, 200, LARGE, 300),
-    feed("q", 3),
-    checkpoint,
-    put("q", 400, LARGE),
-    feed("q", 2),
-    Restart(is_kill=True),
-    *[feed("q", 2), refuse("q"), feed("q", 1)],
-    Restart(),
+FEEDS: list[Step | Restart] = [  # a stream takes, reads and gives back; the last that it took goes back by itself
+    *[put("q", 100, 200, LARGE, 300), feed("q", 3), checkpoint, put("q", 400, LARGE), feed("q", 2)],
+    *[Restart(is_kill=True), feed("q", 2), refuse("q"), feed("q", 1), Restart()],
     *[maintain(60), wait(24 * 3_600), maintain(60), drop("q"), clean],
 ]
-"""A stream takes, reads and gives back; the last that it took goes back by itself."""
 
 REPLAYS: list[Step | Restart] = [
     put("mixed", 300, LARGE),

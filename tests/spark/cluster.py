@@ -73,7 +73,7 @@ def program(text: str, *arguments: str, python: Path | None = None, cwd: Path) -
     try:
         yield started
     finally:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it ended by itself, with all that it had started
             os.killpg(started.pid, signal.SIGKILL)
         started.communicate()
 
