@@ -24,6 +24,7 @@ from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.runs import find_move, unpack_runs
 from ullage_agent.service.errors import BadRequest, NotFound
+from ullage_agent.service.flight.flowfiles import batch_of, seen, share_of
 from ullage_agent.service.flight.forms import Table
 from ullage_agent.service.flight.schemas import SCHEMAS
 from ullage_agent.service.problems import problem_of
@@ -50,7 +51,6 @@ class Tables:
         self._rows: dict[str, Callable[[], Iterator[Row]]] = {
             "claims": self._claims,
             "resource_claims": self._resource_claims,
-            "flowfiles": self._flow_files,
             "queues": self._queues,
             "provenance": self._provenance,
             "leases": self._leases,
@@ -61,19 +61,16 @@ class Tables:
 
     def batches(self, name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The table in record batches."""
-        return _batches(self._rows[name](), name, columns)
+        return self._flow_files(columns) if name == "flowfiles" else _batches(self._rows[name](), name, columns)
 
     def _records(self) -> Iterator[tuple[FlowFile, bool]]:
         """FlowFiles of this part, and whether they were swapped."""
-        part, parts = self._part
         self._moment.require_swaps()
-        for record in self._moment.flow_files:
-            if _share(record, parts) == part:
-                yield record, False
+        for record in share_of(self._moment.flow_files, *self._part):
+            yield record, False
         for records in self._moment.swapped():
-            for record in records:
-                if _share(record, parts) == part:
-                    yield record, True
+            for record in share_of(records, *self._part):
+                yield record, True
 
     def _counted(self) -> dict[ContentClaim, int]:
         return Counter(record.claim for record, _ in self._records() if record.claim is not None)
@@ -115,10 +112,16 @@ class Tables:
                 file.last_death_millis,
             )
 
-    def _flow_files(self) -> Iterator[Row]:
-        for record, swapped in self._records():
-            if record.queue != STAGED_QUEUE:
-                yield _flow_file_row(record, self._queue_name(record), swapped=swapped)
+    def _flow_files(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        self._moment.require_swaps()
+        queues = {number: queue.name for number, queue in self._moment.queues.items()}
+        resident = self._moment.flow_files
+        for at in range(0, len(resident), ROWS):
+            if records := seen(share_of(resident[at : at + ROWS], *self._part)):
+                yield batch_of(records, columns, queues, swapped=False)
+        for swapped in self._moment.swapped():
+            if records := share_of(swapped, *self._part):
+                yield batch_of(records, columns, queues, swapped=True)
 
     def _queues(self) -> Iterator[Row]:
         counts: Counter[int] = Counter()
@@ -192,7 +195,9 @@ def feed_batches(repository: Repository, wanted: Table, columns: Sequence[str]) 
     stream, queue = wanted.stream or "", wanted.queue or ""
     through = (1 << 63) - 1 if wanted.through is None else wanted.through
     records = repository.feeds.records(stream, queue, wanted.after, through)
-    return _batches((_flow_file_row(record, queue, swapped=False) for record in records), wanted.name, columns)
+    for at in range(0, len(records), ROWS):
+        chunk = records[at : at + ROWS]
+        yield batch_of(chunk, columns, dict.fromkeys((record.queue for record in chunk), queue), swapped=False)
 
 
 def _batches(rows: Iterator[Row], name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -202,17 +207,6 @@ def _batches(rows: Iterator[Row], name: str, columns: Sequence[str]) -> Iterator
         values = [[row[at] for row in chunk] for at in wanted]
         arrays = [pa.array(column, field.type) for column, field in zip(values, chosen, strict=True)]
         yield pa.record_batch(arrays, schema=chosen)
-
-
-def _flow_file_row(record: FlowFile, queue: str | None, *, swapped: bool) -> Row:
-    claim = record.claim
-    return (
-        *(record.id, queue, record.size),
-        *((None,) * 4 if claim is None else (claim.resource, claim.offset, claim.length, claim.crc)),
-        *(record.start, record.entry_millis, record.lineage_millis),
-        *(record.expires_millis, record.deleted_millis, swapped, record.parent_ids),
-        list(unpack_attributes(record.attributes).items()),
-    )
 
 
 def columns_of(table: Table) -> list[str]:
@@ -243,12 +237,6 @@ def _content_chunk(rows: Iterator[Row]) -> list[Row]:
         if size >= CONTENT_BYTES or len(chunk) >= ROWS:
             break
     return chunk
-
-
-def _share(record: FlowFile, parts: int) -> int:
-    if parts == 1:
-        return 0
-    return (int.from_bytes(record.uuid[:8], "big") if record.claim is None else record.claim.resource) % parts
 
 
 def _add(total: list[int], claims: int, claimants: int, live_bytes: int, end: int) -> None:
