@@ -10,7 +10,7 @@ whether all of them are there still: those of a stream that was away for too lon
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,6 +28,10 @@ from ullage_spark.predicates import Where
 from ullage_spark.reader import bounded, shaped
 from ullage_spark.settings import Settings
 from ullage_spark.tables import NODE, columns_of
+
+
+HOLD_MILLIS_MIN: Final = 10 * 60_000
+"""Some signs of life may get lost before nodes give up a stream that is there."""
 
 
 class FeedPart(Carried, InputPartition):
@@ -167,7 +171,7 @@ class QueueReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _take(self, name: str, after: int, count: int) -> Taken:
         settings = self._settings
         client = flight_of(settings, self._nodes[name])
-        lasts_millis = max(1_000, settings.hold_millis)
+        lasts_millis = max(HOLD_MILLIS_MIN, settings.hold_millis)
         return RETRIES.run(lambda: client.take(settings.application, settings.queue, after, count, lasts_millis))
 
     def _live(self, offset: Mapping[str, Place]) -> None:
