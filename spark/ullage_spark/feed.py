@@ -29,7 +29,6 @@ from ullage_spark.reader import bounded, shaped
 from ullage_spark.settings import Settings
 from ullage_spark.tables import NODE, columns_of
 
-
 HOLD_MILLIS_MIN: Final = 10 * 60_000
 """Some signs of life may get lost before nodes give up a stream that is there."""
 

@@ -14,12 +14,18 @@ import tarfile
 import venv
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from tests.spark.fleet import Fleet
 from tests.support import drain
 
 ROOT = Path(__file__).parents[2]
+SUBMIT = [
+    str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+    "--master=local-cluster[2,1,512]",
+    *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"),
+]
 
 PROGRAM = """
 import hashlib, json, sys
@@ -32,9 +38,7 @@ builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark
 if kind == "connect":
     spark = builder.remote("local[2]").getOrCreate()
 else:
-    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.executor.memory", "512m")
-    builder = builder.config("spark.archives", "job.tar.gz#job").config("spark.pyspark.python", "./job/bin/python")
-    spark = builder.master("local-cluster[2,1,512]").getOrCreate()
+    spark = builder.getOrCreate()
 
 
 def digests(rows, contents):
@@ -63,10 +67,8 @@ spark.stop()
 """
 
 
-def packed_environment(path: Path) -> Path:
-    """What `venv` and `venv-pack` make, `job` and `job.tar.gz`, but that what is not ours is found where it is; its
-    Python.
-    """
+def pack_environment(path: Path) -> None:
+    """What `venv` and `venv-pack` make, `job` and `job.tar.gz`, but that what is not ours is found where it is."""
     job = path / "job"
     venv.EnvBuilder(symlinks=True, with_pip=False).create(job)
     (packages,) = job.glob("lib/python3*/site-packages")
@@ -75,7 +77,6 @@ def packed_environment(path: Path) -> Path:
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     with tarfile.open(path / "job.tar.gz", "w:gz") as archive:
         archive.add(job, arcname=".")
-    return job / "bin" / "python"
 
 
 @pytest.mark.parametrize("kind", ["connect", "archives"])
@@ -84,12 +85,15 @@ def test_another_kind_of_session_reads_and_writes_the_same(fleet: Fleet, tmp_pat
     makes it.
     """
     contents = fleet.fill(9, 5)
+    (tmp_path / "job.py").write_text(PROGRAM, encoding="utf-8")
     command, environment = [sys.executable], dict(os.environ)
     if kind == "archives":
-        command = [str(packed_environment(tmp_path))]
+        pack_environment(tmp_path)
+        command = [*SUBMIT, "--archives", "job.tar.gz#job", "--conf", "spark.pyspark.python=./job/bin/python"]
         environment = {name: value for name, value in environment.items() if not name.startswith(("PYTHON", "PYSPARK"))}
+        environment["PYSPARK_DRIVER_PYTHON"] = "job/bin/python"
     ran = subprocess.run(
-        [*command, "-c", PROGRAM, kind, fleet.endpoint],
+        [*command, "job.py", kind, fleet.endpoint],
         capture_output=True,
         check=False,
         cwd=tmp_path,
