@@ -54,7 +54,7 @@ class QueueReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._nodes: dict[str, Node] = {}
         self._read: dict[str, int] = {}
         self._heart: Heart | None = None
-        if not self._settings.queue or not self._settings.application:
+        if self._settings.table != "flowfiles" or not self._settings.queue or not self._settings.application:
             raise SparkSourceError(
                 "a stream of FlowFiles is of a queue, and has a name: options queue and application; one of events: "
                 "table=provenance"

@@ -214,7 +214,7 @@ def test_a_checkpoint_of_something_else_is_not_taken_for_this(
     assert rows_between(reader(fleet, failOnDataLoss="false"), start, end) == []  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("options", [{"queue": ""}, {"application": ""}, {"snapshot": "{}"}])
+@pytest.mark.parametrize("options", [{"queue": ""}, {"application": ""}, {"snapshot": "{}"}, {"table": "claims"}])
 def test_what_cannot_be_consumed_says_why(fleet: Fleet, options: dict[str, str]) -> None:
     """Before the query starts."""
     with pytest.raises(Exception, match=r"options queue and application|leave out option snapshot"):
