@@ -56,11 +56,8 @@ def python_at(path: Path, fleet: Fleet) -> Path:
 @contextmanager
 def program(text: str, *arguments: str, python: Path | None = None, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """A driver in a process of its own, with all that it starts in its process group, which ends with the block."""
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": str(python or sys.executable),
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
+    # Not PYSPARK_DRIVER_PYTHON: executors too would read data sources with it.
+    environment = {**os.environ, "PYSPARK_PYTHON": str(python or sys.executable)}
     started = subprocess.Popen(
         [sys.executable, "-c", SESSION + text, *arguments],
         stdout=subprocess.PIPE,
