@@ -36,11 +36,11 @@ def test_what_is_taken_is_read_in_order_and_removed_once_it_is_done(workshop: Wo
     feeds = repository.feeds
 
     first = feeds.take("orders", "in", 0, 4)
-    assert (first.count, first.waiting) == (4, 2)
+    assert (first.taken, first.waiting) == (4, 2)
     assert contents(repository, 0, first.through) == [b"\0", b"\1", b"\2", b"\3"]
     put_all(repository, "in", [b"new"])
     second = feeds.take("orders", "in", first.through, 10)
-    assert (second.count, second.waiting) == (3, 0)
+    assert (second.taken, second.waiting) == (3, 0)
     assert contents(repository, first.through, second.through) == [b"\4", b"\5", b"new"]
 
     assert feeds.done("orders", "in", first.through) == 4
@@ -61,9 +61,9 @@ def test_taking_again_takes_the_same(workshop: Workshop) -> None:
         assert repository.feeds.take("orders", "in", 0, 4) == taken
         assert contents(repository, 0, taken.through) == [b"\0", b"\1", b"\2", b"\3"]
     fewer = repository.feeds.take("orders", "in", 0, 2)
-    assert (fewer.count, fewer.waiting) == (2, 4)
+    assert (fewer.taken, fewer.waiting) == (2, 4)
     more = repository.feeds.take("orders", "in", 0, 5)
-    assert (more.count, more.waiting) == (5, 1)
+    assert (more.taken, more.waiting) == (5, 1)
     assert repository.feeds.take("orders", "in", 0, 0) == Taken(0, 0, 6)
 
 
@@ -133,14 +133,14 @@ def test_no_more_is_taken_than_a_queue_keeps_in_memory(workshop: Workshop) -> No
     repository = workshop.make(flow_file={"swap_threshold": 10, "swap_batch": 5})
     put_all(repository, "in", [bytes([number]) for number in range(30)])
     first = repository.feeds.take("orders", "in", 0, 100)
-    assert (first.count, first.waiting) == (10, 20)
-    assert repository.feeds.take("orders", "in", first.through, 100).count == 0
+    assert (first.taken, first.waiting) == (10, 20)
+    assert repository.feeds.take("orders", "in", first.through, 100).taken == 0
 
     repository = workshop.reopen(flow_file={"swap_threshold": 4, "swap_batch": 2})
     repository.queues.swap_out_all()
     assert contents(repository, 0, first.through) == [bytes([number]) for number in range(10)]
     assert repository.feeds.done("orders", "in", first.through) == 10
-    assert repository.feeds.take("orders", "in", first.through, 100).count == 4
+    assert repository.feeds.take("orders", "in", first.through, 100).taken == 4
 
 
 @pytest.mark.parametrize(("stream", "queue"), [("", "in"), ("a:b", "in"), ("a" * 101, "in"), ("x", HELD)])
@@ -172,7 +172,7 @@ def test_each_flow_file_is_read_once_whatever_happens(workshop: Workshop, seed: 
         else:
             taken = repository.feeds.take("orders", "in", place, random_.randint(1, 9))
             found = contents(repository, place, taken.through)
-            assert len(found) == taken.count
+            assert len(found) == taken.taken
             read += found
             place = taken.through
     last = repository.feeds.take("orders", "in", place, 1_000)

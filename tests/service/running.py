@@ -150,11 +150,11 @@ def process(directory: Path, **sections: Any) -> Iterator[Process]:
         made.kill()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], what: str, seconds_max: float = START_SECONDS) -> None:
     """Wait for something that another thread or process does."""
     gate = threading.Event()
-    for _ in range(int(START_SECONDS * 50)):
+    for _ in range(int(seconds_max * 50)):
         if condition():
             return
         gate.wait(0.02)
-    raise AssertionError(f"waited {START_SECONDS} s for {what}")
+    raise AssertionError(f"waited {seconds_max} s for {what}")

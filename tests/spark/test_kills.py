@@ -10,6 +10,9 @@ from tests.spark.cluster import ended, program
 from tests.spark.fleet import Fleet
 from tests.support import drain
 
+START_SECONDS = 200.0
+"""A driver and two executors start in ten, on a machine that has nothing else to do."""
+
 CONTENTS = [random.Random(number).randbytes(100_000) for number in range(48)]
 
 WRITE = """
@@ -53,8 +56,8 @@ spark.stop()
 
 def wait_for_both(fleet: Fleet, folder: Path) -> list[int]:
     """Both tasks have staged some of their contents and wait; the processes in which they run."""
-    until(lambda: len(list(folder.glob("task-[01]"))) == 2, "both tasks to begin")
-    until(lambda: staged_attempts(fleet) == 2, "both tasks to stage")
+    until(lambda: len(list(folder.glob("task-[01]"))) == 2, "both tasks to begin", START_SECONDS)
+    until(lambda: staged_attempts(fleet) == 2, "both tasks to stage", START_SECONDS)
     return [int((folder / f"task-{number}").read_text()) for number in (0, 1)]
 
 
@@ -79,7 +82,7 @@ def test_a_killed_executors_tasks_are_done_by_another(fleet: Fleet, tmp_path: Pa
         victim, other = wait_for_both(fleet, tmp_path)
         assert victim != other
         os.kill(victim, signal.SIGKILL)
-        until(lambda: staged_attempts(fleet) == 3, "another attempt")
+        until(lambda: staged_attempts(fleet) == 3, "another attempt", START_SECONDS)
         (tmp_path / "go").touch()
         ended(driver)
 

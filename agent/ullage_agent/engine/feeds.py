@@ -40,10 +40,10 @@ LASTS_MILLIS: Final = 24 * 3_600_000
 
 
 class Taken(NamedTuple):
-    """`count` FlowFiles stand after the place that was asked, up to `through`; `waiting` more could be taken."""
+    """`taken` FlowFiles stand after the place that was asked, up to `through`; `waiting` more could be taken."""
 
     through: int
-    count: int
+    taken: int
     waiting: int
 
 

@@ -38,7 +38,7 @@ def act_on_feed(repository: Repository, name: str, wish: FeedWish) -> FeedShown:
     if name == BACK:
         return FeedShown(through=wish.after, count=feeds.give_back(wish.stream, wish.queue, wish.after), waiting=0)
     taken = feeds.take(wish.stream, wish.queue, wish.after, wish.count, wish.lasts_millis)
-    return FeedShown(through=taken.through, count=taken.count, waiting=taken.waiting)
+    return FeedShown(through=taken.through, count=taken.taken, waiting=taken.waiting)
 
 
 def hold_events(repository: Repository, principal: Principal, wish: HoldWish) -> None:
