@@ -129,15 +129,15 @@ def test_admission_is_fair_and_what_is_planned_stays_planned(fleet: Fleet) -> No
     fleet.fill(4, 10)
     expected = standing(fleet)
     stream = reader(fleet)
-    start: Offset = stream.initialOffset()  # type: ignore[assignment]
-    first: Offset = stream.latestOffset(dict(start), ReadMaxRows(10))  # type: ignore[assignment]
-    again: Offset = reader(fleet).latestOffset(dict(start), ReadMaxRows(10))  # type: ignore[assignment]
+    start: Offset = stream.initialOffset()
+    first: Offset = stream.latestOffset(dict(start), ReadMaxRows(10))
+    again: Offset = reader(fleet).latestOffset(dict(start), ReadMaxRows(10))
 
     assert first == again == json.loads(json.dumps(first))
     assert {name: place["count"] for name, place in first.items()} == {"a": 5, "b": 5}
     batch = rows_between(stream, start, first)
     assert batch == rows_between(reader(fleet), start, first)
-    rest: Offset = stream.latestOffset(dict(first), ReadAllAvailable())  # type: ignore[assignment]
+    rest: Offset = stream.latestOffset(dict(first), ReadAllAvailable())
     assert sorted(batch + rows_between(stream, first, rest)) == expected
     assert stream.partitions(dict(rest), dict(rest)) == []
     assert len(standing(fleet, HELD)) == len(expected) - len(batch)
@@ -168,8 +168,8 @@ def test_a_stream_that_was_away_for_too_long_is_told(fleet: Fleet) -> None:
     fleet.fill(6, 2)
     expected = standing(fleet)
     stream = reader(fleet)
-    start: Offset = stream.initialOffset()  # type: ignore[assignment]
-    end: Offset = stream.latestOffset(dict(start), ReadMaxRows(1_000))  # type: ignore[assignment]
+    start: Offset = stream.initialOffset()
+    end: Offset = stream.latestOffset(dict(start), ReadMaxRows(1_000))
     stream.stop()
     for name in fleet.agents:
         fleet.repository(name).feeds.give_back("test", "in", 0)
@@ -178,7 +178,7 @@ def test_a_stream_that_was_away_for_too_long_is_told(fleet: Fleet) -> None:
         rows_between(reader(fleet), start, end)
     lenient = reader(fleet, failOnDataLoss="false")
     assert rows_between(lenient, start, end) == []
-    assert rows_between(lenient, end, lenient.latestOffset(dict(end), ReadMaxRows(1_000))) == expected  # type: ignore[arg-type]
+    assert rows_between(lenient, end, lenient.latestOffset(dict(end), ReadMaxRows(1_000))) == expected
     lenient.stop()
 
 
@@ -186,8 +186,8 @@ def test_nobody_else_gets_what_a_batch_has(fleet: Fleet) -> None:
     """And what stands in no batch yet is anybody's."""
     fleet.fill(7, 10)
     stream = reader(fleet)
-    start: Offset = stream.initialOffset()  # type: ignore[assignment]
-    end: Offset = stream.latestOffset(dict(start), ReadMaxRows(10))  # type: ignore[assignment]
+    start: Offset = stream.initialOffset()
+    end: Offset = stream.latestOffset(dict(start), ReadMaxRows(10))
     drained = sum(len(drain(fleet.repository(name), "in")) for name in fleet.agents)
 
     assert drained + len(rows_between(stream, start, end)) == 28
@@ -210,8 +210,8 @@ def test_a_checkpoint_of_something_else_is_not_taken_for_this(
     end = {name: change(place) for name, place in start.items()}
 
     with pytest.raises(Exception, match=message):
-        rows_between(stream, start, end)  # type: ignore[arg-type]
-    assert rows_between(reader(fleet, failOnDataLoss="false"), start, end) == []  # type: ignore[arg-type]
+        rows_between(stream, start, end)
+    assert rows_between(reader(fleet, failOnDataLoss="false"), start, end) == []
 
 
 @pytest.mark.parametrize("options", [{"queue": ""}, {"application": ""}, {"snapshot": "{}"}, {"table": "claims"}])

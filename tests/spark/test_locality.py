@@ -63,7 +63,7 @@ def reader_of(fleet: Fleet, held: str, **options: str) -> TableReader:
 
 
 def rows_of(reader: TableReader, part: object) -> list[tuple[str, str]]:
-    found = []
+    found: list[tuple[str, str]] = []
     for batch in reader.read(part):  # type: ignore[arg-type]
         found += zip(batch.column("node").to_pylist(), batch.column("uuid").to_pylist(), strict=True)
     return found

@@ -68,8 +68,8 @@ class Tables:
         self._moment.require_swaps()
         for record in share_of(self._moment.flow_files, *self._part):
             yield record, False
-        for records in self._moment.swapped():
-            for record in share_of(records, *self._part):
+        for swapped in self._moment.swapped():
+            for record in share_of(swapped, *self._part):
                 yield record, True
 
     def _counted(self) -> dict[ContentClaim, int]:
