@@ -120,7 +120,7 @@ class Tables:
             if records := seen(share_of(resident[at : at + ROWS], *self._part)):
                 yield batch_of(records, columns, queues, swapped=False)
         for swapped in self._moment.swapped():
-            if records := share_of(swapped, *self._part):
+            if records := seen(share_of(swapped, *self._part)):
                 yield batch_of(records, columns, queues, swapped=True)
 
     def _queues(self) -> Iterator[Row]:
