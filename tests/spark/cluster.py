@@ -15,6 +15,9 @@ from pathlib import Path
 from tests.spark.fleet import Fleet
 
 ROOT = Path(__file__).parents[2]
+SECONDS_MAX = 600.0
+"""A program takes twenty seconds; beside five others on two cores it has taken five minutes."""
+
 SOCKET = "agent.sock"
 """Where an executor sees its node's socket: in its folder."""
 
@@ -75,7 +78,7 @@ def program(text: str, *arguments: str, python: Path | None = None, cwd: Path) -
         started.communicate()
 
 
-def ended(started: subprocess.Popen[str], timeout_seconds: float = 240) -> str:
+def ended(started: subprocess.Popen[str], timeout_seconds: float = SECONDS_MAX) -> str:
     """What it printed; AssertionError with what it complained of if it failed."""
     out, err = started.communicate(timeout=timeout_seconds)
     assert started.returncode == 0, err[-4000:]

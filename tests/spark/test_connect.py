@@ -17,6 +17,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.spark.cluster import SECONDS_MAX
 from tests.spark.fleet import Fleet
 from tests.support import drain
 
@@ -79,6 +80,7 @@ def pack_environment(path: Path) -> None:
         archive.add(job, arcname=".")
 
 
+@pytest.mark.timeout(2 * SECONDS_MAX)
 @pytest.mark.parametrize("kind", ["connect", "archives"])
 def test_another_kind_of_session_reads_and_writes_the_same(fleet: Fleet, tmp_path: Path, kind: str) -> None:
     """Through a Connect server; and with executors that have nothing but an environment sent along, as docs/spark.md
@@ -99,7 +101,7 @@ def test_another_kind_of_session_reads_and_writes_the_same(fleet: Fleet, tmp_pat
         cwd=tmp_path,
         env=environment,
         text=True,
-        timeout=240,
+        timeout=SECONDS_MAX,
     )
 
     assert ran.returncode == 0, ran.stderr[-4000:]

@@ -5,13 +5,14 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.service.running import until
-from tests.spark.cluster import ended, program
+from tests.spark.cluster import SECONDS_MAX, ended, program
 from tests.spark.fleet import Fleet
 from tests.support import drain
 
-START_SECONDS = 200.0
-"""A driver and two executors start in ten, on a machine that has nothing else to do."""
+pytestmark = pytest.mark.timeout(2 * SECONDS_MAX)
 
 CONTENTS = [random.Random(number).randbytes(100_000) for number in range(48)]
 
@@ -56,8 +57,8 @@ spark.stop()
 
 def wait_for_both(fleet: Fleet, folder: Path) -> list[int]:
     """Both tasks have staged some of their contents and wait; the processes in which they run."""
-    until(lambda: len(list(folder.glob("task-[01]"))) == 2, "both tasks to begin", START_SECONDS)
-    until(lambda: staged_attempts(fleet) == 2, "both tasks to stage", START_SECONDS)
+    until(lambda: len(list(folder.glob("task-[01]"))) == 2, "both tasks to begin", SECONDS_MAX)
+    until(lambda: staged_attempts(fleet) == 2, "both tasks to stage", SECONDS_MAX)
     return [int((folder / f"task-{number}").read_text()) for number in (0, 1)]
 
 
@@ -82,7 +83,7 @@ def test_a_killed_executors_tasks_are_done_by_another(fleet: Fleet, tmp_path: Pa
         victim, other = wait_for_both(fleet, tmp_path)
         assert victim != other
         os.kill(victim, signal.SIGKILL)
-        until(lambda: staged_attempts(fleet) == 3, "another attempt", START_SECONDS)
+        until(lambda: staged_attempts(fleet) == 3, "another attempt", SECONDS_MAX)
         (tmp_path / "go").touch()
         ended(driver)
 

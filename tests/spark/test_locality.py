@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.cluster import SOCKET, python_at, run
+from tests.spark.cluster import SECONDS_MAX, SOCKET, python_at, run
 from tests.spark.fleet import Fleet, fleet_at
 from tests.spark.test_traps import pickle_of
 from ullage_spark import snapshot
@@ -40,6 +40,7 @@ spark.stop()
 """
 
 
+@pytest.mark.timeout(2 * SECONDS_MAX)
 def test_most_reads_are_local_with_one_executor_a_node(tmp_path: Path) -> None:
     """At least nine of ten contents are opened on the node where they lie, through its socket, by two executors that
     see no other; and all of them are read once.
