@@ -16,8 +16,10 @@ from ullage_agent.client.errors import ClientError, NotReachable, Refused
 OUTSTANDING: Final = 4
 """Batches on their way before the metadata of the first is waited for: it keeps the node busy, and no stream full."""
 
-RECONNECT: Final = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100)]
-"""gRPC would refuse everything for a second after a connection that was not accepted: longer than `Retries` waits."""
+RECONNECT: Final = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 5_000)]
+"""gRPC would refuse everything for a second after a connection that was not accepted: longer than `Retries` waits. The
+second is, whatever its name says, how long a connection may take to be made: busy machines need more than a moment.
+"""
 
 UUID_BYTES: Final = 16
 ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
