@@ -18,6 +18,12 @@ def sealed(document: Object) -> Object:
     return document
 
 
+def is_owned(found: Mapping[str, Any], uid: str) -> bool:
+    """Whether what has this uid controls the object."""
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == uid and owner.get("controller") for owner in owners)
+
+
 def covers(found: Mapping[str, Any] | None, desired: Object) -> bool:
     """Whether an object is already what it shall be: same digest, and nobody changed a field of ours by hand."""
     if found is None:

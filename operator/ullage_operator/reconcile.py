@@ -15,11 +15,11 @@ import msgspec
 import structlog
 
 from ullage_agent.contract import TlsMode
-from ullage_agent.fleet import REPOSITORY_LABEL, NodeSpec, RepositoryStatus, plain
+from ullage_agent.fleet import NodeSpec, RepositoryStatus, plain
 from ullage_operator import build, certificates, metrics, planning_jobs, spark_jobs
 from ullage_operator.api import Api, Object
 from ullage_operator.decide import Decision, decide
-from ullage_operator.desired import covers
+from ullage_operator.desired import covers, is_owned
 from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.events import Teller
 from ullage_operator.observe import NodeObject, Observation, Wish
@@ -324,13 +324,16 @@ class Reconciler:
         return objects, int(certificates.next_rotation(kept).timestamp() * 1000)
 
     async def _remove_obsolete(self, wish: Wish, desired: list[Object]) -> None:
-        """What was wished for once; never secrets, and never claims."""
+        """What was wished for once; never secrets, and never claims.
+
+        Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps
+        for it, and without that slice nobody gets through to an agent. The owner says it.
+        """
         kept = {(document["kind"], document["metadata"]["name"]) for document in desired}
-        mine = build.labels(wish)[REPOSITORY_LABEL]
         for kind in OBSOLESCENT:
             for (namespace, name), found in list(self.seen.owned[kind].objects.items()):
-                is_mine = (found["metadata"].get("labels") or {}).get(REPOSITORY_LABEL) == mine
-                if is_mine and namespace == wish.namespace and (kind, name) not in kept:
+                if namespace == wish.namespace and is_owned(found, wish.uid) and (kind, name) not in kept:
+                    metrics.WRITES.labels(kind).inc()
                     await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
 
     async def _write_status(self, seen: Observation, status: RepositoryStatus) -> int | None:

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +28,28 @@ def test_a_repository_gets_everything_it_needs(fleet: Fleet, operator: Operator,
 def _hosts(fleet: Fleet, place: str) -> set[str]:
     slices = fleet.get("endpointslices", "--namespace", place)["items"]
     return {e["hostname"] for s in slices for e in s.get("endpoints") or () if "hostname" in e}
+
+
+def test_the_cluster_keeps_the_addresses_of_the_local_service(fleet: Fleet, operator: Operator, place: str) -> None:
+    """Its slice has our labels, because the Service has them, and is not ours: it is the same after every change."""
+    here = ("--namespace", place)
+
+    def slices() -> dict[str, int]:
+        found = fleet.get("endpointslices", *here, "--selector=kubernetes.io/service-name=flows-local")["items"]
+        return {each["metadata"]["uid"]: len(each.get("endpoints") or ()) for each in found}
+
+    def is_told(text: str) -> bool:
+        return text in str(fleet.get("configmap", "flows-ullage", *here)["data"])
+
+    fleet.apply(repository(place))
+    operator.until("the Service leads to three agents", lambda: list(slices().values()) == [3])
+    (before,) = slices()
+
+    for duration in ("7m", "8m", "9m"):  # what follows a write to the ConfigMap has been done when the next one comes
+        fleet.apply(repository(place, {"leases": {"maxDuration": duration}}))
+        operator.until("the change is told", partial(is_told, duration))
+
+    assert list(slices()) == [before]
 
 
 def test_a_change_by_hand_is_undone_and_then_nothing_is_written(fleet: Fleet, operator: Operator, place: str) -> None:
