@@ -16,13 +16,16 @@ from tests.cluster.node import Cluster, cluster_running, why_no_node
 FULL = "ULLAGE_CLUSTER_FULL"
 """Set: the tests that take many minutes run too; `make cluster-full` sets it."""
 
-SLOW = {"spark_namespace", "installed"}
-"""Fixtures of such tests: Spark's image and the kubeflow operator; the chart with both images on real nodes."""
+SLOW = {"spark_namespace", "installed", "no_go"}
+"""Fixtures of such tests: Spark's image and the kubeflow operator; the chart with both images on real nodes; a Go that
+is fetched.
+"""
 
 
 def _not_here(item: pytest.Item, lacking: str) -> bool:
     wanted = getattr(item, "fixturenames", ())
-    return "cluster" in wanted and bool(lacking or (not SLOW.isdisjoint(wanted) and not os.environ.get(FULL)))
+    is_slow = not SLOW.isdisjoint(wanted)
+    return (is_slow and not os.environ.get(FULL)) or ("cluster" in wanted and bool(lacking))
 
 
 def pytest_report_header() -> str:

