@@ -1,0 +1,160 @@
+"""The chart as somebody installs it: a release of helm's on real nodes, and a repository under it with its client."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import images
+from tests.cluster.errors import ClusterError
+from tests.cluster.node import Cluster
+from tests.cluster.operator_process import repository
+from ullage_agent.client import Client, Node
+
+CHART = images.ROOT / "charts" / "ullage"
+SYSTEM = "ullage-system"
+RELEASE = ("ullage", f"--namespace={SYSTEM}")
+KINDS = ("contentrepositories", "contentrepositorynodes", "reclamationruns")
+PORT = 8480
+BALLAST = "ballast"
+"""The file of a container that holds a reserve."""
+
+SPEC: dict[str, Any] = {
+    "storage": {
+        "hostPath": {"path": "/var/lib/ullage"},
+        "containers": [{"name": "c1", "subPath": "c1", "capacity": "2Gi"}],
+    },
+    "compaction": {"minUsedPercentage": 0, "minReclaim": 0, "deletedRetention": "1s"},
+}
+CLOSED = [{"name": "newyear", "schedule": "0 0 1 1 *", "duration": "1m"}]
+OPEN = [{"name": "always", "schedule": "* * * * *", "duration": "5m"}]
+
+
+def install(cluster: Cluster, chart: Path = CHART) -> None:
+    """The release, with the images that the nodes have."""
+    name, tag = images.image_name("operator").rsplit(":", 1)
+    values = {
+        "image.repository": name,
+        "image.tag": tag,
+        "image.pullPolicy": "Never",
+        "agentImage": images.image_name("agent"),
+    }
+    environment = [{"name": "ULLAGE_OPERATOR_FIGURES_SECONDS", "value": "1"}]
+    sets = [f"--set={key}={value}" for key, value in values.items()]
+    sets.append(f"--set-json=extraEnv={json.dumps(environment)}")
+    cluster.helm("install", *RELEASE, chart, "--wait", "--timeout=180s", *sets)
+
+
+@contextmanager
+def installed_on(cluster: Cluster, chart: Path = CHART) -> Iterator[Cluster]:
+    """The release, in a namespace for restricted pods only; CRDs go at the end too: the cluster serves others."""
+    for target in ("agent", "operator"):
+        cluster.load(images.archive(target))
+    with cluster.namespace(SYSTEM):
+        cluster.kubectl("label", "namespace", SYSTEM, "pod-security.kubernetes.io/enforce=restricted")
+        install(cluster, chart)
+        yield cluster
+        if "ullage" in cluster.helm("list", f"--namespace={SYSTEM}", "--short"):
+            cluster.helm("uninstall", *RELEASE, "--no-hooks", "--wait")
+        cluster.kubectl("delete", "crd", *(f"{each}.ullage.dev" for each in KINDS), "--timeout=60s")
+
+
+class Flows:
+    """A repository on all nodes, and a client of it that comes through its Service to the first node."""
+
+    client: Client
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.here = f"--namespace={namespace}"
+        self._folder = folder
+        cluster.apply(*_client_account(namespace))
+
+    def apply(self, windows: list[dict[str, Any]], **more: Any) -> None:
+        """The repository with these windows, and more of its spec."""
+        self.cluster.apply(repository(self.namespace, SPEC | {"maintenance": {"windows": windows}} | more))
+
+    def begin(self) -> None:
+        """Apply it with a window that is closed, wait until it is Ready, and connect to it anew."""
+        self.apply(CLOSED)
+        self.wait_until_ready()
+        self.connect()
+
+    def wait_until_ready(self) -> None:
+        """All agents serve what was applied last."""
+        try:
+            self.cluster.wait_until("all agents serve", lambda: self.is_("Ready"), seconds_max=180)
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{self._told()}") from error
+
+    def is_(self, condition: str) -> bool:
+        """Whether the operator says so of what was applied last."""
+        found = self.shown()
+        status = found.get("status") or {}
+        true = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
+        return condition in true and status["observedGeneration"] == found["metadata"]["generation"]
+
+    def connect(self) -> None:
+        """With the authority, the address and a token as they are now."""
+        authority = self._folder / "ca.crt"
+        authority.write_text(self.cluster.get("configmap/flows-ullage-ca", self.here)["data"]["ca.crt"])
+        token = self.cluster.kubectl("create", "token", "flow", self.here, "--duration=2h").strip()
+        address = self.cluster.get("service/flows-local", self.here)["spec"]["clusterIP"]
+        url = f"https://localhost:{self.cluster.forward(address, PORT)}"
+        self.client = Client(Node(url=url, token=token, ca_file=str(authority)))
+        self.client.state()
+
+    def close(self) -> None:
+        """Delete it, if it is still there."""
+        self.client.close()
+        if self.cluster.get("contentrepositories", self.here)["items"]:
+            self.delete()
+
+    def delete(self) -> None:
+        """Delete it; its data stays."""
+        self.cluster.kubectl("delete", "contentrepository", "flows", self.here, "--timeout=120s")
+
+    def shown(self) -> dict[str, Any]:
+        """As the API server has it."""
+        found: dict[str, Any] = self.cluster.get("contentrepository/flows", self.here)
+        return found
+
+    def disk_bytes(self, node: str) -> int:
+        """What the repository's content takes on a node's disk, from outside; the ballast is none."""
+        top: Path = self.cluster.nodes[node].disk / "data" / self.namespace / "flows" / "c1"
+        return sum(path.stat().st_blocks * 512 for path in top.rglob("*") if path.is_file() and path.name != BALLAST)
+
+    def dead_bytes(self) -> int:
+        """What the agent behind the Service says."""
+        return sum(container.dead_bytes for container in self.client.survey().containers)
+
+    def pods(self) -> dict[str, str]:
+        """The agents' pods by node."""
+        listed = self.cluster.get("pods", self.here, "--selector=app.kubernetes.io/name=ullage-agent")["items"]
+        return {each["spec"]["nodeName"]: each["metadata"]["name"] for each in listed}
+
+    def _told(self) -> str:
+        """What is known of a repository that does not get ready."""
+        status = json.dumps(self.shown().get("status"), indent=1)
+        pods = self.cluster.kubectl("describe", "pods", self.here)[-4000:]
+        chosen = "--selector=app.kubernetes.io/name=ullage-agent"
+        logs = self.cluster.kubectl("logs", chosen, self.here, "--all-containers")[-3000:]
+        operator = self.cluster.kubectl("logs", "deployment/ullage-operator", f"--namespace={SYSTEM}", "--tail=40")
+        return f"{status}\n{pods}\n{logs}\n{operator}"
+
+
+def _client_account(place: str) -> list[dict[str, Any]]:
+    """Somebody who may work with the content of `flows`."""
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+    inside = {"name": "flow", "namespace": place}
+    verbs = ["get", "create", "delete"]
+    rule = {"apiGroups": ["ullage.dev"], "resources": ["contentrepositories"], "verbs": verbs}
+    role = {"kind": "Role", "name": "flow", "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "ServiceAccount", "name": "flow", "namespace": place}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": inside},
+        {**rbac, "kind": "Role", "metadata": inside, "rules": [rule]},
+        {**rbac, "kind": "RoleBinding", "metadata": inside, "roleRef": role, "subjects": [subject]},
+    ]
