@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers programs cluster cluster-down cluster-full scenario-full dist lock clean
+.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers programs cluster cluster-down cluster-full e2e scenario-full dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -10,7 +10,7 @@ CRASH_SEEDS ?= 20261121 7
 SEED ?= 20261121
 
 help: ## Say what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: $(STAMP) ## Run the main job on real files, then serve them: until Ctrl-C on a terminal, else for a moment
 	@$(BIN)/ullage demo --serve
@@ -49,6 +49,9 @@ cluster-down: $(STAMP) ## Take that cluster down
 cluster-full: $(STAMP) ## All tests of clusters, those of Spark, the kubeflow operator and the installed chart included
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
 	@ULLAGE_CLUSTER_FULL=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
+
+e2e: programs ## The story on two real nodes: install, write, give back, kill, upgrade, remove, come back; needs root
+	@ULLAGE_CLUSTER_FULL=1 tools/stage "the story" $(BIN)/python -m pytest tests/e2e
 
 scenario-full: $(STAMP) ## A GiB through a secured agent, scraped by Prometheus: every panel against the truth; a minute
 	@ULLAGE_SCENARIO_MIB=1024 tools/stage scenario $(BIN)/python -m pytest tests/cluster/test_scenario.py

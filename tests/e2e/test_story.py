@@ -1,0 +1,342 @@
+"""The story of a repository on two real nodes, as its users live it: each test is a chapter, and goes on where the one
+before has ended. `make e2e` tells it.
+
+What a flow wrote is kept through everything that follows: a window that gives space back, a pod killed under load, an
+upgrade that changes a kind, and a release that is removed and comes back.
+"""
+
+import hashlib
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.cluster import images
+from tests.cluster.node import Cluster
+from tests.cluster.operator_process import objects
+from tests.cluster.release import CHART, CLOSED, OPEN, PORT, RELEASE, Flows, install, installed_on
+from ullage_agent.client import Client, Retries
+from ullage_agent.client.http import HttpClient
+
+pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
+
+LIBRARY = "/usr/lib/python3.11"
+"""Real files of the agent's image: some thousand, most of them small."""
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+BLOCK = 4096
+POLLED = 500
+HELD_SECONDS = 300.0
+FAILING = {"CrashLoopBackOff", "RunContainerError", "StartError"}
+IMAGE = "{.spec.template.spec.containers[0].image}"
+PUTS = 120
+PUT_BYTES = 64 << 10
+
+
+@dataclass
+class Story:
+    """What the chapters tell each other."""
+
+    flows: Flows
+    digests: dict[str, str] = field(default_factory=dict)
+    """Of the contents that must be there to the end, by FlowFile."""
+
+    handles: dict[str, bytes] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    """Of those that were dropped."""
+
+    def http(self) -> HttpClient:
+        """For what the client has no method for."""
+        node = self.flows.client.node
+        return HttpClient(node.url, node.token, ca_file=node.ca_file)
+
+    def is_all_there(self) -> bool:
+        """Whether everything that was kept can be read, and is what it was."""
+        client = self.flows.client
+        is_found = all(client.get(handle) == content for handle, content in self.handles.items())
+        return is_found and _digests(client, "kept") == self.digests
+
+
+@pytest.fixture(scope="module")
+def story(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """An older chart is installed, and a repository is Ready whose window is closed."""
+    folder = tmp_path_factory.mktemp("story")
+    with (
+        installed_on(cluster, _older_chart(folder)),
+        cluster.namespace(f"story-{secrets.token_hex(4)}") as place,
+    ):
+        flows = Flows(cluster, place, folder)
+        flows.begin()
+        yield Story(flows)
+        flows.close()
+
+
+def _older_chart(folder: Path) -> Path:
+    """The chart when repositories were listed without their age."""
+    chart = folder / "chart"
+    shutil.copytree(CHART, chart)
+    kind = chart / "files" / "crds" / "contentrepositories.yaml"
+    column = "    - name: Age\n      type: date\n      jsonPath: .metadata.creationTimestamp\n"
+    text = kind.read_text()
+    assert text.count(column) == 1
+    kind.write_text(text.replace(column, ""))
+    return chart
+
+
+def test_a_flow_on_each_node_puts_real_files_through_the_service(story: Story) -> None:
+    """A pod on each node puts a tree of files by the Service's name; its own node's agent has all of them."""
+    flows = story.flows
+    flows.cluster.apply(*(_flow(flows.namespace, node) for node in flows.cluster.nodes))
+    phase = "--for=jsonpath={.status.phase}=Succeeded"
+    flows.cluster.kubectl("wait", phase, "pod", "--selector=app=flow", flows.here, "--timeout=120s")
+
+    for node in flows.cluster.nodes:
+        put = json.loads(flows.cluster.kubectl("logs", f"flow-{node}", flows.here))
+        assert put["count"] > 1000
+        assert put["skipped"] == []
+        assert flows.disk_bytes(node) >= put["bytes"]
+        if node == flows.client.state().node:
+            queue = flows.client.queues.find("inbox")
+            assert (queue.flow_files, queue.size_bytes) == (put["count"], put["bytes"])
+
+
+def _flow(place: str, node: str) -> dict[str, Any]:
+    """A pod that puts the library into the queue inbox, with the rights and the authority that a flow is given."""
+    environment = {
+        "ULLAGE_URL": f"https://flows-local.{place}.svc:{PORT}/",
+        "ULLAGE_CA": "/authority/ca.crt",
+        "ULLAGE_TOKEN_FILE": f"{ACCOUNT}/token",
+    }
+    container = {
+        "name": "put",
+        "image": images.image_name("agent"),
+        "imagePullPolicy": "Never",
+        "command": ["ullage", "put", "--queue=inbox", "--json", LIBRARY],
+        "env": [{"name": name, "value": value} for name, value in environment.items()],
+        "volumeMounts": [{"name": "authority", "mountPath": "/authority"}],
+    }
+    spec = {
+        "serviceAccountName": "flow",
+        "nodeName": node,
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [{"name": "authority", "configMap": {"name": "flows-ullage-ca"}}],
+    }
+    metadata = {"name": f"flow-{node}", "namespace": place, "labels": {"app": "flow"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def test_drops_leave_dead_bytes_while_the_window_is_closed(story: Story) -> None:
+    """Two of three FlowFiles are done with: the disk is as full as before, and nothing was given back."""
+    flows = story.flows
+    node = flows.client.state().node
+    full = flows.disk_bytes(node)
+    gone = 0
+    with story.http() as http:
+        while (held := flows.client.queues.poll("inbox", POLLED, HELD_SECONDS)).flow_files:
+            digests = {}
+            for each in held.flow_files:
+                digests[each.id] = _digest_of(b"".join(flows.client.queues.content(held.session, each.id)))
+            kept = [each.id for each in held.flow_files[::3]]
+            changes = {"changes": [{"id": id, "to": "kept"} for id in kept]}
+            http.ask("POST", f"/v1/sessions/{held.session}/commit", object, body=changes)
+            story.digests |= {id: digests[id] for id in kept}
+            story.dropped |= {id: digest for id, digest in digests.items() if id not in kept}
+            gone += sum(each.size for each in held.flow_files if each.id not in kept)
+
+    def not_live() -> int:
+        return sum(each.dead_bytes + each.archived_bytes for each in flows.client.survey().containers)
+
+    flows.cluster.wait_until("what was dropped is dead", lambda: not_live() >= gone)
+    assert len(story.dropped) > 500
+    assert flows.disk_bytes(node) >= full
+    assert flows.shown()["status"]["reclaimed"] == "0"
+
+
+def test_the_past_of_a_dropped_file_can_be_read_and_replayed(story: Story) -> None:
+    """Its events tell what happened; while its bytes are there it can be put back into a queue."""
+    client = story.flows.client
+    client.queues.define("again")
+    id, digest = next(iter(story.dropped.items()))
+    with story.http() as http:
+        events = http.ask("GET", "/v1/provenance/events", dict[str, Any], query={"flow_file": id})["events"]
+        assert events[0]["attributes"]["absolute.path"].startswith(LIBRARY)
+        assert events[-1]["type"] == "DROP"
+        past = b"".join(http.content(f"/v1/provenance/events/{events[0]['id']}/content"))
+        assert _digest_of(past) == digest
+        replayed = http.ask(
+            "POST", f"/v1/provenance/events/{events[0]['id']}/replay", dict[str, Any], body={"queue": "again"}
+        )
+        assert _digests(client, "again") == {replayed["id"]: digest}
+        graph = http.ask("GET", f"/v1/provenance/lineage/{id}", dict[str, Any])
+    assert "REPLAY" in {event["type"] for event in graph["events"]}
+    assert client.queues.drop("again") == 1
+
+
+def _digests(client: Client, queue: str) -> dict[str, str]:
+    """Of the contents that stand in a queue, by FlowFile; the queue stays as it is."""
+    found: dict[str, str] = {}
+    sessions = []
+    while True:
+        held = client.queues.poll(queue, POLLED, HELD_SECONDS)
+        sessions.append(held.session)
+        if not held.flow_files:
+            break
+        for each in held.flow_files:
+            found[each.id] = _digest_of(b"".join(client.queues.content(held.session, each.id)))
+    for session in sessions:
+        client.queues.rollback(session)
+    return found
+
+
+def _digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_the_window_opens_and_the_disk_falls_to_what_the_plan_said(story: Story) -> None:
+    """As many bytes come back as the plan promised, but for parts of blocks; what was kept is what it was."""
+    flows = story.flows
+    node = flows.client.state().node
+    plan = flows.client.plan(respects_guards=True)
+    full = flows.disk_bytes(node)
+    slack = BLOCK * 2 * plan.step_count
+    assert plan.frees_bytes > 10 * slack
+
+    flows.apply(OPEN)
+
+    flows.cluster.wait_until(
+        "the disk has its space back", lambda: flows.disk_bytes(node) <= full - plan.frees_bytes + slack
+    )
+    flows.cluster.wait_until("the status says so", lambda: flows.shown()["status"]["reclaimed"] != "0")
+    flows.apply(CLOSED)
+    flows.wait_until_ready()
+    assert abs(full - flows.disk_bytes(node) - plan.frees_bytes) <= slack
+    assert story.is_all_there()
+
+
+def test_a_pod_killed_under_load_loses_and_doubles_nothing(story: Story) -> None:
+    """SIGKILL amid puts: the client tries again by itself, and each content is there once."""
+    flows = story.flows
+    node = flows.client.state().node
+    pod = flows.pods()[node]
+    contents = [secrets.token_bytes(PUT_BYTES) for _ in range(PUTS)]
+    some_are_put = Event()
+    put: dict[str, bytes] = {}
+
+    with Client(flows.client.node, retries=Retries(attempts=40)) as client, ThreadPoolExecutor(4) as threads:
+
+        def store(content: bytes) -> str:
+            handle = client.put(content)
+            put[handle] = content
+            if len(put) == PUTS // 4:
+                some_are_put.set()
+            return handle
+
+        storing = [threads.submit(store, content) for content in contents]
+        assert some_are_put.wait(120)
+        flows.cluster.kill_container(flows.namespace, pod)
+        assert len({each.result() for each in storing}) == PUTS
+        listed = [each.handle for each in client.handles(limit=1000).handles]
+
+    assert sorted(listed) == sorted(put)
+    status = flows.cluster.get(f"pod/{pod}", flows.here)["status"]["containerStatuses"][0]
+    assert status["restartCount"] == 1
+    story.handles |= put
+    assert story.is_all_there()
+
+
+def test_a_node_that_loses_its_power_comes_back_with_everything(story: Story) -> None:
+    """Kubelet, containerd and all pods of a node die at once; when it has started again its agent has what it had."""
+    flows = story.flows
+    node = flows.client.state().node
+
+    flows.cluster.restart(node)
+
+    flows.wait_until_ready()
+    assert flows.client.state().node == node
+    assert story.is_all_there()
+
+
+def test_an_upgrade_changes_a_kind_and_the_agents_and_keeps_everything(story: Story) -> None:
+    """Repositories are listed with their age from now on; agents are new, and have what the old ones had."""
+    flows, cluster = story.flows, story.flows.cluster
+    assert "AGE" not in _headings(flows)
+    newer = f"{images.image_name('agent')}-newer"
+    for machine in cluster.nodes.values():
+        machine.run("ctr", "--namespace=k8s.io", "images", "tag", "--force", images.image_name("agent"), newer)
+    before = flows.pods()
+
+    sets = (f"--set=agentImage={newer}", "--set=podAnnotations.story=upgraded")
+    cluster.helm("upgrade", *RELEASE, CHART, "--reuse-values", *sets, "--wait", "--timeout=180s")
+
+    assert "AGE" in _headings(flows)
+    cluster.kubectl("wait", f"--for=jsonpath={IMAGE}={newer}", "daemonset/flows-ullage", flows.here, "--timeout=60s")
+    cluster.kubectl("rollout", "status", "daemonset/flows-ullage", flows.here, "--timeout=180s")
+    flows.wait_until_ready()
+    assert set(flows.pods().values()).isdisjoint(before.values())
+    assert story.is_all_there()
+
+
+def _headings(flows: Flows) -> list[str]:
+    return flows.cluster.kubectl("get", "contentrepositories", flows.here).splitlines()[0].split()
+
+
+def test_an_image_that_does_not_start_gets_no_further_than_one_node(story: Story) -> None:
+    """The other agents stay as they are, the status names the node; the wish taken back, all serve what they had."""
+    flows, cluster = story.flows, story.flows.cluster
+    cluster.load(images.base_archive())
+    flows.apply(CLOSED, image=images.BASE_NAME)
+    failing: dict[str, str] = {}
+
+    def has_failed() -> bool:
+        failing.update(_failing(flows))
+        return bool(failing)
+
+    cluster.wait_until("a pod does not start", has_failed)
+    cluster.wait_until("the status says so", lambda: flows.is_("Progressing"))
+    ((failed, node),) = failing.items()
+    conditions = {each["type"]: each for each in flows.shown()["status"]["conditions"]}
+    assert node in conditions["Progressing"]["message"]
+    others = [pod for pod in flows.pods().values() if pod != failed]
+    cluster.kubectl("wait", "--for=condition=Ready", flows.here, *(f"pod/{pod}" for pod in others), "--timeout=1s")
+
+    flows.apply(CLOSED)
+
+    cluster.wait_until("all pods are ready", lambda: not flows.is_("Progressing") and not _failing(flows))
+    flows.wait_until_ready()
+    assert story.is_all_there()
+
+
+def _failing(flows: Flows) -> dict[str, str]:
+    """Pods that start again and again, and their nodes."""
+    found = {}
+    for pod in flows.cluster.get("pods", flows.here, "--selector=app.kubernetes.io/name=ullage-agent")["items"]:
+        states = [each.get("state", {}) for each in pod["status"].get("containerStatuses", ())]
+        if any(state.get("waiting", {}).get("reason") in FAILING for state in states):
+            found[pod["metadata"]["name"]] = pod["spec"]["nodeName"]
+    return found
+
+
+def test_a_removed_release_leaves_the_data_and_one_installed_later_finds_it(story: Story) -> None:
+    """The repository and the release go, the directories stay; the same repository is made of them again."""
+    flows = story.flows
+    identity = flows.client.state().repository
+    flows.delete()
+    flows.cluster.helm("uninstall", *RELEASE, "--wait", "--timeout=120s")
+    assert objects(flows.cluster, flows.namespace) == {}
+    before = {node: flows.disk_bytes(node) for node in flows.cluster.nodes}
+    assert min(before.values()) > PUTS * PUT_BYTES
+
+    install(flows.cluster)
+    flows.begin()
+
+    assert {node: flows.disk_bytes(node) for node in flows.cluster.nodes} == before
+    assert flows.client.state().repository == identity
+    assert story.is_all_there()
