@@ -147,6 +147,14 @@ def is_ready(seen: Observation, node: str) -> bool:
     return any(c.type == "Ready" and c.status == ConditionStatus.TRUE for c in found.status.conditions)
 
 
+def serves(seen: Observation, node: str) -> bool:
+    """Whether who asks the node gets an answer: its agent says so, and Services lead to its pod. An agent that died
+    vouches for itself until its silence is noticed; the kubelet knows at once.
+    """
+    agent = seen.agents.get(node)
+    return node in seen.objects and agent is not None and agent.is_ready and is_ready(seen, node)
+
+
 def deletes_data(spec: ContentRepositorySpec) -> bool:
     """Whether the data goes with the object."""
     return spec.deletion_policy == DeletionPolicy.DELETE
@@ -217,7 +225,7 @@ def _figures(
     return RepositoryStatus(
         observed_generation=seen.wish.generation,
         nodes=len(hosts) if drawn is not None else len(objects),
-        nodes_ready=sum(is_ready(seen, node) for node in objects),
+        nodes_ready=sum(serves(seen, node) for node in objects),
         nodes_reclaiming=sum(spec.ticket is not None for spec in specs),
         nodes_deferred=sum(spec.deferral is not None for spec in specs),
         nodes_lost=sum(node not in machines for node in objects),
@@ -256,7 +264,7 @@ def _conditions(
     )
     machines = {machine.name for machine in seen.machines}
     lost = _named(node for node in objects if node not in machines)
-    unready = _named(node for node in hosts if node not in objects or not is_ready(seen, node))
+    unready = _named(node for node in hosts if not serves(seen, node))
     waits = sorted({app for found in objects.values() if found.spec.deferral for app in found.spec.deferral.waits_for})
     rolling = _named(node for node in hosts if not (agent := seen.agents.get(node)) or not agent.is_ready)
     progress = rolling, "Settled", "Rolling", "no ready pod on"

@@ -5,7 +5,7 @@ import pytest
 from tests.operator.support import HOUR, NOW, SETTINGS, changed, fleet, node, wish
 from ullage_agent.fleet import RepositoryStatus
 from ullage_operator.decide import Decision, decide
-from ullage_operator.observe import Machine, Observation, Taint
+from ullage_operator.observe import Agent, Machine, Observation, Taint
 
 
 def decided(seen: Observation) -> Decision:
@@ -151,6 +151,19 @@ def test_news_are_told_when_a_condition_turns() -> None:
 
     assert [(kind, reason) for kind, reason, _ in news] == [("Warning", "DegradedTrue")]
     assert decided(changed(lost, wish=wish(status=decided(lost).status))).news == ()
+
+
+@pytest.mark.parametrize("agents", [{}, {"node-0": Agent(node="node-0", address="10.0.0.1", is_ready=False)}])
+def test_an_agent_whose_pod_is_not_ready_serves_nobody(agents: dict[str, Agent]) -> None:
+    """Though it said a moment ago that it serves. Its ticket stays: a busy node does not undo what it has begun."""
+    seen = fleet(1, {"maintenance": {"windows": []}}, agents=agents)
+
+    decision = decide(seen, SETTINGS)
+
+    ready = next(each for each in decision.status.conditions if each.type == "Ready")
+    assert (ready.status, decision.status.nodes_ready) == ("False", 0)
+    assert "node-0" in ready.message
+    assert decision.nodes["node-0"].ticket is not None
 
 
 def test_sums_are_rounded() -> None:
