@@ -242,6 +242,9 @@ class ControlPlane:
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", context=context, timeout=5) as answer:
                 return bool(answer.status == 200)
+        except urllib.error.HTTPError as error:
+            error.close()  # it answers, and is not ready yet
+            return False
         except (urllib.error.URLError, OSError):
             return False
 

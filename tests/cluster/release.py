@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ class Flows:
         self.namespace = namespace
         self.here = f"--namespace={namespace}"
         self._folder = folder
+        self._connected = ExitStack()
         cluster.apply(*_client_account(namespace))
 
     def apply(self, windows: list[dict[str, Any]], **more: Any) -> None:
@@ -103,12 +104,13 @@ class Flows:
         token = self.cluster.kubectl("create", "token", "flow", self.here, "--duration=2h").strip()
         address = self.cluster.get("service/flows-local", self.here)["spec"]["clusterIP"]
         url = f"https://localhost:{self.cluster.forward(address, PORT)}"
-        self.client = Client(Node(url=url, token=token, ca_file=str(authority)))
+        self._connected.close()
+        self.client = self._connected.enter_context(Client(Node(url=url, token=token, ca_file=str(authority))))
         self.client.state()
 
     def close(self) -> None:
         """Delete it, if it is still there."""
-        self.client.close()
+        self._connected.close()
         if self.cluster.get("contentrepositories", self.here)["items"]:
             self.delete()
 
@@ -137,11 +139,18 @@ class Flows:
 
     def _told(self) -> str:
         """What is known of a repository that does not get ready."""
+
+        def said(*words: str) -> str:
+            try:
+                return self.cluster.kubectl(*words)
+            except ClusterError as error:  # of a container that never began there is no log: that is told too
+                return str(error)
+
         status = json.dumps(self.shown().get("status"), indent=1)
-        pods = self.cluster.kubectl("describe", "pods", self.here)[-4000:]
+        pods = said("describe", "pods", self.here)[-6000:]
         chosen = "--selector=app.kubernetes.io/name=ullage-agent"
-        logs = self.cluster.kubectl("logs", chosen, self.here, "--all-containers")[-3000:]
-        operator = self.cluster.kubectl("logs", "deployment/ullage-operator", f"--namespace={SYSTEM}", "--tail=40")
+        logs = said("logs", chosen, self.here, "--all-containers")[-3000:]
+        operator = said("logs", "deployment/ullage-operator", f"--namespace={SYSTEM}", "--tail=40")
         return f"{status}\n{pods}\n{logs}\n{operator}"
 
 
