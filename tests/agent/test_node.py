@@ -9,9 +9,13 @@ from tests.support import ManualClock
 from ullage_agent.contract import MaintenanceOperation
 from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.fleet import HEARTBEAT_SECONDS, NodeSpec, NodeStatus, Ticket
+from ullage_agent.metrics import Metrics
 from ullage_agent.node import NodeAgent
 from ullage_agent.node_object import NodeObject, Seen, Unreachable
+from ullage_agent.service.errors import WindowClosed
 from ullage_agent.service.host import Host
+from ullage_agent.service.limits import DEFAULTS
+from ullage_agent.service.runs import OVERRIDE, Runs, Wish
 from ullage_agent.tickets import TicketOffice
 from ullage_operator.times import text_of
 
@@ -98,6 +102,31 @@ def test_a_ticket_of_older_settings_is_refused(tmp_path: Path, generation: int) 
     assert report is not None
     assert report.state == "Refused"
     assert "generation" in report.message
+
+
+def test_a_run_that_somebody_asks_the_node_for_needs_its_ticket_too(tmp_path: Path) -> None:
+    """Without one the operator does not let the node reclaim, for a pod of Spark perhaps; to override it is a choice."""
+    clock, office = ManualClock(), TicketOffice()
+    office.settings_are(1)
+    host = Host(document_at(tmp_path / "r"), clock=clock, permission=office.permission_of)
+    host.start(makes=True)
+    runs = Runs(host, DEFAULTS, Metrics())
+    rewriting = Wish(operations=(MaintenanceOperation.REWRITE,))
+    try:
+        with pytest.raises(WindowClosed, match="this node has no ticket"):
+            runs.begin("somebody", rewriting)
+        overridden = runs.begin("somebody", msgspec.structs.replace(rewriting, overrides_windows=True))
+        runs.close()
+        office.take_over(given(clock), is_cordoned=False)
+        permitted = runs.begin("somebody", rewriting)
+        runs.close()
+    finally:
+        host.stop()
+
+    assert overridden.report is not None
+    assert overridden.reason == OVERRIDE
+    assert permitted.report is not None
+    assert permitted.reason == given(clock).reason
 
 
 def given(clock: ManualClock) -> Ticket:

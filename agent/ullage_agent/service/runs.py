@@ -1,7 +1,8 @@
 """Runs of reclamation that somebody asked for: one at a time, in a thread of its own, each under a ticket.
 
-A ticket comes from the windows of spec.maintenance. Out of hours there is none, unless whoever asks overrides them;
-that is written down in the run, in the audit log and in the status.
+A ticket says what is permitted on this node: by the windows of spec.maintenance and, in a cluster, by what the operator
+granted, which knows of Spark's executors and of other nodes. Out of hours there is none, unless whoever asks overrides
+that; it is written down in the run, in the audit log and in the status.
 """
 
 import threading
@@ -124,25 +125,25 @@ class Runs:
         """What is permitted now of what was asked for; WindowClosed if that is nothing."""
         wish, clock = run.wish, self._host.clock
         maintenance, now = self._host.spec.maintenance, clock.now_millis()
-        calendar = Calendar(maintenance)
-        permission = without_windows(maintenance) if wish.overrides_windows else calendar.permission
+        granted = self._host.repository.reclamation.permission
+        permission = without_windows(maintenance) if wish.overrides_windows else granted
         permissions = {
             action: permission(operation, now) if operation in wish.operations else NOT_ASKED
             for action, operation in OPERATIONS.items()
         }
-        granted = self._host.repository.reclamation.permission
         ticket = Ticket(
             permissions,
             is_revoked=lambda: run.stop.is_set() or self._host.repository.reclamation.permission is not granted,
         )
         wanted = [action for action, operation in OPERATIONS.items() if operation in wish.operations]
         if refusal := self._host.repository.reclamation.refusal(wanted, ticket):
+            calendar = Calendar(maintenance)
             opens = [calendar.verdict(operation, now).opens_millis for operation in wish.operations]
             raise WindowClosed(
                 f"{refusal}. Whoever has the verb reclaim may override the windows; what is paused stays paused",
                 min((each for each in opens if each is not None), default=None),
             )
-        run.reason = OVERRIDE if wish.overrides_windows else calendar.verdict(wish.operations[0], now).reason
+        run.reason = OVERRIDE if wish.overrides_windows else permission(wish.operations[0], now).reason
         return ticket
 
     def _carry_out(self, run: Run, ticket: Ticket) -> None:
