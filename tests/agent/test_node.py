@@ -105,7 +105,7 @@ def test_a_ticket_of_older_settings_is_refused(tmp_path: Path, generation: int) 
 
 
 def test_a_run_that_somebody_asks_the_node_for_needs_its_ticket_too(tmp_path: Path) -> None:
-    """Without one the operator does not let the node reclaim, for a pod of Spark perhaps; to override it is a choice."""
+    """Without one the operator does not let the node reclaim, for a pod of Spark perhaps; overriding is a choice."""
     clock, office = ManualClock(), TicketOffice()
     office.settings_are(1)
     host = Host(document_at(tmp_path / "r"), clock=clock, permission=office.permission_of)
