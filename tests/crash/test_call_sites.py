@@ -139,6 +139,7 @@ def _caller(frame: FrameType | None) -> tuple[str, int]:
     return str(path.relative_to(ENGINE)) if path.is_relative_to(ENGINE) else path.name, frame.f_lineno
 
 
+@pytest.mark.timeout(1_200)  # seconds; all workloads in one test: minutes where others compute, too
 def test_each_change_of_the_disk_is_crashed_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
     """No call of the engine that changes the disk is left out of the crash states that are explored."""
     watch = Watch()
