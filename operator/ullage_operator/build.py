@@ -321,6 +321,8 @@ def stateful_set(wish: Wish, image: str, node: str) -> Object:
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "updateStrategy": {"type": str(wish.document.spec.update_strategy.type)},
         "template": pods,
+        # One pod: there is no order to keep, and with one a pod that never got ready would never be replaced.
+        "podManagementPolicy": "Parallel",
         "volumeClaimTemplates": [claim],
     }
     made = owned(wish, "StatefulSet", "apps/v1", name, spec=spec)

@@ -28,6 +28,8 @@ class Fleet(ControlPlane):
                 f"--config={STAGES}",
                 f"--kubeconfig={self.kubeconfig_for('kwok', 'system:masters')}",
                 "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+                # Without leases the cluster takes each node for dead after 50 s, and its pods for not ready for good.
+                "--node-lease-duration-seconds=120",
                 f"--server-address={LOOPBACK}:{self.instance.free_port()}",
             ],
         )
