@@ -1,7 +1,9 @@
 """`ullage provenance --url`: what a running service tells of the past, as the documents of files."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from ullage_agent.cli.events import Document, served_document
 from ullage_agent.engine.provenance.lineage import Way
@@ -42,13 +44,8 @@ def served_event(client: "Client", event: str) -> tuple[Document, Refusal | None
 def served_lineage(client: "Client", flow_file: str, way: Way, depth: int, limit: int) -> Document:
     """The document of `ullage provenance lineage`."""
     found = client.provenance.lineage(flow_file, way, depth, limit)
-    return {
-        "events": [served_document(event) for event in found.events],
-        "links": [list(link) for link in found.links],
-        "unexpanded": found.unexpanded,
-        "is_cut": found.is_cut,
-        "removed_through": found.removed_through,
-    }
+    fields: dict[str, Any] = msgspec.to_builtins(found)
+    return fields | {"events": [served_document(event) for event in found.events]}
 
 
 def _parameters(query: Query) -> dict[str, str | Sequence[str]]:
