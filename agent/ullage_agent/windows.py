@@ -50,6 +50,10 @@ REMEMBERED_MAX: Final = 4 * OPENINGS_MAX
 """Answers a schedule remembers. The moments that a search for an opening visits are the schedules' own, so that the
 next search, for another operation or a minute later, asks for the same ones."""
 
+SCHEDULES_MAX: Final = 256
+"""Schedules whose answers are remembered, by window and zone: a calendar is made anew for every question that is asked
+of it. What an operator of a hundred repositories has; a schedule more is only worked out again."""
+
 CRON_FIELDS: Final = 5
 
 
@@ -94,7 +98,7 @@ class Calendar:
         zone, zone_problem = _zone(maintenance.time_zone)
         self.zone = zone
         self._schedules = [
-            _Schedule(window, zone, zone_problem or _schedule_problem(window, f"spec.maintenance.windows[{index}]"))
+            _schedule(window, zone, zone_problem or _schedule_problem(window, f"spec.maintenance.windows[{index}]"))
             for index, window in enumerate(maintenance.windows)
         ]
         problems = [zone_problem, *(schedule.problem for schedule in self._schedules)]
@@ -209,7 +213,7 @@ class Timetable:
         zone, zone_problem = _zone(time_zone)
         window = Window(name="moments", schedule=schedule, duration=Duration(WINDOW_MILLIS_MIN))
         self.problem = zone_problem or _schedule_problem(window, field) or ""
-        self._schedule = _Schedule(window, zone, self.problem or None)
+        self._schedule = _schedule(window, zone, self.problem or None)
 
     def last(self, millis: int) -> int | None:
         """The last moment up to then; None if there was none."""
@@ -287,13 +291,23 @@ class _Schedule:
         cron = CronSim(self.window.schedule, entered)
         for moment in cron:
             start = int(moment.timestamp()) * 1000
-            if start > after and not (self._is_elapsed and _is_skipped(moment)):
+            if start > after and (not self._is_elapsed or self._is_real(moment)):
                 yield start
 
+    def _is_real(self, moment: datetime) -> bool:
+        """Whether clocks show a time of the schedule then. Where a change skips midnight, cronsim answers with it,
+        once for it and the time that clocks go to.
+        """
+        wall = moment.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None)
+        if wall == moment.replace(tzinfo=None):
+            return True
+        return bool(next(CronSim(self.window.schedule, wall - timedelta(minutes=1))) == wall)
 
-def _is_skipped(moment: datetime) -> bool:
-    """A wall time that a clock change skips; cronsim answers with it where the change skips midnight."""
-    return moment.astimezone(UTC).astimezone(moment.tzinfo).replace(tzinfo=None) != moment.replace(tzinfo=None)
+
+@lru_cache(SCHEDULES_MAX)
+def _schedule(window: Window, zone: zoneinfo.ZoneInfo | None, problem: str | None) -> _Schedule:
+    """The schedule of equal windows is one, with all that it remembers."""
+    return _Schedule(window, zone, problem)
 
 
 def in_words(millis: int, maintenance: Maintenance) -> str:

@@ -5,10 +5,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
+from cronsim import CronSim
 from hypothesis import example, given, settings, strategies as st
 from typer.testing import CliRunner
 
-from ullage_agent import contract
+from ullage_agent import contract, windows
 from ullage_agent.cli.app import app
 from ullage_agent.contract import (
     ContractError,
@@ -114,6 +115,7 @@ drawn_windows = st.builds(
 @given(st.sampled_from(CHANGES), st.lists(drawn_windows, min_size=1, max_size=3))
 @example(CHANGES[0], [window("30 2 * * *", 60)])
 @example(CHANGES[4], [window("0 */3 * * 0", 1)])
+@example(CHANGES[4], [window("0 * * * 0", 1)])
 @example(CHANGES[1], [window("30 2 * * *", 60)])
 @example(CHANGES[1], [window("* * * * *", 1), window("15,45 2 * * *", 7, kind=WindowKind.DENY)])
 def test_every_minute_is_allowed_as_a_minute_by_minute_model_says(
@@ -459,6 +461,31 @@ def test_a_window_that_cannot_be_read_has_no_last_opening() -> None:
 
     assert (broken.is_open, broken.last_opened_millis, broken.next_opens_millis) == (False, None, None)
     assert "every night" in str(broken.problem)
+
+
+def test_a_search_in_vain_is_bounded_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every opening is denied, some are looked at; the next question, of whatever calendar, finds the answers."""
+    looked_at = 0
+
+    class Counting(CronSim):
+        def __next__(self) -> datetime:
+            nonlocal looked_at
+            looked_at += 1
+            return super().__next__()
+
+    monkeypatch.setattr(windows, "CronSim", Counting)
+    denied = [window("7 0 * * *", 5), window("* 0-21 * * *", 60, kind=WindowKind.DENY)]
+
+    def ask(operation: MaintenanceOperation, millis: int) -> int:
+        nonlocal looked_at
+        looked_at = 0
+        assert calendar(*denied).verdict(operation, millis).opens_millis is None
+        return looked_at
+
+    now = at("2026-11-21T12:00")
+    first = ask(REWRITE, now)
+    assert 1_000 < first < windows.OPENINGS_MAX * 24 * 60 * 3
+    assert ask(MaintenanceOperation.PUNCH, now) + ask(REWRITE, now + MINUTE) < first / 10
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "America/Sao_Paulo", "UTC"])
