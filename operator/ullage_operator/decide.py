@@ -151,8 +151,7 @@ def serves(seen: Observation, node: str) -> bool:
     """Whether who asks the node gets an answer: its agent says so, and Services lead to its pod. An agent that died
     vouches for itself until its silence is noticed; the kubelet knows at once.
     """
-    agent = seen.agents.get(node)
-    return node in seen.objects and agent is not None and agent.is_ready and is_ready(seen, node)
+    return node in seen.objects and not seen.is_away(node) and is_ready(seen, node)
 
 
 def deletes_data(spec: ContentRepositorySpec) -> bool:
@@ -266,7 +265,7 @@ def _conditions(
     lost = _named(node for node in objects if node not in machines)
     unready = _named(node for node in hosts if not serves(seen, node))
     waits = sorted({app for found in objects.values() if found.spec.deferral for app in found.spec.deferral.waits_for})
-    rolling = _named(node for node in hosts if not (agent := seen.agents.get(node)) or not agent.is_ready)
+    rolling = _named(node for node in hosts if seen.is_away(node))
     progress = rolling, "Settled", "Rolling", "no ready pod on"
     if rolls is not None and rolls.waiting and not rolls.may_go:
         words = "the change of the engine's format waits for a window on"

@@ -237,6 +237,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     busy_volumes: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     """Of each node: volumes on which another repository holds a ticket."""
 
+    def is_away(self, node: str) -> bool:
+        """Whether Services lead to no agent of this node: it has no pod, or one that is not ready."""
+        agent = self.agents.get(node)
+        return agent is None or not agent.is_ready
+
 
 def machines_of(nodes: Iterable[Document]) -> tuple[Machine, ...]:
     """By name, so that what follows from them is always the same."""

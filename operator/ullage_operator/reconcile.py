@@ -297,7 +297,7 @@ class Reconciler:
             made = build.stateful_set(seen.wish, image, node)
             found = store.get((seen.wish.namespace, made["metadata"]["name"]))
             (settled if found is None or covers(found, made) else changed).append((node, made))
-        away = {node for node in decision.nodes if not (a := seen.agents.get(node)) or not a.is_ready}
+        away = {node for node in decision.nodes if seen.is_away(node)}
         if not decision.rollout.may_go:
             return [*(made for _, made in settled), *(_as_found(store, made) for _, made in changed)]
         room = build.unavailable_max(seen.wish, len(decision.nodes)) - len(away)

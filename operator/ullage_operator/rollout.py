@@ -51,8 +51,8 @@ def rollout(seen: Observation, settings: Settings, hosts: Iterable[str]) -> Roll
     nodes = sorted(hosts)
     template = build.template_digest(build.template(wish, settings.agent_image))
     outdated = [a for node in nodes if (a := seen.agents.get(node)) is not None and a.template != template]
-    away = [node for node in nodes if (found := seen.agents.get(node)) is None or not found.is_ready]
-    room = max(0, build.unavailable_max(wish, len(nodes)) - len(away))
+    away_count = sum(seen.is_away(node) for node in nodes)
+    room = max(0, build.unavailable_max(wish, len(nodes)) - away_count)
     chosen = [a for a in outdated if not a.is_ready] + [a for a in outdated if a.is_ready][:room]
     return msgspec.structs.replace(
         gated,

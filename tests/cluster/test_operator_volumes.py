@@ -1,5 +1,6 @@
 """Repositories on local volumes, deletion policies, certificates of others: a real API server, played nodes."""
 
+import json
 from typing import Any
 
 import pytest
@@ -73,6 +74,21 @@ def test_local_volumes_give_each_node_an_agent_and_a_claim(
 
     operator.until("the claims are as the policy says", lambda: left() == claims and images(fleet, place) == {})
     assert objects(fleet, place) == {}
+    fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def test_an_agent_that_is_never_ready_is_replaced_by_the_next(fleet: Fleet, operator: Operator, place: str) -> None:
+    """A change that broke it must not need somebody who deletes its pod before the mended one comes."""
+    fleet.apply(on_volumes(fleet, place, image="agent:broken"))
+    operator.until("the agents run", lambda: images(fleet, place) == dict.fromkeys(NODES, "agent:broken"))
+    here = ("--namespace", place)
+    unready = json.dumps({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
+    for pod in fleet.get("pods", *here)["items"]:
+        fleet.kubectl("patch", "pod", pod["metadata"]["name"], *here, "--subresource=status", f"--patch={unready}")
+
+    fleet.apply(on_volumes(fleet, place, image="agent:mended"))
+
+    operator.until("all are replaced", lambda: images(fleet, place) == dict.fromkeys(NODES, "agent:mended"))
     fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
 
 
