@@ -233,6 +233,8 @@ class OsFile:
         return b"".join(parts)
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        if len(buffers) == 1 and (count := os.preadv(self._descriptor, buffers, offset)) == len(buffers[0]):
+            return count  # the usual case, without the steps of the others
         got = 0
         for first in range(0, len(buffers), IOV_MAX):
             part = buffers[first : first + IOV_MAX]

@@ -85,12 +85,7 @@ class Anatomist:
             for resource, held in tables[name].items():
                 if resource in claims:
                     claims[resource].extend(held)
-        survivors = {
-            survivor.offset: survivor
-            for resource, held in claims.items()
-            for survivor in _placed(held, relocations[resource])
-        }
-        ordered = tuple(survivors[offset] for offset in sorted(survivors))
+        ordered = _in_order(claims, relocations)
         offsets: dict[int, set[int]] = {resource: set() for resource in claims}
         for _, claim in ordered:
             offsets[claim.resource].add(claim.offset)
@@ -141,11 +136,19 @@ def _resident(entry: ResourceEntry) -> list[ContentClaim]:
     return claims
 
 
-def _placed(claims: Iterable[ContentClaim], relocation: Relocation | None) -> Iterable[Survivor]:
-    for claim in claims:
-        if relocation is None:
-            yield Survivor(claim.offset, claim)
-            continue
-        move = find_move(relocation.moves, claim.offset)
-        if move is not None:  # of a swap file's claims some may have died before the rewrite
-            yield Survivor(move.target + claim.offset - move.offset, claim)
+def _in_order(
+    claims: Mapping[int, Iterable[ContentClaim]], relocations: Mapping[int, Relocation | None]
+) -> tuple[Survivor, ...]:
+    placed: dict[int, ContentClaim] = {}
+    for resource, held in claims.items():
+        placed.update(_placed(held, relocations[resource]))
+    return tuple([Survivor(offset, placed[offset]) for offset in sorted(placed)])
+
+
+def _placed(claims: Iterable[ContentClaim], relocation: Relocation | None) -> dict[int, ContentClaim]:
+    """Where in the file they lie."""
+    if relocation is None:
+        return {claim.offset: claim for claim in claims}
+    found = ((find_move(relocation.moves, claim.offset), claim) for claim in claims)
+    # Of a swap file's claims some may have died before the rewrite.
+    return {move.target + claim.offset - move.offset: claim for move, claim in found if move is not None}

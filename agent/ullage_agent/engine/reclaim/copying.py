@@ -33,8 +33,8 @@ AHEAD_BATCHES = 8
 WRITEBACK_BYTES = 8 << 20
 """The kernel is asked to write back this often, so that the sync at the end finds little left to do."""
 
-Window = list[Survivor]
-"""Neighbours in a file, read in one call."""
+Batch = Sequence[Survivor]
+"""What is verified and written together; neighbours in it are read in one call."""
 
 
 class Revoked(Exception):
@@ -60,8 +60,12 @@ class Source:
 
     def moved(self, claims: Sequence[ContentClaim], target: int) -> None:
         """Note that these claims went to `target`, one behind the other; runs that stay together are one move."""
+        moves: list[tuple[int, int, int]] = []
+        resource = -1
         for claim in claims:
-            moves = self.moves.setdefault(claim.resource, [])
+            if claim.resource != resource:
+                resource = claim.resource
+                moves = self.moves.setdefault(resource, [])
             offset, length, begin = moves[-1] if moves else (-1, 0, 0)
             if offset + length == claim.offset and begin + length == target:
                 moves[-1] = (offset, length + claim.length, begin)
@@ -84,6 +88,7 @@ class OutputWriter:
     ) -> None:
         self.batch_bytes = max(1, min(BATCH_BYTES, batch_bytes))
         self.large_claim = large_claim
+        self.alone_bytes = min(self.batch_bytes + 1, large_claim)
         self.buffer = memoryview(bytearray(self.batch_bytes + ALIGNMENT))
         self.report = report
         self._output = output
@@ -123,40 +128,48 @@ def copy_source(source: Source, file: File, path: str, writer: OutputWriter) -> 
         if number >= hinted - AHEAD_BATCHES // 2:
             _expect_reads(batches[hinted : number + AHEAD_BATCHES], file)
             hinted = number + AHEAD_BATCHES
-        if _is_large(batch[0][0].claim, writer):
-            _copy_large(source, batch[0][0], file, path, writer)
+        if batch[0].claim.length >= writer.alone_bytes:
+            _copy_large(source, batch[0], file, path, writer)
         else:
             _copy_batch(source, batch, file, path, writer)
 
 
-def _expect_reads(batches: Sequence[Sequence[Window]], file: File) -> None:
+def _expect_reads(batches: Sequence[Batch], file: File) -> None:
     """Have the kernel read ahead. Asking costs more than reading what it has, so the ends are tried first."""
-    if not batches or (file.is_cached(batches[0][0][0].offset) and file.is_cached(batches[-1][-1][-1].offset)):
+    if not batches or (file.is_cached(batches[0][0].offset) and file.is_cached(batches[-1][-1].offset)):
         return
     for batch in batches:
-        for window in batch:
-            begin, last = window[0].offset, window[-1]
-            file.expect_reads(begin, last.offset + last.claim.length - begin)
-
-
-def _copy_batch(source: Source, batch: Sequence[Window], file: File, path: str, writer: OutputWriter) -> None:
-    buffer = writer.buffer
-    claims: list[ContentClaim] = []
-    pieces: list[memoryview] = []
-    filled = 0
-    for window in batch:
-        begin = end = window[0].offset
-        reads: list[memoryview] = []
-        for offset, claim in window:
-            if offset > end:
-                reads.append(memoryview(bytearray(offset - end)))
-            piece = buffer[filled : filled + claim.length]
-            reads.append(piece)
-            pieces.append(piece)
-            claims.append(claim)
+        begin = end = batch[0].offset
+        for offset, claim in batch:
+            if offset - end > GAP_BYTES:
+                file.expect_reads(begin, end - begin)
+                begin = offset
             end = offset + claim.length
-            filled += claim.length
-        _read(source, reads, end - begin, begin, file, path, writer)
+        file.expect_reads(begin, end - begin)
+
+
+def _copy_batch(source: Source, batch: Batch, file: File, path: str, writer: OutputWriter) -> None:
+    buffer = writer.buffer
+    pieces: list[memoryview] = []
+    reads: list[memoryview] = []
+    filled = 0
+    begin = end = batch[0].offset
+    for offset, claim in batch:
+        gap = offset - end
+        if gap > GAP_BYTES:
+            _read(source, reads, end - begin, begin, file, path, writer)
+            reads.clear()
+            begin = offset
+        elif gap > 0:
+            reads.append(memoryview(bytearray(gap)))
+        length = claim.length
+        piece = buffer[filled : filled + length]
+        reads.append(piece)
+        pieces.append(piece)
+        end = offset + length
+        filled += length
+    _read(source, reads, end - begin, begin, file, path, writer)
+    claims = [claim for _, claim in batch]
     for piece, claim in zip(pieces, claims, strict=True):
         if crc32c(piece) != claim.crc:
             raise _corrupt(source, claim, path)
@@ -207,30 +220,23 @@ def _corrupt(source: Source, claim: ContentClaim, path: str) -> ContentCorrupt:
     )
 
 
-def _is_large(claim: ContentClaim, writer: OutputWriter) -> bool:
-    return claim.length > writer.batch_bytes or claim.length >= writer.large_claim
-
-
-def _batches(survivors: Sequence[Survivor], writer: OutputWriter) -> Iterator[list[Window]]:
-    """Windows that are read, verified and written together: as many as a batch holds; a large claim is one alone."""
-    batch: list[Window] = []
-    end = filled = 0
-    for survivor in survivors:
-        offset, claim = survivor
-        is_large = _is_large(claim, writer)
-        is_near = offset - end <= GAP_BYTES
-        count = claim.length + (offset - end if is_near else 0)
-        if batch and (is_large or filled + count > writer.batch_bytes):
-            yield batch
-            batch = []
-        if is_large:
-            yield [[survivor]]
-        elif batch and is_near:
-            batch[-1].append(survivor)
-            filled += count
+def _batches(survivors: Batch, writer: OutputWriter) -> Iterator[Batch]:
+    """As many as a batch holds, with the gaps that are read over; a large claim is one alone."""
+    first = end = filled = 0
+    for number, (offset, claim) in enumerate(survivors):
+        length = claim.length
+        gap = offset - end if number > first else 0
+        count = length + gap if gap <= GAP_BYTES else length
+        if length >= writer.alone_bytes or filled + count > writer.batch_bytes:
+            if number > first:
+                yield survivors[first:number]
+            first, filled = number, 0
+            count = length
+        if length >= writer.alone_bytes:
+            yield survivors[number : number + 1]
+            first = number + 1
         else:
-            filled = claim.length + (filled if batch else 0)
-            batch.append([survivor])
-        end = offset + claim.length
-    if batch:
-        yield batch
+            filled += count
+        end = offset + length
+    if first < len(survivors):
+        yield survivors[first:]
