@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 import uvicorn
+import uvloop
 
 from ullage_agent.contract import ContentRepository, ContractError
 from ullage_agent.metrics import Metrics
@@ -86,7 +87,7 @@ class Server:
 
     def run(self) -> None:
         """Serve. CannotListen if an address, certificate or token file is not to be had; engine errors of the open."""
-        asyncio.run(self._run())
+        uvloop.run(self._run())
 
     def stop(self) -> None:
         """Begin to stop; from any thread, once it is ready."""
