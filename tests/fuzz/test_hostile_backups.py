@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from crc32c import crc32c
 from hypothesis import given, seed, strategies as st
 
@@ -25,10 +26,9 @@ COPY = msgspec.structs.replace(
 
 
 def restore(body: bytes) -> None:
-    """Restore the backup under this manifest, with a valid checksum."""
-    data = body + b"\n%08x" % crc32c(body)
+    """Restore the backup under this manifest."""
+    files = holding(body)
     before = backed_up()
-    files = CrashFiles(before._replace(files={**before.files, MANIFEST: data}))
     try:
         Repository.restore_backup("/b", COPY, files)
     except UllageError:
@@ -39,6 +39,12 @@ def restore(body: bytes) -> None:
     changed = {path for path in after if after[path] != before.files.get(path)} - {MANIFEST}
     assert all(path.startswith("/copy/") for path in changed), changed
     assert not is_refused or "/copy/ullage.json" not in after
+
+
+def holding(body: bytes) -> CrashFiles:
+    """The backup under this manifest, with a valid checksum."""
+    image = backed_up()
+    return CrashFiles(image._replace(files={**image.files, MANIFEST: body + b"\n%08x" % crc32c(body)}))
 
 
 def body_of() -> bytes:
@@ -85,3 +91,34 @@ def test_a_backup_writes_nowhere_but_into_its_repository() -> None:
 
     run()
     note(examples=EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("directory", "said"),
+    [
+        ("{other}", "as no backup does"),
+        ("{other}/deeper", "as no backup does"),
+        ("c1", "give that container another subPath"),
+        ("c1/0", "give that container another subPath"),
+    ],
+)
+def test_event_files_get_places_of_their_own(directory: str, said: str) -> None:
+    """A directory that is another file, or lies in a container, is refused before anything is written."""
+    forged = msgspec.json.decode(body_of())
+    first, other, *_ = forged["provenance"]
+    first["directory"] = directory.format(other=f"{other['directory']}/{other['name']}")
+    files = holding(msgspec.json.encode(forged))
+
+    with pytest.raises(UllageError, match=said):
+        Repository.restore_backup("/b", COPY, files)
+
+    assert not any(path.startswith("/copy/") for path in files.image().files)
+
+
+def test_two_event_files_of_one_place_are_refused() -> None:
+    """The second would replace the first."""
+    forged = msgspec.json.decode(body_of())
+    forged["provenance"].append(forged["provenance"][0])
+
+    with pytest.raises(UllageError, match="as no backup does"):
+        Repository.restore_backup("/b", COPY, holding(msgspec.json.encode(forged)))

@@ -421,12 +421,24 @@ def _require_restorable(
     if missing := sorted({file.container for file in manifest.contents} - set(containers)):
         raise SessionMisuse(f"the backup has containers {', '.join(missing)}: list them in spec.storage.containers")
     root = spec.storage.host_path.path
+    for file in manifest.provenance:
+        if name := next((name for name, one in containers.items() if _is_in(one.path, root, file.directory)), ""):
+            raise SessionMisuse(
+                f"the backup has event files in {file.directory}, which is where spec.storage.containers puts {name}: "
+                f"give that container another subPath"
+            )
     mounts = {path.split("/")[0] for path in spec.storage.provenance_directories}
     mounts |= {os.path.relpath(container.path, root).split(os.sep)[0] for container in containers.values()}
     for directory, allowed in ((root, mounts), *((container.path, set()) for container in containers.values())):
         names = files.list_directory(directory) if files.exists(directory) else []
         if foreign := [name for name in names if name not in allowed]:
             raise SessionMisuse(f"{directory} is not empty ({foreign[0]}): restore into an empty directory")
+
+
+def _is_in(container: str, root: str, directory: str) -> bool:
+    """Whether a directory of the root is a container's, or lies in it."""
+    path, container = os.path.abspath(os.path.join(root, directory)), os.path.abspath(container)
+    return os.path.commonpath([path, container]) == container
 
 
 def _found(files: Files, destination: str) -> Iterator[str]:

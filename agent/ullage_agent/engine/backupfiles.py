@@ -6,6 +6,7 @@ backup or a repository has such a file, so that a restoration writes nowhere els
 
 import os
 from collections.abc import Iterator
+from itertools import accumulate
 
 import msgspec
 from crc32c import crc32c
@@ -95,10 +96,18 @@ def _misplaced(manifest: Manifest) -> Iterator[BackupFile]:
     yield from (file for file in manifest.swaps if not file.name.endswith(SWAP_SUFFIX))
     yield from (file for file in (manifest.snapshot,) if file.name != SNAPSHOT)
     yield from (file for file in manifest.contents if file.directory or not _is_content_name(file))
+    directories = {parent for file in manifest.provenance for parent in accumulate(file.directory.split("/"), _below)}
+    places: set[str] = set()
     for file in manifest.provenance:
         is_reserved = file.directory.split("/")[0] in (IDENTITY, FLOWFILE, SWAP)
-        if file.container or is_reserved or not _is_inside(file.directory):
+        place = _below(file.directory, file.name)
+        if file.container or is_reserved or not _is_inside(file.directory) or place in directories | places:
             yield file
+        places.add(place)
+
+
+def _below(directory: str, name: str) -> str:
+    return f"{directory}/{name}"
 
 
 def _is_inside(path: str) -> bool:
