@@ -70,7 +70,11 @@ class Fleet:
 
 @contextmanager
 def fleet_at(path: Path, *names: str, **sections: Any) -> Iterator[Fleet]:
-    """Agents in threads of this process, each with HTTP, Flight and a Unix socket."""
+    """Agents in threads of this process, each with HTTP, Flight and a Unix socket.
+
+    Without an archive, which keeps what is dropped readable as long as the machine's disk is less than half full.
+    """
+    sections = {"archive": {"enabled": False}} | sections
     with ExitStack() as stack:
         agents = {}
         for name in names:

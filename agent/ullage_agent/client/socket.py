@@ -13,6 +13,7 @@ from typing import Final, NoReturn, Self, TypeVar
 
 import msgspec
 
+from ullage_agent.client.born import Address, at_home, one_of_each, read_born
 from ullage_agent.client.descriptors import pieces, read_places, read_window, require_found, windows
 from ullage_agent.client.errors import ContentDamaged, LeaseLost, Misuse, NotReachable, Refused
 from ullage_agent.client.stream import FrameStream
@@ -80,6 +81,23 @@ class SocketClient:
         """The contents at places that were resolved last. LeaseLost if they cannot be trusted any more."""
         with self._lock:
             return self._guarded(lambda: read_places(self._descriptors, places))
+
+    def read_born(self, addresses: Sequence[Address]) -> list[bytes | None]:
+        """The contents of many small claims, in order, for one question a resource claim; None for those that are to be
+        resolved one by one. Sorted by address they cost least. Errors of `resolve_claims` and `read`.
+        """
+        contents: list[bytes | None] = []
+        with self._lock:
+            while len(contents) < len(addresses):
+                rest = addresses[len(contents) :]
+                keys = one_of_each(rest)
+                places = self.resolve_claims(keys[: frames.RESOLVE_MAX])
+                homes = at_home(keys, places)
+                # Where not all were answered at once, the files of these are given back with the next question.
+                unknown = {key.resource for key in keys[len(places) :]}
+                end = next((at for at, address in enumerate(rest) if address[0] in unknown), len(rest))
+                contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], homes))  # noqa: B023 - at once
+        return contents
 
     def each(self, places: Sequence[Place]) -> Iterator[bytes]:
         """The same one after the other, so that memory holds but a few. What came before a LeaseLost is good."""

@@ -1,0 +1,124 @@
+"""Small claims read by their addresses, with one question a resource claim."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.service.socket.node import Node
+from tests.support import Workshop
+from ullage_agent.client.born import Address
+from ullage_agent.client.errors import LeaseLost
+from ullage_agent.client.socket import SocketClient
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.socket.frames import ClaimKey, Place
+
+KB = 1024
+MB = 1 << 20
+
+
+class Asking(SocketClient):
+    """A client that counts the claims it asks for."""
+
+    asked = 0
+
+    def resolve_claims(self, claims: Sequence[ClaimKey]) -> list[Place]:
+        self.asked += len(claims)
+        return super().resolve_claims(claims)
+
+
+def address_of(node: Node, uuid: bytes) -> Address:
+    record = node.repository.handles.record(uuid)
+    claim = record.claim
+    assert claim is not None
+    return (claim.resource, claim.offset, claim.length, claim.crc, record.start, record.size)
+
+
+def filled(node: Node, *contents: bytes) -> list[Address]:
+    return [address_of(node, uuid) for uuid in node.put(*contents)]
+
+
+def test_many_claims_cost_one_question_a_file(node: Node) -> None:
+    """In the order of their addresses or any other, whole or a part of one, each gets its own bytes."""
+    chooser = random.Random(11)
+    contents = [chooser.randbytes(chooser.choice([1, 900, 20 * KB])) for _ in range(300)]
+    addresses = filled(node, *contents)
+    files = {address[0] for address in addresses}
+    order = chooser.sample(range(300), 300)
+    (resource, offset, length, crc, _, _) = addresses[7]
+
+    with Asking(node.path) as client:
+        assert client.read_born(addresses) == contents
+        assert client.asked == len(files) < 100
+        assert client.read_born([addresses[at] for at in order]) == [contents[at] for at in order]
+        assert client.read_born([(resource, offset, length, crc, 0, 1)] * 3) == [contents[7][:1]] * 3
+        assert client.read_born([]) == []
+
+
+def test_what_needs_a_question_of_its_own_is_left(node: Node) -> None:
+    """Claims of several checksums, ones that a rewrite has moved, ones that are gone: amid others that are there."""
+    chooser = random.Random(12)
+    contents = [chooser.randbytes(20_000) for _ in range(80)]
+    uuids = node.put(*contents)
+    moved = [address_of(node, uuid) for uuid in uuids]
+    for number, uuid in enumerate(uuids):
+        if number % 4:
+            node.repository.handles.delete(uuid.hex())
+    node.workshop.clock.advance(1)
+    node.repository.handles.purge()
+    assert node.reclaim() > 0
+    small, large = filled(node, b"small", chooser.randbytes(256 * KB + 1))
+
+    with SocketClient(node.path) as client:
+        never = (small[0] + 99_999, 0, 5, small[3], 0, 5)
+        assert client.read_born([*moved, small, large, never]) == [None] * 80 + [b"small", None, None]
+        places = client.resolve_claims([ClaimKey(*moved[4][:4])])
+        assert client.read(places) == [contents[4]]
+
+
+def test_bytes_that_are_not_what_their_checksum_says_are_left(node: Node) -> None:
+    """Cut, punched and rotten ones never come out as content; their neighbours do."""
+    contents = [bytes([number + 1]) * 1_000 for number in range(6)]
+    addresses = filled(node, *contents)
+    entry = node.repository.ledger.entry(addresses[0][0])
+    assert entry is not None
+    path = Path(node.repository.content.container_of(entry.claim).current_path(entry.claim))
+    before = path.read_bytes()
+    rotten = bytearray(before)
+    rotten[addresses[1][1]] ^= 1
+    rotten[addresses[3][1] : addresses[3][1] + 1_000] = bytes(1_000)
+    path.write_bytes(rotten[: addresses[5][1] + 999])
+
+    with SocketClient(node.path) as client:
+        found = client.read_born(addresses)
+    path.write_bytes(before)
+
+    assert found == [contents[0], None, contents[2], None, contents[4], None]
+
+
+def test_more_files_than_a_connection_may_hold_are_read_in_turns(workshop: Workshop, short_path: Path) -> None:
+    """What the node refuses at once is asked for in parts, and earlier files are given back."""
+    node = Node(workshop, short_path, Limits(socket_files=3, stall_seconds=5))
+    contents = [bytes([number]) * (200 * KB) for number in range(20)]
+    addresses = [filled(node, content, bytes(MB))[0] for content in contents]
+    assert len({address[0] for address in addresses}) > 3
+
+    with SocketClient(node.path) as client:
+        assert client.read_born(addresses) == contents
+        assert client.descriptors <= 3
+    node.server.stop()
+
+
+def test_a_lost_lease_is_told(node: Node) -> None:
+    """A node that has taken its files back says so; a new connection reads again."""
+    addresses = filled(node, b"a", b"b")
+    with SocketClient(node.path) as client:
+        assert client.read_born(addresses) == [b"a", b"b"]
+        (lease,) = node.repository.leases.all()
+        node.repository.leases.revoke(lease.id)
+        node.server.look()
+
+        with pytest.raises(LeaseLost):
+            client.read_born(addresses)
+        assert client.read_born(addresses) == [b"a", b"b"]
