@@ -1,13 +1,14 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers programs cluster cluster-down cluster-full e2e scenario-full dist lock clean
+.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check programs cluster cluster-down cluster-full e2e scenario-full dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PYTEST_ARGS ?= -n 2 --dist loadfile
 CRASH_SEEDS ?= 20261121 7
 SEED ?= 20261121
+BASE ?= HEAD~1
 
 help: ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -84,6 +85,9 @@ bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 
 bench-peers: $(STAMP) ## The same beside Apache NiFi's own classes; needs Maven; NIFI_SRC names a release's source
 	@$(BIN)/python -m bench --peers
+
+bench-check: $(STAMP) ## Has a change made a main operation slower than at BASE (a revision or a directory)? Ten minutes
+	@$(BIN)/python -m bench.check $(BASE)
 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation
