@@ -1,6 +1,7 @@
 """The chart as somebody installs it: a release of helm's on real nodes, and a repository under it with its client."""
 
 import json
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -127,6 +128,22 @@ class Flows:
         """What the repository's content takes on a node's disk, from outside; the ballast is none."""
         top: Path = self.cluster.nodes[node].disk / "data" / self.namespace / "flows" / "c1"
         return sum(path.stat().st_blocks * 512 for path in top.rglob("*") if path.is_file() and path.name != BALLAST)
+
+    def half_dropped(self, batches: int, count: int, size: int) -> tuple[dict[str, bytes], int]:
+        """Put `batches` of `count` contents of `size` bytes and delete every second one, until the agent counts it as
+        dead: what is kept, by handle, and how many bytes were dropped.
+        """
+        kept: dict[str, bytes] = {}
+        before = self.dead_bytes()
+        for _ in range(batches):
+            contents = [secrets.token_bytes(size) for _ in range(count)]
+            handles = self.client.put_many(contents)
+            kept |= dict(list(zip(handles, contents, strict=True))[::2])
+            for handle in handles[1::2]:
+                self.client.delete(handle)
+        dropped = batches * count * size // 2
+        self.cluster.wait_until("what was dropped is dead", lambda: self.dead_bytes() >= before + dropped)
+        return kept, dropped
 
     def dead_bytes(self) -> int:
         """What the agent behind the Service says."""

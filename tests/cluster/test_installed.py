@@ -40,11 +40,10 @@ def flows(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def test_a_window_opens_and_the_disk_gets_its_space_back(flows: Flows) -> None:
     """Content comes through the Service, half of it goes; the closed window keeps it, the opened one gives it back."""
-    kept, dropped = _half_dropped(flows)
+    kept, dropped = flows.half_dropped(BATCHES, CONTENTS, SIZE)
     node = flows.client.state().node
     full = flows.disk_bytes(node)
     assert full >= BATCHES * CONTENTS * SIZE
-    flows.cluster.wait_until("what was dropped is dead", lambda: flows.dead_bytes() >= dropped)
     assert flows.shown()["status"]["reclaimed"] == "0"
     assert flows.disk_bytes(node) >= full
 
@@ -59,23 +58,10 @@ def test_a_window_opens_and_the_disk_gets_its_space_back(flows: Flows) -> None:
     assert all(flows.client.get(handle) == content for handle, content in kept.items())
 
 
-def _half_dropped(flows: Flows) -> tuple[dict[str, bytes], int]:
-    """What is kept, by handle, and how many bytes were dropped: every second content of each batch."""
-    kept: dict[str, bytes] = {}
-    for _ in range(BATCHES):
-        contents = [secrets.token_bytes(SIZE) for _ in range(CONTENTS)]
-        handles = flows.client.put_many(contents)
-        kept |= dict(list(zip(handles, contents, strict=True))[::2])
-        for handle in handles[1::2]:
-            flows.client.delete(handle)
-    return kept, BATCHES * CONTENTS * SIZE // 2
-
-
 def test_a_run_on_demand_passes_over_a_closed_window(flows: Flows) -> None:
     """A ReclamationRun that overrides the windows: its report is that of the node, and the disk falls."""
     flows.apply(CLOSED)
-    _, dropped = _half_dropped(flows)
-    flows.cluster.wait_until("what was dropped is dead", lambda: flows.dead_bytes() >= dropped)
+    _, dropped = flows.half_dropped(BATCHES, CONTENTS, SIZE)
     node = flows.client.state().node
     full = flows.disk_bytes(node)
     run = {
