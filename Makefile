@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check programs cluster cluster-down cluster-full e2e scenario-full dist lock clean
+.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -88,6 +88,9 @@ bench-peers: $(STAMP) ## The same beside Apache NiFi's own classes; needs Maven;
 
 bench-check: $(STAMP) ## Has a change made a main operation slower than at BASE (a revision or a directory)? Ten minutes
 	@$(BIN)/python -m bench.check $(BASE)
+
+soak: $(STAMP) ## An hour of mixed load on a node: do memory, descriptors, disk and waiting stay as they were?
+	@$(BIN)/python -m bench.soak --write-docs --picture docs/soak.png
 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation

@@ -1,7 +1,8 @@
 """A node, nginx and a bare receiver in processes of their own, so that client and server do not share an interpreter.
 
-`python -m bench.serving node DIRECTORY` serves a new repository there, `python -m bench.serving receiver` takes bytes
-and throws them away, each until its stdin ends; the first line says where.
+`python -m bench.serving node DIRECTORY SECTIONS` serves a new repository there, with fields of its spec's sections
+replaced by those of a JSON object; `python -m bench.serving receiver` takes bytes and throws them away; each until its
+stdin ends. The first line says where.
 """
 
 import json
@@ -34,9 +35,9 @@ http {{
 
 
 @contextmanager
-def node(directory: Path) -> Iterator[tuple[Node, int]]:
-    """A running node, and its process id."""
-    with _process("node", str(directory)) as (urls, pid):
+def node(directory: Path, **sections: dict[str, int | bool]) -> Iterator[tuple[Node, int]]:
+    """A running node, and its process id; `sections` replace fields of its spec."""
+    with _process("node", str(directory), json.dumps(sections)) as (urls, pid):
         yield Node(url=urls["http"], flight=urls["flight"], socket=urls["socket"]), pid
 
 
@@ -124,12 +125,18 @@ def _end_with_stdin() -> None:
     os._exit(0)
 
 
-def serve(directory: Path) -> None:
+def serve(directory: Path, sections: dict[str, dict[str, int | bool]]) -> None:
     """See the module's text."""
     configure()  # to stderr: stdout is ours
     off = {"tls": {"mode": TlsMode.NONE}, "auth": {"mode": AuthMode.NONE}, "archive": {"enabled": False}}
     listens = {"http_port": 0, "flight_port": 0, "metrics_port": None, "socket_path": str(directory / "u.sock")}
-    document = ContentRepository(metadata=Metadata(name="bench"), spec=spec_at(directory, service=listens, **off))
+    spec = spec_at(directory)
+    typed = {
+        section: {name: type(getattr(getattr(spec, section), name))(value) for name, value in fields.items()}
+        for section, fields in sections.items()
+    }
+    spec = spec_at(directory, service=listens, **{**typed, **off})
+    document = ContentRepository(metadata=Metadata(name="bench"), spec=spec)
 
     def ready(urls: dict[str, str]) -> None:
         print(json.dumps(urls), flush=True)
@@ -145,6 +152,6 @@ def serve(directory: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "node":
-        serve(Path(sys.argv[2]))
+        serve(Path(sys.argv[2]), json.loads(sys.argv[3]))
     else:
         receive()
