@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,7 +11,6 @@ from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.flowfile.placement import pin_bytes
 from ullage_agent.engine.model import (
     HANDLE_QUEUE,
-    STAGED_QUEUE,
     Action,
     ContentClaim,
     FlowFile,
@@ -24,13 +23,10 @@ from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.runs import find_move, unpack_runs
 from ullage_agent.service.errors import BadRequest, NotFound
-from ullage_agent.service.flight.flowfiles import batch_of, seen, share_of
+from ullage_agent.service.flight.flowfiles import ROWS, batch_of, seen, share_of
 from ullage_agent.service.flight.forms import Table
 from ullage_agent.service.flight.schemas import SCHEMAS
 from ullage_agent.service.problems import problem_of
-
-ROWS: Final = 10_000
-"""Rows of a batch: of the widest tables a few MiB."""
 
 CONTENT_BYTES: Final = 4 << 20
 """Content of a batch."""
@@ -47,6 +43,7 @@ class Tables:
         self._repository = repository
         self._moment = moment
         self._part = wanted.part
+        self._is_kept = wanted.snapshot is not None
         self._after, self._through = wanted.after, wanted.through
         self._rows: dict[str, Callable[[], Iterator[Row]]] = {
             "claims": self._claims,
@@ -63,17 +60,40 @@ class Tables:
         """The table in record batches."""
         return self._flow_files(columns) if name == "flowfiles" else _batches(self._rows[name](), name, columns)
 
-    def _records(self) -> Iterator[tuple[FlowFile, bool]]:
-        """FlowFiles of this part, and whether they were swapped."""
-        self._moment.require_swaps()
-        for record in share_of(self._moment.flow_files, *self._part):
-            yield record, False
-        for swapped in self._moment.swapped():
-            for record in share_of(swapped, *self._part):
-                yield record, True
+    def _resident(self) -> Iterator[Sequence[FlowFile]]:
+        """Those of this part that were in memory, in pieces."""
+        resident = self._moment.flow_files
+        for at in range(0, len(resident), ROWS):
+            yield share_of(resident[at : at + ROWS], *self._part)
+
+    def _swapped(self) -> Iterator[Sequence[FlowFile]]:
+        """Those of this part that were swapped, in pieces.
+
+        At a snapshot the files are dealt out, so that each is decoded for one part alone; it costs more than everything
+        else here. Without one the parts are of several moments, and a file may be gone in the next: then a FlowFile has
+        to be known by what stays.
+        """
+        part, parts = self._part
+        swaps = self._moment.swaps
+        if self._is_kept:
+            for swap in swaps[part::parts]:
+                yield from _pieces_of(self._moment.swapped(swap))
+        else:
+            for swap in swaps:
+                yield from (share_of(piece, part, parts) for piece in _pieces_of(self._moment.swapped(swap)))
 
     def _counted(self) -> dict[ContentClaim, int]:
-        return Counter(record.claim for record, _ in self._records() if record.claim is not None)
+        """The claims of this part, each with all its claimants wherever they are."""
+        self._moment.require_swaps()
+        part, parts = self._part
+        counts: Counter[ContentClaim] = Counter()
+        for piece in self._resident():
+            counts.update(record.claim for record in piece if record.claim is not None)
+        for swap in self._moment.swaps:
+            if any(share.resource % parts == part for share in swap.shares):
+                found = share_of(self._moment.swapped(swap), part, parts)
+                counts.update(record.claim for record in found if record.claim is not None)
+        return counts
 
     def _claims(self) -> Iterator[Row]:
         containers = {claim.index: claim.container for claim in self._moment.resources}
@@ -115,13 +135,12 @@ class Tables:
     def _flow_files(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         self._moment.require_swaps()
         queues = {number: queue.name for number, queue in self._moment.queues.items()}
-        resident = self._moment.flow_files
-        for at in range(0, len(resident), ROWS):
-            if records := seen(share_of(resident[at : at + ROWS], *self._part)):
+        for piece in self._resident():
+            if records := seen(piece):
                 yield batch_of(records, columns, queues, swapped=False)
-        for swapped in self._moment.swapped():
-            if records := seen(share_of(swapped, *self._part)):
-                yield batch_of(records, columns, queues, swapped=True)
+        for piece in self._swapped():
+            if piece:
+                yield batch_of(piece, columns, queues, swapped=True)
 
     def _queues(self) -> Iterator[Row]:
         counts: Counter[int] = Counter()
@@ -161,11 +180,13 @@ class Tables:
             )
 
     def _content(self) -> Iterator[Row]:
-        for record, _ in self._records():
-            if not record.deleted_millis and record.queue != STAGED_QUEUE:
-                yield from self._pieces(record)
+        self._moment.require_swaps()
+        for piece in chain(self._resident(), self._swapped()):
+            for record in seen(piece):
+                if not record.deleted_millis:
+                    yield from self._contents(record)
 
-    def _pieces(self, record: FlowFile) -> Iterator[Row]:
+    def _contents(self, record: FlowFile) -> Iterator[Row]:
         claim, queue = record.claim, self._queue_name(record)
         if claim is None or record.size == 0:
             yield record.id, queue, 0, b"", None
@@ -188,6 +209,10 @@ class Tables:
     def _queue_name(self, record: FlowFile) -> str | None:
         queue = self._moment.queues.get(record.queue)
         return None if record.queue == HANDLE_QUEUE or queue is None else queue.name
+
+
+def _pieces_of(records: Sequence[FlowFile]) -> Iterator[Sequence[FlowFile]]:
+    return (records[at : at + ROWS] for at in range(0, len(records), ROWS))
 
 
 def feed_batches(repository: Repository, wanted: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
