@@ -5,17 +5,16 @@ It is the table with most rows: a scan of it is the time of an agent that serves
 
 from array import array
 from binascii import hexlify
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, Final
 
 import pyarrow as pa
 
-from ullage_agent.engine.model import STAGED_QUEUE, UUID_BYTES, ContentClaim, FlowFile, unpack_attributes
+from ullage_agent.engine.model import UUID_BYTES, ContentClaim, FlowFile, unpack_attributes
+from ullage_agent.service.flight.columns import KeptColumns
 from ullage_agent.service.flight.schemas import SCHEMAS
-
-ROWS: Final = 10_000
-"""Rows of a batch: of the widest tables a few MiB."""
+from ullage_agent.service.flight.shares import ROWS, Piece
 
 SCHEMA: Final = SCHEMAS["flowfiles"]
 UUID_DIGITS: Final = 2 * UUID_BYTES
@@ -24,30 +23,29 @@ UUID_PLACES: Final = [digit + sum(digit >= behind for behind in (8, 12, 16, 20))
 """Where each digit stands in the usual notation."""
 
 
-def share_of(records: Sequence[FlowFile], part: int, parts: int) -> Sequence[FlowFile]:
-    """Those of a part: of a resource claim all are in one, those without content by their uuid."""
-    if parts == 1:
-        return records
-    return [
-        record
-        for record in records
-        if (_uuid_number(record) if (claim := record.claim) is None else claim.resource) % parts == part
-    ]
+def batches_of(
+    pieces: Iterable[Piece], columns: Sequence[str], queues: Mapping[int, str], kept: KeptColumns
+) -> Iterator[pa.RecordBatch]:
+    """These columns of the table, a batch a piece; `queues` are names by number. What is kept is not made again."""
+    for piece in pieces:
+        found = {name: kept.find(piece.place, name) for name in columns}
+        if missing := [name for name, column in found.items() if column is None]:
+            for name, column in columns_of(piece.read(), missing, queues, swapped=piece.is_swapped).items():
+                kept.keep(piece.place, name, column)
+                found[name] = column
+        schema = pa.schema([SCHEMA.field(name) for name in columns])
+        batch = pa.record_batch([found[name] for name in columns], schema=schema)
+        if batch.num_rows:
+            yield batch
 
 
-def seen(records: Sequence[FlowFile]) -> list[FlowFile]:
-    """Without those that are staged."""
-    return [record for record in records if record.queue != STAGED_QUEUE]
-
-
-def batch_of(
-    records: Sequence[FlowFile], columns: Sequence[str], queues: Mapping[int, str], *, swapped: bool
-) -> pa.RecordBatch:
-    """These columns of the table for these FlowFiles, at most ROWS; `queues` are names by number."""
-    claims = [record.claim for record in records] if OF_CLAIMS.keys() & set(columns) else []
-    arrays = []
-    for name in columns:
-        kind = SCHEMA.field(name).type
+def columns_of(
+    records: Sequence[FlowFile], names: Iterable[str], queues: Mapping[int, str], *, swapped: bool
+) -> dict[str, pa.Array]:
+    """These columns for these FlowFiles."""
+    claims = [record.claim for record in records] if OF_CLAIMS.keys() & set(names) else []
+    found = {}
+    for name in names:
         if name == "queue":
             values: Any = _queues(records, queues)
         elif name == "swapped":
@@ -56,8 +54,8 @@ def batch_of(
             values = OF_CLAIMS[name](claims)
         else:
             values = OF_RECORDS[name](records)
-        arrays.append(values if isinstance(values, pa.Array) else pa.array(values, kind))
-    return pa.record_batch(arrays, schema=pa.schema([SCHEMA.field(name) for name in columns]))
+        found[name] = values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
+    return found
 
 
 def _queues(records: Sequence[FlowFile], queues: Mapping[int, str]) -> Any:
@@ -112,10 +110,6 @@ def _maps(packed: Sequence[bytes]) -> pa.Array:
 
 def _int32s(numbers: "array[int]") -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
-
-
-def _uuid_number(record: FlowFile) -> int:
-    return int.from_bytes(record.uuid[:8], "big")
 
 
 OF_CLAIMS: Final[dict[str, Callable[[Sequence[ContentClaim | None]], Any]]] = {

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,7 +13,6 @@ from ullage_agent.engine.flowfile.placement import pin_bytes
 from ullage_agent.engine.model import (
     HANDLE_QUEUE,
     Action,
-    ContentClaim,
     FlowFile,
     format_uuid,
     unpack_attributes,
@@ -23,9 +23,11 @@ from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.runs import find_move, unpack_runs
 from ullage_agent.service.errors import BadRequest, NotFound
-from ullage_agent.service.flight.flowfiles import ROWS, batch_of, seen, share_of
+from ullage_agent.service.flight.columns import KeptColumns, keeps_nothing
+from ullage_agent.service.flight.flowfiles import batches_of
 from ullage_agent.service.flight.forms import Table
 from ullage_agent.service.flight.schemas import SCHEMAS
+from ullage_agent.service.flight.shares import ROWS, Piece, Shares
 from ullage_agent.service.problems import problem_of
 
 CONTENT_BYTES: Final = 4 << 20
@@ -39,11 +41,20 @@ RowsNow = Callable[[], Sequence[Row]]
 class Tables:
     """All tables as of one moment."""
 
-    def __init__(self, repository: Repository, moment: Moment, wanted: Table, runs: RowsNow, windows: RowsNow) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        moment: Moment,
+        kept: KeptColumns,
+        wanted: Table,
+        runs: RowsNow,
+        windows: RowsNow,
+    ) -> None:
         self._repository = repository
         self._moment = moment
         self._part = wanted.part
-        self._is_kept = wanted.snapshot is not None
+        self._shares = Shares(moment, *wanted.part, is_kept=wanted.snapshot is not None)
+        self._kept = kept
         self._after, self._through = wanted.after, wanted.through
         self._rows: dict[str, Callable[[], Iterator[Row]]] = {
             "claims": self._claims,
@@ -60,44 +71,9 @@ class Tables:
         """The table in record batches."""
         return self._flow_files(columns) if name == "flowfiles" else _batches(self._rows[name](), name, columns)
 
-    def _resident(self) -> Iterator[Sequence[FlowFile]]:
-        """Those of this part that were in memory, in pieces."""
-        resident = self._moment.flow_files
-        for at in range(0, len(resident), ROWS):
-            yield share_of(resident[at : at + ROWS], *self._part)
-
-    def _swapped(self) -> Iterator[Sequence[FlowFile]]:
-        """Those of this part that were swapped, in pieces.
-
-        At a snapshot the files are dealt out, so that each is decoded for one part alone; it costs more than everything
-        else here. Without one the parts are of several moments, and a file may be gone in the next: then a FlowFile has
-        to be known by what stays.
-        """
-        part, parts = self._part
-        swaps = self._moment.swaps
-        if self._is_kept:
-            for swap in swaps[part::parts]:
-                yield from _pieces_of(self._moment.swapped(swap))
-        else:
-            for swap in swaps:
-                yield from (share_of(piece, part, parts) for piece in _pieces_of(self._moment.swapped(swap)))
-
-    def _counted(self) -> dict[ContentClaim, int]:
-        """The claims of this part, each with all its claimants wherever they are."""
-        self._moment.require_swaps()
-        part, parts = self._part
-        counts: Counter[ContentClaim] = Counter()
-        for piece in self._resident():
-            counts.update(record.claim for record in piece if record.claim is not None)
-        for swap in self._moment.swaps:
-            if any(share.resource % parts == part for share in swap.shares):
-                found = share_of(self._moment.swapped(swap), part, parts)
-                counts.update(record.claim for record in found if record.claim is not None)
-        return counts
-
     def _claims(self) -> Iterator[Row]:
         containers = {claim.index: claim.container for claim in self._moment.resources}
-        for claim, claimants in self._counted().items():
+        for claim, claimants in self._shares.claims().items():
             file, offset = claim.resource, claim.offset
             relocation = self._moment.relocations.get(claim.resource)
             if relocation is not None and (move := find_move(relocation.moves, claim.offset)) is not None:
@@ -133,14 +109,8 @@ class Tables:
             )
 
     def _flow_files(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        self._moment.require_swaps()
         queues = {number: queue.name for number, queue in self._moment.queues.items()}
-        for piece in self._resident():
-            if records := seen(piece):
-                yield batch_of(records, columns, queues, swapped=False)
-        for piece in self._swapped():
-            if piece:
-                yield batch_of(piece, columns, queues, swapped=True)
+        return batches_of(self._shares.pieces(), columns, queues, self._kept)
 
     def _queues(self) -> Iterator[Row]:
         counts: Counter[int] = Counter()
@@ -180,9 +150,8 @@ class Tables:
             )
 
     def _content(self) -> Iterator[Row]:
-        self._moment.require_swaps()
-        for piece in chain(self._resident(), self._swapped()):
-            for record in seen(piece):
+        for piece in self._shares.pieces():
+            for record in piece.read():
                 if not record.deleted_millis:
                     yield from self._contents(record)
 
@@ -211,18 +180,15 @@ class Tables:
         return None if record.queue == HANDLE_QUEUE or queue is None else queue.name
 
 
-def _pieces_of(records: Sequence[FlowFile]) -> Iterator[Sequence[FlowFile]]:
-    return (records[at : at + ROWS] for at in range(0, len(records), ROWS))
-
-
 def feed_batches(repository: Repository, wanted: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """What a stream has taken of a queue, as the table `flowfiles`, in the order in which it stands."""
     stream, queue = wanted.stream or "", wanted.queue or ""
     through = (1 << 63) - 1 if wanted.through is None else wanted.through
     records = repository.feeds.records(stream, queue, wanted.after, through)
-    for at in range(0, len(records), ROWS):
-        chunk = records[at : at + ROWS]
-        yield batch_of(chunk, columns, dict.fromkeys((record.queue for record in chunk), queue), swapped=False)
+    queues = dict.fromkeys((record.queue for record in records), queue)
+    chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
+    pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
+    return batches_of(pieces, columns, queues, keeps_nothing())
 
 
 def _batches(rows: Iterator[Row], name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
