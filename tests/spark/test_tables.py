@@ -1,6 +1,8 @@
 """The batch source: every table of every node, as a single-node computation sees it."""
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -127,6 +129,30 @@ def test_content_as_a_table_comes_in_pieces(spark: SparkSession, fleet: Fleet) -
     for row in rows:
         found.setdefault((row.node, row.uuid), {})[row.offset] = bytes(row.content)
     assert {key: b"".join(piece for _, piece in sorted(pieces.items())) for key, pieces in found.items()} == contents
+
+
+READ = """
+import sys
+from pyspark_ullage import DefaultSource
+
+source = DefaultSource({"endpoint": sys.argv[1], "columns": "node,uuid,queue,size,attributes"})
+reader = source.reader(source.schema())
+for part in reader.partitions():
+    for batch in reader.read(part):
+        print(*map("@".join, zip(batch["uuid"].to_pylist(), batch["node"].to_pylist())))
+print("pandas" in sys.modules)
+"""
+
+
+def test_a_task_that_reads_does_not_import_pandas(fleet: Fleet) -> None:
+    """It takes each worker longer than a hundred thousand rows do, and nothing there needs it."""
+    fleet.fill(5, 10)
+
+    done = subprocess.run([sys.executable, "-c", READ, fleet.endpoint], capture_output=True, text=True, check=True)
+
+    *found, is_imported = done.stdout.split()
+    assert sorted(found) == sorted(f"{uuid}@{node}" for node, uuid in fleet.records())
+    assert is_imported == "False"
 
 
 def test_an_empty_fleet_has_tables(spark: SparkSession, fleet: Fleet) -> None:

@@ -4,7 +4,6 @@ Records are frozen, so a moment is lists of references: 8 bytes a resident FlowF
 lies in swap files is read when it is asked for; those files stay until a checkpoint covers their end.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from ullage_agent.engine.clock import Clock
@@ -37,12 +36,11 @@ class Moment(NamedTuple):
     swaps: list[SwapOut]
     swap_files: SwapFiles
 
-    def swapped(self) -> Iterator[list[FlowFile]]:
-        """What the swap files held, file by file. RepositoryDamaged if one is gone: the moment is too long ago, or the
-        file is damaged; `check` tells which.
+    def swapped(self, swap: SwapOut) -> list[FlowFile]:
+        """What one of its swap files held. RepositoryDamaged if it is gone: the moment is too long ago, or the file is
+        damaged; `check` tells which.
         """
-        for swap in self.swaps:
-            yield self.swap_files.read(swap.name).records
+        return self.swap_files.read(swap.name).records
 
     def require_swaps(self) -> None:
         """RepositoryDamaged as above, before anything is handed out."""

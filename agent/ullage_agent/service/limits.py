@@ -1,7 +1,7 @@
 """Every bound of the service, with its reason. What is not bounded here is bounded by the contract or the disk.
 
 Memory at the worst is about `requests * (STEP_BYTES + PIECE_BYTES) + 2 * wide_streams * WIDE_BYTES` for content, and
-`small_body_bytes` a request.
+`small_body_bytes` a request; beside them `columns_bytes` of tables.
 """
 
 from typing import Final
@@ -85,6 +85,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     flight_calls: int = 32
     """Calls and streams of Arrow Flight at work; each holds a few batches."""
+
+    columns_bytes: int = 64 * MIB
+    """Columns of FlowFiles that are kept for the next reader of a snapshot, of all snapshots together: eight columns of
+    800,000 FlowFiles.
+    """
 
     wide_streams: int = 16
     """Downloads that are read WIDE_BYTES at a time; what begins while there are so many keeps to PIECE_BYTES."""

@@ -88,7 +88,7 @@ class Shared:
     """What a server and its successor on the same port have in common."""
 
     def __init__(self, repository: Repository, limits: Limits) -> None:
-        self.snapshots = Snapshots(repository)
+        self.snapshots = Snapshots(repository, limits.columns_bytes)
         hold_all_events(repository)
         self.slots = threading.BoundedSemaphore(limits.flight_calls)
 
@@ -225,8 +225,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if wanted.stream is not None:
             require_feed(wanted)
             return self._streamed(schema_of(wanted.name, columns), feed_batches(self._repository, wanted, columns))
-        moment = self._snapshots.find(principal, wanted.snapshot)
-        tables = Tables(self._repository, moment, wanted, self._runs, self._windows)
+        moment, kept = self._snapshots.find(principal, wanted.snapshot)
+        tables = Tables(self._repository, moment, kept, wanted, self._runs, self._windows)
         return self._streamed(schema_of(wanted.name, columns), tables.batches(wanted.name, columns))
 
     def _streamed(self, schema: Any, batches: Iterator[Any]) -> Any:

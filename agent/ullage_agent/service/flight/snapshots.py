@@ -12,28 +12,31 @@ from ullage_agent.engine.moment import Moment
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.access import Principal
 from ullage_agent.service.errors import BadRequest, NotFound, TooManyRequests
+from ullage_agent.service.flight.columns import KeptColumns, Room, keeps_nothing
 from ullage_agent.service.flight.forms import BindWish, Renew, ScanWish, Snapshot, Taken
 from ullage_agent.service.flight.scans import SCANS_MAX, Bound, Scan
 
 SNAPSHOTS_MAX: Final = 8
-"""Each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each FlowFile."""
+"""Each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each FlowFile; columns beside them."""
 
 
 class Kept:
     """One snapshot of one principal."""
 
-    def __init__(self, owner: str, moment: Moment, taken: Taken) -> None:
+    def __init__(self, owner: str, moment: Moment, taken: Taken, room: Room) -> None:
         self.owner = owner
         self.moment = moment
+        self.columns = KeptColumns(room)
         self.taken = taken
         self.scans: dict[str, Scan] = {}
 
 
 class Snapshots:
-    """All that are kept. Thread-safe."""
+    """All that are kept, with at most so many bytes of columns. Thread-safe."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, columns_bytes_max: int) -> None:
         self._repository = repository
+        self._room = Room(columns_bytes_max)
         self._lock = threading.Lock()
         self._kept: dict[str, Kept] = {}
 
@@ -55,12 +58,17 @@ class Snapshots:
             lease=lease,
         )
         with self._lock:
-            self._kept[taken.id] = Kept(principal.name, moment, taken)
+            self._kept[taken.id] = Kept(principal.name, moment, taken, self._room)
         return taken
 
-    def find(self, principal: Principal, id: str | None) -> Moment:
-        """The snapshot's moment, or without an id a new one. NotFound for one that is over, or somebody else's."""
-        return self._repository.moment() if id is None else self._require(principal, id).moment
+    def find(self, principal: Principal, id: str | None) -> tuple[Moment, KeptColumns]:
+        """The snapshot's moment, or without an id a new one, and what is kept of it. NotFound for a snapshot that is
+        over, or somebody else's.
+        """
+        if id is None:
+            return self._repository.moment(), keeps_nothing()
+        kept = self._require(principal, id)
+        return kept.moment, kept.columns
 
     def scan(self, principal: Principal, wish: ScanWish) -> None:
         """Let slots be bound under the scan's id for as long as the snapshot lasts. Nothing happens if it is known."""
@@ -100,9 +108,11 @@ class Snapshots:
         """Forget those whose time is over; their leases have ended by themselves."""
         now = self._repository.clock.now_millis()
         with self._lock:
-            over = [id for id, kept in self._kept.items() if kept.taken.expires_millis <= now]
-            for id in over:
-                del self._kept[id]
+            over = [kept for kept in self._kept.values() if kept.taken.expires_millis <= now]
+            for kept in over:
+                del self._kept[kept.taken.id]
+        for kept in over:
+            kept.columns.end()
 
     def close(self) -> None:
         """Forget all."""
@@ -120,6 +130,7 @@ class Snapshots:
         return kept
 
     def _end(self, kept: Kept) -> None:
+        kept.columns.end()
         if kept.taken.lease is not None:
             self._repository.leases.release(parse_uuid(kept.taken.lease))
 

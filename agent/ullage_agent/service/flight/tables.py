@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -11,9 +12,7 @@ from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.flowfile.placement import pin_bytes
 from ullage_agent.engine.model import (
     HANDLE_QUEUE,
-    STAGED_QUEUE,
     Action,
-    ContentClaim,
     FlowFile,
     format_uuid,
     unpack_attributes,
@@ -24,13 +23,12 @@ from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.runs import find_move, unpack_runs
 from ullage_agent.service.errors import BadRequest, NotFound
-from ullage_agent.service.flight.flowfiles import batch_of, seen, share_of
+from ullage_agent.service.flight.columns import KeptColumns, keeps_nothing
+from ullage_agent.service.flight.flowfiles import batches_of
 from ullage_agent.service.flight.forms import Table
 from ullage_agent.service.flight.schemas import SCHEMAS
+from ullage_agent.service.flight.shares import ROWS, Piece, Shares
 from ullage_agent.service.problems import problem_of
-
-ROWS: Final = 10_000
-"""Rows of a batch: of the widest tables a few MiB."""
 
 CONTENT_BYTES: Final = 4 << 20
 """Content of a batch."""
@@ -43,10 +41,20 @@ RowsNow = Callable[[], Sequence[Row]]
 class Tables:
     """All tables as of one moment."""
 
-    def __init__(self, repository: Repository, moment: Moment, wanted: Table, runs: RowsNow, windows: RowsNow) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        moment: Moment,
+        kept: KeptColumns,
+        wanted: Table,
+        runs: RowsNow,
+        windows: RowsNow,
+    ) -> None:
         self._repository = repository
         self._moment = moment
         self._part = wanted.part
+        self._shares = Shares(moment, *wanted.part, is_kept=wanted.snapshot is not None)
+        self._kept = kept
         self._after, self._through = wanted.after, wanted.through
         self._rows: dict[str, Callable[[], Iterator[Row]]] = {
             "claims": self._claims,
@@ -63,21 +71,9 @@ class Tables:
         """The table in record batches."""
         return self._flow_files(columns) if name == "flowfiles" else _batches(self._rows[name](), name, columns)
 
-    def _records(self) -> Iterator[tuple[FlowFile, bool]]:
-        """FlowFiles of this part, and whether they were swapped."""
-        self._moment.require_swaps()
-        for record in share_of(self._moment.flow_files, *self._part):
-            yield record, False
-        for swapped in self._moment.swapped():
-            for record in share_of(swapped, *self._part):
-                yield record, True
-
-    def _counted(self) -> dict[ContentClaim, int]:
-        return Counter(record.claim for record, _ in self._records() if record.claim is not None)
-
     def _claims(self) -> Iterator[Row]:
         containers = {claim.index: claim.container for claim in self._moment.resources}
-        for claim, claimants in self._counted().items():
+        for claim, claimants in self._shares.claims().items():
             file, offset = claim.resource, claim.offset
             relocation = self._moment.relocations.get(claim.resource)
             if relocation is not None and (move := find_move(relocation.moves, claim.offset)) is not None:
@@ -113,15 +109,8 @@ class Tables:
             )
 
     def _flow_files(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        self._moment.require_swaps()
         queues = {number: queue.name for number, queue in self._moment.queues.items()}
-        resident = self._moment.flow_files
-        for at in range(0, len(resident), ROWS):
-            if records := seen(share_of(resident[at : at + ROWS], *self._part)):
-                yield batch_of(records, columns, queues, swapped=False)
-        for swapped in self._moment.swapped():
-            if records := seen(share_of(swapped, *self._part)):
-                yield batch_of(records, columns, queues, swapped=True)
+        return batches_of(self._shares.pieces(), columns, queues, self._kept)
 
     def _queues(self) -> Iterator[Row]:
         counts: Counter[int] = Counter()
@@ -161,11 +150,12 @@ class Tables:
             )
 
     def _content(self) -> Iterator[Row]:
-        for record, _ in self._records():
-            if not record.deleted_millis and record.queue != STAGED_QUEUE:
-                yield from self._pieces(record)
+        for piece in self._shares.pieces():
+            for record in piece.read():
+                if not record.deleted_millis:
+                    yield from self._contents(record)
 
-    def _pieces(self, record: FlowFile) -> Iterator[Row]:
+    def _contents(self, record: FlowFile) -> Iterator[Row]:
         claim, queue = record.claim, self._queue_name(record)
         if claim is None or record.size == 0:
             yield record.id, queue, 0, b"", None
@@ -195,9 +185,10 @@ def feed_batches(repository: Repository, wanted: Table, columns: Sequence[str]) 
     stream, queue = wanted.stream or "", wanted.queue or ""
     through = (1 << 63) - 1 if wanted.through is None else wanted.through
     records = repository.feeds.records(stream, queue, wanted.after, through)
-    for at in range(0, len(records), ROWS):
-        chunk = records[at : at + ROWS]
-        yield batch_of(chunk, columns, dict.fromkeys((record.queue for record in chunk), queue), swapped=False)
+    queues = dict.fromkeys((record.queue for record in records), queue)
+    chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
+    pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
+    return batches_of(pieces, columns, queues, keeps_nothing())
 
 
 def _batches(rows: Iterator[Row], name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

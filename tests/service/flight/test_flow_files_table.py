@@ -1,0 +1,244 @@
+"""The table `flowfiles` beside the records it is made of: every column, of all kinds of FlowFiles, in any parts."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.service.flight.test_flight import Peer
+from tests.support import Workshop
+from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, unpack_attributes
+from ullage_agent.engine.repository import Repository
+from ullage_agent.service.flight.columns import KeptColumns, Room
+from ullage_agent.service.flight.schemas import SCHEMAS
+from ullage_agent.service.limits import Limits
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def peer(workshop: Workshop) -> Iterator[Peer]:
+    made = Peer(filled(workshop))
+    yield made
+    made.close()
+    assert made.failures == []
+
+
+def filled(workshop: Workshop) -> Repository:
+    """Resident and swapped FlowFiles in two queues, with and without content, parents and attributes; handles."""
+    repository = workshop.make(flow_file={"swap_threshold": 40, "swap_batch": 15})
+    for queue in ("in", "out"):
+        for number in range(9):
+            with repository.session() as session:
+                whole = session.write(session.create(attributes={"n": str(number), "to": queue}), bytes([number]) * 700)
+                session.transfer(whole, queue)
+                fragments = session.split(whole, [100, 0, 300, 250])
+                session.transfer_many([*fragments, session.create(fragments)], queue)
+                session.transfer(session.create(attributes={}), queue)
+                session.ingest(queue, [bytes([number]) * size for size in (0, 1, 9_000)], {"filename": "always"})
+                session.commit()
+            workshop.clock.advance(1)
+    kept = repository.handles.put_many([b"a", b"", b"c"], {"x": "1"}, 60_000)
+    repository.handles.delete(kept[0])
+    return repository
+
+
+def rows_of(repository: Repository) -> dict[str, Row]:
+    """What the table shall say, record by record."""
+    moment = repository.moment()
+    names = {number: queue.name for number, queue in moment.queues.items()}
+    swapped = [record for swap in moment.swaps for record in moment.swapped(swap)]
+    assert swapped
+    assert moment.flow_files
+    found = {record.id: _row(record, names, swapped=False) for record in moment.flow_files}
+    return found | {record.id: _row(record, names, swapped=True) for record in swapped}
+
+
+def _row(record: FlowFile, names: dict[int, str], *, swapped: bool) -> Row:
+    claim = record.claim
+    return {
+        "uuid": record.id,
+        "queue": None if record.queue == HANDLE_QUEUE else names[record.queue],
+        "size": record.size,
+        "resource_claim": claim and claim.resource,
+        "claim_offset": claim and claim.offset,
+        "claim_length": claim and claim.length,
+        "claim_crc32c": claim and claim.crc,
+        "start": record.start,
+        "entry_millis": record.entry_millis,
+        "lineage_millis": record.lineage_millis,
+        "expires_millis": record.expires_millis,
+        "deleted_millis": record.deleted_millis,
+        "swapped": swapped,
+        "parents": record.parent_ids,
+        "attributes": list(unpack_attributes(record.attributes).items()),
+    }
+
+
+def test_each_column_is_what_the_records_say(peer: Peer) -> None:
+    """All of them together, and each alone: there is every kind of value in it."""
+    expected = rows_of(peer.repository)
+
+    table = peer.table("flowfiles")
+
+    assert table.schema == SCHEMAS["flowfiles"]
+    assert {row["uuid"]: row for row in table.to_pylist()} == expected
+    assert len(table) == len(expected)
+    for name in table.schema.names:
+        assert len({str(value) for value in table[name].to_pylist()}) > 1, name
+        alone = peer.table("flowfiles", columns=[name, "uuid"])
+        assert {row["uuid"]: row[name] for row in alone.to_pylist()} == {id: row[name] for id, row in expected.items()}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 50])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_parts_have_each_flow_file_once(peer: Peer, parts: int, is_kept: bool) -> None:
+    """At a snapshot and without one; contents and claims too, claims with all their claimants."""
+    snapshot = peer.act("snapshot")[0]["id"] if is_kept else None
+
+    def read(name: str) -> list[Row]:
+        tables = (peer.table(name, part=[part, parts], snapshot=snapshot) for part in range(parts))
+        return [row for table in tables for row in table.to_pylist()]
+
+    expected = rows_of(peer.repository)
+    found = read("flowfiles")
+    assert {row["uuid"]: row for row in found} == expected
+    assert len(found) == len(expected)
+    assert Counter(row["uuid"] for row in read("content")) == Counter(
+        id for id, row in expected.items() if not row["deleted_millis"]
+    )
+    claimants = Counter(
+        (row["resource_claim"], row["claim_offset"]) for row in expected.values() if row["resource_claim"] is not None
+    )
+    claims = read("claims")
+    assert {(row["resource_claim"], row["offset"]): row["claimants"] for row in claims} == claimants
+    assert len(claims) == len(claimants)
+
+
+def test_at_a_snapshot_a_swap_file_is_read_for_one_part(peer: Peer) -> None:
+    """So many parts cost no more than one; and they are of the same size, give or take a file."""
+    (taken,) = peer.act("snapshot")
+    moment = peer.repository.moment()
+    files = [{record.id for record in moment.swapped(swap)} for swap in moment.swaps]
+
+    tables = [peer.table("flowfiles", part=[part, 3], snapshot=taken["id"]) for part in range(3)]
+
+    shares = [{row["uuid"] for row in table.to_pylist() if row["swapped"]} for table in tables]
+    dealt = [[number for number, file in enumerate(files) if file & share] for share in shares]
+    assert sorted(number for numbers in dealt for number in numbers) == list(range(len(files)))
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+def test_what_goes_on_in_between_takes_nothing_from_parts_of_several_moments(peer: Peer) -> None:
+    """Without a snapshot, a FlowFile that is there all the time is in a part, though it leaves its swap file."""
+    before = rows_of(peer.repository)
+    taken = {row["uuid"] for row in peer.table("flowfiles", part=[0, 2]).to_pylist()}
+    with peer.repository.session() as session:
+        moved = session.get_many("in", 60)
+        session.transfer_many(moved, "out")
+        session.commit()
+    after = rows_of(peer.repository)
+    assert any(before[id]["swapped"] and not row["swapped"] for id, row in after.items() if id in before)
+
+    taken |= {row["uuid"] for row in peer.table("flowfiles", part=[1, 2]).to_pylist()}
+
+    assert taken >= before.keys()
+
+
+@contextmanager
+def without_swap_files(repository: Repository) -> Iterator[None]:
+    """They are there, and nobody can read them."""
+    names = {os.path.join(repository.swap_files.directory, name) for name in repository.swap_files.names()}
+    contents = {name: Path(name).read_bytes() for name in names}
+    for name in names:
+        os.truncate(name, 10)
+    yield
+    for name, content in contents.items():
+        Path(name).write_bytes(content)
+
+
+def test_what_was_read_at_a_snapshot_is_kept_for_the_next_reader(workshop: Workshop) -> None:
+    """Column by column, in any order, also twice; as long as the snapshot lasts, and for nobody else."""
+    peer = Peer(filled(workshop))
+    expected = rows_of(peer.repository)
+    first, second = (peer.act("snapshot")[0]["id"] for _ in range(2))
+    peer.table("flowfiles", snapshot=first, columns=["uuid", "attributes", "swapped"])
+    peer.table("flowfiles", snapshot=first, columns=["queue"])
+
+    with without_swap_files(peer.repository):
+        table = peer.table("flowfiles", snapshot=first, columns=["queue", "uuid", "attributes", "uuid"])
+        assert table.schema.names == ["queue", "uuid", "attributes", "uuid"]
+        uuids, queues, attributes = (table.column(at).to_pylist() for at in (1, 0, 2))
+        found = dict(zip(uuids, zip(queues, attributes, strict=True), strict=True))
+        assert found == {id: (row["queue"], row["attributes"]) for id, row in expected.items()}
+        for wanted in ({"snapshot": first, "columns": ["size"]}, {"snapshot": second}, {}):
+            with pytest.raises(flight.FlightError):
+                peer.table("flowfiles", **wanted)
+        peer.act("release", id=first)
+    peer.close()
+
+
+def test_what_is_kept_is_bounded_and_given_back(workshop: Workshop) -> None:
+    """Beyond the room all rows come as well; the room of a snapshot that is over is the next one's."""
+    repository = filled(workshop)
+    expected = rows_of(repository)
+    peer = Peer(repository, limits=Limits(columns_bytes=9 * len(expected)))
+    taken = [peer.act("snapshot")[0]["id"] for _ in range(2)]
+
+    def sizes(snapshot: str) -> list[int]:
+        found: list[int] = peer.table("flowfiles", snapshot=snapshot, columns=["size"])["size"].to_pylist()
+        return sorted(found)
+
+    right = sorted(row["size"] for row in expected.values())
+    assert [sizes(id) for id in (*taken, *taken)] == [right] * 4
+    assert len(peer.table("flowfiles", snapshot=taken[0])) == len(expected)
+    with without_swap_files(repository):
+        assert sizes(taken[0]) == right
+        with pytest.raises(flight.FlightError):
+            sizes(taken[1])
+    peer.act("release", id=taken[0])
+    assert sizes(taken[1]) == right
+    with without_swap_files(repository):
+        assert sizes(taken[1]) == right
+    peer.close()
+
+
+def test_an_expired_snapshot_keeps_nothing(workshop: Workshop) -> None:
+    """Its room is the next one's without a word from anybody."""
+    repository = filled(workshop)
+    count = len(rows_of(repository))
+    peer = Peer(repository, limits=Limits(columns_bytes=9 * count))
+    peer.table("flowfiles", snapshot=peer.act("snapshot", ttl_millis=1_000)[0]["id"], columns=["size"])
+    workshop.clock.advance(2)
+    (after,) = peer.act("snapshot")
+    peer.table("flowfiles", snapshot=after["id"], columns=["start"])
+
+    with without_swap_files(repository):
+        assert len(peer.table("flowfiles", snapshot=after["id"], columns=["start"])) == count
+    peer.close()
+
+
+def test_a_reader_that_outlasts_its_snapshot_takes_no_room() -> None:
+    """What it still makes is not kept, and the room of others stays what it is."""
+    room = Room(100)
+    column = pa.array(range(8), pa.int64())
+    over, other = KeptColumns(room), KeptColumns(room)
+    over.keep("a", "size", column)
+    other.keep("a", "size", column)
+    assert over.find("a", "size") is column
+    assert other.find("a", "size") is None
+
+    over.end()
+    over.keep("b", "size", column)
+    over.end()
+    for place in ("a", "b"):
+        other.keep(place, "size", column)
+
+    assert over.find("b", "size") is None
+    assert [other.find(place, "size") for place in ("a", "b")] == [column, None]
