@@ -154,8 +154,8 @@ def tables(spark: SparkSession, directory: Path, count: int) -> str:
         with snapshot(spark, endpoint=fleet.endpoint, holds=False) as held:
             again = measured(lambda: noop(held.table("flowfiles", columns=columns, parts=2)))
     return (
-        f"{count:,} FlowFiles, 8 columns: {count / once:,.0f} rows/s at a new snapshot, {count / again:,.0f} when it is "
-        "read again (wanted: 2,000,000)"
+        f"{count:,} FlowFiles, 8 columns: {count / once:,.0f} rows/s at a new snapshot, {count / again:,.0f} when they "
+        "are read again (wanted: 2,000,000)"
     )
 
 
