@@ -307,12 +307,10 @@ class ContentRepository:
         try:
             for index in self._indexes.take(count):
                 claim = ResourceClaim(index, container.name, millis, lifetime)
-                try:
-                    made.append(self._open_new(claim, container))
-                except (DiskFull, ContentWriteFailed):
-                    if not made:
-                        raise
-                    break  # whoever needs the next one is told, if it still fails then
+                writable = self._open_ahead(claim, container) if made else self._open_new(claim, container)
+                if writable is None:
+                    break
+                made.append(writable)
             if len(made) > 1:
                 self._sync_names(container, made)
         except BaseException:
@@ -334,6 +332,13 @@ class ContentRepository:
             ) from error
         for writable in made:
             writable.name_synced = True
+
+    def _open_ahead(self, claim: ResourceClaim, container: Container) -> WritableClaim | None:
+        """One that nobody waits for. None if it cannot be made: whoever needs it is told, if it fails then too."""
+        try:
+            return self._open_new(claim, container)
+        except (DiskFull, ContentWriteFailed):
+            return None
 
     def _open_new(self, claim: ResourceClaim, container: Container) -> WritableClaim:
         path = container.live_path(claim)
