@@ -1,6 +1,10 @@
 # The images of Ullage: docker build --target agent|operator|spark .
 # Any Debian 12 with Python 3.11 will do as a base; every Python package is pinned by its hash.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
+# For the labels: what of it is known is said by --build-arg REVISION=$(git rev-parse HEAD).
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG SOURCE=unknown
 
 FROM ${BASE_IMAGE} AS build
 # The way to PyPI, where it is not the usual one. In this stage only: no image has it.
@@ -9,6 +13,8 @@ ARG PIP_EXTRA_INDEX_URL
 ARG PIP_CERT
 ARG PIP_DEFAULT_TIMEOUT
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# The same tree gives the same files: bytecode holds its source's digest instead of a time, sets have one order.
+ENV SOURCE_DATE_EPOCH=1580601600 PYTHONHASHSEED=0
 WORKDIR /src
 COPY deploy/requirements-build.lock deploy/
 RUN python3 -m venv /build && /build/bin/pip install --quiet --require-hashes --requirement deploy/requirements-build.lock
@@ -32,6 +38,15 @@ USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8480 8481 8482
 ENTRYPOINT ["ullage", "serve"]
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.title="Ullage agent" \
+    org.opencontainers.image.description="Keeps the content of data flows on the disks of one node, and gives the space of what is dead back" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="$VERSION" \
+    org.opencontainers.image.revision="$REVISION" \
+    org.opencontainers.image.source="$SOURCE"
 
 # ---- operator: one in a cluster. Takes from the agent's package the contract that both speak.
 FROM build AS build-operator
@@ -51,6 +66,15 @@ ENV PATH=/opt/ullage/bin:/usr/local/bin:/usr/bin:/bin \
 USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["ullage-operator"]
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.title="Ullage operator" \
+    org.opencontainers.image.description="Runs Ullage's agents on Kubernetes and opens windows for giving space back" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="$VERSION" \
+    org.opencontainers.image.revision="$REVISION" \
+    org.opencontainers.image.source="$SOURCE"
 
 # ---- spark: Spark's driver and executors on Kubernetes, and whatever launches them.
 FROM build AS build-spark
@@ -80,3 +104,12 @@ RUN ln -s /opt/spark-python/lib/python3*/site-packages/pyspark /opt/spark \
 USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["/opt/entrypoint"]
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.title="Ullage spark" \
+    org.opencontainers.image.description="Spark with Ullage's data source, for drivers, executors and launchers" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="$VERSION" \
+    org.opencontainers.image.revision="$REVISION" \
+    org.opencontainers.image.source="$SOURCE"

@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist lock clean
+.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist sboms lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -97,6 +97,9 @@ dist: $(STAMP) ## Build the wheel and the source archive into dist/
 
 crds: $(STAMP) ## Write crds/ and deploy/install.yaml from the contract
 	@$(BIN)/python tools/crds.py
+
+sboms: $(STAMP) ## Write what is in the images, as CycloneDX, into dist/; needs root
+	@$(BIN)/python -m tests.cluster sboms
 
 lock: ## Pin the newest versions that pyproject.toml allows
 	@tools/lock

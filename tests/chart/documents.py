@@ -1,8 +1,13 @@
-"""The commands that documents tell people to type."""
+"""The commands that documents tell people to type, and a shell that types them."""
 
+import os
 import re
+import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.cluster.control_plane import ControlPlane
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("helm", "kubectl", "docker", "curl", "TOKEN=")
@@ -28,3 +33,40 @@ def commands(path: Path) -> list[Command]:
         if line.startswith(PROGRAMS) and len(line.split()) > 2:  # the bare name of a command is no command
             told.append(Command([name for at, name in headings if at < start][-1], line))
     return told
+
+
+class Shell:
+    """Types commands, in a folder that looks like the checkout; `not_here`: beginnings of those that are left out."""
+
+    def __init__(self, cluster: ControlPlane, folder: Path, not_here: Iterable[str]) -> None:
+        self.cluster = cluster
+        self._not_here = tuple(not_here)
+        self._folder = folder
+        for name in ("charts", "deploy", "examples", "README.md"):
+            (folder / name).symlink_to(ROOT / name)
+
+    def type(self, command: str) -> str:
+        """What it prints; an assertion with its complaint if it fails."""
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self._folder,
+            env={**self.cluster.environment, "HOME": str(self._folder), "LANG": os.environ.get("LANG", "C.UTF-8")},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}{done.stdout}"
+        return done.stdout
+
+    def type_all(self, told: list[Command], names: Mapping[str, str]) -> list[str]:
+        """Those that can run here, with names for what stands in capitals."""
+        typed = []
+        for each in told:
+            if not each.text.startswith(self._not_here):
+                text = each.text
+                for word, name in names.items():
+                    text = text.replace(word, name)
+                self.type(text)
+                typed.append(text)
+        return typed

@@ -1,14 +1,13 @@
 """Every command of docs/install.md and the runbooks, as it is written, on a real API server with played nodes."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.chart.documents import ROOT, Command, commands
-from tests.cluster.fleet import Fleet, fleet_running
+from tests.chart.documents import ROOT, Shell, commands
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.fleet import fleet_running
 from tests.cluster.operator_process import Operator, condition, objects, say_ready
 
 NODES = ("worker-0", "worker-1")
@@ -30,48 +29,12 @@ PLAIN = ("kubectl apply --server-side -f deploy/install.yaml", "kubectl -n ullag
 RUNBOOKS = sorted((ROOT / "docs/runbooks").glob("*.md"))
 
 
-class Shell:
-    """Types commands, in a folder that looks like the checkout."""
-
-    def __init__(self, fleet: Fleet, folder: Path) -> None:
-        self.fleet = fleet
-        self._folder = folder
-        for name in ("charts", "deploy", "examples", "README.md"):
-            (folder / name).symlink_to(ROOT / name)
-
-    def type(self, command: str) -> str:
-        """What it prints; an assertion with its complaint if it fails."""
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=self._folder,
-            env={**self.fleet.environment, "HOME": str(self._folder), "LANG": os.environ.get("LANG", "C.UTF-8")},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}{done.stdout}"
-        return done.stdout
-
-    def type_all(self, told: list[Command], names: dict[str, str]) -> list[str]:
-        """Those that can run here, with names for what stands in capitals."""
-        typed = []
-        for each in told:
-            if not each.text.startswith(tuple(NOT_HERE)):
-                text = each.text
-                for word, name in names.items():
-                    text = text.replace(word, name)
-                self.type(text)
-                typed.append(text)
-        return typed
-
-
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A cluster of its own: definitions come and go."""
     with fleet_running() as fleet:
         fleet.add_nodes(len(NODES), "worker")
-        yield Shell(fleet, tmp_path_factory.mktemp("checkout"))
+        yield Shell(fleet, tmp_path_factory.mktemp("checkout"), NOT_HERE)
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +46,12 @@ def installed(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     repository = headings.index("A repository")
     for each in plain[:repository]:
         shell.type_all([each], {})
-    operator = Operator(shell.fleet, tmp_path_factory.mktemp("operator"))  # the pod of its Deployment is only played
+    operator = Operator(shell.cluster, tmp_path_factory.mktemp("operator"))  # the pod of its Deployment is only played
     operator.start()
     try:
         for each in plain[repository : headings.index("Every day")]:
             if each.text.startswith("kubectl wait"):
-                _play_agents(shell.fleet, operator)
+                _play_agents(shell.cluster, operator)
             shell.type_all([each], {})
         yield shell
         for each in plain[headings.index("Upgrade") :]:
@@ -97,13 +60,13 @@ def installed(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         operator.end()
 
 
-def _play_agents(fleet: Fleet, operator: Operator) -> None:
+def _play_agents(fleet: ControlPlane, operator: Operator) -> None:
     operator.until("the nodes have objects", lambda: len(objects(fleet, "data")) == len(NODES))
     for node in NODES:
         say_ready(fleet, "data", node)
 
 
-def names(fleet: Fleet) -> dict[str, str]:
+def names(fleet: ControlPlane) -> dict[str, str]:
     """For the words in capitals."""
     pod = fleet.get("pods", "--namespace", "data", "--selector=app.kubernetes.io/name=ullage-agent")["items"][0]
     return {
@@ -121,15 +84,15 @@ def test_without_helm_it_comes_and_goes(shell: Shell) -> None:
 
     shell.type_all(told, {})
 
-    assert "ullage" not in shell.fleet.kubectl("get", "crds,clusterroles,clusterrolebindings,namespaces")
+    assert "ullage" not in shell.cluster.kubectl("get", "crds,clusterroles,clusterrolebindings,namespaces")
 
 
 def test_install_md_leads_to_a_repository_that_is_ready(installed: Shell) -> None:
     """By the chart, with the values and the example that it names; and every day's commands work on it."""
-    assert condition(installed.fleet, "data", "Ready") == "True"
+    assert condition(installed.cluster, "data", "Ready") == "True"
     daily = [each for each in commands(ROOT / "docs/install.md") if each.heading == "Every day"]
 
-    typed = installed.type_all(daily, names(installed.fleet))
+    typed = installed.type_all(daily, names(installed.cluster))
 
     assert len(typed) >= 7
     installed.type("kubectl annotate contentrepository flows -n data ullage.dev/paused-")
@@ -141,7 +104,7 @@ def test_the_commands_of_a_runbook_work(installed: Shell, runbook: Path) -> None
     """Each as it is written, but for those that need a kubelet."""
     told = commands(runbook)
 
-    installed.type_all(told, names(installed.fleet))
+    installed.type_all(told, names(installed.cluster))
 
     assert told
     installed.type("kubectl delete reclamationruns --all -n data")

@@ -1,9 +1,10 @@
-"""`build` builds what the tests need here; `up`, `shell` and `down` are a person's cluster; `sweep` removes what killed
-runs left behind.
+"""`build` builds what the tests need here; `up`, `shell` and `down` are a person's cluster; `sboms` lists what is in
+the images; `sweep` removes what killed runs left behind.
 """
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -36,11 +37,24 @@ def build() -> None:
     say(f"all there for: {', '.join(['control-plane', *levels])}")
 
 
+def sboms() -> None:
+    """Write the list of packages of each image into dist/."""
+    folder = images.ROOT / "dist"
+    folder.mkdir(exist_ok=True)
+    for target in images.CONTEXTS:
+        written = folder / f"ullage-{target}.cdx.json"
+        command = [sys.executable, "tools/sbom.py", str(images.archive(target)), f"ullage-{target}"]
+        with written.open("wb") as file:
+            subprocess.run(command, cwd=images.ROOT, stdout=file, check=True)
+        say(f"wrote {written.relative_to(images.ROOT)}")
+
+
 COMMANDS: dict[str, Callable[[], object]] = {
     "build": build,
     "up": dev.up,
     "shell": dev.shell,
     "down": dev.down,
+    "sboms": sboms,
     "sweep": sweep,
 }
 

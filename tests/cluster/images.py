@@ -28,6 +28,9 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 PIP_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT")
 
+MOMENT = 1580601600
+"""The time of every file, in seconds since 1970, as in the Dockerfile: the same tree is the same image."""
+
 ARCHIVES_KEPT = 3
 """Of each target: several checkouts may share a cache, and each image is hundreds of megabytes."""
 
@@ -68,6 +71,13 @@ def archive(target: str) -> Path:
     return _once(f"{target}-{_digest_of(CONTEXTS[target])}", lambda kept: _build(target, kept))
 
 
+def build_anew(target: str, archive: Path) -> None:
+    """The same as `archive`, in a file of the caller's: every step is done again, whatever the cache has."""
+    need(PROGRAMS)
+    with locked(_images() / ".lock"):
+        _build(target, archive, "--no-cache")
+
+
 def base_archive() -> Path:
     """The base of the others, `BASE_NAME`: a small Debian with Python."""
     return _once(_base_stem(), _bootstrap)
@@ -88,14 +98,14 @@ def _once(stem: str, build: Callable[[Path], None]) -> Path:
     return kept
 
 
-def _build(target: str, kept: Path) -> None:
+def _build(target: str, kept: Path, *options: str) -> None:
     base = _images() / f"{_base_stem()}.tar"
     if not base.exists():
         _bootstrap(base)
     _buildah("pull", "--quiet", f"oci-archive:{base}")
     with step(f"build the image {target}"):
         chosen = [f"--file={ROOT / 'Dockerfile'}", f"--target={target}", f"--build-arg=BASE_IMAGE={BASE_NAME}"]
-        _bud([*chosen, *_settings()], ROOT, image_name(target), kept)
+        _bud([*chosen, *_settings(), *options], ROOT, image_name(target), kept)
 
 
 def _build_pause(kept: Path) -> None:
@@ -142,7 +152,8 @@ def _settings() -> list[str]:
 def _bud(options: Sequence[str], context: Path, name: str, kept: Path) -> None:
     fresh = kept.with_suffix(".new")
     fresh.unlink(missing_ok=True)
-    _buildah("bud", "--quiet", "--isolation=chroot", "--layers", f"--tag={name}", *options, str(context))
+    same = (f"--timestamp={MOMENT}", "--identity-label=false")
+    _buildah("bud", "--quiet", "--isolation=chroot", "--layers", *same, f"--tag={name}", *options, str(context))
     # Uncompressed: it goes to no other machine, and each node would have to inflate it again.
     _buildah("push", "--quiet", "--disable-compression", name, f"oci-archive:{fresh}:{name}")
     os.replace(fresh, kept)

@@ -29,7 +29,9 @@ QUICK = {"ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2", "ULLAGE_OPERATOR_FIGURES_SECON
 class Operator:
     """The operator's process, started and killed at will. Settings as in its Deployment, but for the ports."""
 
-    def __init__(self, fleet: Fleet, folder: Path, settings: dict[str, str] | None = None, server: str = "") -> None:
+    def __init__(
+        self, fleet: ControlPlane, folder: Path, settings: dict[str, str] | None = None, server: str = ""
+    ) -> None:
         """`server`: where the API server is reached instead."""
         self.fleet = fleet
         self._settings = QUICK if settings is None else settings
@@ -131,12 +133,12 @@ def objects(fleet: ControlPlane, place: str) -> dict[str, Any]:
     return {each["spec"]["nodeName"]: each for each in found}
 
 
-def condition(fleet: Fleet, place: str, type: str, name: str = "flows") -> str:
+def condition(fleet: ControlPlane, place: str, type: str, name: str = "flows") -> str:
     found = fleet.get("contentrepository", name, "--namespace", place).get("status") or {}
     return next((c["status"] for c in found.get("conditions", ()) if c["type"] == type), "")
 
 
-def say_ready(fleet: Fleet, place: str, node: str, **more: Any) -> None:
+def say_ready(fleet: ControlPlane, place: str, node: str, **more: Any) -> None:
     """What an agent would write of itself."""
     now = now_text()
     ready = {"type": "Ready", "status": "True", "reason": "Serves", "lastTransitionTime": now}

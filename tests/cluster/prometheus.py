@@ -36,6 +36,13 @@ class Sample(NamedTuple):
     value: float
 
 
+class Series(NamedTuple):
+    """One over a stretch of time: moments, in seconds since 1970, and values."""
+
+    labels: dict[str, str]
+    points: list[tuple[float, float]]
+
+
 class Prometheus:
     """Scrapes from `start` to `end`; a failure to start says what it printed."""
 
@@ -68,13 +75,23 @@ class Prometheus:
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """An instant query; `at`: seconds since 1970, else now."""
         given = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
-        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode(given)}"
+        found = self._answer("query", given)
+        return [Sample(each["metric"], float(each["value"][1])) for each in found]
+
+    def query_stretch(self, expression: str, begin: float, end: float, step: float) -> list[Series]:
+        """A range query; all times in seconds."""
+        given = {"query": expression, "start": f"{begin:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        found = self._answer("query_range", given)
+        return [Series(each["metric"], [(float(at), float(value)) for at, value in each["values"]]) for each in found]
+
+    def _answer(self, path: str, given: dict[str, str]) -> list[Any]:
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(given)}"
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:
-                found = json.load(answer)["data"]["result"]
+                result: list[Any] = json.load(answer)["data"]["result"]
         except urllib.error.HTTPError as error:
-            raise ClusterError(f"{expression}: {error.read().decode()}") from error
-        return [Sample(each["metric"], float(each["value"][1])) for each in found]
+            raise ClusterError(f"{given['query']}: {error.read().decode()}") from error
+        return result
 
     def _is_ready(self) -> bool:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.cluster.drawing import draw
 from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import Operator, objects
 from tests.cluster.prometheus import Sample
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.timeout(1200)  # seconds; a GiB takes a minute or two
 
 MIB = 1 << 20
 SIZE_MIB = int(os.environ.get("ULLAGE_SCENARIO_MIB", "128"))
+PICTURES = Path(__file__).parents[2] / ".pictures"
 TOLERANCE = 0.02
 STRETCH_SECONDS = 25.0
 """Of a rate: it is off by about the time between two scrapes, which is then a hundredth."""
@@ -180,6 +182,10 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     assert differences(scenario, failed, at, math.ceil(at - began)) == []
     poisoned = 'ALERTS{alertname="UllageFsyncPoisoned",alertstate="firing"}'
     scenario.until("the alert fires", lambda: len(scenario.prometheus.query(poisoned)) == 1)
+    PICTURES.mkdir(exist_ok=True)
+    for name in ("fleet", "node"):
+        drawn = draw(name, scenario.prometheus.query_stretch, began, scenario.scraped())
+        (PICTURES / f"dashboard-{name}.svg").write_text(drawn, encoding="utf-8")
 
 
 def test_who_shows_no_token_scrapes_nothing(scenario: Scenario) -> None:
