@@ -16,7 +16,7 @@ from tests.cluster.node import Cluster, cluster_running, why_no_node
 FULL = "ULLAGE_CLUSTER_FULL"
 """Set: the tests that take many minutes run too; `make cluster-full` sets it."""
 
-SLOW = {"spark_namespace", "installed", "story", "quickstart", "no_go", "built_twice"}
+SLOW = {"spark_namespace", "installed", "planning", "story", "quickstart", "no_go", "built_twice"}
 """Fixtures of such tests: Spark's image and the kubeflow operator; the chart with both images on real nodes; a Go that
 is fetched; an image that is built without the cache.
 """

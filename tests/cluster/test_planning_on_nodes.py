@@ -22,7 +22,7 @@ DROPPED = "4.0 MiB"
 
 
 @pytest.fixture(scope="module")
-def flows(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
+def planning(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
     """A release on both nodes, and a repository of which the first node holds dead bytes."""
     cluster.load(images.archive("spark"))
     with installed_on(cluster), cluster.namespace(f"plans-{secrets.token_hex(4)}") as place:
@@ -52,20 +52,20 @@ def planned(flows: Flows, workload: str) -> dict[str, Any]:
     return last
 
 
-def test_a_job_tells_what_a_run_would_give_back(flows: Flows) -> None:
+def test_a_job_tells_what_a_run_would_give_back(planning: Flows) -> None:
     """One pod asks both agents, over TLS and with the token of its account; the status says what the plan comes to."""
-    last = planned(flows, "Job/")
+    last = planned(planning, "Job/")
 
     assert last["result"] == PlanningResult.SUCCEEDED, last
     assert f"on 1 nodes give {DROPPED} back for " in last["message"], last
 
 
-def test_an_application_tells_the_same_under_the_kubeflow_operator(flows: Flows) -> None:
+def test_an_application_tells_the_same_under_the_kubeflow_operator(planning: Flows) -> None:
     """Driver and executors of a SparkApplication: the plan is the Job's, and no node waits for its executors."""
-    install_operator(flows.cluster, flows.namespace)
+    install_operator(planning.cluster, planning.namespace)
 
-    last = planned(flows, "SparkApplication/")
+    last = planned(planning, "SparkApplication/")
 
     assert last["result"] == PlanningResult.SUCCEEDED, last
     assert f"on 1 nodes give {DROPPED} back for " in last["message"], last
-    assert not flows.is_("MaintenanceDeferred")
+    assert not planning.is_("MaintenanceDeferred")
