@@ -128,7 +128,7 @@ class Opener(Carried):
         local = socket_of(self._settings, node)
         found = self._remote(node, wanted) if local is None else self._nearest(local, node, wanted)
         contents: list[bytes | None] = [b""] * group.num_rows
-        for at, content, address in zip(order.to_numpy().tolist(), found, wanted, strict=False):
+        for at, content, address in zip(_listed(order), found, wanted, strict=False):
             if type(content) is bytes:
                 contents[at] = content
                 continue

@@ -91,7 +91,7 @@ class SocketClient:
             while len(contents) < len(addresses):
                 rest = addresses[len(contents) :]
                 keys = one_of_each(rest)
-                places = self.resolve_claims(keys[: frames.RESOLVE_MAX])
+                places = self.resolve_claims(keys)
                 homes = at_home(keys, places)
                 # Where not all were answered at once, the files of these are given back with the next question.
                 unknown = {key.resource for key in keys[len(places) :]}

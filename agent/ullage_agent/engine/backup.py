@@ -394,8 +394,7 @@ def _target(file: BackupFile, root: str, containers: dict[str, Container]) -> st
 
 def _require_apart(repository: BackedUpRepository, destination: str) -> None:
     inside = [repository.root, *(container.path for container in repository.content.containers.values())]
-    path = os.path.abspath(destination)
-    if any(os.path.commonpath([path, os.path.abspath(place)]) == os.path.abspath(place) for place in inside):
+    if any(_lies_in(destination, place) for place in inside):
         raise SessionMisuse(f"{destination} lies in the repository: choose a directory elsewhere, best on another disk")
 
 
@@ -422,7 +421,8 @@ def _require_restorable(
         raise SessionMisuse(f"the backup has containers {', '.join(missing)}: list them in spec.storage.containers")
     root = spec.storage.host_path.path
     for file in manifest.provenance:
-        if name := next((name for name, one in containers.items() if _is_in(one.path, root, file.directory)), ""):
+        directory = os.path.join(root, file.directory)
+        if name := next((name for name, one in containers.items() if _lies_in(directory, one.path)), ""):
             raise SessionMisuse(
                 f"the backup has event files in {file.directory}, which is where spec.storage.containers puts {name}: "
                 f"give that container another subPath"
@@ -435,10 +435,10 @@ def _require_restorable(
             raise SessionMisuse(f"{directory} is not empty ({foreign[0]}): restore into an empty directory")
 
 
-def _is_in(container: str, root: str, directory: str) -> bool:
-    """Whether a directory of the root is a container's, or lies in it."""
-    path, container = os.path.abspath(os.path.join(root, directory)), os.path.abspath(container)
-    return os.path.commonpath([path, container]) == container
+def _lies_in(path: str, place: str) -> bool:
+    """Whether a path is a place, or lies in it."""
+    place = os.path.abspath(place)
+    return os.path.commonpath([os.path.abspath(path), place]) == place
 
 
 def _found(files: Files, destination: str) -> Iterator[str]:

@@ -101,7 +101,8 @@ def _misplaced(manifest: Manifest) -> Iterator[BackupFile]:
     for file in manifest.provenance:
         is_reserved = file.directory.split("/")[0] in (IDENTITY, FLOWFILE, SWAP)
         place = _below(file.directory, file.name)
-        if file.container or is_reserved or not _is_inside(file.directory) or place in directories | places:
+        is_taken = place in directories or place in places
+        if file.container or is_reserved or is_taken or not _is_inside(file.directory):
             yield file
         places.add(place)
 
