@@ -96,6 +96,25 @@ def test_a_file_that_cannot_be_created_is_a_definite_failure(workshop: Workshop)
     assert drain(repository, "q") == [b"y"]
 
 
+def test_a_file_ahead_that_cannot_be_made_fails_nobody(workshop: Workshop) -> None:
+    """What is put meanwhile has its own file; whoever needs the next one is told, if it fails then too."""
+    files = FailingFiles()
+    repository = workshop.make(files, claims={"max_flow_files": 1})
+    for content in (b"1", b"2"):
+        put_all(repository, "q", [content])
+    made = files.count("create", CONTENT)
+
+    files.fail("create", CONTENT, at=2)
+    put_all(repository, "q", [b"3"])
+    assert files.count("create", CONTENT) == made + 2
+    files.fail("create", CONTENT)
+    with pytest.raises(ContentWriteFailed):
+        put_all(repository, "q", [b"4"])
+    put_all(repository, "q", [b"5"])
+
+    assert drain(repository, "q") == [b"1", b"2", b"3", b"5"]
+
+
 @pytest.mark.parametrize("kind", ["sync", "sync_directory"])
 def test_a_failed_sync_stops_its_container_and_the_others_go_on(workshop: Workshop, kind: str) -> None:
     """Nothing is committed from it, no new file is put there, and what was there before still reads."""
