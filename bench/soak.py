@@ -32,6 +32,7 @@ import psutil
 from crc32c import crc32c
 
 from bench.panels import Panel, draw
+from bench.reclaim import NO_GUARDS
 from bench.serving import node
 from bench.table import Row, Target, describe_machine, markdown, number, write_docs
 from ullage_agent.client import Client, Node, Refused
@@ -57,13 +58,7 @@ DESCRIPTORS_MAX: Final = 1.25
 
 SECTIONS: Final[dict[str, dict[str, int | bool]]] = {
     "truncation": {"frequency": 5_000},
-    "compaction": {
-        "check_frequency": 5_000,
-        "deleted_retention": 1,
-        "bytes_per_second": 0,
-        "min_used_percentage": 0,
-        "min_reclaim": 1,
-    },
+    "compaction": NO_GUARDS | {"check_frequency": 5_000, "deleted_retention": 1},
 }
 """Space is given back every few seconds; in an hour there is as much of it as in a day of a busy node."""
 
@@ -197,8 +192,8 @@ def samples(there: Node, pid: int, load: Load, seconds: float) -> Iterator[Sampl
     process = psutil.Process(pid)
     began = time.monotonic()
     with Client(there) as client:
-        for number_ in range(1, INTERVALS + 1):
-            time.sleep(max(0.0, began + number_ * seconds / INTERVALS - time.monotonic()))
+        for turn in range(1, INTERVALS + 1):
+            time.sleep(max(0.0, began + turn * seconds / INTERVALS - time.monotonic()))
             containers = client.survey().containers
             live = sum(container.live_bytes for container in containers)
             disk = sum(container.disk_bytes for container in containers)
