@@ -206,7 +206,7 @@ class TicketReport(Record, frozen=True, kw_only=True):
     """Carried out; of a dry run: planned."""
 
     freed_bytes: Bytes = 0
-    """Given back; of a dry run: planned."""
+    """Given back under it, also by the node's own schedules; of a dry run: planned."""
 
     copied_bytes: Bytes = 0
     """Copied for it; of a dry run: planned."""

@@ -25,6 +25,8 @@ from ullage_agent.engine.errors import UllageError
 from ullage_agent.engine.model import Action
 from ullage_agent.engine.reclaim.permission import OPERATIONS
 from ullage_agent.engine.reclaim.plan import Plan
+from ullage_agent.engine.reclaim.reclamation import CLEAN
+from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.repository import Repository
 from ullage_agent.fleet import (
     ENGINE_FORMAT,
@@ -74,12 +76,14 @@ class NodeAgent:
         self._stop = threading.Event()
         self._wakes = {"obey": threading.Event(), "tell": threading.Event()}
         self._writing = threading.Lock()
+        self._counting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._generation_seen = 0
         self._report: TicketReport | None = None
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
         self._reclaimed = 0
+        self._under = Report()  # the ticket that was heard of last
         self._next_look = 0.0
         self._fruitless_until = 0.0
         self._written: NodeStatus | None = None
@@ -87,18 +91,25 @@ class NodeAgent:
 
     def start(self) -> None:
         """Follow, obey and tell, until `stop`."""
-        reclamation = self._host.repository.reclamation
-        before = reclamation.on_report
-
-        def count(name: str, report: object) -> None:
-            self._reclaimed += getattr(report, "freed_bytes", 0)
-            before(name, report)  # type: ignore[arg-type]
-
-        reclamation.on_report = count
+        self.attach()
         self._office.on_revoked = self._revoke
         self._started(self._follow, "follow")
         for name, step in (("obey", self.obey), ("tell", self.tell)):
             self._threads.append(self._started(partial(self._repeat, name, step), name))
+
+    def attach(self) -> None:
+        """Have the engine tell of its runs, also of those that its own schedules begin while a ticket permits them."""
+        reclamation = self._host.repository.reclamation
+        before = reclamation.on_report
+
+        def count(name: str, report: Report) -> None:
+            with self._counting:
+                self._reclaimed += report.freed_bytes
+                if name != CLEAN and self._office.ticket is not None:
+                    self._under.merge(report)
+            before(name, report)
+
+        reclamation.on_report = count
 
     def stop(self) -> None:
         """End; a run stops after its present action. Following, which may wait for a word, ends with the process."""
@@ -116,7 +127,11 @@ class NodeAgent:
         if seen.spec.cordoned and not self._office.is_cordoned:
             self._log.info("cordoned: nothing is reclaimed")
             self._host.repository.checkpoint()
-        self._office.take_over(seen.spec.ticket, is_cordoned=seen.spec.cordoned)
+        before, ticket = self._office.ticket, seen.spec.ticket
+        if ticket is not None and (before is None or before.id != ticket.id):
+            with self._counting:
+                self._under = Report()
+        self._office.take_over(ticket, is_cordoned=seen.spec.cordoned)
         self._nudge()
 
     def obey(self) -> None:
@@ -195,14 +210,16 @@ class NodeAgent:
         )
         if MaintenanceOperation.TRUNCATE in ticket.operations and not ticket.run:
             report.merge(reclamation.truncate())
-        if not report.freed_bytes:
+        with self._counting:
+            under = self._under
+        if not under.freed_bytes:
             again = self._host.spec.compaction.check_frequency.seconds
             self._fruitless_until = self._host.clock.monotonic() + again
         stopped = "stopped before its end" if report.is_stopped else ""
         return {
-            "actions": sum(report.done.values()),
-            "freed_bytes": report.freed_bytes,
-            "copied_bytes": report.copied_bytes,
+            "actions": sum(under.done.values()),
+            "freed_bytes": under.freed_bytes,
+            "copied_bytes": under.copied_bytes,
             "message": (report.refusal or stopped)[:1024],
         }
 

@@ -5,8 +5,8 @@ import pytest
 
 from tests.operator.support import ticket
 from tests.service.running import document_at
-from tests.support import ManualClock
-from ullage_agent.contract import MaintenanceOperation
+from tests.support import ManualClock, RoomyFiles
+from ullage_agent.contract import CompactionTrigger, MaintenanceOperation
 from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.fleet import HEARTBEAT_SECONDS, NodeSpec, NodeStatus, Ticket
 from ullage_agent.metrics import Metrics
@@ -17,7 +17,11 @@ from ullage_agent.service.host import Host
 from ullage_agent.service.limits import DEFAULTS
 from ullage_agent.service.runs import OVERRIDE, Runs, Wish
 from ullage_agent.tickets import TicketOffice
+from ullage_agent.units import Duration
 from ullage_operator.times import text_of
+
+MIB = 1 << 20
+GUARDS = {"min_used_percentage": 0, "min_reclaim": 0, "deleted_retention": Duration(0)}
 
 
 class Written(NodeObject):
@@ -82,6 +86,34 @@ def test_a_long_run_does_not_silence_the_heartbeat(tmp_path: Path) -> None:
     assert heard[0].ticket is not None
     assert heard[0].ticket.state == "Running"
     assert str(heard[0].heartbeat) > began
+
+
+def test_what_the_schedule_frees_under_a_ticket_is_in_its_report(tmp_path: Path) -> None:
+    """The node's own schedule came first: the ticket's run finds nothing, and tells what came back under the ticket."""
+    clock, api, office = ManualClock(), Written(), TicketOffice()
+    document = document_at(tmp_path / "r", compaction=GUARDS)
+    host = Host(document, clock=clock, files=RoomyFiles(), permission=office.permission_of)
+    host.start(makes=True)
+    try:
+        handles = host.repository.handles
+        for id in handles.put_many([bytes(MIB // 4)] * 32)[::2]:
+            handles.delete(id)
+        handles.purge()
+        agent = NodeAgent(host, api, office, lambda: 1, ("8:1",))
+        agent.attach()
+        agent.tell()
+        agent.take_over(seen(given(clock)))
+        scheduled = host.repository.reclamation.compactor.run(CompactionTrigger.PERIODIC)
+        agent.obey()
+        agent.tell()
+    finally:
+        host.stop()
+
+    report = api.statuses[-1].ticket
+    assert report is not None
+    assert (report.freed_bytes, report.copied_bytes) == (4 * MIB, 4 * MIB)
+    assert scheduled.freed_bytes == report.freed_bytes
+    assert api.statuses[-1].reclaimed_bytes == 4 * MIB
 
 
 @pytest.mark.parametrize("generation", [2, 3])

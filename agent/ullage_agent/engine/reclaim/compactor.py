@@ -142,8 +142,7 @@ class Compactor:
         ticket = ticket or self._host.ticket()
         rate = int(self._spec.compaction.bytes_per_second) if bytes_per_second is None else bytes_per_second
         with self._heavy_lock:
-            report = self._execute(plan, ticket, rate, on_progress)
-        return self._host.tell(NAME, report)
+            return self._host.tell(NAME, self._execute(plan, ticket, rate, on_progress))
 
     def _execute(self, plan: Plan, ticket: Ticket, rate: int, on_progress: Progress | None) -> Report:
         began = self._clock.monotonic()

@@ -47,6 +47,9 @@ ADOPTION_SLICE = 1_000
 OLDEST_MAX = 10_000
 """Archived resource claims remembered as next to go, as in NiFi; beyond that the ledger is asked again."""
 
+CLEAN = "clean"
+"""Of runs of cleaning, where they are reported: they obey the windows alone."""
+
 RELEASING = (Action.DELETE, Action.ARCHIVE)
 """What cleaning does."""
 
@@ -158,7 +161,7 @@ class Reclamation:
         ticket = self.ticket()
         with self._run_lock:
             report = self._clean(ticket)
-        return self.tell("clean", report)
+        return self.tell(CLEAN, report)
 
     def truncate(self) -> Report:
         """One run of the truncation task: what died durably since the last one, and what was deferred."""
@@ -208,7 +211,7 @@ class Reclamation:
             return
         try:
             ticket = self.ticket()
-            reports = ("clean", self._clean(ticket)), ("truncate", self._truncate(ticket))
+            reports = (CLEAN, self._clean(ticket)), ("truncate", self._truncate(ticket))
         finally:
             self._run_lock.release()
         for name, report in reports:
