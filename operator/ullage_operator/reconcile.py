@@ -78,9 +78,10 @@ class Reconciler:
         dead = [worker for worker in self._workers if worker.done()]
         return f"{len(dead)} workers ended" if dead else ""
 
-    def _changed(self, key: Key | None) -> None:
+    def _changed(self, key: Key | None, is_quiet: bool) -> None:
+        delay = self._settings.figures_seconds if is_quiet else self._settings.settle_seconds
         for each in self.seen.repositories() if key is None else [key]:
-            self.queue.add(each, self._settings.settle_seconds)
+            self.queue.add(each, delay)
 
     async def _work(self) -> None:
         while True:

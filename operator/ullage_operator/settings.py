@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long events are collected before a repository is reconciled: a thousand agents report at about one time."""
 
     figures_seconds: int = 60
-    """How often sums of bytes are written at most. They change with every agent's heartbeat."""
+    """How often sums of bytes are added up and written at most. They change with every agent's heartbeat."""
 
     ticket_seconds: int = 3600
     """How long a ticket may be begun. Long enough for a busy agent, short enough for a dead one."""

@@ -1,12 +1,14 @@
 """The stores that are followed, and observations made of them."""
 
+import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 import structlog
 
-from ullage_agent.fleet import REPOSITORY_LABEL
+from ullage_agent.fleet import HEARTBEAT_SECONDS, REPOSITORY_LABEL
 from ullage_operator import spark_jobs
 from ullage_operator.api import Api, Object
 from ullage_operator.build import MANAGED, MANAGER, labels
@@ -24,6 +26,12 @@ from ullage_operator.observe import (
 from ullage_operator.watching import Store
 
 Key = tuple[str, str]
+
+Changed = Callable[[Key | None, bool], None]
+"""Told which repository to look at anew, None: all, and whether only sums have changed."""
+
+FIGURES: Final = frozenset({"heartbeat", "space", "leases", "reclaimedBytes"})
+"""Of an agent's status: what its every heartbeat changes."""
 
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
@@ -59,14 +67,23 @@ def _lean_pod(pod: Object) -> Object:
 class Surroundings:
     """All that the operator knows of the cluster."""
 
-    def __init__(self, api: Api, namespaces: tuple[str, ...], changed: Callable[[Key | None], None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        namespaces: tuple[str, ...],
+        changed: Changed,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         places = namespaces or (None,)
+        self._clock = clock
         self._changed = changed
         self._machines: dict[str, object] = {}
+        self._words: dict[Key, object] = {}
+        self._heard: dict[Key, float] = {}
         self._log = structlog.get_logger("surroundings")
         by_label, by_spec = self._by_label, self._by_spec
         self.wishes = Store(api, "ContentRepository", namespaces=places, on_change=self._by_name)
-        self.objects = Store(api, "ContentRepositoryNode", namespaces=places, on_change=by_spec)
+        self.objects = Store(api, "ContentRepositoryNode", namespaces=places, on_change=self._by_agent)
         self.runs = Store(api, "ReclamationRun", namespaces=places, on_change=by_spec)
         self.nodes = Store(api, "Node", keep=_lean_node, on_change=self._by_machine)
         self.agents = Store(api, "Pod", namespaces=places, labels=OURS, keep=_lean_pod, on_change=by_label)
@@ -165,15 +182,34 @@ class Surroundings:
 
     def _by_name(self, found: Object) -> None:
         """Another repository may lie in this one's way, or not any more."""
-        self._changed(None)
+        self._changed(None, False)
 
     def _by_spec(self, found: Object) -> None:
-        self._changed((found["metadata"]["namespace"], found["spec"]["repository"]))
+        self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
+
+    def _by_agent(self, found: Object) -> None:
+        """A heartbeat says that nothing has happened; one after a silence is news."""
+        metadata, status = found["metadata"], found.get("status") or {}
+        key = metadata["namespace"], metadata["name"]
+        if key not in self.objects.objects:
+            self._words.pop(key, None)
+            self._heard.pop(key, None)
+            self._by_spec(found)
+            return
+        words = (
+            *(found["spec"], metadata.get("annotations"), metadata["uid"], "deletionTimestamp" in metadata),
+            {name: value for name, value in status.items() if name not in FIGURES},
+        )
+        now = self._clock()
+        was_silent = now - self._heard.get(key, -math.inf) > 2 * HEARTBEAT_SECONDS
+        is_quiet = words == self._words.get(key) and not was_silent
+        self._words[key], self._heard[key] = words, now
+        self._changed((metadata["namespace"], found["spec"]["repository"]), is_quiet)
 
     def _by_label(self, found: Object) -> None:
         name = (found["metadata"].get("labels") or {}).get(REPOSITORY_LABEL)
         if name:
-            self._changed((found["metadata"]["namespace"], name))
+            self._changed((found["metadata"]["namespace"], name), False)
 
     def _by_machine(self, found: Object) -> None:
         """Heartbeats of nodes change nothing that is looked at."""
@@ -182,11 +218,11 @@ class Surroundings:
         seen = (facts, found["spec"], found["status"], ("", name) in self.nodes.objects)
         if self._machines.get(name) != seen:
             self._machines[name] = seen
-            self._changed(None)
+            self._changed(None, False)
 
     def _by_pod(self, found: Object) -> None:
         """Only repositories whose nodes want something wait for pods."""
         node = found["spec"]["nodeName"]
         for (namespace, _), each in self.objects.objects.items():
             if each["spec"]["nodeName"] == node:
-                self._changed((namespace, each["spec"]["repository"]))
+                self._changed((namespace, each["spec"]["repository"]), False)
