@@ -237,11 +237,11 @@ def host_label(node: str) -> str:
 
 
 def certificate_names(wish: Wish) -> list[str]:
-    """What clients may call an agent."""
-    names = []
+    """What clients may call an agent: all that a pod's resolver completes; a star has two labels behind it at least."""
+    names = [f"{wish.name}-local"]
     for service in (f"*.{service_name(wish)}", f"{wish.name}-local"):
-        host = f"{service}.{wish.namespace}.svc"
-        names += [host, f"{host}.cluster.local"]
+        host = f"{service}.{wish.namespace}"
+        names += [host, f"{host}.svc", f"{host}.svc.cluster.local"]
     return [*names, "localhost"]
 
 

@@ -1,7 +1,12 @@
+import ssl
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pytest
 from cryptography import x509
 
+from tests.operator.support import wish
+from ullage_operator.build import certificate_names
 from ullage_operator.certificates import Kept, kept_of, next_rotation, rotated, secrets_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -57,3 +62,45 @@ def test_what_is_kept_reads_back_equal() -> None:
     kept = at(Kept(), NOW)
 
     assert kept_of(*secrets_of(kept)) == kept
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("flows-local", "flows-local.data", "flows-local.data.svc", "flows-local.data.svc.cluster.local"),
+        *("w1.flows-nodes.data", "w1.flows-nodes.data.svc", "w1.flows-nodes.data.svc.cluster.local", "localhost"),
+    ],
+)
+def test_an_agent_may_be_called_by_any_name_that_leads_to_it(name: str, tmp_path: Path) -> None:
+    """A handshake with the names as a pod's resolver completes them."""
+    assert answers_to(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["flows-local.other", "flows-local.other.svc", "w1.flows-nodes.other.svc", "w1.flows-nodes"]
+)
+def test_an_agent_is_not_taken_for_one_of_another_namespace(name: str, tmp_path: Path) -> None:
+    """Names of others, and a star too close to the root, which no library takes."""
+    assert not answers_to(name, tmp_path)
+
+
+def answers_to(name: str, home: Path) -> bool:
+    """Whether a client that trusts the repository's authority takes its agent for this one."""
+    kept = rotated(Kept(), datetime.now(UTC), "data/flows", certificate_names(wish()))
+    chain, key = home / "tls.crt", home / "tls.key"
+    chain.write_text(kept.leaf)
+    key.write_text(kept.leaf_key)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(chain, key)
+    asking = ssl.create_default_context(cadata=kept.bundle)
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = asking.wrap_bio(down, up, server_hostname=name)
+    server = serving.wrap_bio(up, down, server_side=True)
+    for side in (client, server):
+        with pytest.raises(ssl.SSLWantReadError):
+            side.do_handshake()
+    try:
+        client.do_handshake()
+    except ssl.SSLCertVerificationError:
+        return False
+    return True
