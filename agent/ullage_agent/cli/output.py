@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich import box
@@ -23,6 +23,9 @@ from rich.table import Table
 
 PIPED_COLUMNS = 500
 """Width when nobody watches: wide enough that no line is cut for a program that reads it."""
+
+WIDTH_MAX = 1_000_000
+"""Of a line that nothing has to fit."""
 
 UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -74,6 +77,22 @@ def print_json(document: object) -> None:
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals: Iterable[object] = ()) -> None:
     """A table on stdout; see `table`."""
     console().print(table(columns, rows, totals))
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout where it fits, else a block of lines a row: words broken over narrow columns read badly."""
+    screen = console()
+    made = table(columns, rows)
+    unbounded = screen.options.update(width=WIDTH_MAX)
+    if screen.measure(made, options=unbounded).maximum <= screen.width:
+        screen.print(made)
+        return
+    titles = [title.removeprefix(">") for title in columns]
+    width = max(map(len, titles))
+    for row in rows:
+        for title, cell in zip(titles, row, strict=True):
+            screen.print(f"{title:<{width}}  {visible(str(cell))}", soft_wrap=True)
+        screen.print()
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals: Iterable[object] = ()) -> Table:

@@ -15,7 +15,7 @@ import typer
 
 from ullage_agent.cli.choice import Json, Override
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.output import console, print_json, say, size, table, tell
+from ullage_agent.cli.output import print_json, print_rows, say, size, tell
 from ullage_agent.units import Quantity
 
 app = typer.Typer(help="Ask and plan over a whole fleet, with Spark.", no_args_is_help=True)
@@ -220,7 +220,7 @@ def _answer(found: Any, output: str, *, as_json: bool) -> None:
     kinds = dict(found.dtypes)
     columns = [f">{name}" if kinds[name] in ("bigint", "int") else name for name in found.columns]
     shown = [[_cell(name, row[name]) for name in found.columns] for row in rows[:ROWS_SHOWN]]
-    console().print(table(columns, shown))
+    print_rows(columns, shown)
     if len(rows) > ROWS_SHOWN:
         tell("and more: --output or --json has all of it")
 

@@ -1,0 +1,37 @@
+import pytest
+
+from ullage_agent.cli.output import print_rows
+
+COLUMNS = ["node", ">live_bytes", "container"]
+ROWS = [["worker-0.some.where", "1.0 MiB", "content-1"], ["w1", "7 B", "content-20"]]
+
+
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_rows(COLUMNS, ROWS)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_rows_that_fit_are_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line a row."""
+    lines = shown(capsys, monkeypatch, 60)
+
+    assert lines[0].split() == ["node", "live_bytes", "container"]
+    assert lines[2].split("  ")[0] == "worker-0.some.where"
+    assert len(lines) == 4
+
+
+def test_rows_too_wide_for_the_screen_are_blocks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No word is broken, however narrow the screen is."""
+    for width in (20, 41):
+        lines = shown(capsys, monkeypatch, width)
+
+        assert lines[:4] == [
+            "node        worker-0.some.where",
+            "live_bytes  1.0 MiB",
+            "container   content-1",
+            "",
+        ]
+        assert lines[4:] == ["node        w1", "live_bytes  7 B", "container   content-20", ""]
