@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeGuard
 
 from tests.crash.history import EVENTS, History, history_after, history_of
+from tests.crash.model import left_of_closed_writes
 from tests.crash.steps import put
 from tests.crash.workloads import INIT, Restart, Workload
 from tests.support import ManualClock, abandon, collect_now_and_then
@@ -106,10 +107,7 @@ def state_of(repository: Repository) -> State:
         content = repository.swap_files.read(name)
         records.extend(content.records)
         crcs.update({(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks})
-    with repository.ledger.lock:
-        writes = list(repository.ledger.writes.pending.values())
-    # After the verdict what is not shown yet goes, or comes: the next open sees to it, and nobody sees it until then.
-    left = {uuid for write in writes if write.is_closed for uuid in (*write.chosen(), *write.others())}
+    left = left_of_closed_writes(repository)
     for record in records:
         if record.queue == STAGED_QUEUE and record.uuid in left:
             continue

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.crash.model import State, records_of, state_after
 from tests.crash.workloads import Restart, Workload
 from tests.support import ManualClock, abandon, collect_now_and_then
 from ullage_agent.engine.errors import (
@@ -28,23 +29,11 @@ from ullage_agent.engine.errors import (
     SessionMisuse,
     UllageError,
 )
-from ullage_agent.engine.model import (
-    Delete,
-    FlowFile,
-    Operation,
-    ResourceClaim,
-    SwapDrop,
-    SwapOut,
-    Update,
-    split_uuids,
-    updated,
-)
+from ullage_agent.engine.model import Operation, ResourceClaim
 from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.session import ProcessSession
 from ullage_agent.engine.testing import CHANGING, Call, CrashFiles, CrashPoint, Fault, Image
-
-State = dict[bytes, FlowFile]
 
 HANG_SECONDS = 60
 """A run takes a tenth of a second. Who is not done after so long waits for something that will not come."""
@@ -368,35 +357,6 @@ class Trial:
             return report
 
         setattr(owner, name, collecting)
-
-
-def records_of(repository: Repository) -> State:
-    """All FlowFiles and handles, swapped ones included; their content is named by CRC, and `check` reads it."""
-    records = list(repository.ledger.flow_files())
-    for name in sorted(repository.ledger.swaps):
-        records.extend(repository.swap_files.read(name).records)
-    found = {record.uuid: record for record in records}
-    assert len(found) == len(records), "a FlowFile exists twice"
-    return found
-
-
-def state_after(state: State, operations: Sequence[Operation], repository: Repository) -> State:
-    """What a transaction makes of a state, by the model alone."""
-    after = dict(state)
-    for operation in operations:
-        if isinstance(operation, FlowFile):
-            after[operation.uuid] = operation
-        elif isinstance(operation, Update):
-            after[operation.uuid] = updated(after[operation.uuid], operation)
-        elif isinstance(operation, Delete):
-            for uuid in split_uuids(operation.uuids):
-                after.pop(uuid, None)
-        elif isinstance(operation, SwapDrop):
-            for record in repository.swap_files.read(operation.name).records:
-                del after[record.uuid]
-        elif isinstance(operation, SwapOut):
-            after.update({record.uuid: record for record in repository.swap_files.read(operation.name).records})
-    return after
 
 
 def require_sound(repository: Repository) -> None:

@@ -1,0 +1,82 @@
+"""What a repository holds, and what a transaction makes of it, by rules of their own."""
+
+from collections.abc import Sequence
+
+from ullage_agent.engine.model import (
+    STAGED_QUEUE,
+    Delete,
+    FlowFile,
+    Operation,
+    StagedWrite,
+    SwapDrop,
+    SwapOut,
+    Update,
+    WriteState,
+    split_uuids,
+    updated,
+)
+from ullage_agent.engine.repository import Repository
+
+State = dict[bytes, FlowFile]
+
+CLOSED = (WriteState.COMMITTED, WriteState.ABORTED)
+
+
+def left_of_closed_writes(repository: Repository) -> set[bytes]:
+    """What a staged write has not shown yet though it has its verdict: it goes, or comes, with the next open at the
+    latest, and nobody sees it until then.
+    """
+    with repository.ledger.lock:
+        writes = list(repository.ledger.writes.pending.values())
+    return {uuid for write in writes if write.is_closed for uuid in (*write.chosen(), *write.others())}
+
+
+def records_of(repository: Repository) -> State:
+    """All FlowFiles and handles, swapped ones included; their content is named by CRC, and `check` reads it."""
+    left = left_of_closed_writes(repository)
+    records = [each for each in repository.ledger.flow_files() if each.queue != STAGED_QUEUE or each.uuid not in left]
+    for name in sorted(repository.ledger.swaps):
+        records.extend(repository.swap_files.read(name).records)
+    found = {record.uuid: record for record in records}
+    assert len(found) == len(records), "a FlowFile exists twice"
+    return found
+
+
+def state_after(before: State, operations: Sequence[Operation], repository: Repository) -> State:
+    """What a transaction makes of a state."""
+    after = dict(before)
+    for operation in operations:
+        if isinstance(operation, FlowFile):
+            after[operation.uuid] = operation
+        elif isinstance(operation, Update):
+            after[operation.uuid] = updated(after[operation.uuid], operation)
+        else:
+            for record in _brought(operation, repository):
+                after[record.uuid] = record
+            for uuid in _taken(operation, repository):
+                after.pop(uuid, None)
+    left = _left_by_verdicts(operations, repository)
+    return {uuid: each for uuid, each in after.items() if each.queue != STAGED_QUEUE or uuid not in left}
+
+
+def _brought(operation: Operation, repository: Repository) -> Sequence[FlowFile]:
+    return repository.swap_files.read(operation.name).records if isinstance(operation, SwapOut) else ()
+
+
+def _taken(operation: Operation, repository: Repository) -> list[bytes]:
+    if isinstance(operation, Delete):
+        return list(split_uuids(operation.uuids))
+    if isinstance(operation, SwapDrop):
+        return [record.uuid for record in repository.swap_files.read(operation.name).records]
+    return []
+
+
+def _left_by_verdicts(operations: Sequence[Operation], repository: Repository) -> set[bytes]:
+    """What was staged in writes that get their verdict here."""
+    left: set[bytes] = set()
+    for operation in operations:
+        if isinstance(operation, StagedWrite) and operation.state in CLOSED:
+            write = repository.ledger.writes.find(operation.id)
+            assert write is not None, "a verdict on a write that never began"
+            left.update(write.chosen(), write.others())
+    return left
