@@ -147,8 +147,8 @@ class Flows:
         return kept, dropped
 
     def dead_bytes(self) -> int:
-        """What the agent behind the Service says."""
-        return sum(container.dead_bytes for container in self.client.survey().containers)
+        """What the agent behind the Service says; what has moved to the archive is dead too."""
+        return sum(each.dead_bytes + each.archived_bytes for each in self.client.survey().containers)
 
     def pods(self) -> dict[str, str]:
         """The agents' pods by node; one that waits for its node is on none."""

@@ -93,10 +93,7 @@ def test_drops_leave_dead_bytes_while_the_window_is_closed(story: Story) -> None
             story.dropped |= {id: digest for id, digest in found.items() if id not in kept}
             gone += sum(each.size for each in held.flow_files if each.id not in kept)
 
-    def not_live() -> int:
-        return sum(each.dead_bytes + each.archived_bytes for each in flows.client.survey().containers)
-
-    flows.cluster.wait_until("what was dropped is dead", lambda: not_live() >= gone)
+    flows.cluster.wait_until("what was dropped is dead", lambda: flows.dead_bytes() >= gone)
     assert len(story.dropped) > 500
     assert flows.disk_bytes(node) >= full
     assert flows.shown()["status"]["reclaimed"] == "0"
