@@ -70,11 +70,10 @@ def main(endpoint: str, queue: str, until: str) -> None:
         found = fragmentation(moment.table("resource_claims"), moment.table("flowfiles"), int(time.time() * 1000))
         tell("report", pinned={f"{row.node}/{row.queue}": row.pinned_bytes for row in found.collect()})
         while until == "held":
-            print(flowfiles.count(), flush=True)
-            time.sleep(1)
+            tell("seen", rows=flowfiles.count())
     queues = spark.read.format("ullage").options(**options, table="queues").load()
     while queues.filter(functions.col("queue") == until).isEmpty():
-        time.sleep(1)
+        tell("waited")
     tell("ended")
     spark.stop()
 
