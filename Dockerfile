@@ -89,9 +89,12 @@ RUN /build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /whe
     && /build/bin/pip --python /opt/spark-python/bin/python install --quiet --no-deps --no-index /wheels/*.whl
 
 FROM ${BASE_IMAGE} AS spark
-RUN apt-get update -qq \
+# What is installed leaves the time of day behind: in logs, in a cache, and in Java's list of authorities.
+RUN --mount=type=bind,source=deploy/steady_keystore.py,target=/tmp/steady_keystore.py apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
+    && python3 /tmp/steady_keystore.py /etc/ssl/certs/java/cacerts 1580601600000 \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* \
+              /var/log/alternatives.log /var/log/apt/* /var/log/dpkg.log
 COPY --from=build-spark /opt/spark-python /opt/spark-python
 COPY deploy/spark-entrypoint /opt/entrypoint
 COPY deploy/ullage_spark_submit.py /opt/ullage-spark.py
@@ -100,7 +103,7 @@ ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/spark-python/bin/python PYSPARK_DR
     PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 # Spark asks for the name of the user that it runs as.
 RUN ln -s /opt/spark-python/lib/python3*/site-packages/pyspark /opt/spark \
-    && /usr/sbin/useradd --uid 10001 --user-group --home-dir /tmp --shell /usr/sbin/nologin spark
+    && SOURCE_DATE_EPOCH=1580601600 /usr/sbin/useradd --uid 10001 --user-group --home-dir /tmp --shell /usr/sbin/nologin spark
 USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["/opt/entrypoint"]

@@ -51,7 +51,8 @@ cluster-full: $(STAMP) ## All tests of clusters, those of Spark, the kubeflow op
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
 	@ULLAGE_CLUSTER_FULL=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
 
-e2e: programs ## The story on two real nodes: install, write, give back, kill, upgrade, remove, come back; needs root
+e2e: $(STAMP) ## The story on two real nodes: install, write, give back, kill, upgrade, remove, come back, faults, Spark; needs root
+	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "the story" $(BIN)/python -m pytest tests/e2e
 
 scenario-full: $(STAMP) ## A GiB through a secured agent, scraped by Prometheus: every panel against the truth; a minute

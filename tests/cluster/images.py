@@ -46,6 +46,7 @@ CONTEXTS = {
     "operator": (*RECIPE, "deploy/requirements-operator.lock", *PROJECT, "operator"),
     "spark": (
         *(*RECIPE, "deploy/requirements-spark.lock", "deploy/spark-entrypoint", "deploy/ullage_spark_submit.py"),
+        "deploy/steady_keystore.py",
         *(*PROJECT, "spark"),
     ),
 }

@@ -87,14 +87,21 @@ def boot_machine(instance: Instance, name: str, address: str) -> Machine:
 
 
 def _first_child(instance: Instance, holder: subprocess.Popen[bytes], name: str) -> int:
-    """The process that unshare has become the parent of; known once it exists and has its own /proc."""
+    """The process that unshare has become the parent of, once it is the program.
+
+    Before that it makes its mounts private, and would take back what we say of them:
+
+        unshare   fork
+        child           make mounts private, mount /proc, exec INIT
+        we                                                          make mounts shared
+    """
     children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
     descriptor = os.pidfd_open(holder.pid)
     try:
         for _ in range(SECONDS_TO_START * ROUNDS):
             if found := children.read_text().split():
                 command = Path(f"/proc/{found[0]}/cmdline").read_bytes()
-                if INIT.encode() in command:
+                if command.split(b"\0")[1:3] == [b"-c", INIT.encode()]:  # unshare's own words end in them too
                     return int(found[0])
             if select.select([descriptor], [], [], 1 / ROUNDS)[0]:
                 break

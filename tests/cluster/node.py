@@ -158,6 +158,18 @@ class Cluster(ControlPlane):
             self.wait_until(f"{name} has started again", lambda: self._boot_id(name) != before)
             self.kubectl("wait", "--for=condition=Ready", f"node/{name}", "--timeout=120s")
 
+    def restart_programs(self, name: str) -> None:
+        """SIGKILL to a node's kubelet and containerd, which are started again at once; its pods live on."""
+        machine = self.nodes[name]
+        before = self._boot_id(name)
+        with step(f"restart kubelet and containerd of {name}"):
+            for program in ("kubelet", "containerd"):
+                self.instance.end(f"{name}-{program}")
+            self._start_containerd(machine, int(name.removeprefix("node")))
+            self._start_kubelet(machine)
+            self.wait_until(f"{name} has started again", lambda: self._boot_id(name) != before)
+            self.kubectl("wait", "--for=condition=Ready", f"node/{name}", "--timeout=120s")
+
     def _boot_id(self, name: str) -> str:
         """Changes with each start of the node's kubelet: it writes an event of its own."""
         listed = self.get(
@@ -187,12 +199,12 @@ class Cluster(ControlPlane):
         log = self.instance.log(name)
         self.wait_until(f"port {local} listens", lambda: "listening" in log.read_text())
 
-    def kill_container(self, namespace: str, pod: str) -> None:
-        """SIGKILL to the first process of a pod's first container."""
+    def kill_container(self, namespace: str, pod: str, signal: str = "SIGKILL") -> None:
+        """A signal to the first process of a pod's first container."""
         found: Any = self.get(f"pod/{pod}", f"--namespace={namespace}")
         container = found["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         self.nodes[found["spec"]["nodeName"]].run(
-            "ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", container
+            "ctr", "--namespace=k8s.io", "tasks", "kill", f"--signal={signal}", container
         )
 
 

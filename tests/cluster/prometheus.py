@@ -43,34 +43,11 @@ class Series(NamedTuple):
     points: list[tuple[float, float]]
 
 
-class Prometheus:
-    """Scrapes from `start` to `end`; a failure to start says what it printed."""
+class Answers:
+    """What a running Prometheus answers."""
 
-    def __init__(self, cluster: ControlPlane, folder: Path, config: dict[str, Any]) -> None:
-        port = cluster.instance.free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self._cluster = cluster
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "prometheus.yml"
-        path.write_text(yaml.safe_dump(config), encoding="utf-8")
-        flags = [f"--config.file={path}", f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn"]
-        self._command = [program("prometheus"), *flags, f"--web.listen-address=127.0.0.1:{port}"]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
-        try:
-            self._cluster.wait_until("Prometheus is ready", self._is_ready)
-        except ClusterError as error:
-            raise ClusterError(f"{error}\n{(self._folder / 'log').read_text()[-2000:]}") from error
-
-    def end(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(30)
-            self._process = None
+    def __init__(self, url: str) -> None:
+        self.url = url
 
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """An instant query; `at`: seconds since 1970, else now."""
@@ -93,9 +70,40 @@ class Prometheus:
             raise ClusterError(f"{given['query']}: {error.read().decode()}") from error
         return result
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether it serves."""
         try:
             with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+
+class Prometheus(Answers):
+    """Scrapes from `start` to `end`; a failure to start says what it printed."""
+
+    def __init__(self, cluster: ControlPlane, folder: Path, config: dict[str, Any]) -> None:
+        port = cluster.instance.free_port()
+        super().__init__(f"http://127.0.0.1:{port}")
+        self._cluster = cluster
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "prometheus.yml"
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        flags = [f"--config.file={path}", f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn"]
+        self._command = [program("prometheus"), *flags, f"--web.listen-address=127.0.0.1:{port}"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
+        try:
+            self._cluster.wait_until("Prometheus is ready", self.is_ready)
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{(self._folder / 'log').read_text()[-2000:]}") from error
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process = None

@@ -66,17 +66,18 @@ class Flows:
 
     client: Client
 
-    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path, spec: dict[str, Any] = SPEC) -> None:
         self.cluster = cluster
+        self._spec = spec
         self.namespace = namespace
         self.here = f"--namespace={namespace}"
         self._folder = folder
         self._connected = ExitStack()
-        cluster.apply(*_client_account(namespace))
+        cluster.apply(*account(namespace, "flow", ["get", "create", "delete"]))
 
     def apply(self, windows: list[dict[str, Any]], **more: Any) -> None:
         """The repository with these windows, and more of its spec."""
-        self.cluster.apply(repository(self.namespace, SPEC | {"maintenance": {"windows": windows}} | more))
+        self.cluster.apply(repository(self.namespace, self._spec | {"maintenance": {"windows": windows}} | more))
 
     def begin(self) -> None:
         """Apply it with a window that is closed, wait until it is Ready, and connect to it anew."""
@@ -146,13 +147,13 @@ class Flows:
         return kept, dropped
 
     def dead_bytes(self) -> int:
-        """What the agent behind the Service says."""
-        return sum(container.dead_bytes for container in self.client.survey().containers)
+        """What the agent behind the Service says; what has moved to the archive is dead too."""
+        return sum(each.dead_bytes + each.archived_bytes for each in self.client.survey().containers)
 
     def pods(self) -> dict[str, str]:
-        """The agents' pods by node."""
+        """The agents' pods by node; one that waits for its node is on none."""
         listed = self.cluster.get("pods", self.here, "--selector=app.kubernetes.io/name=ullage-agent")["items"]
-        return {each["spec"]["nodeName"]: each["metadata"]["name"] for each in listed}
+        return {each["spec"]["nodeName"]: each["metadata"]["name"] for each in listed if "nodeName" in each["spec"]}
 
     def _told(self) -> str:
         """What is known of a repository that does not get ready."""
@@ -171,14 +172,18 @@ class Flows:
         return f"{status}\n{pods}\n{logs}\n{operator}"
 
 
-def _client_account(place: str) -> list[dict[str, Any]]:
-    """Somebody who may work with the content of `flows`."""
+def account(place: str, name: str, verbs: list[str]) -> list[dict[str, Any]]:
+    """Somebody with these verbs on the repository `flows`."""
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-    inside = {"name": "flow", "namespace": place}
-    verbs = ["get", "create", "delete"]
-    rule = {"apiGroups": ["ullage.dev"], "resources": ["contentrepositories"], "verbs": verbs}
-    role = {"kind": "Role", "name": "flow", "apiGroup": "rbac.authorization.k8s.io"}
-    subject = {"kind": "ServiceAccount", "name": "flow", "namespace": place}
+    inside = {"name": name, "namespace": place}
+    rule = {
+        "apiGroups": ["ullage.dev"],
+        "resources": ["contentrepositories"],
+        "resourceNames": ["flows"],
+        "verbs": verbs,
+    }
+    role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": place}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": inside},
         {**rbac, "kind": "Role", "metadata": inside, "rules": [rule]},

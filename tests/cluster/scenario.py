@@ -22,6 +22,7 @@ import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import Operator, condition, objects, repository
 from tests.cluster.prometheus import Prometheus
+from tests.cluster.release import account
 from tests.cluster.test_node_agent import pod_token
 from tests.support import RoomyFiles
 from ullage_agent.client.errors import Refused
@@ -114,10 +115,10 @@ class Scenario:
             (tls / name).write_bytes(base64.b64decode(text))
         self.token = self._home / "token"
         self.token.write_text(pod_token(self.fleet, self.place, NODE))
-        for account, verbs in (("flow", ["get", "create", "delete"]), ("prometheus", ["get"])):
-            self.fleet.apply(*_account(self.place, account, verbs))
-            made = self.fleet.kubectl("create", "token", account, *here, "--duration=2h").strip()
-            (self._home / account).write_text(made)
+        for name, verbs in (("flow", ["get", "create", "delete"]), ("prometheus", ["get"])):
+            self.fleet.apply(*account(self.place, name, verbs))
+            made = self.fleet.kubectl("create", "token", name, *here, "--duration=2h").strip()
+            (self._home / name).write_text(made)
 
     def _document(self) -> ContentRepository:
         """As the operator would have it mounted, but for where it lies and listens."""
@@ -272,25 +273,6 @@ def executor(place: str) -> dict[str, Any]:
     spec = {"nodeName": NODE, "containers": [{"name": "executor", "image": "none"}]}
     metadata = {"name": "exec-1", "namespace": place, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def _account(place: str, name: str, verbs: list[str]) -> list[dict[str, Any]]:
-    """Somebody with these verbs on the repository."""
-    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-    inside = {"name": name, "namespace": place}
-    rule = {
-        "apiGroups": ["ullage.dev"],
-        "resources": ["contentrepositories"],
-        "resourceNames": ["flows"],
-        "verbs": verbs,
-    }
-    role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": place}
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": inside},
-        {**rbac, "kind": "Role", "metadata": inside, "rules": [rule]},
-        {**rbac, "kind": "RoleBinding", "metadata": inside, "roleRef": role, "subjects": [subject]},
-    ]
 
 
 def panels() -> dict[tuple[str, str], tuple[str, tuple[str, ...]]]:

@@ -10,12 +10,24 @@ from tests.cluster.tools import module_source, tool
 
 ACCOUNT = "spark"
 MEMORY = "700m"
+OVERHEAD = "1g"
+"""Beside the heap, of pods that read content: Python, and the code that the JVM makes for a report of many joins."""
+
 CORES = "200m"
 OPERATOR = "spark-operator"
+APPLICATIONS = "sparkapplications.sparkoperator.k8s.io"
+SCHEDULED = "scheduledsparkapplications.sparkoperator.k8s.io"
 
 DRIVER = "spark-kubernetes-driver"
+EXECUTOR = "spark-kubernetes-executor"
 MOUNTS = [{"name": "job", "mountPath": "/job"}]
 VOLUMES = [{"name": "job", "configMap": {"name": ACCOUNT}}]
+
+ALL_EXECUTORS_FIRST = {
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+}
+"""Settings: no task begins before all executors are there, on a busy machine neither."""
 
 JOB = """
 import sys
@@ -33,40 +45,99 @@ spark.stop()
 ANSWER = f"sum {sum(n * n for n in range(10_000))} executors 2 FlowFiles 0"
 
 
-def spark_account(namespace: str) -> list[dict[str, Any]]:
+AT_CONTENT = {
+    "spark.kubernetes.driver.podTemplateFile": "/job/driver.json",
+    "spark.kubernetes.executor.podTemplateFile": "/job/executor.json",
+    "spark.driver.memoryOverhead": OVERHEAD,
+    "spark.executor.memoryOverhead": OVERHEAD,
+}
+"""Settings of a job that reads and writes the repository `flows` of its namespace; see `at_content`."""
+
+
+def spark_account(namespace: str, job: str = JOB) -> list[dict[str, Any]]:
     """The account whose drivers may make executors, and the job as files of a ConfigMap."""
     inside = {"name": ACCOUNT, "namespace": namespace}
     edit = {"kind": "ClusterRole", "name": "edit", "apiGroup": "rbac.authorization.k8s.io"}
     subject = {"kind": "ServiceAccount", **inside}
     binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": inside}
     driver = {"containers": [{"name": DRIVER, "volumeMounts": MOUNTS}], "volumes": VOLUMES}
-    template = json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": driver})
-    files = {"job.py": JOB, "template.json": template}
+    templates = {
+        "template.json": driver,
+        "driver.json": at_content(namespace, DRIVER),
+        "executor.json": at_content(namespace, EXECUTOR),
+    }
+    files = {name: json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}) for name, spec in templates.items()}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": inside},
         {**binding, "roleRef": edit, "subjects": [subject]},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": inside, "data": files},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": inside, "data": {"job.py": job, **files}},
     ]
+
+
+def content_user(namespace: str) -> dict[str, Any]:
+    """Spark's account may do with content what that of clients may."""
+    role = {"kind": "Role", "name": "flow", "apiGroup": "rbac.authorization.k8s.io"}
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "spark-content", "namespace": namespace},
+        "roleRef": role,
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
+    }
+
+
+def at_content(namespace: str, container: str) -> dict[str, Any]:
+    """A pod's template as docs/spark.md has it: credentials, the node's name, the folder of the agent's socket; and one
+    executor a node.
+    """
+    node = {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    token = {"serviceAccountToken": {"path": "ullage", "expirationSeconds": 3600}}
+    authority = {"configMap": {"name": "flows-ullage-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
+    mounts = [
+        {"name": "ullage", "mountPath": "/var/run/secrets/tokens", "readOnly": True},
+        {"name": "ullage-socket", "mountPath": "/run/ullage"},
+    ]
+    volumes = [
+        {"name": "ullage", "projected": {"sources": [token, authority]}},
+        {"name": "ullage-socket", "hostPath": {"path": f"/run/ullage/{namespace}/flows"}},
+    ]
+    term = {"labelSelector": {"matchLabels": {"spark-role": "executor"}}, "topologyKey": "kubernetes.io/hostname"}
+    is_driver = container == DRIVER
+    spec: dict[str, Any] = {
+        "containers": [
+            {"name": container, "env": [node], "volumeMounts": [*mounts, *(MOUNTS if is_driver else [])]},
+        ],
+        "volumes": [*volumes, *(VOLUMES if is_driver else [])],
+    }
+    if not is_driver:
+        spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return spec
 
 
 def submit(cluster: Cluster, namespace: str) -> str:
     """Run the job in cluster mode with two executors, as a pod that calls spark-submit; what its pods printed."""
+    begin(cluster, namespace, "squares", [], {"spark.kubernetes.driver.podTemplateFile": "/job/template.json"})
+    return _finished(cluster, namespace, "driver")
+
+
+def begin(cluster: Cluster, namespace: str, name: str, arguments: list[str], more: dict[str, str]) -> None:
+    """The same with arguments and more settings; its pods are `submit`, which waits for the end, and `driver`."""
     settings = {
         "spark.executor.instances": "2",
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        **ALL_EXECUTORS_FIRST,
         "spark.kubernetes.namespace": namespace,
         "spark.kubernetes.container.image": image_name("spark"),
         "spark.kubernetes.container.image.pullPolicy": "Never",
         "spark.kubernetes.authenticate.driver.serviceAccountName": ACCOUNT,
         "spark.kubernetes.driver.pod.name": "driver",
-        "spark.kubernetes.driver.podTemplateFile": "/job/template.json",
         "spark.kubernetes.driver.request.cores": CORES,
         "spark.kubernetes.executor.request.cores": CORES,
         "spark.driver.memory": MEMORY,
         "spark.executor.memory": MEMORY,
+        **more,
     }
     words = ["/opt/spark/bin/spark-submit", f"--master=k8s://https://{HUB}:{cluster.port}", "--deploy-mode=cluster"]
-    words += ["--name=squares", *(f"--conf={name}={value}" for name, value in settings.items())]
+    words += [f"--name={name}", *(f"--conf={name}={value}" for name, value in settings.items())]
     spec = {
         "serviceAccountName": ACCOUNT,
         "restartPolicy": "Never",
@@ -75,7 +146,7 @@ def submit(cluster: Cluster, namespace: str) -> str:
                 "name": "submit",
                 "image": image_name("spark"),
                 "imagePullPolicy": "Never",
-                "command": [*words, "local:///job/job.py"],
+                "command": [*words, "local:///job/job.py", *arguments],
                 "volumeMounts": MOUNTS,
             }
         ],
@@ -83,7 +154,6 @@ def submit(cluster: Cluster, namespace: str) -> str:
     }
     metadata = {"name": "submit", "namespace": namespace}
     cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    return _finished(cluster, namespace, "driver")
 
 
 def _finished(cluster: Cluster, namespace: str, driver: str) -> str:
@@ -139,44 +209,69 @@ def install_operator(cluster: Cluster, namespace: str) -> None:
 
 def spark_application(namespace: str) -> dict[str, Any]:
     """The same job as an object that the kubeflow operator submits."""
+    driver = {"containers": [{"name": DRIVER, "volumeMounts": MOUNTS}], "volumes": VOLUMES}
+    return _application("SparkApplication", namespace, "squares", _application_spec([], driver, None))
+
+
+def application_at_content(namespace: str, name: str, arguments: list[str]) -> dict[str, Any]:
+    """The job of `spark_account` as a SparkApplication that reads and writes the repository `flows`."""
+    return _application("SparkApplication", namespace, name, _spec_at_content(namespace, arguments))
+
+
+def scheduled_at_content(namespace: str, name: str, arguments: list[str], schedule: str) -> dict[str, Any]:
+    """The same, begun whenever the schedule says so, one at a time."""
+    template = _spec_at_content(namespace, arguments)
+    spec = {"schedule": schedule, "concurrencyPolicy": "Forbid", "template": template}
+    return _application("ScheduledSparkApplication", namespace, name, spec)
+
+
+def _application(kind: str, namespace: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _spec_at_content(namespace: str, arguments: list[str]) -> dict[str, Any]:
+    spec = _application_spec(arguments, at_content(namespace, DRIVER), at_content(namespace, EXECUTOR))
+    for role in ("driver", "executor"):
+        spec[role]["memoryOverhead"] = OVERHEAD
+    return spec
+
+
+def _application_spec(arguments: list[str], driver: dict[str, Any], executor: dict[str, Any] | None) -> dict[str, Any]:
+    """By the templates of both pods."""
     size = {"cores": 1, "coreRequest": CORES, "memory": MEMORY}
     return {
-        "apiVersion": "sparkoperator.k8s.io/v1beta2",
-        "kind": "SparkApplication",
-        "metadata": {"name": "squares", "namespace": namespace},
-        "spec": {
-            "type": "Python",
-            "pythonVersion": "3",
-            "mode": "cluster",
-            "sparkVersion": "4.0.0",
-            "image": image_name("spark"),
-            "imagePullPolicy": "Never",
-            "mainApplicationFile": "local:///job/job.py",
-            "restartPolicy": {"type": "Never"},
-            "sparkConf": {"spark.scheduler.minRegisteredResourcesRatio": "1.0"},
-            "driver": {
-                **size,
-                "serviceAccount": ACCOUNT,
-                "template": {
-                    "spec": {"containers": [{"name": DRIVER, "volumeMounts": MOUNTS}], "volumes": VOLUMES},
-                },
-            },
-            "executor": {**size, "instances": 2},
-        },
+        "type": "Python",
+        "pythonVersion": "3",
+        "mode": "cluster",
+        "sparkVersion": "4.0.0",
+        "image": image_name("spark"),
+        "imagePullPolicy": "Never",
+        "mainApplicationFile": "local:///job/job.py",
+        "arguments": arguments,
+        "restartPolicy": {"type": "Never"},
+        "sparkConf": ALL_EXECUTORS_FIRST,
+        "driver": {**size, "serviceAccount": ACCOUNT, "template": {"spec": driver}},
+        "executor": {**size, "instances": 2} | ({} if executor is None else {"template": {"spec": executor}}),
     }
 
 
 def run_application(cluster: Cluster, namespace: str) -> tuple[str, str]:
     """The state in which the operator sees the application end, and what its pods printed."""
     cluster.apply(spark_application(namespace))
-    name = "sparkapplication.sparkoperator.k8s.io/squares"
     ends = {"COMPLETED", "FAILED", "SUBMISSION_FAILED"}
 
-    def state() -> str:
-        status = cluster.get(name, f"--namespace={namespace}").get("status", {})
-        return str(status.get("applicationState", {}).get("state", ""))
+    def has_ended() -> bool:
+        return application_state(cluster, namespace, "squares") in ends
 
-    cluster.wait_until("the operator sees the application end", lambda: state() in ends, seconds_max=240)
+    cluster.wait_until("the operator sees the application end", has_ended, seconds_max=240)
     here = f"--namespace={namespace}"
     pods = cluster.kubectl("get", "pods", here, "--output=name").split()
-    return state(), "".join(cluster.kubectl("logs", pod, here) for pod in pods)
+    printed = "".join(cluster.kubectl("logs", pod, here) for pod in pods)
+    return application_state(cluster, namespace, "squares"), printed
+
+
+def application_state(cluster: Cluster, namespace: str, name: str) -> str:
+    """What the operator says of an application."""
+    found = cluster.get(f"{APPLICATIONS}/{name}", f"--namespace={namespace}")
+    return str(found.get("status", {}).get("applicationState", {}).get("state", ""))

@@ -1,15 +1,18 @@
 """What is in an image: labels, the list of its packages, and the same bytes whenever it is built."""
 
+import hashlib
 import importlib.util
 import io
 import json
 import re
+import struct
 import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.markers import Marker
 
 import ullage_agent
 from tests.cluster import images
@@ -17,6 +20,9 @@ from tests.cluster.images import ROOT
 
 TARGETS = ("agent", "operator", "spark")
 LABELS = ("title", "description", "licenses", "version", "revision", "source")
+IN_IMAGES = {"python_version": "3.11", "python_full_version": "3.11.2", "sys_platform": "linux"}
+"""What of the locks' conditions another machine may see otherwise."""
+
 RELEASE = b'ID=debian\nVERSION_ID="12"\n'
 STATUS = b"""Package: kept
 Status: install ok installed
@@ -30,10 +36,9 @@ Version: 1.0
 """
 
 
-@pytest.fixture(scope="module")
-def sbom() -> ModuleType:
-    """tools/sbom.py, which is a program and no package."""
-    found = importlib.util.spec_from_file_location("sbom", ROOT / "tools/sbom.py")
+def _program(path: str) -> ModuleType:
+    """A program that is in no package."""
+    found = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert found is not None
     assert found.loader is not None
     made = importlib.util.module_from_spec(found)
@@ -42,13 +47,19 @@ def sbom() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def built_twice(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The agent's image, every step of it done twice."""
+def sbom() -> ModuleType:
+    """tools/sbom.py."""
+    return _program("tools/sbom.py")
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def built_twice(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Path]]:
+    """The name of an image, and every step of it done twice."""
     folder = tmp_path_factory.mktemp("images")
     made = [folder / "first.tar", folder / "second.tar"]
     for archive in made:
-        images.build_anew("agent", archive)
-    return made
+        images.build_anew(request.param, archive)
+    return request.param, made
 
 
 def test_the_version_on_the_label_is_that_of_the_code() -> None:
@@ -122,23 +133,46 @@ def test_an_image_without_packages_has_no_list(sbom: ModuleType, tmp_path: Path)
         sbom.document(_image(tmp_path / "image.tar", [{}], {}), "some")
 
 
-def test_two_builds_are_the_same_image(built_twice: list[Path]) -> None:
+@pytest.mark.timeout(2400)  # seconds; Spark's image takes minutes to build, on a busy machine many
+def test_two_builds_are_the_same_image(built_twice: tuple[str, list[Path]]) -> None:
     """The manifest's digest stands for configuration and layers, and so for every byte, time and owner in them."""
-    first, second = (json.loads(_file(path, "index.json"))["manifests"][0]["digest"] for path in built_twice)
+    first, second = (json.loads(_file(path, "index.json"))["manifests"][0]["digest"] for path in built_twice[1])
 
     assert first == second
 
 
-def test_the_agents_packages_are_those_of_its_lock(built_twice: list[Path], sbom: ModuleType) -> None:
+def test_the_packages_are_those_of_the_lock(built_twice: tuple[str, list[Path]], sbom: ModuleType) -> None:
     """At their versions; but for what other systems need. Debian's are told too."""
-    told = sbom.document(built_twice[0], "ullage-agent")
+    target, (archive, _) = built_twice
+    told = sbom.document(archive, f"ullage-{target}")
 
     found = {each["name"]: each["version"] for each in told["components"] if each["purl"].startswith("pkg:pypi/")}
-    text = (ROOT / "deploy/requirements-agent.lock").read_text(encoding="utf-8")
-    pinned = dict(re.findall(r"^(\S+)==(\S+) \\$", text, re.MULTILINE))
+    text = (ROOT / f"deploy/requirements-{target}.lock").read_text(encoding="utf-8")
+    lines = re.findall(r"^(\S+)==(\S+)(?: ; (.*))? \\$", text, re.MULTILINE)
+    pinned = {name: version for name, version, marker in lines if not marker or Marker(marker).evaluate(IN_IMAGES)}
     assert found == pinned | {"ullage": ullage_agent.__version__}
     assert any(each["purl"].startswith("pkg:deb/debian/libc6@") for each in told["components"])
     assert told["metadata"]["component"]["version"] == ullage_agent.__version__
+
+
+def _keystore(millis: int) -> bytes:
+    """As Java writes it, with one certificate of that date."""
+    body = struct.pack(">IIII", 0xFEEDFEED, 2, 1, 2) + _counted(">H", b"ca") + struct.pack(">q", millis)
+    body += _counted(">H", b"X.509") + _counted(">I", b"certificate")
+    return body + hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body).digest()
+
+
+def _counted(length: str, text: bytes) -> bytes:
+    return struct.pack(length, len(text)) + text
+
+
+def test_a_keystore_has_one_date_whenever_it_was_made() -> None:
+    """What Java reads in it stays the same; anything else than such a store is refused."""
+    steadied = _program("deploy/steady_keystore.py").steadied
+
+    assert steadied(_keystore(1), 7) == steadied(_keystore(2), 7) == _keystore(7)
+    with pytest.raises(ValueError, match="no Java keystore"):
+        steadied(_keystore(1)[:-1] + b"?", 7)
 
 
 def _file(archive: Path, name: str) -> bytes:

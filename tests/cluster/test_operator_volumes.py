@@ -11,7 +11,7 @@ from tests.cluster.operator_process import Operator, condition, objects, reposit
 from ullage_operator.settings import Settings
 
 NODES = ("worker-0", "worker-1", "worker-2")
-CLASS = {
+CLASS: dict[str, Any] = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "StorageClass",
     "metadata": {"name": "local"},
@@ -20,7 +20,8 @@ CLASS = {
 }
 
 
-def volume(place: str, node: str) -> dict[str, Any]:
+def volume(place: str, node: str, path: str = "") -> dict[str, Any]:
+    """A directory of the node."""
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
     return {
         "apiVersion": "v1",
@@ -31,7 +32,7 @@ def volume(place: str, node: str) -> dict[str, Any]:
             "accessModes": ["ReadWriteOnce"],
             "storageClassName": "local",
             "persistentVolumeReclaimPolicy": "Retain",
-            "local": {"path": f"/mnt/{place}"},
+            "local": {"path": path or f"/mnt/{place}"},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
         },
     }

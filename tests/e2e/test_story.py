@@ -5,25 +5,19 @@ What a flow wrote is kept through everything that follows: a window that gives s
 upgrade that changes a kind, and a release that is removed and comes back.
 """
 
-import hashlib
 import json
 import secrets
-import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
 from tests.cluster import images
-from tests.cluster.node import Cluster
 from tests.cluster.operator_process import objects
-from tests.cluster.release import CHART, CLOSED, OPEN, PORT, RELEASE, Flows, install, installed_on
+from tests.cluster.release import CHART, CLOSED, OPEN, PORT, RELEASE, Flows, install
+from tests.e2e.story import HELD_SECONDS, POLLED, Story, digest_of, digests
 from ullage_agent.client import Client, Retries
-from ullage_agent.client.http import HttpClient
 
 pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
 
@@ -32,62 +26,10 @@ LIBRARY = "/usr/lib/python3.11"
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 BLOCK = 4096
-POLLED = 500
-HELD_SECONDS = 300.0
 FAILING = {"CrashLoopBackOff", "RunContainerError", "StartError"}
 IMAGE = "{.spec.template.spec.containers[0].image}"
 PUTS = 120
 PUT_BYTES = 64 << 10
-
-
-@dataclass
-class Story:
-    """What the chapters tell each other."""
-
-    flows: Flows
-    digests: dict[str, str] = field(default_factory=dict)
-    """Of the contents that must be there to the end, by FlowFile."""
-
-    handles: dict[str, bytes] = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)
-    """Of those that were dropped."""
-
-    def http(self) -> HttpClient:
-        """For what the client has no method for."""
-        node = self.flows.client.node
-        return HttpClient(node.url, node.token, ca_file=node.ca_file)
-
-    def is_all_there(self) -> bool:
-        """Whether everything that was kept can be read, and is what it was."""
-        client = self.flows.client
-        is_found = all(client.get(handle) == content for handle, content in self.handles.items())
-        return is_found and _digests(client, "kept") == self.digests
-
-
-@pytest.fixture(scope="module")
-def story(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """An older chart is installed, and a repository is Ready whose window is closed."""
-    folder = tmp_path_factory.mktemp("story")
-    with (
-        installed_on(cluster, _older_chart(folder)),
-        cluster.namespace(f"story-{secrets.token_hex(4)}") as place,
-    ):
-        flows = Flows(cluster, place, folder)
-        flows.begin()
-        yield Story(flows)
-        flows.close()
-
-
-def _older_chart(folder: Path) -> Path:
-    """The chart when repositories were listed without their age."""
-    chart = folder / "chart"
-    shutil.copytree(CHART, chart)
-    kind = chart / "files" / "crds" / "contentrepositories.yaml"
-    column = "    - name: Age\n      type: date\n      jsonPath: .metadata.creationTimestamp\n"
-    text = kind.read_text()
-    assert text.count(column) == 1
-    kind.write_text(text.replace(column, ""))
-    return chart
 
 
 def test_a_flow_on_each_node_puts_real_files_through_the_service(story: Story) -> None:
@@ -141,20 +83,17 @@ def test_drops_leave_dead_bytes_while_the_window_is_closed(story: Story) -> None
     gone = 0
     with story.http() as http:
         while (held := flows.client.queues.poll("inbox", POLLED, HELD_SECONDS)).flow_files:
-            digests = {}
+            found = {}
             for each in held.flow_files:
-                digests[each.id] = _digest_of(b"".join(flows.client.queues.content(held.session, each.id)))
+                found[each.id] = digest_of(b"".join(flows.client.queues.content(held.session, each.id)))
             kept = [each.id for each in held.flow_files[::3]]
             changes = {"changes": [{"id": id, "to": "kept"} for id in kept]}
             http.ask("POST", f"/v1/sessions/{held.session}/commit", object, body=changes)
-            story.digests |= {id: digests[id] for id in kept}
-            story.dropped |= {id: digest for id, digest in digests.items() if id not in kept}
+            story.digests |= {id: found[id] for id in kept}
+            story.dropped |= {id: digest for id, digest in found.items() if id not in kept}
             gone += sum(each.size for each in held.flow_files if each.id not in kept)
 
-    def not_live() -> int:
-        return sum(each.dead_bytes + each.archived_bytes for each in flows.client.survey().containers)
-
-    flows.cluster.wait_until("what was dropped is dead", lambda: not_live() >= gone)
+    flows.cluster.wait_until("what was dropped is dead", lambda: flows.dead_bytes() >= gone)
     assert len(story.dropped) > 500
     assert flows.disk_bytes(node) >= full
     assert flows.shown()["status"]["reclaimed"] == "0"
@@ -170,34 +109,14 @@ def test_the_past_of_a_dropped_file_can_be_read_and_replayed(story: Story) -> No
         assert events[0]["attributes"]["absolute.path"].startswith(LIBRARY)
         assert events[-1]["type"] == "DROP"
         past = b"".join(http.content(f"/v1/provenance/events/{events[0]['id']}/content"))
-        assert _digest_of(past) == digest
+        assert digest_of(past) == digest
         replayed = http.ask(
             "POST", f"/v1/provenance/events/{events[0]['id']}/replay", dict[str, Any], body={"queue": "again"}
         )
-        assert _digests(client, "again") == {replayed["id"]: digest}
+        assert digests(client, "again") == {replayed["id"]: digest}
         graph = http.ask("GET", f"/v1/provenance/lineage/{id}", dict[str, Any])
     assert "REPLAY" in {event["type"] for event in graph["events"]}
     assert client.queues.drop("again") == 1
-
-
-def _digests(client: Client, queue: str) -> dict[str, str]:
-    """Of the contents that stand in a queue, by FlowFile; the queue stays as it is."""
-    found: dict[str, str] = {}
-    sessions = []
-    while True:
-        held = client.queues.poll(queue, POLLED, HELD_SECONDS)
-        sessions.append(held.session)
-        if not held.flow_files:
-            break
-        for each in held.flow_files:
-            found[each.id] = _digest_of(b"".join(client.queues.content(held.session, each.id)))
-    for session in sessions:
-        client.queues.rollback(session)
-    return found
-
-
-def _digest_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def test_the_window_opens_and_the_disk_falls_to_what_the_plan_said(story: Story) -> None:

@@ -6,9 +6,14 @@ of hours; it cannot be turned down.
 
 import logging
 import sys
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
+
+from ullage_agent.engine.clock import Clock
+
+TOLD_AGAIN_SECONDS: Final = 60.0
+"""How often the same failure is told. Some are tried each second, and a log may lie on the disk that is full."""
 
 
 def configure(stream: TextIO | None = None, *, level: int = logging.INFO) -> None:
@@ -36,3 +41,20 @@ def configure(stream: TextIO | None = None, *, level: int = logging.INFO) -> Non
 def logger(name: str) -> Any:
     """A logger that says where its events come from."""
     return structlog.get_logger().bind(logger=name)
+
+
+class Sparing:
+    """Which failures are told: what is new of its kind at once, what stays the same every `TOLD_AGAIN_SECONDS`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: dict[str, tuple[str, float]] = {}
+
+    def is_due(self, kind: str, error: Exception) -> bool:
+        """Whether to tell it now; if so, it counts as told."""
+        now, text = self._clock.monotonic(), repr(error)
+        before, at = self._told.get(kind, ("", now))
+        if text == before and now - at < TOLD_AGAIN_SECONDS:
+            return False
+        self._told[kind] = text, now
+        return True

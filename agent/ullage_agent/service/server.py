@@ -32,7 +32,7 @@ from ullage_agent.service.http.scrape import Scrape
 from ullage_agent.service.http.served import Served
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.listening import Listening, authenticator_of, listening_of
-from ullage_agent.service.log import logger
+from ullage_agent.service.log import Sparing, logger
 from ullage_agent.service.metering import Meter, TimedFiles
 from ullage_agent.service.tls import Certificate
 
@@ -77,6 +77,7 @@ class Server:
             on_failure=self._maintenance_failed,
             permission=permission,
         )
+        self._failures = Sparing(self.host.clock)
         self._meter = Meter(self.host, self.metrics, self.node)
         self.urls: dict[str, str] = {}
         self.bulk: Bulk | None = None
@@ -237,7 +238,8 @@ class Server:
 
     def _maintenance_failed(self, task: str, error: Exception) -> None:
         self.metrics.count("maintenance_failures_total", task)
-        self._log.error("maintenance failed", task=task, exc_info=error)
+        if self._failures.is_due(task, error):
+            self._log.error("maintenance failed", task=task, exc_info=error)
 
     def _token_problem(self, problem: str) -> None:
         self._log.error("tokens not reloaded", problem=problem)

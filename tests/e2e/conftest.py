@@ -1,0 +1,3 @@
+from tests.e2e.story import story
+
+__all__ = ["story"]
