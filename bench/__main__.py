@@ -27,6 +27,8 @@ from bench import (
     memory,
     peers,
     peers_growth,
+    peers_provenance,
+    peers_space,
     placement,
     provenance,
     reclaim,
@@ -73,6 +75,11 @@ PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "updates": peers.updates,
     "many": peers_growth.many,
     "drops": peers_growth.drops,
+    "registrations": peers_provenance.registrations,
+    "answers": peers_provenance.answers,
+    "tails": peers_space.tails,
+    "mixed": peers_space.mixed,
+    "replays": peers_space.replays,
 }
 SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 PEER_SIZES = {"full": PEER_FULL, "quick": PEER_QUICK, "tiny": PEER_TINY}
