@@ -1,6 +1,6 @@
 """`python -m bench [CASE...]`: measure the engine beside the disk and print one table of ratios.
 
---peers        beside Apache NiFi's own classes instead: needs a JDK of 21 or newer, and Maven
+--peers        beside Apache NiFi's own classes instead, and Ambry's: needs a JDK of 21 or newer, and Maven
 --quick        smaller sizes: about a minute
 --dir DIR      where to work: on the disk that is to be measured (default: the system's temporary directory)
 --json FILE    write the table as JSON too
@@ -26,6 +26,7 @@ from bench import (
     growth,
     memory,
     peers,
+    peers_compaction,
     peers_growth,
     peers_provenance,
     peers_space,
@@ -80,6 +81,7 @@ PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "tails": peers_space.tails,
     "mixed": peers_space.mixed,
     "replays": peers_space.replays,
+    "compaction": peers_compaction.compaction,
 }
 SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 PEER_SIZES = {"full": PEER_FULL, "quick": PEER_QUICK, "tiny": PEER_TINY}

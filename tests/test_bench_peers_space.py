@@ -1,4 +1,4 @@
-"""Our half of the comparisons of space, with a process that answers for NiFi."""
+"""Our half of the comparisons of space and reclamation, with a process that answers for NiFi; what was recorded."""
 
 import os
 import sys
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import peers_space
-from bench.arena import PEER_TINY, Arena
+from bench import peers_compaction, peers_space
+from bench.arena import KILOBYTE, PEER_TINY, Arena
 from bench.harness import Harness
+from bench.peers_compaction import RECORDED, Compacted, comparison
+from bench.table import Target
 from bench.workbench import TINY, Workbench
 
 PEER = """
@@ -59,7 +61,7 @@ def test_truncated_contents_are_refused_to_replay(arena: Arena) -> None:
     (row,) = peers_space.replays(arena)
 
     assert row.values == (0.0,)
-    assert "2 of 2 refused: Truncated" in row.medians
+    assert "2 of 2 refused: truncated" in row.medians
     assert "0 of 200 bytes" in row.against
 
 
@@ -72,3 +74,28 @@ def test_holes_and_the_reserve_occupy_nothing(tmp_path: Path) -> None:
         os.truncate(sparse.fileno(), 1 << 20)
 
     assert peers_space.occupied(tmp_path) == 5_000
+
+
+def test_recorded_figures_prove_nothing() -> None:
+    """Beside figures of another day a rate has no target to meet, and the row says where they are from."""
+    ours = [Compacted(400e6, 1.0, 1.01)]
+    shape = (10 * KILOBYTE, 50)
+
+    rate, *others = comparison("10 KiB", ours, [], RECORDED[shape], Target(3))
+    measured, *_ = comparison("10 KiB", ours, [Compacted(100e6, 2.0, 1.1)], RECORDED[shape], Target(3))
+
+    assert rate.target is None
+    assert all("recorded" in row.against for row in (rate, *others))
+    assert measured.target == Target(3)
+    assert measured.values == (4.0,)
+    assert "recorded" not in measured.against
+
+
+def test_our_compaction_is_measured(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve rows; what counts bytes rather than time holds at any size."""
+    monkeypatch.delenv("AMBRY_SRC", raising=False)
+
+    rows = list(peers_compaction.compaction(arena))
+
+    assert len(rows) == 12
+    assert all(row.target.is_met(row.median) for row in rows if row.target is not None)
