@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import CASES
+from bench.exponents import slope
 from bench.graph import draw
 from bench.table import Row, write_docs
 
@@ -165,6 +166,26 @@ def test_placement_is_measured(tmp_path: Path) -> None:
 
     assert len(copied) == 3
     assert all(0 <= value < 1 for values in copied for value in values)
+
+
+def test_growth_is_measured(tmp_path: Path) -> None:
+    """Each main operation has its exponent, fitted through three sizes, and the costs it was fitted through."""
+    document = tmp_path / "table.json"
+    result = bench("growth", "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+
+    operations = {row["what"].partition(",")[0] for row in rows}
+
+    assert operations >= {"get", "survey", "plan", "rewrite", "backup", "checkpoint", "open"}
+    assert all(row["medians"].count(",") == 2 for row in rows)
+
+
+def test_the_exponent_is_fitted_through_all_sizes() -> None:
+    """0: a thing costs the same however many there are; 1: ten times as many make each ten times as dear."""
+    assert slope({10: 2.0, 100: 2.0, 1_000: 2.0}) == pytest.approx(0)
+    assert slope({10: 1.0, 100: 10.0, 1_000: 100.0}) == pytest.approx(1)
+    assert slope({10: 1.0, 100: 1.0, 1_000: 100.0}) == pytest.approx(1)
 
 
 def test_space_over_time_is_drawn() -> None:
