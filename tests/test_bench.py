@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from bench import bars
 from bench.__main__ import CASES
 from bench.exponents import slope
 from bench.graph import draw
-from bench.table import Row, write_docs
+from bench.table import Row, Target, as_json, write_docs
 
 ROOT = Path(__file__).parents[1]
 
@@ -195,3 +196,21 @@ def test_space_over_time_is_drawn() -> None:
     colours = {image.getpixel((x, y)) for x in range(image.width) for y in range(image.height)}
 
     assert {(0x1F, 0x6F, 0xB4), (0xC8, 0x55, 0x2B)} <= colours
+
+
+def test_bars_tell_what_was_met() -> None:
+    """A colour each for a target that was met, one that was not, and none; figures in a unit of their own stay out."""
+    rows = [
+        Row("content", "writes", "NiFi", (2.0, 3.0, 4.0), target=Target(2)),
+        Row("space", "disk / live", "NiFi: 1,139", (1.4,), "", Target(1.05, is_ceiling=True)),
+        Row("content", "reads", "NiFi", (0.5,)),
+        Row("pauses", "longest", "NiFi", (30.0,), "ms"),
+    ]
+    told = json.loads(json.dumps(as_json(rows, "a machine")))["rows"]
+
+    image = bars.draw([bars.row_of(fields) for fields in told])
+
+    colours = {image.getpixel((x, y)) for x in range(image.width) for y in range(image.height)}
+    assert {tuple(bytes.fromhex(colour[1:])) for colour in (bars.MET, bars.MISSED, bars.PLAIN)} <= colours
+    assert [bars.row_of(fields) for fields in told] == rows
+    assert image.height < bars.draw([*rows, Row("pauses", "ratio", "NiFi", (1.0,))]).height
