@@ -38,6 +38,9 @@ MODULES = (
 )
 """Where a checkout has the classes that the repositories need."""
 
+ONLY_OF_SOURCES = "Provenance.java"
+"""Maven Central has no provenance repository of any 2.x release."""
+
 API_OF_SOURCES = "2.8.0"
 """nifi-api comes from Maven Central: releases to 2.11.0 use nothing in these classes that is newer."""
 
@@ -68,7 +71,9 @@ class Harness:
             stderr=self._errors,
             text=True,
         )
-        self.java = str(self.ask("hello")["java"])
+        hello = self.ask("hello")
+        self.java = str(hello["java"])
+        self.has_provenance = bool(hello.get("provenance"))
 
     @classmethod
     def start(cls, directory: Path) -> Self:
@@ -168,22 +173,22 @@ def version_of(pom: Path, name: str) -> str:
 
 
 def _compile(home: Path, source: Path | None, place: Path) -> None:
+    files = sorted(SOURCES.rglob("*.java"))
     options = ["-Preleased"]
     paths = [SOURCES]
     if source:
         lucene = version_of(source / PROVENANCE / "pom.xml", "lucene.version")
         options = [f"-Dnifi-api.version={API_OF_SOURCES}", f"-Dlucene.version={lucene}"]
         paths += [source / module / "src" / "main" / "java" for module in MODULES]
-    compile_java(home, place, SOURCES / "pom.xml", options, paths)
+    else:
+        files = [file for file in files if file.name != ONLY_OF_SOURCES]
+    compile_java(home, place, SOURCES / "pom.xml", options, paths, files)
 
 
 def compile_java(
-    home: Path, place: Path, pom: Path, options: Sequence[str], paths: Sequence[Path], also: Sequence[Path] = ()
+    home: Path, place: Path, pom: Path, options: Sequence[str], paths: Sequence[Path], files: Sequence[Path]
 ) -> None:
-    """Compile all of the first path, and what it needs of the others, into `place`, with the libraries of a pom.
-
-    `also` are files with classes that need to be found, and are not where their names say.
-    """
+    """Compile `files`, and what they need of the source paths, into `place`, with the libraries of a pom."""
     (place / "classes").mkdir(parents=True)
     maven = ["mvn", "--quiet", "--batch-mode", "--file", str(pom)]
     _run([*maven, "dependency:build-classpath", f"-Dmdep.outputFile={place / 'libraries'}", *options], home)
@@ -205,7 +210,7 @@ def compile_java(
             *("-d", str(place / "classes")),
             *("-cp", (place / "libraries").read_text(encoding="utf-8").strip()),
             *("-sourcepath", os.pathsep.join(map(str, paths))),
-            *map(str, [*sorted(paths[0].rglob("*.java")), *also]),
+            *map(str, files),
         ],
         home,
     )

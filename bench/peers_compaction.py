@@ -93,9 +93,9 @@ def comparison(
     what: str, ours: list[Compacted], theirs: list[Compacted], recorded: Compacted, rate: Target
 ) -> Iterator[Row]:
     """Three rows. A rate beside a recorded one has no target: it was another day's disk, and can prove nothing."""
-    against, target = "Ambry", rate
-    if not theirs:
-        against, target, theirs = "Ambry, recorded elsewhere", None, [recorded] * len(ours)
+    against = "Ambry" if theirs else "Ambry, recorded elsewhere"
+    target = rate if theirs else None
+    theirs = theirs or [recorded] * len(ours)
     peer = Compacted(*(statistics.median(figures) for figures in zip(*theirs, strict=True)))
     rates = tuple(engine.rate / other.rate for engine, other in zip(ours, theirs, strict=True))
     engine_rate = statistics.median(engine.rate for engine in ours)
@@ -139,10 +139,10 @@ class Ambry:
         """HarnessFailed says what is missing, or what did not compile."""
         home = java_home()
         paths = [SOURCES, *(source / module / "src" / "main" / "java" for module in MODULES)]
-        several = [source / SEVERAL_CLASSES]
+        files = [*sorted(SOURCES.rglob("*.java")), source / SEVERAL_CLASSES]
 
         def compile_into(place: Path) -> None:
-            compile_java(home, place, SOURCES / "pom.xml", (), paths, several)
+            compile_java(home, place, SOURCES / "pom.xml", (), paths, files)
 
         classpath = built(home, "ambry", SOURCES, source, compile_into)
         return cls([str(home / "bin" / "java"), "-Xmx2g", "-cp", classpath, "com.github.ambry.store.Compaction"])

@@ -2,6 +2,7 @@
 
 import random
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.arena import SYNCED, UNSYNCED, Arena, rows
+from bench.harness import Harness
 from bench.provenance import BATCH, KEPT, doomed, index_all, tell
 from bench.rounds import Timed, rotate, seconds_of, settle
 from bench.table import Row, Target, duration, number
@@ -41,6 +43,8 @@ class Answer(NamedTuple):
 def registrations(arena: Arena) -> Iterator[Row]:
     """Events in calls of several sizes: until they are durable, and in event files; and until the index has them."""
     nifi = arena.nifi
+    if not _has_provenance(nifi):
+        return
     with ExitStack() as stack:
         repository = stack.enter_context(arena.bench.repository("ullage", provenance=SETTINGS))
         for name, is_synced in (("synced", True), ("unsynced", False)):
@@ -50,6 +54,12 @@ def registrations(arena: Arena) -> Iterator[Row]:
             what = f"{size:,} event{'s' if size > 1 else ''} a call"
             arena.bench.say(what)
             yield from _registration_rows(arena, repository, what, size, events)
+
+
+def _has_provenance(nifi: Harness) -> bool:
+    if not nifi.has_provenance:
+        print("NiFi's provenance is left out: its classes come from a checkout that NIFI_SRC names", file=sys.stderr)
+    return nifi.has_provenance
 
 
 def _registration_rows(arena: Arena, repository: Repository, what: str, size: int, events: int) -> Iterator[Row]:
@@ -88,6 +98,8 @@ def _registration_rows(arena: Arena, repository: Repository, what: str, size: in
 def answers(arena: Arena) -> Iterator[Row]:
     """Queries by uuid over as many events as NiFi has and over many more, a lineage, and the bytes of an event."""
     sizes, nifi = arena.sizes, arena.nifi
+    if not _has_provenance(nifi):
+        return
     nifi.ask("provenance_open", "nifi", sync=False)
     arena.bench.say(f"filling NiFi with {sizes.events:,} events")
     nifi.ask("register", "nifi", size=BATCH, count=sizes.events)
