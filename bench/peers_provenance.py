@@ -103,6 +103,7 @@ def answers(arena: Arena) -> Iterator[Row]:
     nifi.ask("provenance_open", "nifi", sync=False)
     arena.bench.say(f"filling NiFi with {sizes.events:,} events")
     nifi.ask("register", "nifi", size=BATCH, count=sizes.events)
+    ours = 0
     for events in (sizes.events, sizes.many_events):
         with arena.bench.repository("ullage", provenance=SETTINGS) as repository:
             uuids, _, _ = tell(repository, events, arena.bench)

@@ -327,6 +327,7 @@ def _keep_one_each(repository: Repository, chooser: random.Random) -> None:
     with repository.session() as session:
         flow_files = session.get_many("mixed", 1 << 30)
         for flow_file in flow_files:
+            assert flow_file.claim is not None
             sharing.setdefault(flow_file.claim.resource, []).append(flow_file)
         kept = [chooser.choice(together) for together in sharing.values()]
         uuids = {flow_file.uuid for flow_file in kept}
