@@ -84,7 +84,7 @@ fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many; guide
 bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 	@$(BIN)/python -m bench
 
-bench-peers: $(STAMP) ## The same beside Apache NiFi's own classes; needs Maven; NIFI_SRC names a release's source
+bench-peers: $(STAMP) ## The same beside NiFi's and Ambry's own classes; needs Maven; NIFI_SRC and AMBRY_SRC name their source
 	@$(BIN)/python -m bench --peers
 
 bench-check: $(STAMP) ## Has a change made a main operation slower than at BASE (a revision or a directory)? Ten minutes

@@ -1,6 +1,6 @@
 """`python -m bench [CASE...]`: measure the engine beside the disk and print one table of ratios.
 
---peers        beside Apache NiFi's own classes instead: needs a JDK of 21 or newer, and Maven
+--peers        beside Apache NiFi's own classes instead, and Ambry's: needs a JDK of 21 or newer, and Maven
 --quick        smaller sizes: about a minute
 --dir DIR      where to work: on the disk that is to be measured (default: the system's temporary directory)
 --json FILE    write the table as JSON too
@@ -23,10 +23,14 @@ from bench import (
     agent_memory,
     agent_reads,
     content,
+    exponents,
     growth,
     memory,
     peers,
+    peers_compaction,
     peers_growth,
+    peers_provenance,
+    peers_space,
     placement,
     provenance,
     reclaim,
@@ -49,6 +53,7 @@ CASES: dict[str, Case] = {
     "update-batches": updates.batches,
     "recovery": growth.recovery,
     "pauses": growth.pauses,
+    "growth": exponents.exponents,
     "memory": memory.memory,
     "provenance-costs": provenance.costs,
     "provenance-answers": provenance.answers,
@@ -73,6 +78,12 @@ PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "updates": peers.updates,
     "many": peers_growth.many,
     "drops": peers_growth.drops,
+    "registrations": peers_provenance.registrations,
+    "answers": peers_provenance.answers,
+    "tails": peers_space.tails,
+    "mixed": peers_space.mixed,
+    "replays": peers_space.replays,
+    "compaction": peers_compaction.compaction,
 }
 SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 PEER_SIZES = {"full": PEER_FULL, "quick": PEER_QUICK, "tiny": PEER_TINY}

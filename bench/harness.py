@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from xml.etree import ElementTree as ET
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "bench" / "nifi"
 FRAMEWORK = "nifi-framework-bundle/nifi-framework"
+PROVENANCE = "nifi-framework-bundle/nifi-framework-extensions/nifi-provenance-repository-bundle"
 MODULES = (
     f"{FRAMEWORK}/nifi-framework-core",
     f"{FRAMEWORK}/nifi-framework-components",
@@ -31,9 +32,14 @@ MODULES = (
     "nifi-commons/nifi-properties",
     "nifi-commons/nifi-property-utils",
     "nifi-commons/nifi-utils",
+    "nifi-commons/nifi-data-provenance-utils",
+    f"{PROVENANCE}/nifi-persistent-provenance-repository",
     "nifi-framework-api",
 )
 """Where a checkout has the classes that the repositories need."""
+
+ONLY_OF_SOURCES = "Provenance.java"
+"""Maven Central has no provenance repository of any 2.x release."""
 
 API_OF_SOURCES = "2.8.0"
 """nifi-api comes from Maven Central: releases to 2.11.0 use nothing in these classes that is newer."""
@@ -65,7 +71,9 @@ class Harness:
             stderr=self._errors,
             text=True,
         )
-        self.java = str(self.ask("hello")["java"])
+        hello = self.ask("hello")
+        self.java = str(hello["java"])
+        self.has_provenance = bool(hello.get("provenance"))
 
     @classmethod
     def start(cls, directory: Path) -> Self:
@@ -93,7 +101,7 @@ class Harness:
         self._process.stdout.close()
         self._errors.close()
 
-    def ask(self, job: str, repository: str = "", **fields: int | bool) -> dict[str, Any]:
+    def ask(self, job: str, repository: str = "", **fields: int | bool | str) -> dict[str, Any]:
         """One job's answer. HarnessFailed with what NiFi said."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -105,6 +113,11 @@ class Harness:
             self._errors.seek(0)
             raise HarnessFailed(f"{job} {fields} in NiFi: {answer['error']}\n{self._errors.read()[-2_000:]}")
         return answer
+
+    def kill(self) -> None:
+        """End the process as a crash does: in the middle of whatever it was doing."""
+        self._process.kill()
+        self._process.wait()
 
     def seconds(self, job: str, repository: str, **fields: int | bool) -> float:
         """How long the measured part of a job took."""
@@ -132,17 +145,22 @@ def java_home() -> Path:
 def build(home: Path, source: Path | None) -> tuple[str, str]:
     """NiFi's version and the class path of the compiled harness, from the cache if nothing has changed."""
     version = version_of(source / "pom.xml" if source else SOURCES / "pom.xml", "version" if source else "nifi.version")
-    files = sorted([*SOURCES.rglob("*.java"), SOURCES / "pom.xml", home / "release"])
-    key = hashlib.sha256(b"".join(file.read_bytes() for file in files) + str(source).encode()).hexdigest()[:16]
+    return version, built(home, f"nifi-{version}", SOURCES, source, lambda place: _compile(home, source, place))
+
+
+def built(home: Path, name: str, sources: Path, checkout: Path | None, compile_into: Callable[[Path], None]) -> str:
+    """The class path of what was compiled from `sources`, and a checkout, with one Java: made once, then cached."""
+    files = sorted([*sources.rglob("*.java"), sources / "pom.xml", home / "release"])
+    key = hashlib.sha256(b"".join(file.read_bytes() for file in files) + str(checkout).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage"
-    built = cache / f"nifi-{version}-{key}"
-    if not built.exists():
+    place = cache / f"{name}-{key}"
+    if not place.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            _compile(home, source, Path(scratch) / "built")
-            (Path(scratch) / "built").rename(built)
-    libraries = (built / "libraries").read_text(encoding="utf-8").strip()
-    return version, f"{built / 'classes'}{os.pathsep}{libraries}"
+            compile_into(Path(scratch) / "built")
+            (Path(scratch) / "built").rename(place)
+    libraries = (place / "libraries").read_text(encoding="utf-8").strip()
+    return f"{place / 'classes'}{os.pathsep}{libraries}"
 
 
 def version_of(pom: Path, name: str) -> str:
@@ -154,31 +172,45 @@ def version_of(pom: Path, name: str) -> str:
     return found
 
 
-def _compile(home: Path, source: Path | None, built: Path) -> None:
-    (built / "classes").mkdir(parents=True)
-    maven = ["mvn", "--quiet", "--batch-mode", "--file", str(SOURCES / "pom.xml")]
-    choice = [f"-Dnifi-api.version={API_OF_SOURCES}"] if source else ["-Preleased"]
-    _run([*maven, "dependency:build-classpath", f"-Dmdep.outputFile={built / 'libraries'}", *choice], home)
+def _compile(home: Path, source: Path | None, place: Path) -> None:
+    files = sorted(SOURCES.rglob("*.java"))
+    options = ["-Preleased"]
+    paths = [SOURCES]
+    if source:
+        lucene = version_of(source / PROVENANCE / "pom.xml", "lucene.version")
+        options = [f"-Dnifi-api.version={API_OF_SOURCES}", f"-Dlucene.version={lucene}"]
+        paths += [source / module / "src" / "main" / "java" for module in MODULES]
+    else:
+        files = [file for file in files if file.name != ONLY_OF_SOURCES]
+    compile_java(home, place, SOURCES / "pom.xml", options, paths, files)
+
+
+def compile_java(
+    home: Path, place: Path, pom: Path, options: Sequence[str], paths: Sequence[Path], files: Sequence[Path]
+) -> None:
+    """Compile `files`, and what they need of the source paths, into `place`, with the libraries of a pom."""
+    (place / "classes").mkdir(parents=True)
+    maven = ["mvn", "--quiet", "--batch-mode", "--file", str(pom)]
+    _run([*maven, "dependency:build-classpath", f"-Dmdep.outputFile={place / 'libraries'}", *options], home)
     compiler = [str(home / "bin" / "javac")]
     if not (home / "bin" / "javac").exists():
-        _run([*maven, "dependency:copy", f"-Dartifact={COMPILER}", f"-DoutputDirectory={built}"], home)
+        _run([*maven, "dependency:copy", f"-Dartifact={COMPILER}", f"-DoutputDirectory={place}"], home)
         compiler = [
             str(home / "bin" / "java"),
             "-jar",
-            *map(str, built.glob("ecj-*.jar")),
+            *map(str, place.glob("ecj-*.jar")),
             "-source",
             "21",
             "-target",
             "21",
         ]
-    paths = [SOURCES, *(source / module / "src" / "main" / "java" for module in MODULES)] if source else [SOURCES]
     _run(
         [
             *(*compiler, "-nowarn", "-proc:none", "-encoding", "UTF-8"),
-            *("-d", str(built / "classes")),
-            *("-cp", (built / "libraries").read_text(encoding="utf-8").strip()),
+            *("-d", str(place / "classes")),
+            *("-cp", (place / "libraries").read_text(encoding="utf-8").strip()),
             *("-sourcepath", os.pathsep.join(map(str, paths))),
-            *map(str, sorted(SOURCES.rglob("*.java"))),
+            *map(str, files),
         ],
         home,
     )

@@ -68,7 +68,7 @@ def answers(bench: Workbench) -> Iterator[Row]:
     for count in bench.sizes.events:
         kept = {"max_storage_size": KEPT, "rollover_events": 200_000, "indexed_attributes": ("filename",)}
         with bench.repository("events", provenance=kept) as repository:
-            uuids, moved, indexed = _tell(repository, count, bench)
+            uuids, moved, indexed = tell(repository, count, bench)
             yield from _stored(repository, count, moved, indexed)
             yield from _found(repository, count, uuids, bench.sizes.queries)
     with bench.repository("lineage") as repository:
@@ -80,7 +80,7 @@ def answers(bench: Workbench) -> Iterator[Row]:
         yield Row("provenance", f"lineage of {events:,} events", "", times, "ms")
 
 
-def _tell(repository: Repository, count: int, bench: Workbench) -> tuple[list[bytes], float, float]:
+def tell(repository: Repository, count: int, bench: Workbench) -> tuple[list[bytes], float, float]:
     """Commit so many events of FlowFiles that are gone, moving them on as they come.
 
     Returns some of the uuids, and the seconds it took to drain and to index all.
@@ -89,10 +89,7 @@ def _tell(repository: Repository, count: int, bench: Workbench) -> tuple[list[by
     some: list[bytes] = []
     moved = indexed = 0.0
     for first in range(0, count, BATCH):
-        records = [
-            FlowFile(uuid, 1, None, 0, 0, 1, 1, 1, pack_attributes(attributes_of(first + number)))
-            for number, uuid in enumerate(new_uuids(BATCH))
-        ]
+        records = doomed(first, BATCH)
         some.append(chooser.choice(records).uuid)
         repository.commit(
             [Events("bench", "Bench", (EventRun(EventType.DROP, 0, BATCH),), tuple(records))], creates=False
@@ -100,11 +97,20 @@ def _tell(repository: Repository, count: int, bench: Workbench) -> tuple[list[by
         if first % (200 * BATCH) == 199 * BATCH or first + BATCH >= count:
             bench.say(f"{first + BATCH:,} of {count:,} events")
             moved += seconds_of(repository.provenance.drain)
-            indexed += seconds_of(lambda: _index_all(repository))
+            indexed += seconds_of(lambda: index_all(repository))
     return some, moved, indexed
 
 
-def _index_all(repository: Repository) -> None:
+def doomed(first: int, count: int) -> list[FlowFile]:
+    """FlowFiles of five attributes that are in no queue: what is told of them is that they are gone."""
+    return [
+        FlowFile(uuid, 1, None, 0, 0, 1, 1, 1, pack_attributes(attributes_of(first + number)))
+        for number, uuid in enumerate(new_uuids(count))
+    ]
+
+
+def index_all(repository: Repository) -> None:
+    """Until the index has every event."""
     while repository.history.index_step():
         continue
 

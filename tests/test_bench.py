@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from bench import bars
 from bench.__main__ import CASES
+from bench.exponents import slope
 from bench.graph import draw
-from bench.table import Row, write_docs
+from bench.table import Row, Target, as_json, write_docs
 
 ROOT = Path(__file__).parents[1]
 
@@ -167,6 +169,26 @@ def test_placement_is_measured(tmp_path: Path) -> None:
     assert all(0 <= value < 1 for values in copied for value in values)
 
 
+def test_growth_is_measured(tmp_path: Path) -> None:
+    """Each main operation has its exponent, fitted through three sizes, and the costs it was fitted through."""
+    document = tmp_path / "table.json"
+    result = bench("growth", "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+
+    operations = {row["what"].partition(",")[0] for row in rows}
+
+    assert operations >= {"get", "survey", "plan", "rewrite", "backup", "checkpoint", "open"}
+    assert all(row["medians"].count(",") == 2 for row in rows)
+
+
+def test_the_exponent_is_fitted_through_all_sizes() -> None:
+    """0: a thing costs the same however many there are; 1: ten times as many make each ten times as dear."""
+    assert slope({10: 2.0, 100: 2.0, 1_000: 2.0}) == pytest.approx(0)
+    assert slope({10: 1.0, 100: 10.0, 1_000: 100.0}) == pytest.approx(1)
+    assert slope({10: 1.0, 100: 1.0, 1_000: 100.0}) == pytest.approx(1)
+
+
 def test_space_over_time_is_drawn() -> None:
     """A line for each kind of overwrites, in its colour, between the axes."""
     image = draw([("one", [1.0, 1.4, 1.4, 1.3], "#1f6fb4"), ("other", [1.0, 1.9, 2.5], "#c8552b")])
@@ -174,3 +196,21 @@ def test_space_over_time_is_drawn() -> None:
     colours = {image.getpixel((x, y)) for x in range(image.width) for y in range(image.height)}
 
     assert {(0x1F, 0x6F, 0xB4), (0xC8, 0x55, 0x2B)} <= colours
+
+
+def test_bars_tell_what_was_met() -> None:
+    """A colour each for a target that was met, one that was not, and none; figures in a unit of their own stay out."""
+    rows = [
+        Row("content", "writes", "NiFi", (2.0, 3.0, 4.0), target=Target(2)),
+        Row("space", "disk / live", "NiFi: 1,139", (1.4,), "", Target(1.05, is_ceiling=True)),
+        Row("content", "reads", "NiFi", (0.5,)),
+        Row("pauses", "longest", "NiFi", (30.0,), "ms"),
+    ]
+    told = json.loads(json.dumps(as_json(rows, "a machine")))["rows"]
+
+    image = bars.draw([bars.row_of(fields) for fields in told])
+
+    colours = {image.getpixel((x, y)) for x in range(image.width) for y in range(image.height)}
+    assert {tuple(bytes.fromhex(colour[1:])) for colour in (bars.MET, bars.MISSED, bars.PLAIN)} <= colours
+    assert [bars.row_of(fields) for fields in told] == rows
+    assert image.height < bars.draw([*rows, Row("pauses", "ratio", "NiFi", (1.0,))]).height

@@ -35,7 +35,7 @@ final class Contents {
         new Random(size).nextBytes(piece);
         final List<ContentClaim> written = new ArrayList<>();
         final StandardContentClaimWriteCache cache = new StandardContentClaimWriteCache(
-            repositories.content, new NopPerformanceTracker(), Repositories.MAX_APPENDABLE_BYTES, BUFFER_BYTES);
+            repositories.content, new NopPerformanceTracker(), repositories.maxAppendableBytes, BUFFER_BYTES);
         final long nanos = Harness.timed(() -> {
             for (int session = 0; session < job.number("sessions"); session++) {
                 final List<RepositoryRecord> records = new ArrayList<>(count);
@@ -85,7 +85,7 @@ final class Contents {
     }
 
     /** A FlowFile with the three attributes that ProcessSession.create gives it. */
-    private static FlowFileRecord created(final Repositories repositories, final ContentClaim claim, final long size) {
+    static FlowFileRecord created(final Repositories repositories, final ContentClaim claim, final long size) {
         final Map<String, String> attributes = new HashMap<>();
         final String uuid = UUID.randomUUID().toString();
         attributes.put("filename", uuid);

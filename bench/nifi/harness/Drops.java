@@ -84,7 +84,7 @@ final class Drops {
         return doomed;
     }
 
-    private static List<RepositoryRecord> deletions(final Repositories repositories, final List<FlowFileRecord> flowFiles) {
+    static List<RepositoryRecord> deletions(final Repositories repositories, final List<FlowFileRecord> flowFiles) {
         final List<RepositoryRecord> records = new ArrayList<>(flowFiles.size());
         for (final FlowFileRecord flowFile : flowFiles) {
             final FlowFileQueue queue = repositories.queue;

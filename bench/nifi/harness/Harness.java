@@ -24,6 +24,7 @@ public final class Harness {
 
     private final Path directory;
     private final Map<String, Repositories> open = new HashMap<>();
+    private final Map<String, ToldProvenance> provenance = new HashMap<>();
 
     private Harness(final Path directory) {
         this.directory = directory;
@@ -53,9 +54,9 @@ public final class Harness {
     private Map<String, Object> run(final Job job) throws Exception {
         final String name = job.text("repository", "");
         return switch (job.text("job", "")) {
-            case "hello" -> Map.of("java", System.getProperty("java.version"));
+            case "hello" -> Map.of("java", System.getProperty("java.version"), "provenance", hasProvenance() ? 1 : 0);
             case "open" -> {
-                final Repositories opened = new Repositories(directory.resolve(name), job.flag("sync"));
+                final Repositories opened = new Repositories(directory.resolve(name), job);
                 open.put(name, opened);
                 yield Map.of("nanos", opened.openNanos, "count", opened.queued.size());
             }
@@ -71,9 +72,46 @@ public final class Harness {
             case "swap_out" -> Swaps.out(open.get(name), job);
             case "swap_in" -> Swaps.in(open.get(name));
             case "drop" -> Drops.drop(open.get(name), job);
+            case "write_tails" -> Tails.write(open.get(name), job);
+            case "write_mixed" -> Tails.writeMixed(open.get(name), job);
+            case "drop_larger" -> Tails.dropLarger(open.get(name), job);
+            case "drop_all_but_one" -> Tails.dropAllButOne(open.get(name), job);
+            case "replay" -> Tails.replay(open.get(name));
+            case "provenance_open" -> {
+                provenance.put(name, openProvenance(directory.resolve(name), job.flag("sync")));
+                yield Map.of();
+            }
+            case "provenance_close" -> {
+                provenance.remove(name).close();
+                yield Map.of();
+            }
+            case "register" -> provenance.get(name).register(job);
+            case "query" -> provenance.get(name).query(job);
+            case "lineage" -> provenance.get(name).lineage(job);
             case "heap" -> Map.of("bytes", usedHeap());
             default -> throw new IllegalArgumentException("no such job: " + job);
         };
+    }
+
+    /** A provenance repository; what implements it is compiled only where NiFi's classes for it are at hand. */
+    interface ToldProvenance {
+        Map<String, Object> register(Job job) throws Exception;
+
+        Map<String, Object> query(Job job) throws Exception;
+
+        Map<String, Object> lineage(Job job) throws Exception;
+
+        void close();
+    }
+
+    private static boolean hasProvenance() {
+        return Harness.class.getResource("Provenance.class") != null;
+    }
+
+    private static ToldProvenance openProvenance(final Path directory, final boolean sync) throws Exception {
+        return (ToldProvenance) Class.forName("harness.Provenance")
+            .getDeclaredConstructor(Path.class, boolean.class)
+            .newInstance(directory, sync);
     }
 
     /** Work that may fail. */

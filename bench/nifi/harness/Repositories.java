@@ -25,12 +25,14 @@ import org.apache.nifi.controller.repository.claim.ContentClaim;
 import org.apache.nifi.controller.repository.claim.ResourceClaimManager;
 import org.apache.nifi.controller.repository.claim.StandardResourceClaimManager;
 import org.apache.nifi.events.EventReporter;
+import org.apache.nifi.processor.DataUnit;
 import org.apache.nifi.util.NiFiProperties;
 
 /** NiFi's three repositories in one directory, as its FlowController opens them, with one queue. */
 final class Repositories {
-    /** As shipped: nifi.content.claim.max.appendable.size. */
-    static final long MAX_APPENDABLE_BYTES = 50 * 1024;
+    /** As shipped. */
+    private static final String MAX_APPENDABLE_SIZE = "50 KB";
+    private static final String CLEANUP_FREQUENCY = "1 min";
 
     final ResourceClaimManager claims = new StandardResourceClaimManager();
     final FileSystemRepository content;
@@ -38,22 +40,31 @@ final class Repositories {
     final FileSystemSwapManager swap;
     final FlowFileQueue queue;
     final Path contentPath;
+    final long maxAppendableBytes;
 
     /** What recovery, `fill` and swapping in put into the queue. */
     final List<FlowFileRecord> queued = new ArrayList<>();
+    final List<FlowFileRecord> dropped = new ArrayList<>();
     final Map<Integer, List<ContentClaim>> written = new HashMap<>();
     final List<String> swapLocations = new ArrayList<>();
     final long openNanos;
 
-    Repositories(final Path directory, final boolean sync) throws Exception {
+    Repositories(final Path directory, final Harness.Job job) throws Exception {
+        final String sync = String.valueOf(job.flag("sync"));
+        final String appendable = job.text("appendable", MAX_APPENDABLE_SIZE);
+        maxAppendableBytes = DataUnit.parseDataSize(appendable, DataUnit.B).longValue();
         contentPath = directory.resolve("content");
-        final NiFiProperties properties = NiFiProperties.createBasicNiFiProperties("", Map.of(
-            "nifi.content.repository.directory.default", contentPath.toString(),
-            "nifi.content.repository.always.sync", String.valueOf(sync),
-            "nifi.content.repository.archive.enabled", "false",
-            "nifi.flowfile.repository.directory", directory.resolve("flowfile").toString(),
-            "nifi.flowfile.repository.always.sync", String.valueOf(sync),
-            "nifi.flowfile.repository.checkpoint.interval", "10 hours")); // the bench says when
+        final NiFiProperties properties = NiFiProperties.createBasicNiFiProperties("", Map.ofEntries(
+            Map.entry("nifi.content.repository.directory.default", contentPath.toString()),
+            Map.entry("nifi.content.repository.always.sync", sync),
+            Map.entry("nifi.content.repository.archive.enabled", String.valueOf(job.flag("archive"))),
+            Map.entry("nifi.content.repository.archive.max.retention.period", "1 sec"), // it is over when it matters
+            Map.entry("nifi.content.repository.archive.max.usage.percentage", "90%"),
+            Map.entry("nifi.content.repository.archive.cleanup.frequency", job.text("cleanup", CLEANUP_FREQUENCY)),
+            Map.entry("nifi.content.claim.max.appendable.size", appendable),
+            Map.entry("nifi.flowfile.repository.directory", directory.resolve("flowfile").toString()),
+            Map.entry("nifi.flowfile.repository.always.sync", sync),
+            Map.entry("nifi.flowfile.repository.checkpoint.interval", "10 hours"))); // the bench says when
         queue = queueOf(queued);
         content = new FileSystemRepository(properties);
         content.initialize(new StandardContentRepositoryContext(claims, EventReporter.NO_OP));
@@ -65,6 +76,11 @@ final class Repositories {
         final QueueProvider queues = () -> Collections.singletonList(queue);
         flowFiles.loadFlowFiles(queues);
         openNanos = System.nanoTime() - begin;
+        for (final String location : swap.recoverSwapLocations(queue, null)) {
+            swapLocations.add(location);
+            swap.getSwapSummary(location).getResourceClaims().forEach(claims::incrementClaimantCount);
+        }
+        content.cleanup();
     }
 
     void update(final Collection<RepositoryRecord> records) throws IOException {
