@@ -57,6 +57,13 @@ def places(found: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, value in inner for place in places(value, (*path, key)))][bool(not path) :]
 
 
+def holds(found: Any, key: Any) -> bool:
+    """Whether there is still something to replace: a replacement before this one may have taken it away."""
+    if isinstance(found, list):
+        return isinstance(key, int) and key < len(found)
+    return isinstance(found, dict) and key in found
+
+
 def test_forged_manifests_are_refused_or_restored() -> None:
     """Any bytes under a valid checksum."""
     print(f"seed {SEED}")
@@ -84,8 +91,8 @@ def test_a_backup_writes_nowhere_but_into_its_repository() -> None:
         for place, value in changes:
             inner = forged
             for key in place[:-1]:
-                inner = inner[key] if isinstance(inner, dict | list) else None
-            if isinstance(inner, dict | list):
+                inner = inner[key] if holds(inner, key) else None
+            if holds(inner, place[-1]):
                 inner[place[-1]] = value
         restore(msgspec.json.encode(forged))
 
