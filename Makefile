@@ -96,8 +96,9 @@ soak: $(STAMP) ## An hour of mixed load on a node: do memory, descriptors, disk 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation
 
-crds: $(STAMP) ## Write crds/ and deploy/install.yaml from the contract
+crds: $(STAMP) ## Write crds/, deploy/install.yaml and what the chart has of them
 	@$(BIN)/python tools/crds.py
+	@$(BIN)/python tools/chart.py
 
 sboms: $(STAMP) ## Write what is in the images, as CycloneDX, into dist/; needs root
 	@$(BIN)/python -m tests.cluster sboms
