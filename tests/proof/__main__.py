@@ -1,4 +1,4 @@
-"""`python -m tests.proof --seed N`: all of the proof with one seed, in half an hour; prints what it explored.
+"""`python -m tests.proof --seed N`: all of the proof with one seed, in about an hour; prints what it explored.
 
 --seed N       the seed of everything that chooses at random
 --write-docs   put the table of all runs with this code, a column a seed, into docs/reliability.md
