@@ -1,7 +1,7 @@
 """What the comparisons with Apache NiFi share: sizes, the place, and rows."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.harness import Harness
 from bench.rounds import Rounds
@@ -71,10 +71,8 @@ PEER_FULL = PeerSizes(
     300_000,
     1,
 )
-PEER_QUICK = replace(
-    PeerSizes(
-        3, ((KILOBYTE, 1, 100), (KILOBYTE, 100, 20)), 1_024, ((1, 400), (100, 160)), (1, 8), 500, 100_000, 3, 30_000, 3
-    ),
+PEER_QUICK = PeerSizes(
+    *(3, ((KILOBYTE, 1, 100), (KILOBYTE, 100, 20)), 1_024, ((1, 400), (100, 160)), (1, 8), 500, 100_000, 3, 30_000, 3),
     registrations=((1, 200), (1_000, 20_000)),
     events=20_000,
     many_events=100_000,
@@ -83,8 +81,8 @@ PEER_QUICK = replace(
     mixed_bytes=16 * MEGABYTE,
     compacted_bytes=256 * MEGABYTE,
 )
-PEER_TINY = replace(
-    PeerSizes(1, ((KILOBYTE, 1, 2), (KILOBYTE, 100, 1)), 4, ((1, 8), (100, 8)), (1, 2), 10, 2_000, 1, 200, 1),
+PEER_TINY = PeerSizes(
+    *(1, ((KILOBYTE, 1, 2), (KILOBYTE, 100, 1)), 4, ((1, 8), (100, 8)), (1, 2), 10, 2_000, 1, 200, 1),
     registrations=((1, 10), (1_000, 2_000)),
     events=2_000,
     many_events=4_000,

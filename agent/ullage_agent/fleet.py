@@ -258,6 +258,10 @@ class NodeStatus(Record, frozen=True, kw_only=True):
     """Ready, DiskPressure, Reclaiming."""
 
 
+HEARTBEAT_FIELDS: Final = ("heartbeat", "space", "leases", "reclaimed_bytes")
+"""Of a NodeStatus: what is told with a heartbeat, and is no news by itself."""
+
+
 class NextWindow(Record, frozen=True, kw_only=True):
     """When an operation may run again."""
 

@@ -30,6 +30,7 @@ from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.repository import Repository
 from ullage_agent.fleet import (
     ENGINE_FORMAT,
+    HEARTBEAT_FIELDS,
     HEARTBEAT_SECONDS,
     TICKETED,
     Condition,
@@ -211,7 +212,7 @@ class NodeAgent:
         if MaintenanceOperation.TRUNCATE in ticket.operations and not ticket.run:
             report.merge(reclamation.truncate())
         with self._counting:
-            under = self._under
+            under, self._under = self._under, Report()
         if not under.freed_bytes:
             again = self._host.spec.compaction.check_frequency.seconds
             self._fruitless_until = self._host.clock.monotonic() + again
@@ -305,7 +306,7 @@ class NodeAgent:
             return True
         if abs(old.space.free_percentage - status.space.free_percentage) >= PERCENTAGE_STEP:
             return True
-        same = {name: getattr(old, name) for name in ("heartbeat", "space", "leases", "reclaimed_bytes")}
+        same = {name: getattr(old, name) for name in HEARTBEAT_FIELDS}
         return msgspec.structs.replace(status, **same) != old
 
     def _write(self, status: NodeStatus) -> None:

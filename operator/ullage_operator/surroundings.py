@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from ullage_agent.fleet import HEARTBEAT_SECONDS, REPOSITORY_LABEL
+from ullage_agent.fleet import HEARTBEAT_FIELDS, HEARTBEAT_SECONDS, REPOSITORY_LABEL, NodeStatus
 from ullage_operator import spark_jobs
 from ullage_operator.api import Api, Object
 from ullage_operator.build import MANAGED, MANAGER, labels
@@ -30,8 +30,12 @@ Key = tuple[str, str]
 Changed = Callable[[Key | None, bool], None]
 """Told which repository to look at anew, None: all, and whether only sums have changed."""
 
-FIGURES: Final = frozenset({"heartbeat", "space", "leases", "reclaimedBytes"})
-"""Of an agent's status: what its every heartbeat changes."""
+NO_NEWS: Final = frozenset(
+    encoded
+    for name, encoded in zip(NodeStatus.__struct_fields__, NodeStatus.__struct_encode_fields__, strict=True)
+    if name in HEARTBEAT_FIELDS
+)
+"""Of an agent's status as the API server has it: what its every heartbeat changes."""
 
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
@@ -198,7 +202,7 @@ class Surroundings:
             return
         words = (
             *(found["spec"], metadata.get("annotations"), metadata["uid"], "deletionTimestamp" in metadata),
-            {name: value for name, value in status.items() if name not in FIGURES},
+            {name: value for name, value in status.items() if name not in NO_NEWS},
         )
         now = self._clock()
         was_silent = now - self._heard.get(key, -math.inf) > 2 * HEARTBEAT_SECONDS

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tests.operator.support import ticket
-from tests.service.running import document_at
+from tests.service.running import UNGUARDED, document_at, half_dead
 from tests.support import ManualClock, RoomyFiles
 from ullage_agent.contract import CompactionTrigger, MaintenanceOperation
 from ullage_agent.engine.reclaim.report import Report
@@ -17,11 +17,9 @@ from ullage_agent.service.host import Host
 from ullage_agent.service.limits import DEFAULTS
 from ullage_agent.service.runs import OVERRIDE, Runs, Wish
 from ullage_agent.tickets import TicketOffice
-from ullage_agent.units import Duration
 from ullage_operator.times import text_of
 
 MIB = 1 << 20
-GUARDS = {"min_used_percentage": 0, "min_reclaim": 0, "deleted_retention": Duration(0)}
 
 
 class Written(NodeObject):
@@ -91,14 +89,11 @@ def test_a_long_run_does_not_silence_the_heartbeat(tmp_path: Path) -> None:
 def test_what_the_schedule_frees_under_a_ticket_is_in_its_report(tmp_path: Path) -> None:
     """The node's own schedule came first: the ticket's run finds nothing, and tells what came back under the ticket."""
     clock, api, office = ManualClock(), Written(), TicketOffice()
-    document = document_at(tmp_path / "r", compaction=GUARDS)
+    document = document_at(tmp_path / "r", compaction=UNGUARDED)
     host = Host(document, clock=clock, files=RoomyFiles(), permission=office.permission_of)
     host.start(makes=True)
     try:
-        handles = host.repository.handles
-        for id in handles.put_many([bytes(MIB // 4)] * 32)[::2]:
-            handles.delete(id)
-        handles.purge()
+        half_dead(host.repository, MIB // 4, 32)
         agent = NodeAgent(host, api, office, lambda: 1, ("8:1",))
         agent.attach()
         agent.tell()

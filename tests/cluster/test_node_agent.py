@@ -3,7 +3,6 @@
 To the API server the agent is the pod that is played on its node: it has that pod's token, and the rights of it.
 """
 
-import secrets
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import Operator, condition, objects, repository
-from tests.service.running import document_at
+from tests.service.running import UNGUARDED, document_at, half_dead
 from tests.support import RoomyFiles
 from ullage_agent.contract import CompactionTrigger, Maintenance, Window
 from ullage_agent.fleet import NodeStatus
@@ -30,8 +29,6 @@ SIZE = MIB // 4
 """Of one content: larger ones would end their file."""
 CLOSED = {"name": "newyear", "schedule": "0 0 1 1 *", "duration": "1m"}
 """Open in the first minute of a year."""
-
-GUARDS: dict[str, Any] = {"min_used_percentage": 0, "min_reclaim": 0, "deleted_retention": Duration(0)}
 
 
 class Counting(NodeObject):
@@ -55,7 +52,7 @@ class AgentHere:
         self.office = TicketOffice()
         self._home = home
         self.host = Host(
-            document_at(home / "r", compaction=GUARDS), files=RoomyFiles(), permission=self.office.permission_of
+            document_at(home / "r", compaction=UNGUARDED), files=RoomyFiles(), permission=self.office.permission_of
         )
         self.host.start(makes=True)
         self.generation = 1
@@ -64,7 +61,7 @@ class AgentHere:
     def take(self, *windows: Window) -> None:
         """Settings with these windows, as the operator's latest."""
         document = document_at(
-            self._home / "r", compaction=GUARDS, maintenance={"windows": Maintenance(windows=windows).windows}
+            self._home / "r", compaction=UNGUARDED, maintenance={"windows": Maintenance(windows=windows).windows}
         )
         self.host.reload(document)
         found = self.fleet.get("contentrepository", "flows", "--namespace", self.place)
@@ -72,12 +69,7 @@ class AgentHere:
 
     def half_dead(self) -> list[str]:
         """Contents of 8 MiB in one file, of which every second is deleted; the ids of the others."""
-        handles = self.host.repository.handles
-        ids = handles.put_many([secrets.token_bytes(SIZE) for _ in range(8 * MIB // SIZE)])
-        for id in ids[::2]:
-            handles.delete(id)
-        handles.purge()
-        return ids[1::2]
+        return half_dead(self.host.repository, SIZE, 8 * MIB // SIZE)
 
     def dead(self) -> int:
         return sum(each.dead_bytes for each in self.host.repository.reclamation.survey().containers)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,16 +20,30 @@ from ullage_agent.contract import AuthMode, ContentRepository, Metadata, Service
 from ullage_agent.engine.repository import Repository
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.server import Server
+from ullage_agent.units import Duration
 
 START_SECONDS = 60.0
 HERE = Service(http_port=0, flight_port=None, metrics_port=None, socket_path="")
 LOCAL: dict[str, Any] = {"tls": {"mode": TlsMode.NONE}, "auth": {"mode": AuthMode.NONE}}
+
+UNGUARDED: dict[str, Any] = {"min_used_percentage": 0, "min_reclaim": 0, "deleted_retention": Duration(0)}
+"""Of compaction: whatever is dead is worth giving back, at once."""
 
 
 def document_at(path: Path, **sections: Any) -> ContentRepository:
     """A document for this machine alone, on a free port, with fields of sections replaced."""
     service = {name: getattr(HERE, name) for name in msgspec.structs.asdict(HERE)} | sections.pop("service", {})
     return ContentRepository(metadata=Metadata(name="flows"), spec=spec_at(path, service=service, **sections))
+
+
+def half_dead(repository: Repository, size: int, count: int) -> list[str]:
+    """So many contents put together, of which every second is deleted for good; the ids of the others."""
+    handles = repository.handles
+    ids = handles.put_many([secrets.token_bytes(size) for _ in range(count)])
+    for id in ids[::2]:
+        handles.delete(id)
+    handles.purge()
+    return ids[1::2]
 
 
 class Running:
