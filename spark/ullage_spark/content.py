@@ -7,6 +7,7 @@ Only what the function makes of it goes through Spark: contents of a whole sourc
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,6 +34,12 @@ so few that the processor's cache still has some of it.
 """
 
 GROUP_ROWS: Final = 10_000
+AHEAD_FILES: Final = 64
+"""Files that a task asks its node for at a time, ahead of reading: the node leases them in one transaction, whose sync
+takes as long as reading some MiB. So few that not much is kept from being reclaimed while a slow function works.
+"""
+
+NO_CLAIM: Final = -1
 ATTEMPTS: Final = 4
 """A lease may end while a task reads; what was read under it is read again."""
 
@@ -104,9 +111,25 @@ class Opener(Carried):
             node = self._nodes.get(name)
             if node is None:
                 raise SparkSourceError(f"node {name} is not in the fleet that the options name")
+            ahead = self._ahead(node, rows)
+            asked = -1
             for at, count in self._groups(rows):
+                while asked < at + count:
+                    asked = next(ahead, rows.num_rows)
                 group = rows.slice(at, count)
                 yield use(group, self._contents(node, group))
+
+    def _ahead(self, node: Node, rows: pa.RecordBatch) -> Iterator[int]:
+        """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
+        local = socket_of(self._settings, node)
+        if local is None:
+            return
+        firsts = _first_rows(rows.column(ADDRESS[0]))
+        for begin in range(0, len(firsts), AHEAD_FILES):
+            end = begin + AHEAD_FILES
+            with suppress(LeaseLost, NotReachable, Refused):  # whoever reads asks again, and says what is wrong
+                local.expect(_addresses(rows.take(firsts[begin:end])))
+            yield firsts[end] if end < len(firsts) else rows.num_rows
 
     def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
         first, total = 0, 0
@@ -208,6 +231,15 @@ class Opener(Carried):
 
 def _addresses(rows: pa.RecordBatch) -> list[Address]:
     return list(zip(*(_listed(rows.column(name)) for name in ADDRESS), strict=True))
+
+
+def _first_rows(resources: pa.Array) -> list[int]:
+    """The first row of each resource claim, in order; of empty contents, which have none, no row."""
+    firsts: dict[int, int] = {}
+    for row, number in enumerate(_listed(pc.fill_null(resources, NO_CLAIM))):
+        firsts.setdefault(number, row)
+    firsts.pop(NO_CLAIM, None)
+    return list(firsts.values())
 
 
 def _listed(numbers: pa.Array) -> list[int]:

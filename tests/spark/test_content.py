@@ -2,9 +2,9 @@
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -13,8 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.fleet import Fleet
 from ullage_spark import SparkSourceError, snapshot, with_content
+from ullage_spark.content import AHEAD_FILES, Opener
 from ullage_spark.fleet import discover, socket_of
 from ullage_spark.settings import Settings
+
+Key = TypeVar("Key")
 
 SCHEMA = "node string, uuid string, digest string"
 
@@ -30,7 +33,7 @@ def collected(df: DataFrame) -> dict[tuple[str, str], str | None]:
     return {(row.node, row.uuid): row.digest for row in df.collect()}
 
 
-def expected(contents: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], str | None]:
+def expected(contents: Mapping[Key, bytes]) -> dict[Key, str | None]:
     return {key: hashlib.sha256(content).hexdigest() for key, content in contents.items()}
 
 
@@ -48,6 +51,31 @@ def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, 
 
     assert [lease.resources for lease in leases] == [(), ()]  # the snapshot's: no worker holds a file beyond its task
     assert found == expected(contents)
+
+
+def test_files_are_asked_for_ahead_in_few_transactions(spark: SparkSession, fleet: Fleet) -> None:
+    """However small the groups: each question with a new file is a sync of the node's. Empty contents have no file."""
+    repository = fleet.repository("a")
+    contents = [b"", *(number.to_bytes(4) * (75 << 10) for number in range(AHEAD_FILES + 6)), b""]
+    for content in contents:
+        with repository.session() as session:
+            session.ingest("in", [content, bytes(1 << 20)])  # what follows ends the file
+            session.commit()
+    settings = Settings.of({"endpoint": fleet.endpoint})
+    nodes = {node.name: node for node in discover(settings)}
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        rows = held.table("flowfiles", where=f"size < {1 << 20}").toArrow().combine_chunks().to_batches()
+        before = repository.log.durable
+        opener = Opener(settings, nodes, digests, skips_missing=False, group_bytes=1 << 20)
+        found, spent = [], 0
+        for batch in opener.run(iter(rows)):
+            found.append(batch.column("digest").to_pylist())
+            spent = repository.log.durable - before
+
+    assert sum(map(len, found)) == len(contents)
+    assert {digest for each in found for digest in each} == set(expected(dict(enumerate(contents))).values())
+    assert len(found) > 20
+    assert spent == 2
 
 
 def test_slices_are_read_as_slices(spark: SparkSession, fleet: Fleet) -> None:

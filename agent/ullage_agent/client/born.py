@@ -18,29 +18,29 @@ Address = tuple[int, int, int, int, int, int]
 
 
 def one_of_each(addresses: Iterable[Address]) -> list[ClaimKey]:
-    """A claim of each resource claim of which a small one is wanted, in the order in which they are."""
+    """A claim of each resource claim of which one is wanted, in the order in which they are."""
     first: dict[int, Address] = {}
     for address in addresses:
-        if address[0] not in first and address[2] <= BLOCK_BYTES:
-            first[address[0]] = address
+        first.setdefault(address[0], address)
     return [ClaimKey(*address[:4]) for address in first.values()]
 
 
-def at_home(keys: Sequence[ClaimKey], places: Sequence[Place]) -> set[int]:
-    """The resource claims among the answered ones whose claims lie at their own addresses."""
+def at_home(keys: Sequence[ClaimKey], places: Sequence[Place]) -> dict[int, bool]:
+    """Of the resource claims that were answered, whether their claims lie at their own addresses."""
     return {
-        key.resource
+        key.resource: not place.slug and place.file == key.resource and place.offset == key.offset
         for key, place in zip(keys, places, strict=False)
-        if not place.slug and place.file == key.resource and place.offset == key.offset
     }
 
 
-def read_born(descriptors: Mapping[int, int], addresses: Sequence[Address], homes: set[int]) -> list[bytes | None]:
+def read_born(
+    descriptors: Mapping[int, int], addresses: Sequence[Address], is_home: Mapping[int, bool]
+) -> list[bytes | None]:
     """The contents, in order, each verified; None for what is not to be had this way."""
     contents: list[bytes | None] = []
     for run, count in _runs(addresses):
         resource, begin, length = run[0][:3]
-        if resource not in homes or length > BLOCK_BYTES:
+        if not is_home[resource] or length > BLOCK_BYTES:
             contents += [None] * len(run)
             continue
         data = os.pread(descriptors[resource], count, begin)

@@ -47,6 +47,7 @@ class SocketClient:
         self._request = 0
         self._resolve_max = 0
         self._descriptors: OrderedDict[int, int] = OrderedDict()
+        self._is_home: dict[int, bool] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -61,6 +62,7 @@ class SocketClient:
             for descriptor in self._descriptors.values():
                 os.close(descriptor)
             self._descriptors.clear()
+            self._is_home.clear()
             if stream is not None:
                 stream.close()
 
@@ -82,6 +84,16 @@ class SocketClient:
         with self._lock:
             return self._guarded(lambda: read_places(self._descriptors, places))
 
+    def expect(self, addresses: Sequence[Address]) -> None:
+        """Ask for the files of claims that `read_born` will be called for, with one question for all that are new.
+
+        Each question with a new file is a transaction of the node's, a sync, and so are two instead of one.
+        Errors of `resolve_claims`.
+        """
+        with self._lock:
+            keys = [key for key in one_of_each(addresses) if key.resource not in self._is_home]
+            self._is_home |= at_home(keys, self.resolve_claims(keys))
+
     def read_born(self, addresses: Sequence[Address]) -> list[bytes | None]:
         """The contents of many small claims, in order, for one question a resource claim; None for those that are to be
         resolved one by one. Sorted by address they cost least. Errors of `resolve_claims` and `read`.
@@ -90,13 +102,11 @@ class SocketClient:
         with self._lock:
             while len(contents) < len(addresses):
                 rest = addresses[len(contents) :]
-                keys = one_of_each(rest)
-                places = self.resolve_claims(keys)
-                homes = at_home(keys, places)
-                # Where not all were answered at once, the files of these are given back with the next question.
-                unknown = {key.resource for key in keys[len(places) :]}
-                end = next((at for at, address in enumerate(rest) if address[0] in unknown), len(rest))
-                contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], homes))  # noqa: B023 - at once
+                self.expect(rest)
+                # Where not all were answered at once, the files of those that were are given back with the next
+                # question, and so may be those that were held before.
+                end = next((at for at, address in enumerate(rest) if address[0] not in self._is_home), len(rest))
+                contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], self._is_home))  # noqa: B023 - at once
         return contents
 
     def each(self, places: Sequence[Place]) -> Iterator[bytes]:
@@ -208,6 +218,8 @@ class SocketClient:
             held = [file for file in (self._descriptors if files is None else files) if file in self._descriptors]
             for file in held:
                 os.close(self._descriptors.pop(file))
+            if held:
+                self._is_home.clear()
             if held:
                 self._answer(self._ask(Kind.GIVE_BACK, frames.pack_numbers(held)), Kind.GIVEN_BACK)
 

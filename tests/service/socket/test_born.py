@@ -122,3 +122,20 @@ def test_a_lost_lease_is_told(node: Node) -> None:
         with pytest.raises(LeaseLost):
             client.read_born(addresses)
         assert client.read_born(addresses) == [b"a", b"b"]
+
+
+def test_what_was_expected_is_asked_for_once(node: Node) -> None:
+    """Ahead of the reads, in one question; given back it is asked for again."""
+    contents = [bytes([number]) * (200 * KB) for number in range(12)]
+    addresses = [filled(node, content, bytes(MB))[0] for content in contents]
+    files = len({address[0] for address in addresses})
+    with Asking(node.path) as client:
+        client.expect(addresses)
+        before = node.repository.log.durable
+
+        assert [client.read_born([address]) for address in addresses] == [[content] for content in contents]
+
+        assert (client.asked, node.repository.log.durable) == (files, before)
+        client.give_back()
+        assert client.read_born(addresses) == contents
+        assert client.asked == 2 * files
