@@ -8,6 +8,7 @@ it. The parts add up to what is dead.
 from pyspark.sql import (
     Column,
     DataFrame,
+    Window,
     functions as F,  # noqa: N812 - as everybody who uses Spark writes it
 )
 
@@ -26,8 +27,8 @@ def fragmentation(resource_claims: DataFrame, flowfiles: DataFrame, now_millis: 
     """`node`, `container`, `queue`, `age`, `size`: `flowfiles`, their `live_bytes`, the `pinned_bytes` that are dead
     beside them, and the `files` that they keep; the worst first.
 
-    Both tables at one snapshot. What lives in no file is there as well, so that the sums are those of the disks. One
-    shuffle by resource claim, none of FlowFiles to the driver.
+    Both tables at one snapshot. What lives in no file is there as well, so that the sums are those of the disks.
+    `flowfiles` is read once, `resource_claims` twice; no row of either comes to the driver.
     """
     owned = flowfiles.filter("resource_claim is not null").select(
         NODE,
@@ -38,51 +39,34 @@ def fragmentation(resource_claims: DataFrame, flowfiles: DataFrame, now_millis: 
         _bucket(F.lit(now_millis) - F.col("entry_millis"), AGES, OLDEST).alias("age"),
         _bucket(F.col("size"), SIZES, LARGEST).alias("size"),
     )
-    claims = (
-        owned.groupBy(NODE, "resource_claim", "claim_offset")
-        .agg(F.count("*").alias("claimants"))
-        .join(owned, [NODE, "resource_claim", "claim_offset"])
-        .withColumn("share", F.col("claim_length") / F.col("claimants"))
-    )
     births = resource_claims.select(NODE, "resource_claim", "file")
-    placed = claims.join(births, [NODE, "resource_claim"])
-    files = _files(resource_claims, placed)
-    parts = placed.join(files, [NODE, "file"]).withColumn(
-        "pinned", F.col("dead_bytes") * F.col("share") / F.col("file_live")
+    # Windows where joins of a table with what is counted of it would read the table once more each.
+    claimants = F.count("*").over(Window.partitionBy(NODE, "resource_claim", "claim_offset"))
+    placed = (
+        owned.join(births, [NODE, "resource_claim"])
+        .withColumn("share", F.col("claim_length") / claimants)
+        .withColumn("file_live", F.sum("share").over(Window.partitionBy(NODE, "file")))
+        .drop("resource_claim", "claim_offset", "claim_length")
     )
-    pinned = parts.groupBy(NODE, "container", "queue", "age", "size").agg(
-        F.count("*").alias("flowfiles"),
-        F.round(F.sum("share")).cast("bigint").alias("live_bytes"),
-        F.round(F.sum("pinned")).cast("bigint").alias("pinned_bytes"),
-        F.countDistinct("file").alias("files"),
-    )
-    free = (
-        files.filter("file_live = 0 and dead_bytes > 0")
-        .groupBy(NODE, "container")
-        .agg(
-            F.lit(0).cast("bigint").alias("flowfiles"),
-            F.lit(0).cast("bigint").alias("live_bytes"),
-            F.sum("dead_bytes").alias("pinned_bytes"),
-            F.count("*").alias("files"),
-        )
-    )
-    nobody = free.withColumns({"queue": F.lit(NOBODY), "age": F.lit(""), "size": F.lit("")})
-    return pinned.unionByName(nobody).orderBy(F.desc("pinned_bytes"), NODE, "container", "queue", "age", "size")
-
-
-def _files(resource_claims: DataFrame, placed: DataFrame) -> DataFrame:
-    """Each file that is there: what lives in it, wherever it was born, and what is dead."""
-    live = placed.groupBy(NODE, "file").agg(F.sum("share").alias("live"))
-    return (
+    dead = F.round(F.col("length") - F.col("punched_bytes") - F.coalesce("file_live", F.lit(0.0))).cast("bigint")
+    parts = (
         resource_claims.filter("resource_claim = file and archived_millis = 0")
-        .select(NODE, F.col("resource_claim").alias("file"), "container", "length", "punched_bytes")
-        .join(live, [NODE, "file"], "left")
-        .withColumn("file_live", F.coalesce("live", F.lit(0.0)))
-        .withColumn(
-            "dead_bytes",
-            F.greatest(F.lit(0), F.round(F.col("length") - F.col("punched_bytes") - F.col("file_live")).cast("bigint")),
+        .select(NODE, "file", "container", "length", "punched_bytes")
+        .join(placed, [NODE, "file"], "left")
+        .withColumn("dead_bytes", F.greatest(F.lit(0), dead))
+        .filter("file_live is not null or dead_bytes > 0")
+        .withColumn("pinned", F.col("dead_bytes") * F.coalesce(F.col("share") / F.col("file_live"), F.lit(1)))
+        .fillna({"queue": NOBODY, "age": "", "size": ""})
+    )
+    return (
+        parts.groupBy(NODE, "container", "queue", "age", "size")
+        .agg(
+            F.count("share").alias("flowfiles"),
+            F.coalesce(F.round(F.sum("share")), F.lit(0)).cast("bigint").alias("live_bytes"),
+            F.round(F.sum("pinned")).cast("bigint").alias("pinned_bytes"),
+            F.countDistinct("file").alias("files"),
         )
-        .select(NODE, "file", "container", "file_live", "dead_bytes")
+        .orderBy(F.desc("pinned_bytes"), NODE, "container", "queue", "age", "size")
     )
 
 

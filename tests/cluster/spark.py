@@ -10,8 +10,8 @@ from tests.cluster.tools import module_source, tool
 
 ACCOUNT = "spark"
 MEMORY = "700m"
-OVERHEAD = "1g"
-"""Beside the heap, of pods that read content: Python, and the code that the JVM makes for a report of many joins."""
+OVERHEAD = {"driver": "1536m", "executor": "1g"}
+"""Beside the heap, of pods that read content, as docs/spark.md advises."""
 
 CORES = "200m"
 OPERATOR = "spark-operator"
@@ -48,8 +48,7 @@ ANSWER = f"sum {sum(n * n for n in range(10_000))} executors 2 FlowFiles 0"
 AT_CONTENT = {
     "spark.kubernetes.driver.podTemplateFile": "/job/driver.json",
     "spark.kubernetes.executor.podTemplateFile": "/job/executor.json",
-    "spark.driver.memoryOverhead": OVERHEAD,
-    "spark.executor.memoryOverhead": OVERHEAD,
+    **{f"spark.{role}.memoryOverhead": size for role, size in OVERHEAD.items()},
 }
 """Settings of a job that reads and writes the repository `flows` of its namespace; see `at_content`."""
 
@@ -232,8 +231,8 @@ def _application(kind: str, namespace: str, name: str, spec: dict[str, Any]) -> 
 
 def _spec_at_content(namespace: str, arguments: list[str]) -> dict[str, Any]:
     spec = _application_spec(arguments, at_content(namespace, DRIVER), at_content(namespace, EXECUTOR))
-    for role in ("driver", "executor"):
-        spec[role]["memoryOverhead"] = OVERHEAD
+    for role, size in OVERHEAD.items():
+        spec[role]["memoryOverhead"] = size
     return spec
 
 
