@@ -189,7 +189,12 @@ def test_an_application_that_failed_stands_in_nobodys_way(kubeflow: Jobs) -> Non
     full = kubeflow.disk_bytes()
     _begin_application(kubeflow, "failing", "fail")
     _wait_until_state(kubeflow, "failing", "FAILED")
-    assert flows.cluster.get("pod/failing-driver", flows.here)["status"]["phase"] == "Failed"
+
+    def is_over() -> bool:
+        found = flows.cluster.get("pod/failing-driver", flows.here)
+        return str(found["status"]["phase"]) == "Failed"
+
+    kubeflow.wait_until("its driver is over", is_over)  # its container ends a little before
 
     flows.apply(OPEN)
 
