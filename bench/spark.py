@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.fleet import Fleet, fleet_at
 from ullage_spark import snapshot, with_content
-from ullage_spark.content import ADDRESS, GROUP_BYTES, GROUP_ROWS, Opener
 from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
+from ullage_spark.opener import ADDRESS, GROUP_ROWS, Opener, pickled
 from ullage_spark.plan import reclamation_plan
-from ullage_spark.settings import Settings, as_options
+from ullage_spark.settings import GROUP_BYTES, Settings, as_options
 
 MB = 1 << 20
 ROOT = Path(__file__).parents[1]
@@ -92,7 +92,7 @@ def in_task(fleet: Fleet, rows: pa.Table) -> None:
     """What a task does with the rows that Spark gives it, here and without Spark."""
     settings = Settings.of(as_options({"endpoint": fleet.endpoint}))
     nodes = {node.name: node for node in discover(settings)}
-    opener = Opener(settings, nodes, count_bytes, skips_missing=False, group_bytes=GROUP_BYTES)
+    opener = Opener(settings, nodes, pickled(count_bytes), skips_missing=False, group_bytes=GROUP_BYTES)
     for _ in opener.run(iter(rows.to_batches(max_chunksize=GROUP_ROWS))):
         continue
 

@@ -8,6 +8,7 @@ They are an option and no push-down, because PySpark 4.1 to 4.3 gives wrong resu
 filters of one action stay for the next (tests/spark/test_traps.py).
 """
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,6 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ullage_spark.errors import SparkSourceError
+
+os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
+"""What came over Flight lies wherever the message has it; pyarrow would complain of each batch that is filtered."""
 
 TOKEN: Final = re.compile(r"\s*(?:('(?:[^']|'')*')|(-?\d+)|([A-Za-z_]\w*)|(<=|>=|!=|<>|=|<|>|\(|\)|,))")
 COMPARISONS: Final = {

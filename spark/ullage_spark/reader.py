@@ -7,6 +7,7 @@ shares when their tasks run (`slots.py`).
 """
 
 from array import array
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -20,10 +21,11 @@ from ullage_agent.client import Refused
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import RETRIES, Node, discover, flight_of
+from ullage_spark.opener import Opener
 from ullage_spark.predicates import Where
 from ullage_spark.settings import Settings
 from ullage_spark.slots import Slots, begin_scan
-from ullage_spark.tables import NODE, PARTED, columns_of
+from ullage_spark.tables import NODE, PARTED, columns_of, schema_of
 
 PARTS: Final = 4
 """Tasks a node, where a snapshot lets several read it: an agent's own work is one thread a stream."""
@@ -53,10 +55,12 @@ class TableReader(Carried, DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._settings = Settings.of(options)
         self._schema = schema
-        known = columns_of(self._settings.table)
-        where = Where(self._settings.where)
-        if unknown := sorted({*schema.names, *where.columns} - set(known)):
-            raise SparkSourceError(f"table {self._settings.table} has no column {', '.join(unknown)}")
+        settings = self._settings
+        # What a function makes of rows and contents has columns of its own.
+        self._rows = schema_of(settings) if settings.use else schema
+        where = Where(settings.where)
+        if unknown := sorted({*self._rows.names, *where.columns} - set(columns_of(settings.table))):
+            raise SparkSourceError(f"table {settings.table} has no column {', '.join(unknown)}")
 
     def partitions(self) -> list[InputPartition]:
         settings = self._settings
@@ -71,23 +75,37 @@ class TableReader(Carried, DataSourceReader):
         return [TablePart(node, part, parts, snapshots.get(node.name)) for node in nodes for part in range(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if isinstance(partition, SlotPart):
-            return self._bound(partition)
-        if not isinstance(partition, TablePart):  # Spark runs one task even where there is nothing to read
+        part = self._bound(partition) if isinstance(partition, SlotPart) else partition
+        if not isinstance(part, TablePart):  # nothing is left, or Spark runs one task even where there is nothing
             return iter(())
-        return self._batches(partition)
+        batches = self._batches(part)
+        return self._opened(part.node, batches) if self._settings.use else batches
 
-    def _bound(self, part: SlotPart) -> Iterator[pa.RecordBatch]:
+    def _bound(self, part: SlotPart) -> TablePart | None:
         found = part.slots.bound(self._settings, part.slot)
-        if found is not None:
-            node, bound = found
-            snapshot = self._settings.snapshots().get(bound.home)
-            yield from self._batches(TablePart(node, bound.share, bound.shares, snapshot))
+        if found is None:
+            return None
+        node, bound = found
+        return TablePart(node, bound.share, bound.shares, self._settings.snapshots().get(bound.home))
+
+    def _opened(self, node: Node, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the function makes of the rows and their contents: neither passes the JVM."""
+        settings = self._settings
+        opener = Opener(
+            settings,
+            {node.name: node},
+            b64decode(settings.use),
+            skips_missing=settings.skips_missing,
+            group_bytes=settings.group_bytes,
+        )
+        target = to_arrow_schema(self._schema)
+        for made in opener.run(batches):
+            yield from bounded(shaped(made, target), settings.batch_bytes)
 
     def _batches(self, part: TablePart) -> Iterator[pa.RecordBatch]:
         settings = self._settings
         where = Where(settings.where)
-        target = to_arrow_schema(self._schema)
+        target = to_arrow_schema(self._rows)
         wanted = [name for name in columns_of(settings.table) if name in {*target.names, *where.columns} - {NODE}]
         try:
             stream = RETRIES.run(

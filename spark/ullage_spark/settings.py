@@ -13,13 +13,19 @@ MIB: Final = 1 << 20
 TOKEN_FILE: Final = "/var/run/secrets/tokens/ullage"  # noqa: S105 - a path
 """Where docs/spark.md mounts the projected token: taken if it is there and no other is named."""
 
+GROUP_BYTES: Final = 8 << 20
+"""Content that a task holds at a time; one that is larger comes alone. So many that a call costs nothing beside it, and
+so few that the processor's cache still has some of it.
+"""
+
+
 TRUE: Final = frozenset({"true", "1", "yes"})
 FALSE: Final = frozenset({"false", "0", "no"})
 
 NAMES: Final = frozenset(
     {
         *("endpoint", "nodes", "table", "columns", "where", "snapshot", "parts", "payload", "batchbytes"),
-        "localitywait",
+        *("localitywait", "use", "skipsmissing", "groupbytes"),
         *("token", "tokenfile", "cafile", "socket"),
         *("queue", "ttl", "write", "application", "stagebytes", "lasts"),
         *("startingposition", "maxevents", "failondataloss", "hold", "path", "checkpointlocation", "paths"),
@@ -40,6 +46,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     payload: bool = False
     batch_bytes: int = 4 * MIB
     locality_wait_millis: int = 3_000
+    use: str = ""
+    skips_missing: bool = False
+    group_bytes: int = GROUP_BYTES
     token: str = ""
     token_file: str = ""
     ca_file: str = ""
@@ -72,6 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             payload=_flag(given, "payload", default=False),
             batch_bytes=_whole(given, "batchbytes", 4 * MIB, 64 * MIB, least=1),
             locality_wait_millis=_whole(given, "localitywait", 3_000, 3_600_000),
+            use=given.get("use", ""),
+            skips_missing=_flag(given, "skipsmissing", default=False),
+            group_bytes=_whole(given, "groupbytes", GROUP_BYTES, 1 << 40, least=1),
             token=given.get("token", ""),
             token_file=given.get("tokenfile", ""),
             ca_file=given.get("cafile", ""),

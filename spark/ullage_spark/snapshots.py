@@ -5,17 +5,21 @@ are taken one node after the other: each is a moment of its node, all within the
 """
 
 import threading
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from ullage_agent.client import ClientError, NotReachable, Refused
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import RETRIES, Node, discover, flight_of
-from ullage_spark.settings import Settings, as_options
+from ullage_spark.opener import ADDRESS, Use, pickled
+from ullage_spark.settings import GROUP_BYTES, Settings, as_options
+from ullage_spark.tables import NODE
 
 TTL_SECONDS: Final = 300.0
 """How long nodes keep a snapshot of a driver that has died."""
@@ -36,6 +40,30 @@ class Snapshot:
         """A table at this moment. Options as anywhere: columns, where, parts, payload."""
         reader = self._spark.read.format("ullage")
         return reader.options(**self._options, **as_options(options), table=name, snapshot=self.id).load()
+
+    def with_content(
+        self,
+        use: Use,
+        schema: StructType | str,
+        *,
+        columns: Sequence[str] = ("uuid", "queue"),
+        skips_missing: bool = False,
+        group_bytes: int = GROUP_BYTES,
+        **options: Any,
+    ) -> DataFrame:
+        """`with_content` of FlowFiles as they are read: `use(rows, contents)` gets these columns, the node and where
+        the content lies. One task does both, so that rows do not pass the JVM: for small contents twice as fast.
+        Options as of `table`: where, parts.
+        """
+        chosen = dict.fromkeys((NODE, *columns, *ADDRESS))
+        more = {
+            "columns": list(chosen),
+            "use": b64encode(pickled(use)).decode(),
+            "skipsMissing": skips_missing,
+            "groupBytes": group_bytes,
+        }
+        reader = self._spark.read.format("ullage").schema(schema)
+        return reader.options(**self._options, **as_options(options | more), snapshot=self.id).load()
 
 
 @contextmanager

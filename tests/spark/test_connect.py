@@ -51,6 +51,8 @@ with snapshot(spark, endpoint=endpoint) as held:
     df = with_content(held.table("flowfiles", where="queue IS NOT NULL"), digests, "uuid string, digest string",
                       endpoint=endpoint)
     found = {row.uuid: row.digest for row in df.collect()}
+    at_source = held.with_content(digests, "uuid string, digest string", where="queue IS NOT NULL").collect()
+    assert {row.uuid: row.digest for row in at_source} == found
 
 
 def packages(batches):

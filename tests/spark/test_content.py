@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.fleet import Fleet
 from ullage_spark import SparkSourceError, snapshot, with_content
-from ullage_spark.content import AHEAD_FILES, Opener
 from ullage_spark.fleet import discover, socket_of
+from ullage_spark.opener import ADDRESS, AHEAD_FILES, Opener, pickled
 from ullage_spark.settings import Settings
 
 Key = TypeVar("Key")
@@ -47,10 +47,38 @@ def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, 
 
     with snapshot(spark, **options) as held:
         found = collected(with_content(held.table("flowfiles"), digests, SCHEMA, group_bytes=500_000, **options))
+        at_source = collected(held.with_content(digests, SCHEMA, group_bytes=500_000))
         leases = [lease for agent in fleet.agents.values() for lease in agent.repository.leases.all()]
 
     assert [lease.resources for lease in leases] == [(), ()]  # the snapshot's: no worker holds a file beyond its task
-    assert found == expected(contents)
+    assert found == at_source == expected(contents)
+
+
+def test_content_opened_at_the_source_is_chosen_as_rows_are(spark: SparkSession, fleet: Fleet) -> None:
+    """Conditions, columns and parts are those of the table; the function may return more rows than it got, or none."""
+    contents = fleet.fill(8, 30)
+
+    def twice(rows: pa.RecordBatch, found: list[bytes | None]) -> pa.RecordBatch:
+        assert set(rows.schema.names) == {"node", "attributes", *ADDRESS}
+        names = [dict(pairs)["from"] for pairs in rows.column("attributes").to_pylist()]
+        pairs = [(len(each), name) for each, name in zip(found, names, strict=True) if each and len(each) > 250]
+        lengths, names = map(list, zip(*pairs, strict=True)) if pairs else ([], [])
+        columns = [pa.array(lengths * 2, pa.int32()), pa.array(names * 2, pa.string())]
+        return pa.RecordBatch.from_arrays(columns, names=["length", "name"])
+
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        df = held.with_content(
+            twice, "name string, length bigint", columns=["attributes"], where="queue = 'in' AND size > 200", parts=3
+        )
+        found = sorted((row.name, row.length) for row in df.collect())
+        with pytest.raises(PySparkException, match="no column colour"):
+            held.with_content(twice, "name string", columns=["colour"]).collect()
+
+    queued = [(record.queue, key[0], record.size) for key, record in fleet.records().items() if record.size > 250]
+    inside = {name: fleet.repository(name).queue("in").number for name in fleet.agents}
+    wanted = sorted((name, size) for queue, name, size in queued if queue == inside[name])
+    assert len(contents) > len(wanted) > 10
+    assert found == sorted(wanted * 2)
 
 
 def test_files_are_asked_for_ahead_in_few_transactions(spark: SparkSession, fleet: Fleet) -> None:
@@ -66,7 +94,7 @@ def test_files_are_asked_for_ahead_in_few_transactions(spark: SparkSession, flee
     with snapshot(spark, endpoint=fleet.endpoint) as held:
         rows = held.table("flowfiles", where=f"size < {1 << 20}").toArrow().combine_chunks().to_batches()
         before = repository.log.durable
-        opener = Opener(settings, nodes, digests, skips_missing=False, group_bytes=1 << 20)
+        opener = Opener(settings, nodes, pickled(digests), skips_missing=False, group_bytes=1 << 20)
         found, spent = [], 0
         for batch in opener.run(iter(rows)):
             found.append(batch.column("digest").to_pylist())
@@ -140,11 +168,12 @@ def test_what_happens_to_the_files_meanwhile_changes_no_byte(
         try:
             df = held.table("flowfiles", parts=4)
             found = collected(with_content(df, digests, SCHEMA, group_bytes=300_000, endpoint=fleet.endpoint))
+            at_source = collected(held.with_content(digests, SCHEMA, group_bytes=300_000, parts=4))
         finally:
             over.set()
             thread.join()
 
-    assert found == expected(contents)
+    assert found == at_source == expected(contents)
 
 
 def test_content_that_is_gone_is_told_and_never_guessed(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:

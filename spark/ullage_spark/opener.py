@@ -1,0 +1,223 @@
+"""Content opened inside the task that uses it, by the fastest path from where it runs.
+
+    Unix socket: descriptors, pread, checksum    the node's own machine
+    Arrow Flight, in batches                     everywhere else
+
+Only what the function makes of it goes through Spark: contents of a whole source would pass the JVM twice.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ullage_agent.client import LeaseLost, NotReachable, Refused
+from ullage_agent.client.born import Address
+from ullage_agent.client.socket import SocketClient
+from ullage_agent.service.socket.frames import ClaimKey
+from ullage_spark.carried import Carried
+from ullage_spark.errors import SparkSourceError
+from ullage_spark.fleet import RETRIES, Node, flight_of, socket_of
+from ullage_spark.settings import Settings
+from ullage_spark.tables import NODE
+
+ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
+"""Where content lies, as the table `flowfiles` has it."""
+
+GROUP_ROWS: Final = 10_000
+AHEAD_FILES: Final = 64
+"""Files that a task asks its node for at a time, ahead of reading: the node leases them in one transaction, whose sync
+takes as long as reading some MiB. So few that not much is kept from being reclaimed while a slow function works.
+"""
+
+NO_CLAIM: Final = -1
+ATTEMPTS: Final = 4
+"""A lease may end while a task reads; what was read under it is read again."""
+
+Use = Callable[[pa.RecordBatch, list[bytes | None]], pa.RecordBatch]
+
+
+def pickled(use: Use) -> bytes:
+    """A function as it travels: one of a notebook has no module to be found in."""
+    from pyspark import cloudpickle  # noqa: PLC0415 - tasks need it without this
+
+    return cloudpickle.dumps(use)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class Opener(Carried):
+    """What runs in a task."""
+
+    def __init__(
+        self, settings: Settings, nodes: Mapping[str, Node], use: bytes, *, skips_missing: bool, group_bytes: int
+    ) -> None:
+        """`use` as `pickled` made it."""
+        self._settings = settings
+        self._nodes = dict(nodes)
+        self._use = use
+        self._skips_missing = skips_missing
+        self._group_bytes = group_bytes
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `use` makes of each group of rows."""
+        from pyspark import cloudpickle  # noqa: PLC0415
+
+        use = cloudpickle.loads(self._use)
+        # The C library keeps memory that is given back only up to the largest block that it has seen come and go: with
+        # less, each group would be faulted in anew, which takes longer than reading it. Nothing touches this one.
+        bytes(self._group_bytes)
+        try:
+            for batch in batches:
+                yield from self._used(use, batch)
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Python workers outlive their tasks: what they held open would keep files from being reclaimed for an hour."""
+        for node in self._nodes.values():
+            client = socket_of(self._settings, node)
+            if client is not None and client.descriptors:
+                client.close()
+
+    def _used(self, use: Use, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        names = pc.unique(batch.column(NODE)).to_pylist()
+        for name in names:
+            rows = batch if len(names) == 1 else batch.filter(pc.equal(batch.column(NODE), pa.scalar(name)))
+            node = self._nodes.get(name)
+            if node is None:
+                raise SparkSourceError(f"node {name} is not in the fleet that the options name")
+            ahead = self._ahead(node, rows)
+            asked = -1
+            for at, count in self._groups(rows):
+                while asked < at + count:
+                    asked = next(ahead, rows.num_rows)
+                group = rows.slice(at, count)
+                yield use(group, self._contents(node, group))
+
+    def _ahead(self, node: Node, rows: pa.RecordBatch) -> Iterator[int]:
+        """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
+        local = socket_of(self._settings, node)
+        if local is None:
+            return
+        firsts = _first_rows(rows.column(ADDRESS[0]))
+        for begin in range(0, len(firsts), AHEAD_FILES):
+            end = begin + AHEAD_FILES
+            with suppress(LeaseLost, NotReachable, Refused):  # whoever reads asks again, and says what is wrong
+                local.expect(_addresses(rows.take(firsts[begin:end])))
+            yield firsts[end] if end < len(firsts) else rows.num_rows
+
+    def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+        first, total = 0, 0
+        for at, size in enumerate(_listed(rows.column("size"))):
+            if at > first and (total + size > self._group_bytes or at - first >= GROUP_ROWS):
+                yield first, at - first
+                first, total = at, 0
+            total += size
+        if first < rows.num_rows:
+            yield first, rows.num_rows - first
+
+    def _contents(self, node: Node, group: pa.RecordBatch) -> list[bytes | None]:
+        """Contents in order; of an empty one, which has no claim, no bytes.
+
+        They are looked for in the order of their addresses: neighbours are read with one call.
+        """
+        order = pc.sort_indices(group, sort_keys=[(name, "ascending") for name in ADDRESS[:2]])  # nulls come last
+        wanted = _addresses(group.take(order).slice(0, group.num_rows - group.column(ADDRESS[0]).null_count))
+        local = socket_of(self._settings, node)
+        found = self._remote(node, wanted) if local is None else self._nearest(local, node, wanted)
+        contents: list[bytes | None] = [b""] * group.num_rows
+        for at, content, address in zip(_listed(order), found, wanted, strict=False):
+            if type(content) is bytes:
+                contents[at] = content
+                continue
+            if not self._skips_missing:
+                raise SparkSourceError(
+                    f"node {node.name}, resource claim {address[0]}: its content is gone ({content!s}): "
+                    "read at a snapshot, or say skips_missing"
+                )
+            contents[at] = None
+        return contents
+
+    def _nearest(self, client: SocketClient, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+        """Through descriptors; over Flight what they do not give: too many files at a time, or one in which nothing
+        lives any more, and which only the snapshot's lease keeps.
+        """
+        try:
+            contents = self._by_descriptors(client, wanted)
+        except Refused as refusal:
+            if refusal.slug != "lease-refused":
+                raise
+            return self._remote(node, wanted)
+        left = [at for at, content in enumerate(contents) if isinstance(content, str)]
+        for at, content in zip(left, self._remote(node, [wanted[at] for at in left]) if left else (), strict=True):
+            contents[at] = content
+        return contents
+
+    def _by_descriptors(self, client: SocketClient, wanted: Sequence[Address]) -> list[bytes | str]:
+        """One question a resource claim where that is enough, else one a claim."""
+        try:
+            found = client.read_born(wanted)
+        except (LeaseLost, NotReachable):
+            return self._local(client, wanted)
+        left = [address for address, content in zip(wanted, found, strict=True) if content is None]
+        if not left:
+            return found  # type: ignore[return-value]
+        asked = iter(self._local(client, left))
+        return [next(asked) if content is None else content for content in found]
+
+    def _local(self, client: SocketClient, wanted: Sequence[Address]) -> list[bytes | str]:
+        """Through descriptors. What a lost lease spoils is resolved and read again."""
+        contents: list[bytes | str] = []
+        failures = 0
+        while len(contents) < len(wanted):
+            rest = wanted[len(contents) : len(contents) + GROUP_ROWS]
+            try:
+                places = client.resolve_claims([ClaimKey(*address[:4]) for address in rest])
+                cut = [
+                    place if place.slug else place._replace(start=address[4], size=address[5])
+                    for place, address in zip(places, rest, strict=False)
+                ]
+                found = iter(client.read([place for place in cut if not place.slug]))
+            except (LeaseLost, NotReachable):
+                failures += 1
+                if failures >= ATTEMPTS:
+                    raise
+                continue
+            contents += [place.slug or next(found) for place in cut]
+        return contents
+
+    def _remote(self, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+        return RETRIES.run(lambda: self._fetched(node, wanted))
+
+    def _fetched(self, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+        pieces: list[list[bytes]] = [[] for _ in wanted]
+        slugs: dict[int, str] = {}
+        client = flight_of(self._settings, node)
+        for first in range(0, len(wanted), GROUP_ROWS):
+            for batch in client.get_batches(claims=wanted[first : first + GROUP_ROWS]):
+                items, contents = batch.column("item").to_pylist(), batch.column("content").to_pylist()
+                for item, content, slug in zip(items, contents, batch.column("problem").to_pylist(), strict=True):
+                    if slug:
+                        slugs[first + item] = slug
+                    else:
+                        pieces[first + item].append(content)
+        return [slugs.get(at) or (each[0] if len(each) == 1 else b"".join(each)) for at, each in enumerate(pieces)]
+
+
+def _addresses(rows: pa.RecordBatch) -> list[Address]:
+    return list(zip(*(_listed(rows.column(name)) for name in ADDRESS), strict=True))
+
+
+def _first_rows(resources: pa.Array) -> list[int]:
+    """The first row of each resource claim, in order; of empty contents, which have none, no row."""
+    firsts: dict[int, int] = {}
+    for row, number in enumerate(_listed(pc.fill_null(resources, NO_CLAIM))):
+        firsts.setdefault(number, row)
+    firsts.pop(NO_CLAIM, None)
+    return list(firsts.values())
+
+
+def _listed(numbers: pa.Array) -> list[int]:
+    """As Python's numbers; by way of NumPy, which takes a third of the time."""
+    return numbers.to_numpy().tolist()  # type: ignore[no-any-return]
