@@ -103,13 +103,14 @@ class Sized:
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
         self.write = self.parquet_write = self.loop = self.path = self.task = self.parquet_read = 0.0
-        self.grouping_loop = 0.0
+        self.grouping_loop = self.by_rows = 0.0
 
     def row(self) -> str:
         """In Markdown."""
         mb = self.count * self.size / MB
         return (
             f"| {self.size:,} B | {mb / self.task:,.0f} MB/s | {self.parquet_read / self.task:.2f} | "
+            f"{mb / self.by_rows:,.0f} MB/s | "
             f"{self.loop / self.path:.2f} | {self.grouping_loop / self.path:.2f} | "
             f"{mb / self.write:,.0f} MB/s | {self.parquet_write / self.write:.2f} |"
         )
@@ -131,8 +132,10 @@ def contents(spark: SparkSession, directory: Path, size: int, total: int) -> Siz
         found.parquet_write = seconds_of(lambda: made.write.option("compression", "none").parquet(parquet))
         with snapshot(spark, endpoint=fleet.endpoint) as held:
             rows = held.table("flowfiles", columns=",".join(("node", *ADDRESS)))
-            read = with_content(rows, count_bytes, "bytes bigint", endpoint=fleet.endpoint)
-            found.task = measured(lambda: noop(read))
+            by_rows = with_content(rows, count_bytes, "bytes bigint", endpoint=fleet.endpoint)
+            found.by_rows = measured(lambda: noop(by_rows))
+            at_source = held.with_content(count_bytes, "bytes bigint", columns=())
+            found.task = measured(lambda: noop(at_source))
             addresses = rows.toArrow()
             found.loop = measured(lambda: plain_loop(fleet, addresses))
             found.grouping_loop = measured(lambda: plain_loop(fleet, addresses, GROUP_BYTES))
@@ -257,10 +260,10 @@ def report(spark: SparkSession, directory: Path, *, is_quick: bool) -> None:
     """All of it, line by line."""
     total = (32 if is_quick else 256) * MB
     print(
-        "| content | read by a job | to Parquet's read (1) | in tasks to a loop (0.8) | to a loop that keeps a group | "
-        "written | to Parquet's write |"
+        "| content | read by a job | to Parquet's read (1) | by rows of a DataFrame | in tasks to a loop (0.8) | "
+        "to a loop that keeps a group | written | to Parquet's write |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|")
     small = None
     for size in (1_000, 100_000, 10_000_000):
         # Of small ones there are many; of large ones so many that starting the job is not what is measured.

@@ -18,7 +18,6 @@ GROUP_BYTES: Final = 8 << 20
 so few that the processor's cache still has some of it.
 """
 
-
 TRUE: Final = frozenset({"true", "1", "yes"})
 FALSE: Final = frozenset({"false", "0", "no"})
 
