@@ -85,9 +85,9 @@ class SocketClient:
             return self._guarded(lambda: read_places(self._descriptors, places))
 
     def expect(self, addresses: Sequence[Address]) -> None:
-        """Ask for the files of claims that `read_born` will be called for, with one question for all that are new.
+        """Ask at once for the files of claims that `read_born` is about to read, as far as they are not held.
 
-        Each question with a new file is a transaction of the node's, a sync, and so are two instead of one.
+        The node leases what is new in a question in one transaction: one sync for all of them, not one for each.
         Errors of `resolve_claims`.
         """
         with self._lock:
@@ -220,7 +220,6 @@ class SocketClient:
                 os.close(self._descriptors.pop(file))
             if held:
                 self._is_home.clear()
-            if held:
                 self._answer(self._ask(Kind.GIVE_BACK, frames.pack_numbers(held)), Kind.GIVEN_BACK)
 
     def _read_some(self, uuids: Sequence[bytes]) -> list[bytes]:
