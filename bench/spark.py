@@ -24,7 +24,7 @@ from tests.spark.fleet import Fleet, fleet_at
 from ullage_spark import snapshot, with_content
 from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
-from ullage_spark.opener import ADDRESS, GROUP_ROWS, Opener, pickled
+from ullage_spark.opener import ADDRESS, FOUND_BY, GROUP_ROWS, Opener, pickled
 from ullage_spark.plan import reclamation_plan
 from ullage_spark.settings import GROUP_BYTES, Settings, as_options
 
@@ -131,7 +131,7 @@ def contents(spark: SparkSession, directory: Path, size: int, total: int) -> Siz
         found.write = seconds_of(lambda: made.write.format("ullage").mode("append").options(**options).save())
         found.parquet_write = seconds_of(lambda: made.write.option("compression", "none").parquet(parquet))
         with snapshot(spark, endpoint=fleet.endpoint) as held:
-            rows = held.table("flowfiles", columns=",".join(("node", *ADDRESS)))
+            rows = held.table("flowfiles", columns=list(FOUND_BY))
             by_rows = with_content(rows, count_bytes, "bytes bigint", endpoint=fleet.endpoint)
             found.by_rows = measured(lambda: noop(by_rows))
             at_source = held.with_content(count_bytes, "bytes bigint", columns=())

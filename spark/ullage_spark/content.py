@@ -7,9 +7,8 @@ from pyspark.sql.types import StructType
 
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import discover
-from ullage_spark.opener import ADDRESS, Opener, Use, pickled
+from ullage_spark.opener import FOUND_BY, Opener, Use, pickled
 from ullage_spark.settings import GROUP_BYTES, Settings, as_options
-from ullage_spark.tables import NODE
 
 
 def with_content(
@@ -27,7 +26,7 @@ def with_content(
     Contents are verified. One that is gone fails the task, or with `skips_missing` is None. `df` is best read at a
     snapshot, which holds what it shows. Options: those of the source that name the fleet and its credentials.
     """
-    if missing := [column for column in (NODE, *ADDRESS) if column not in df.columns]:
+    if missing := [column for column in FOUND_BY if column not in df.columns]:
         raise SparkSourceError(f"content is found by {', '.join(missing)}: select these columns too")
     settings = Settings.of(as_options(options))
     nodes = {node.name: node for node in discover(settings)}

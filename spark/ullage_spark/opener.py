@@ -24,7 +24,10 @@ from ullage_spark.settings import Settings
 from ullage_spark.tables import NODE
 
 ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
-"""Where content lies, as the table `flowfiles` has it."""
+"""Where content lies on its node, as the table `flowfiles` has it."""
+
+FOUND_BY: Final = (NODE, *ADDRESS)
+"""Columns that rows need, so that their content is found."""
 
 GROUP_ROWS: Final = 10_000
 AHEAD_FILES: Final = 64

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from ullage_spark.errors import SparkSourceError
 
+# What came over Flight lies wherever the message has it: pyarrow would complain of each batch that is filtered.
 os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
-"""What came over Flight lies wherever the message has it; pyarrow would complain of each batch that is filtered."""
 
 TOKEN: Final = re.compile(r"\s*(?:('(?:[^']|'')*')|(-?\d+)|([A-Za-z_]\w*)|(<=|>=|!=|<>|=|<|>|\(|\)|,))")
 COMPARISONS: Final = {

@@ -13,7 +13,7 @@ MIB: Final = 1 << 20
 TOKEN_FILE: Final = "/var/run/secrets/tokens/ullage"  # noqa: S105 - a path
 """Where docs/spark.md mounts the projected token: taken if it is there and no other is named."""
 
-GROUP_BYTES: Final = 8 << 20
+GROUP_BYTES: Final = 8 * MIB
 """Content that a task holds at a time; one that is larger comes alone. So many that a call costs nothing beside it, and
 so few that the processor's cache still has some of it.
 """
@@ -46,6 +46,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int = 4 * MIB
     locality_wait_millis: int = 3_000
     use: str = ""
+    """What `Snapshot.with_content` has tasks call: pickled, in Base64. The next two are for it as well."""
+
     skips_missing: bool = False
     group_bytes: int = GROUP_BYTES
     token: str = ""

@@ -11,15 +11,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
 from ullage_agent.client import ClientError, NotReachable, Refused
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import RETRIES, Node, discover, flight_of
-from ullage_spark.opener import ADDRESS, Use, pickled
+from ullage_spark.opener import FOUND_BY, Use, pickled
 from ullage_spark.settings import GROUP_BYTES, Settings, as_options
-from ullage_spark.tables import NODE
 
 TTL_SECONDS: Final = 300.0
 """How long nodes keep a snapshot of a driver that has died."""
@@ -38,8 +37,7 @@ class Snapshot:
 
     def table(self, name: str, **options: Any) -> DataFrame:
         """A table at this moment. Options as anywhere: columns, where, parts, payload."""
-        reader = self._spark.read.format("ullage")
-        return reader.options(**self._options, **as_options(options), table=name, snapshot=self.id).load()
+        return self._reader(options | {"table": name}).load()
 
     def with_content(
         self,
@@ -55,15 +53,18 @@ class Snapshot:
         the content lies. One task does both, so that rows do not pass the JVM: for small contents twice as fast.
         Options as of `table`: where, parts.
         """
-        chosen = dict.fromkeys((NODE, *columns, *ADDRESS))
+        chosen = dict.fromkeys((*columns, *FOUND_BY))
         more = {
             "columns": list(chosen),
             "use": b64encode(pickled(use)).decode(),
             "skipsMissing": skips_missing,
             "groupBytes": group_bytes,
         }
-        reader = self._spark.read.format("ullage").schema(schema)
-        return reader.options(**self._options, **as_options(options | more), snapshot=self.id).load()
+        return self._reader(options | more).schema(schema).load()
+
+    def _reader(self, options: dict[str, Any]) -> DataFrameReader:
+        reader = self._spark.read.format("ullage")
+        return reader.options(**self._options, **as_options(options), snapshot=self.id)
 
 
 @contextmanager

@@ -84,8 +84,11 @@ def test_the_report_shares_out_what_is_dead(spark: SparkSession, fleet: Fleet) -
     scatter(fleet)
     with snapshot(spark, endpoint=fleet.endpoint) as held:
         now = max(agent.repository.clock.now_millis() for agent in fleet.agents.values())
-        rows = fragmentation(held.table("resource_claims"), held.table("flowfiles"), now).collect()
+        report = fragmentation(held.table("resource_claims"), held.table("flowfiles"), now)
+        plan = report._jdf.queryExecution().optimizedPlan().toString()
+        rows = report.collect()
 
+    assert plan.count("RelationV2") == 3  # tables are read as often as they stand here
     pinned: dict[str, int] = defaultdict(int)
     live: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:

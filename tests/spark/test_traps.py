@@ -145,3 +145,19 @@ def test_looking_up_the_source_imports_little() -> None:
     assert ran.stdout.split() == []
     assert isinstance(DefaultSource({"endpoint": "grpc://x:1"}).schema(), StructType)
     assert DefaultSource({"endpoint": "grpc://x:1", "table": "queues"}).schema().names == ["node", *COLUMNS["queues"]]
+
+
+def test_rows_that_lie_anywhere_in_memory_are_filtered_in_silence() -> None:
+    """As they come over Flight; pyarrow would complain on standard error, once a batch of every task."""
+    program = """
+import pyarrow as pa
+from ullage_spark.predicates import Where
+
+numbers = pa.array([1, 2, 3], pa.int64()).buffers()[1].to_pybytes()
+elsewhere = pa.py_buffer(b"x" + numbers).slice(1)
+batch = pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 3, [None, elsewhere])], names=["size"])
+print(sum(part.num_rows for part in Where("size > 1").chosen(batch)))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert (result.stdout, result.stderr) == ("2\n", "")
