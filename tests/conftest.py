@@ -1,6 +1,9 @@
 import os
 
+import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.faults import volumes
 
@@ -13,6 +16,20 @@ settings.register_profile(
 settings.load_profile("ullage")
 
 pytest_plugins = ["tests.support", "tests.cluster.fixtures"]
+
+STORY = "tests/e2e/"
+"""Its modules are chapters on one cluster: one worker tells them, while the others go on with the rest."""
+
+
+class _OneStory(LoadFileScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        return STORY if nodeid.startswith(STORY) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """With `--dist loadfile`, what a worker takes is a module, and the whole story."""
+    return _OneStory(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_report_header() -> str:

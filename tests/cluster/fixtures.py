@@ -16,9 +16,9 @@ from tests.cluster.node import Cluster, cluster_running, why_no_node
 FULL = "ULLAGE_CLUSTER_FULL"
 """Set: the tests that take many minutes run too; `make cluster-full` sets it."""
 
-SLOW = {"spark_namespace", "installed", "planning", "story", "quickstart", "no_go", "built_twice"}
-"""Fixtures of such tests: Spark's image and the kubeflow operator; the chart with both images on real nodes; a Go that
-is fetched; an image that is built without the cache.
+SLOW = {"spark_namespace", "jobs", "kubeflow", "installed", "planning", "quickstart", "no_go", "built_twice"}
+"""Fixtures of such tests: Spark's image and the kubeflow operator; what the story has shown already of the installed
+chart; a Go that is fetched; an image that is built without the cache.
 """
 
 
@@ -32,9 +32,7 @@ def pytest_report_header() -> str:
     """Which levels are tested here: what cannot be is named, and not collected."""
     lacking = why_no_node()
     node = f"no real nodes ({lacking})" if lacking else "real nodes"
-    slow = (
-        "Spark and the chart" if os.environ.get(FULL) and not lacking else "no Spark and no chart (make cluster-full)"
-    )
+    slow = "Spark on them" if os.environ.get(FULL) and not lacking else "no Spark on them (make cluster-full, make e2e)"
     return f"clusters: control plane, fleet, {node}, {slow}"
 
 
