@@ -6,7 +6,8 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster import dev, images
 from tests.cluster.errors import ClusterError
@@ -26,15 +27,24 @@ def build() -> None:
         levels, targets = ["fleet"], []
     elif os.environ.get(FULL):
         levels, targets = [*levels, "spark"], [*targets, "spark"]
+    with ThreadPoolExecutor(2) as lanes:  # an image takes one core and the network, a compiler all that is left
+        for lane in [lanes.submit(_build_programs, levels), lanes.submit(_build_images, targets)]:
+            lane.result()
+    say(f"all there for: {', '.join(['control-plane', *levels])}")
+
+
+def _build_programs(levels: Sequence[str]) -> None:
     for level in levels:
         for name in LEVELS[level]:
             tool(name)
+
+
+def _build_images(targets: Sequence[str]) -> None:
     if targets:
         images.pause_archive()
         images.base_archive()
     for target in targets:
         images.archive(target)
-    say(f"all there for: {', '.join(['control-plane', *levels])}")
 
 
 def sboms() -> None:
