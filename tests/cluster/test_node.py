@@ -28,7 +28,7 @@ def test_a_service_leads_to_pods_of_both_nodes(cluster: Cluster, cluster_namespa
     cluster.load(images.base_archive())
     labels = {"app": "web"}
     for node in cluster.nodes:
-        cluster.apply(pod(f"web-{node}", cluster_namespace, images.BASE_NAME, ["sh", "-c", SERVE], node, labels))
+        cluster.apply(pod(f"web-{node}", cluster_namespace, images.BASE_NAME, ["sh", "-c", SERVE], node, labels, 8000))
     cluster.apply(service("web", cluster_namespace, labels, 8000))
     here = f"--namespace={cluster_namespace}"
     cluster.kubectl("wait", "--for=condition=Ready", "pod", "--all", here, "--timeout=60s")

@@ -3,9 +3,13 @@
 from typing import Any
 
 
-def pod(name: str, namespace: str, image: str, command: list[str], node: str, labels: dict[str, str]) -> dict[str, Any]:
-    """A pod of one container on one node."""
-    container = {"name": "main", "image": image, "command": command, "imagePullPolicy": "Never"}
+def pod(
+    name: str, namespace: str, image: str, command: list[str], node: str, labels: dict[str, str], port: int = 0
+) -> dict[str, Any]:
+    """A pod of one container on one node; with a port it is Ready when somebody listens there."""
+    container: dict[str, Any] = {"name": "main", "image": image, "command": command, "imagePullPolicy": "Never"}
+    if port:
+        container["readinessProbe"] = {"tcpSocket": {"port": port}, "periodSeconds": 1}
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [container]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
