@@ -1,8 +1,9 @@
 """The programs of a cluster, pinned: each is built once from the Go module proxy and then taken from the cache.
 
 `modules/NAME/go.mod` is a wrapper module: it requires the version we want and nothing else, so that its `go.sum` fixes
-every byte that goes into the build. (`go install program@version` refuses modules with replace directives, as
-Kubernetes and etcd have.) What `KUBEBUILDER_ASSETS` holds is used as it is: that is the convention of envtest.
+every byte that goes into the build; CoreDNS's has a main package too, with the few plugins that we need. (`go install
+program@version` refuses modules with replace directives, as Kubernetes and etcd have.) What `KUBEBUILDER_ASSETS` holds
+is used as it is: that is the convention of envtest.
 """
 
 import hashlib
@@ -65,7 +66,8 @@ class Tool:
     def digest(self) -> str:
         """Of everything that decides what is built."""
         wrapper = MODULES / self.wrapper
-        parts = [(wrapper / "go.mod").read_bytes(), (wrapper / "go.sum").read_bytes()]
+        sources = [wrapper / "go.mod", wrapper / "go.sum", *sorted(wrapper.glob("*.go"))]
+        parts = [source.read_bytes() for source in sources]
         parts.append(json.dumps([self.package, self.link_flags, GO_ENVIRONMENT]).encode())
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
@@ -88,7 +90,7 @@ TOOLS = {
         _kubernetes("kube-proxy"),
         Tool("helm", "helm", "helm.sh/helm/v4", "helm.sh/helm/v4/cmd/helm"),
         Tool("kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok"),
-        Tool("coredns", "coredns", "github.com/coredns/coredns", "github.com/coredns/coredns"),
+        Tool("coredns", "coredns", "github.com/coredns/coredns", "."),
         Tool(
             "spark-operator",
             "spark-operator",
