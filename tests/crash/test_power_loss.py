@@ -7,6 +7,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
+from tests.crash.explore import resumed
 from tests.crash.failing import require_sound
 from tests.crash.steps import clean, drop, put
 from tests.crash.workloads import SPEC
@@ -17,7 +18,7 @@ from ullage_agent.engine.model import Delete
 from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.repair import Mend, execute_repair, plan_repair
 from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import CrashFiles, Fault
+from ullage_agent.engine.testing import CrashFiles, CrashPoint, Fault
 
 SECOND = msgspec.structs.replace(
     SPEC, storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/second"))
@@ -144,3 +145,31 @@ def test_a_first_commit_after_an_init_that_was_killed_survives_a_loss_of_power(*
                 require_sound(recovered)
                 assert recovered.queue("a").figures().flow_files == 1, f"killed at call {call} of the init"
     assert call > 20
+
+
+def test_what_an_unclean_start_serves_survives_a_loss_of_power() -> None:
+    """A kill at each call of a put and a drain: the next start seals files, its snapshot leaves out what is drained.
+
+    Both count on what the killed process had written and not come to sync.
+    """
+    files, clock = CrashFiles(), ManualClock()
+    Repository.initialize(SPEC, files, clock)
+    kills: list[CrashPoint] = []
+    with Repository.open(SPEC, files, clock) as repository:
+        put("a", 300)(repository, clock)
+        files.before = lambda call: kills.append(files.crash_point())
+        put("a", 400)(repository, clock)
+        repository.provenance.drain()
+    assert len(kills) > 10
+    for kill in kills:
+        killed = resumed(kill)
+        with Repository.open(SPEC, killed, clock) as repository:
+            served = _served(repository)
+            image = killed.crash_point().image(())
+        with Repository.open(SPEC, CrashFiles(image), clock) as recovered:
+            require_sound(recovered)
+            assert _served(recovered) == served
+
+
+def _served(repository: Repository) -> tuple[int, int]:
+    return repository.queue("a").figures().flow_files, len(repository.history.query(Query()).events)
