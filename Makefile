@@ -5,7 +5,7 @@
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?= -n 2 --dist loadfile --durations 40 --durations-min 10
 CRASH_SEEDS ?= 20261121 7
 SEED ?= 20261121
 BASE ?= HEAD~1
