@@ -4,7 +4,8 @@
 --write-docs   put the table of all runs with this code, a column a seed, into docs/reliability.md
 PART...        only these parts
 
-Each part is a test run of its own. What it explored is kept in `.proof/`; a part that fails leaves no figure.
+Each part is a test run of its own. What it explored is kept in `.proof/`; a part that fails leaves no figure. Runs
+in one checkout wait for each other.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.table import describe_machine
+from tests.cluster.cache import locked
 from tests.proof.figures import COLLECT, collected
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +114,8 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [part for part in PARTS if part.name in (options.parts or {part.name for part in PARTS})]
     KEPT.mkdir(exist_ok=True)
-    failed = [part.name for part in chosen if not _run(part, options.seed)]
+    with locked(KEPT / ".lock"):  # a second run would remove what the first one has counted
+        failed = [part.name for part in chosen if not _run(part, options.seed)]
     text = table()
     print(f"\n{text}\n")
     if failed:
