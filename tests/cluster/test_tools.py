@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -31,6 +32,20 @@ def test_what_was_built_is_taken_from_the_cache(tmp_path: Path, monkeypatch: pyt
     kept = program(folder / "helm", "kept")
 
     assert tool("helm") == kept
+
+
+@pytest.mark.parametrize("source", ["go.mod", "go.sum", "main.go"])
+def test_a_change_of_what_decides_the_build_is_another_program(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A main package of ours is among it: nobody is served the one from before."""
+    shutil.copytree(tools.MODULES / "coredns", tmp_path / "coredns")
+    monkeypatch.setattr(tools, "MODULES", tmp_path)
+    before = TOOLS["coredns"].digest
+    with (tmp_path / "coredns" / source).open("a") as file:
+        file.write("// changed\n")
+
+    assert TOOLS["coredns"].digest != before
 
 
 def test_an_old_go_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
