@@ -30,6 +30,9 @@ LARGE = 10 * MEGABYTE
 LEAST, MOST = 4 * KILOBYTE, 40 * KILOBYTE
 """Bytes of a mixed content."""
 
+COMMIT = 5_000
+"""FlowFiles that one session of the mixed case lets go: a transaction has a limit."""
+
 APPENDABLE = (("50 KB", 50 * KILOBYTE), ("1 MB", MEGABYTE), ("10 MB", 10 * MEGABYTE))
 """NiFi's words for the size that a resource claim may grow to, and the bytes: as shipped, as it was before, large."""
 
@@ -323,17 +326,21 @@ def _mixed(arena: Arena, appendable: int) -> Space:
 
 
 def _keep_one_each(repository: Repository, chooser: random.Random) -> None:
-    sharing: dict[int, list[Any]] = {}
+    sharing: dict[int, list[bytes]] = {}
     with repository.session() as session:
-        flow_files = session.get_many("mixed", 1 << 30)
-        for flow_file in flow_files:
+        for flow_file in session.get_many("mixed", 1 << 30):
             assert flow_file.claim is not None
-            sharing.setdefault(flow_file.claim.resource, []).append(flow_file)
-        kept = [chooser.choice(together) for together in sharing.values()]
-        uuids = {flow_file.uuid for flow_file in kept}
-        session.transfer_many(kept, "kept")
-        session.remove_many([flow_file for flow_file in flow_files if flow_file.uuid not in uuids])
-        session.commit()
+            sharing.setdefault(flow_file.claim.resource, []).append(flow_file.uuid)
+        session.rollback()
+    kept = {chooser.choice(together) for together in sharing.values()}
+    while True:
+        with repository.session() as session:
+            flow_files = session.get_many("mixed", COMMIT)
+            session.transfer_many([flow_file for flow_file in flow_files if flow_file.uuid in kept], "kept")
+            session.remove_many([flow_file for flow_file in flow_files if flow_file.uuid not in kept])
+            session.commit()
+        if not flow_files:
+            break
     repository.checkpoint()
 
 
