@@ -5,7 +5,8 @@ from itertools import pairwise
 
 from tests.engine.provenance.history import history
 from ullage_agent.engine.model import Operation
-from ullage_agent.engine.provenance.events import ProvenanceEvent, Told, count_events, expand
+from ullage_agent.engine.provenance.events import ProvenanceEvent, Told, count_events
+from ullage_agent.engine.provenance.series import expand
 from ullage_agent.engine.repository import Repository
 
 EVENTS = b"events"

@@ -8,7 +8,7 @@ All records are immutable and acyclic, hence `gc=False`: a million of them cost 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Annotated
 
@@ -44,6 +44,7 @@ Runs = bytes
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
+_unpack_all_attributes = msgspec.msgpack.Decoder(list[dict[str, str]]).decode
 NO_ATTRIBUTES = _pack({})
 
 APPENDED_BYTES_MAX = 64
@@ -53,6 +54,9 @@ what is not merged yet takes memory, less than a kilobyte a record.
 
 _EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F
 """First bytes of msgpack maps of 0 and of 15: the largest that have their count in it."""
+
+_ARRAY_32 = b"\xdd"
+"""First byte of a msgpack array whose count follows in four bytes, the highest first."""
 
 
 class ContentClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -407,6 +411,11 @@ def pack_attributes(attributes: dict[str, str]) -> bytes:
 def unpack_attributes(packed: bytes) -> dict[str, str]:
     """The stored attributes, without the derived core ones."""
     return _unpack_attributes(packed)
+
+
+def unpack_all_attributes(packed: Collection[bytes]) -> list[dict[str, str]]:
+    """The same of many: packed maps one behind the other are an array of maps but for its head."""
+    return _unpack_all_attributes(b"".join((_ARRAY_32, len(packed).to_bytes(4, "big"), *packed)))
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,8 @@ import pytest
 from tests.support import Workshop, put_all
 from ullage_agent.engine.errors import SessionMisuse
 from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.provenance.lineage import Way
+from ullage_agent.engine.provenance.lineage import Way, trace
+from ullage_agent.engine.provenance.query import Page, Query
 from ullage_agent.engine.repository import Repository
 
 
@@ -58,6 +59,20 @@ def test_ancestors_and_descendants_are_found(workshop: Workshop, *, drains: bool
     }
     assert made["one"].uuid in {event.uuid for event in up.events}
     assert made["one"].uuid not in {event.uuid for event in down.events}
+
+
+def test_nothing_is_searched_for_twice(workshop: Workshop) -> None:
+    """Both ways begin at the same FlowFile, whose events one search brings."""
+    repository = workshop.make()
+    merged = family(repository)["merged"]
+    asked: list[tuple[str, ...]] = []
+
+    def search(query: Query) -> Page:
+        asked.append(query.related)
+        return repository.history.query(query)
+
+    assert trace(search, [merged.uuid]) == repository.history.lineage(merged.id)
+    assert len(asked) == len(set(asked)) > 2
 
 
 def test_links_lead_from_cause_to_effect(workshop: Workshop) -> None:

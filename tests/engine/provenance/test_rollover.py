@@ -13,8 +13,10 @@ from ullage_agent.contract import Duration, OnFull, Quantity
 from ullage_agent.engine.errors import ProvenanceDamaged, RepositoryDamaged
 from ullage_agent.engine.files import OsFiles, read_file
 from ullage_agent.engine.maintenance import Maintenance
+from ullage_agent.engine.provenance import eventfiles
 from ullage_agent.engine.provenance.holds import HOLDS_MAX, Hold, Holds
 from ullage_agent.engine.provenance.manifest import EventFile
+from ullage_agent.engine.provenance.query import Query
 from ullage_agent.engine.provenance.retention import expired_files
 from ullage_agent.engine.repository import Repository
 
@@ -250,6 +252,44 @@ def test_anybody_can_read_an_event_file(workshop: Workshop, *, compresses: bool,
     assert rows[3]["attributes_before"] == {"n": "0"}
     assert rows[3]["attributes_updated"] == {"seen": "yes"}
     assert rows[3]["queue"] == "a"
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_files_with_other_row_groups_are_read(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, *, indexed: bool
+) -> None:
+    """How many rows a group has is the file's own affair: another version may have written it."""
+    repository = workshop.make()
+    monkeypatch.setattr(eventfiles, "ROW_GROUP_ROWS", 3)
+    _work(repository, 7)
+    repository.provenance.drain()
+    monkeypatch.setattr(eventfiles, "ROW_GROUP_ROWS", 5)
+    _work(repository, 7)
+    repository.provenance.drain()
+    monkeypatch.undo()
+    if indexed:
+        repository.history.index_step()
+
+    for event in history(repository):
+        assert repository.history.event(event.sequence) == event
+        assert event in repository.history.query(Query(flow_file=event.flow_file)).events
+    assert [event.sequence for event in history(repository)] == list(range(1, 17))
+
+
+def test_a_footer_that_contradicts_the_manifest_is_named(workshop: Workshop) -> None:
+    """Where a row is follows from the size of row groups, and a footer has no checksum: it has to agree."""
+    repository = workshop.make()
+    _work(repository)
+    repository.provenance.drain()
+    (path,) = (workshop.path / "provenance" / "events").iterdir()
+    table = pyarrow.parquet.read_table(io.BytesIO(path.read_bytes()))
+    with pyarrow.parquet.ParquetWriter(path, table.schema) as writer:
+        writer.write_table(table.slice(0, 1))
+        writer.write_table(table.slice(1))
+    workshop.expects_problems = True
+
+    with pytest.raises(ProvenanceDamaged, match=r"row groups have \[1, 3\] rows"):
+        repository.history.event(2)
 
 
 def test_a_damaged_or_missing_event_file_is_named(workshop: Workshop) -> None:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from ullage_agent.engine.errors import ProvenanceDamaged
 from ullage_agent.engine.files import COPY_BYTES, File, Files, make_directories
-from ullage_agent.engine.provenance.columns import DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
+from ullage_agent.engine.provenance.columns import BOUNDED, DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
 from ullage_agent.engine.provenance.events import EventId, ProvenanceEvent
 from ullage_agent.engine.provenance.manifest import EventFile
+from ullage_agent.engine.provenance.series import Series, chunks
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
 SUFFIX = ".parquet"
-OPEN_FILES_MAX = 32
+OPEN_FILES_MAX = 128
 """Event files kept open with their footers read: a search touches the newest ones again and again."""
+
+OPEN_GROUPS_MAX = 2_000
+"""Row groups of all of them: the footer takes 30 kB of memory for each, 60 MB in all."""
 
 
 class Written(NamedTuple):
@@ -35,13 +38,12 @@ class Written(NamedTuple):
     millis_max: int
 
 
-def encode(events: Iterable[ProvenanceEvent], *, compress: bool) -> Written:
-    """Build a whole event file, some thousand rows at a time."""
+def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compress: bool) -> Written:
+    """Build a whole event file, a row group at a time."""
     import pyarrow as pa  # noqa: PLC0415 - see columns.py
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     sink = pa.BufferOutputStream()
-    remaining = iter(events)
     times: list[int] = []
     with pq.ParquetWriter(
         sink,
@@ -49,11 +51,12 @@ def encode(events: Iterable[ProvenanceEvent], *, compress: bool) -> Written:
         compression="zstd" if compress else "none",
         use_dictionary=DICTIONARIES,
         write_page_checksum=True,
+        write_statistics=BOUNDED,
     ) as writer:
-        while chunk := list(islice(remaining, ROW_GROUP_ROWS)):
-            millis = [event.millis for event in chunk]
+        for chunk in chunks(series, ROW_GROUP_ROWS):
+            millis = [each.told.millis for each in chunk]
             times += (min(millis), max(millis))
-            writer.write_batch(to_batch(chunk))
+            writer.write_batch(to_batch(chunk, queue_name))
     return Written(memoryview(sink.getvalue()), min(times), max(times))
 
 
@@ -125,6 +128,14 @@ class EventFiles:
             for path in unlisted:
                 self._files.unlink(path)
 
+    def group_rows(self, file: EventFile) -> int:
+        """How many events each row group of a file holds, but for the last; ProvenanceDamaged as `scan`."""
+        try:
+            with self._lock:
+                return self._opened(file).group_rows
+        except _unreadable() as error:
+            raise self._damaged(file, error) from error
+
     def scan(
         self, file: EventFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
     ) -> Iterator[tuple[int, pa.Table]]:
@@ -137,7 +148,7 @@ class EventFiles:
                 with self._lock:  # one reader at a time moves the file's position
                     found = self._opened(file)
                     table = found.parquet.read_row_group(group, columns=columns, use_threads=False)
-                yield file.first_sequence + group * ROW_GROUP_ROWS, table
+                yield file.first_sequence + group * found.group_rows, table
         except _unreadable() as error:
             raise self._damaged(file, error) from error
 
@@ -157,12 +168,14 @@ class EventFiles:
     def events_at(self, file: EventFile, sequences: Sequence[int]) -> list[ProvenanceEvent]:
         """The events with these sequence numbers, all in this file; each row group is read once."""
         groups: dict[int, list[int]] = {}
+        group_rows = self.group_rows(file)
         for sequence in sequences:
-            group, row = divmod(sequence - file.first_sequence, ROW_GROUP_ROWS)
+            group, row = divmod(sequence - file.first_sequence, group_rows)
             groups.setdefault(group, []).append(row)
         found: list[ProvenanceEvent] = []
         for (_, table), rows in zip(self.scan(file, groups=list(groups)), groups.values(), strict=True):
-            found += self.events(file, table.take(rows))
+            for first, count in _runs(rows):
+                found += self.events(file, table.slice(first, count))
         return found
 
     def sequence_of(self, file: EventFile, id: EventId) -> int | None:
@@ -202,9 +215,12 @@ class EventFiles:
         path = self.path(file)
         found = self._open.get(path)
         if found is None:
-            found = self._open[path] = _OpenFile(self._files.open(path))
-            if len(self._open) > OPEN_FILES_MAX:
-                self._open.popitem(last=False)[1].close()
+            found = self._open[path] = _OpenFile(self._files.open(path), file.events)
+            groups = sum(each.parquet.num_row_groups for each in self._open.values())
+            while len(self._open) > OPEN_FILES_MAX or (groups > OPEN_GROUPS_MAX and len(self._open) > 1):
+                oldest = self._open.popitem(last=False)[1]
+                groups -= oldest.parquet.num_row_groups
+                oldest.close()
         else:
             self._open.move_to_end(path)
         return found
@@ -213,7 +229,8 @@ class EventFiles:
 class _OpenFile:
     """A Parquet file over an engine's `File`."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, events: int) -> None:
+        """ValueError if its row groups are not those of so many events: a footer has no checksum."""
         import pyarrow as pa  # noqa: PLC0415 - see columns.py
         import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -222,6 +239,7 @@ class _OpenFile:
             self.parquet: pq.ParquetFile = pq.ParquetFile(
                 pa.PythonFile(_Seekable(file), mode="r"), page_checksum_verification=True
             )
+            self.group_rows = _group_rows(self.parquet.metadata, events)
         except BaseException:
             file.close()
             raise
@@ -229,6 +247,25 @@ class _OpenFile:
     def close(self) -> None:
         self.parquet.close(force=True)
         self._file.close()
+
+
+def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours in them, each run as its first row and their number: cut out, they need not be copied."""
+    at = 0
+    while at < len(rows):
+        end = at + 1
+        while end < len(rows) and rows[end] == rows[end - 1] + 1:
+            end += 1
+        yield rows[at], end - at
+        at = end
+
+
+def _group_rows(footer: pq.FileMetaData, events: int) -> int:
+    """Where a row is follows from this number alone, so all row groups have to agree with it."""
+    rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    if not rows or sum(rows) != events or any(count != rows[0] for count in rows[:-1]) or not 0 < rows[-1] <= rows[0]:
+        raise ValueError(f"its row groups have {rows} rows, which are not those of {events} events")
+    return int(rows[0])
 
 
 class _Seekable:

@@ -1,34 +1,24 @@
-"""A provenance event as it is read, and how the events of a transaction are worked out from its operations.
+"""A provenance event as it is read, and what is kept of a transaction until its events are in an event file."""
 
-The log says of an event only what the other operations of its transaction do not (`model.Events`). What the FlowFile
-was before stands there, what it became follows from them: so an event can be told at any time, without the ledger.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from ullage_agent.engine.errors import RepositoryDamaged
 from ullage_agent.engine.model import (
-    NO_ATTRIBUTES,
     Content,
-    EventRun,
     Events,
     EventType,
     FlowFile,
     Operation,
-    Update,
     format_uuid,
     split_uuids,
     unpack_attributes,
-    updated,
 )
 
 EVENT_BYTES = 100
 """What an event takes beside attributes, uuids and dates, in the log and in memory."""
-
-ABRIDGED = "attributes omitted: too large for one transaction"
 
 
 class EventId(NamedTuple):
@@ -152,78 +142,3 @@ def require_subjects(id: int, operations: Sequence[Operation]) -> None:
             held = len(operations) - 1 + len(operation.before)
             if any(run.count < 1 or run.first + run.count > held for run in operation.runs):
                 raise RepositoryDamaged(f"transaction {id} has events of FlowFiles that it does not hold")
-
-
-def expand(told: Told, first_sequence: int, queue_name: Callable[[int], str]) -> Iterator[ProvenanceEvent]:
-    """The events of one transaction, numbered from `first_sequence` on. RepositoryDamaged if they contradict it."""
-    created = [operation for operation in told.operations if type(operation) is FlowFile]
-    updates = {operation.uuid: operation for operation in told.operations if type(operation) is Update}
-    ordinal = 0
-    for operation in told.operations:
-        if type(operation) is not Events:
-            continue
-        subjects = _Subjects(created, updates, operation, queue_name)
-        for run in operation.runs:
-            for number in range(run.first, run.first + run.count):
-                yield subjects.event(told, operation, run, number, ordinal, first_sequence + ordinal)
-                ordinal += 1
-
-
-class _Subjects:
-    """What the events of one operation are about."""
-
-    def __init__(
-        self,
-        created: list[FlowFile],
-        updates: dict[bytes, Update],
-        events: Events,
-        queue_name: Callable[[int], str],
-    ) -> None:
-        self._queue_name = queue_name
-        self._created = created
-        self._updates = updates
-        self._before = events.before
-
-    def event(
-        self, told: Told, events: Events, run: EventRun, number: int, ordinal: int, sequence: int
-    ) -> ProvenanceEvent:
-        before, after = self._find(told, number)
-        content = run.content or _content_of(after)
-        return ProvenanceEvent(
-            sequence,
-            told.transaction,
-            ordinal,
-            told.millis,
-            run.type,
-            after.uuid,
-            events.component,
-            events.component_type,
-            run.relationship,
-            (f"{run.details}; {ABRIDGED}" if run.details else ABRIDGED) if events.is_abridged else run.details,
-            run.transit_uri,
-            run.alternate_identifier,
-            run.duration_millis,
-            "" if before is None else self._queue_name(before.queue),
-            after.entry_millis,
-            after.lineage_millis,
-            run.parents,
-            run.children,
-            NO_ATTRIBUTES if before is None else before.attributes,
-            after.attributes if run.attributes is None else run.attributes,
-            None if before is None else _content_of(before),
-            content,
-        )
-
-    def _find(self, told: Told, number: int) -> tuple[FlowFile | None, FlowFile]:
-        if number < len(self._created):
-            return None, self._created[number]
-        number -= len(self._created)
-        if number >= len(self._before):
-            raise RepositoryDamaged(f"transaction {told.transaction} has an event of FlowFile {number}, which it lacks")
-        before = self._before[number]
-        update = self._updates.get(before.uuid)
-        return before, before if update is None else updated(before, update)
-
-
-def _content_of(record: FlowFile) -> Content:
-    return Content(record.claim, record.start, record.size)

@@ -20,7 +20,6 @@ from ullage_agent.contract import IndexedField, Provenance as ProvenanceSettings
 from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import ProvenanceDamaged
 from ullage_agent.engine.files import Files, read_file, replace_file
-from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS
 from ullage_agent.engine.provenance.documents import INDEXED_COLUMNS, TEXTS, documents, schema
 from ullage_agent.engine.provenance.manifest import EventFile, Manifest
 from ullage_agent.engine.provenance.store import ProvenanceStore
@@ -151,18 +150,20 @@ class ProvenanceIndex:
             shard = _Shard.make(self._files, self._directory, self._store.repository, self._settings, at)
             shards.append(shard)
             shards.sort(key=lambda each: each.covers.first)
-        group = (at - file.first_sequence) // ROW_GROUP_ROWS
         try:
-            count = shard.add(self._tables(file, group, until), file)
+            count = shard.add(self._tables(file, at, until), file)
         except BaseException:  # it may hold some of them now, and would hold them twice
             shards.remove(shard)
             self._files.remove_scratch(shard.path)
             raise
         return count
 
-    def _tables(self, file: EventFile, group: int, until: float) -> Iterator[pa.Table]:
-        """Row groups of a file from one on, as many as there is time for and one at least: they share a commit."""
-        last = (file.events - 1) // ROW_GROUP_ROWS
+    def _tables(self, file: EventFile, at: int, until: float) -> Iterator[pa.Table]:
+        """Row groups of a file from the one on that begins with an event, as many as there is time for and one at
+        least: they share a commit.
+        """
+        group_rows = self._store.event_files.group_rows(file)
+        group, last = (at - file.first_sequence) // group_rows, (file.events - 1) // group_rows
         while True:
             ((_, table),) = self._store.event_files.scan(file, INDEXED_COLUMNS, [group])
             yield table

@@ -6,6 +6,7 @@ a parent is not in the picture. Each generation is one search.
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from itertools import tee
 from typing import NamedTuple
 
 import msgspec
@@ -57,10 +58,11 @@ def trace(
         raise SessionMisuse(f"a lineage has a depth of 0 or more and 1 to {EVENTS_MAX} events")
     walk = _Walk(search, events_max)
     start = list(dict.fromkeys(uuids))
+    up, down = tee(walk.events_of(start))  # both ways begin with the same search
     if way != Way.CHILDREN:
-        walk.go(start, depth, _parents)
+        walk.go(start, up, depth, _parents)
     if way != Way.PARENTS:
-        walk.go(start, depth, _children)
+        walk.go(start, down, depth, _children)
     events = tuple(walk.events[sequence] for sequence in sorted(walk.events))
     unexpanded = tuple(uuid for uuid in walk.seen if uuid not in walk.expanded)
     return Lineage(events, tuple(links(events)), unexpanded, walk.is_cut, walk.removed_through)
@@ -92,15 +94,22 @@ class _Walk:
         self.removed_through = 0
 
     def go(
-        self, start: list[bytes], depth: int, relatives: Callable[[ProvenanceEvent, set[bytes]], Iterable[bytes]]
+        self,
+        start: list[bytes],
+        events: Iterable[ProvenanceEvent],
+        depth: int,
+        relatives: Callable[[ProvenanceEvent, set[bytes]], Iterable[bytes]],
     ) -> None:
-        """Walk one way. A FlowFile that the other way has seen is walked again: from it this way leads elsewhere."""
+        """Walk one way from FlowFiles and their events.
+
+        A FlowFile that the other way has seen is walked again: from it this way leads elsewhere.
+        """
         walked: set[bytes] = set()
         generation = start
         for level in range(depth + 1):
             found: dict[bytes, None] = {}
             members = set(generation)
-            for event in self._events_of(generation):
+            for event in events:
                 found.update(dict.fromkeys(relatives(event, members)))
                 if level == depth and event.uuid not in members:
                     continue  # of the last generation only its own events are wanted
@@ -111,8 +120,10 @@ class _Walk:
             self.seen.update(dict.fromkeys(generation))
             if not generation:
                 return
+            events = self.events_of(generation)
 
-    def _events_of(self, uuids: list[bytes]) -> Iterator[ProvenanceEvent]:
+    def events_of(self, uuids: list[bytes]) -> Iterator[ProvenanceEvent]:
+        """The events that these FlowFiles are about, parents or children of; searched for as they are asked for."""
         for at in range(0, len(uuids), UUIDS_MAX):
             related = tuple(map(format_uuid, uuids[at : at + UUIDS_MAX]))
             query = Query(related=related, limit=min(LIMIT_MAX, self._events_max + 1))

@@ -13,7 +13,6 @@ import msgspec
 
 from ullage_agent.engine.errors import ProvenanceDamaged, SessionMisuse
 from ullage_agent.engine.model import EventRun, Events as LoggedEvents, EventType, FlowFile, Operation, parse_uuid
-from ullage_agent.engine.provenance.columns import ROW_GROUP_ROWS
 from ullage_agent.engine.provenance.events import ProvenanceEvent
 from ullage_agent.engine.provenance.filters import candidates, filter_columns
 from ullage_agent.engine.provenance.manifest import EventFile, Lost, Manifest
@@ -224,11 +223,14 @@ def _of_file(
 
 def _fetch(store: ProvenanceStore, file: EventFile, sequences: Sequence[int]) -> Iterator[ProvenanceEvent]:
     """These events, a row group at a time, so that what is not asked for is not read."""
+    if not sequences:
+        return
+    group_rows = store.event_files.group_rows(file)
     at = 0
     while at < len(sequences):
-        group = (sequences[at] - file.first_sequence) // ROW_GROUP_ROWS
+        group = (sequences[at] - file.first_sequence) // group_rows
         end = at
-        while end < len(sequences) and (sequences[end] - file.first_sequence) // ROW_GROUP_ROWS == group:
+        while end < len(sequences) and (sequences[end] - file.first_sequence) // group_rows == group:
             end += 1
         yield from store.event_files.events_at(file, sequences[at:end])
         at = end
@@ -236,8 +238,9 @@ def _fetch(store: ProvenanceStore, file: EventFile, sequences: Sequence[int]) ->
 
 def _scan(store: ProvenanceStore, query: Query, file: EventFile, first: int) -> Iterator[ProvenanceEvent]:
     """The events of a file from a sequence on that pass the filters: first the columns asked about, then whole rows."""
-    count = -(-file.events // ROW_GROUP_ROWS)
-    groups = [group for group in range(count) if _group_touches(query, file, group, first)]
+    group_rows = store.event_files.group_rows(file)
+    count = -(-file.events // group_rows)
+    groups = [group for group in range(count) if _group_touches(query, file, group_rows, group, first)]
     if query.newest_first:
         groups.reverse()
     for group in groups:
@@ -258,9 +261,9 @@ def _lazily(
         yield from store.event_files.events(file, table.take(list(rows[at : at + step])))
 
 
-def _group_touches(query: Query, file: EventFile, group: int, first: int) -> bool:
-    start = file.first_sequence + group * ROW_GROUP_ROWS
-    end = min(start + ROW_GROUP_ROWS - 1, file.last_sequence)
+def _group_touches(query: Query, file: EventFile, group_rows: int, group: int, first: int) -> bool:
+    start = file.first_sequence + group * group_rows
+    end = min(start + group_rows - 1, file.last_sequence)
     return end >= first and query.touches(start, end, file.millis_min, file.millis_max)
 
 

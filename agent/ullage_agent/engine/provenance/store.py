@@ -23,10 +23,11 @@ from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import RepositoryDamaged
 from ullage_agent.engine.files import Files, discard_partial, make_directories
 from ullage_agent.engine.provenance.eventfiles import SUFFIX, EventFiles, checksum, encode
-from ullage_agent.engine.provenance.events import ProvenanceEvent, expand, size_of
+from ullage_agent.engine.provenance.events import ProvenanceEvent, size_of
 from ullage_agent.engine.provenance.holds import Holds
 from ullage_agent.engine.provenance.manifest import EventFile, Lost, Manifest, Place
 from ullage_agent.engine.provenance.retention import expired_files, without
+from ullage_agent.engine.provenance.series import expand, series_of
 from ullage_agent.engine.provenance.tail import Numbered, Tail
 
 PROVENANCE = "provenance"
@@ -249,7 +250,8 @@ class ProvenanceStore:
         directory = self.event_files.directory_for(self._rollovers)
         name = f"{first:020d}{SUFFIX}"
         written = encode(
-            (event for numbered in run for event in self.expand(numbered)),
+            (series for numbered in run for series in series_of(*numbered)),
+            self._queue_name,
             compress=self._settings.compress_on_rollover,
         )
         self.event_files.write(directory, name, written.data)
