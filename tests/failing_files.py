@@ -168,12 +168,6 @@ class FailingFiles:
     def usage(self, path: str) -> DiskUsage:
         return self.files.usage(path)
 
-    def scratch_directory(self, path: str) -> str | None:
-        return self.files.scratch_directory(path)
-
-    def remove_scratch(self, path: str) -> None:
-        self.files.remove_scratch(path)
-
     def can_punch(self, directory: str) -> bool:
         return self.files.can_punch(directory)
 

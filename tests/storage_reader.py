@@ -111,6 +111,31 @@ class StorageReader:
         later = enumerate(self._undrained, start=self.manifest["next_sequence"])
         return found + [(sequence, *event) for sequence, event in later]
 
+    def indexed(self, field: str) -> list[tuple[int, int]]:
+        """Number and sequence of every text of a field that a shard of the index has."""
+        found: list[tuple[int, int]] = []
+        for path in (self.root / "provenance" / "index").glob("*.terms"):
+            data = path.read_bytes()
+            length, crc, magic = struct.unpack("<II8s", data[-16:])
+            body = data[len(data) - 16 - length : -16]
+            _require((magic, crc32c(body)) == (b"ULLAGEPI", crc), f"shard {path.name}")
+            head = msgspec.msgpack.decode(body)
+            _require(head["repository"] == self.identity["repository"], f"repository of {path.name}")
+            _require(path.stem == "{:020d}-{:020d}".format(*head["span"]), f"span of {path.name}")
+            at = 0
+            for name, count, fences, crcs in head["sections"]:
+                keys = data[at : at + 8 * count]
+                blocks = [keys[start : start + 8 * 1_024] for start in range(0, len(keys), 8 * 1_024)]
+                _require(fences == b"".join(block[:8] for block in blocks), f"first keys of {name}")
+                _require(crcs == b"".join(struct.pack("<I", crc32c(block)) for block in blocks), f"blocks of {name}")
+                if name == field:
+                    plain = struct.unpack(f"<{count}Q", keys)
+                    _require(list(plain) == sorted(plain), f"order of {name}")
+                    found += [(key >> 32, head["span"][0] + (key & 0xFFFF_FFFF)) for key in plain]
+                at += 8 * count
+            _require(at == len(data) - 16 - length, f"length of {path.name}")
+        return found
+
     def path_of(self, resource: list[Any]) -> Path:
         """Where a resource claim's file lies."""
         index, container, created_millis, archived_millis = resource[0], resource[1], resource[2], resource[7]

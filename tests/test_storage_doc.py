@@ -9,6 +9,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
 from tests.engine.provenance.history import history
 from tests.storage_reader import Damaged, ReadFlowFile, StorageReader, lay_out
@@ -179,6 +180,7 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         stage(repository, random_bytes)
         reclaim(repository.reclamation)
         repository.provenance.drain()
+        repository.history.index_step()
         put_handles(repository, random_bytes)
         repository.checkpoint(drains=False)  # so that the snapshot carries events
         fill(repository, random_bytes)
@@ -201,6 +203,8 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
 
     assert read_now == seen
     assert read.events() == events
+    drained = [(sequence, type) for sequence, type, _ in events if sequence < read.manifest["next_sequence"]]
+    assert sorted(read.indexed("type")) == sorted((crc32c(type.encode()), sequence) for sequence, type in drained)
     assert any(sequence > read.manifest["next_sequence"] for sequence, *_ in events)
     assert last_id <= read.last_id
     assert {flow_file.queue for flow_file in seen} == {"work", "long", "returning", None}

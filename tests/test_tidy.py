@@ -19,7 +19,7 @@ TEST_SOURCES = [path for path in SOURCES if path.is_relative_to(ROOT / "tests")]
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
-ENGINE_LIBRARIES = {"crc32c", "msgspec", "pyarrow", "tantivy"}
+ENGINE_LIBRARIES = {"crc32c", "msgspec", "pyarrow"}
 ENGINE_PACKAGES = ("ullage_agent.engine", "ullage_agent.contract", "ullage_agent.units")
 ENGINE_BANNED_LIBRARIES = {  # what would bring in a network, other processes, or a second way to the disk
     *("asyncio", "http", "multiprocessing", "select", "signal", "socket", "ssl", "subprocess", "urllib"),
@@ -86,7 +86,7 @@ def test_the_operator_of_the_standard_library_is_intact() -> None:
 
 
 def test_the_engine_imports_only_what_it_may() -> None:
-    """The engine needs the standard library, msgspec, crc32c, pyarrow, tantivy, the contract and itself."""
+    """The engine needs the standard library, msgspec, crc32c, pyarrow, the contract and itself."""
     wrong = [
         f"{place(path, node)} imports {name}"
         for path in ENGINE_SOURCES

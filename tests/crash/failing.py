@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from tests.crash.model import State, records_of, state_after
@@ -30,6 +31,7 @@ from ullage_agent.engine.errors import (
     UllageError,
 )
 from ullage_agent.engine.model import Operation, ResourceClaim
+from ullage_agent.engine.provenance.shard import SUFFIX
 from ullage_agent.engine.reclaim.report import Report
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.session import ProcessSession
@@ -372,6 +374,7 @@ def require_no_leaks(repository: Repository, files: CrashFiles) -> None:
     repository.reclamation.adopt_orphans()
     repository.reclamation.clean()
     repository.checkpoint()
+    repository.history.index_step()
     report = repository.check()
     assert report.orphans == (), f"orphans that nobody adopts: {report.orphans}"
     assert report.problems == (), report.problems
@@ -392,9 +395,15 @@ def require_no_leaks(repository: Repository, files: CrashFiles) -> None:
         if path not in needed
         and not path.startswith(gone)
         and os.path.basename(path) not in ("ullage.json", "snapshot", "ballast", "lock", "manifest")
-        and not path.endswith(".wal")
+        and not path.endswith((".wal", SUFFIX))
     ]
     assert left == [], f"files that nobody needs: {left}"
+    names = [os.path.basename(path).removesuffix(SUFFIX) for path in files.image().files if path.endswith(SUFFIX)]
+    shards = sorted(tuple(map(int, name.split("-"))) for name in names)
+    assert all(last > repository.provenance.manifest.removed_through for _, last in shards), (
+        f"shards of nothing: {shards}"
+    )
+    assert all(one[1] < other[0] for one, other in pairwise(shards)), f"shards of the same events: {shards}"
     logs = [path for path in files.image().files if path.endswith(".wal")]
     assert len(logs) <= repository.spec.flow_file.partitions, f"logs that a checkpoint left: {logs}"
 

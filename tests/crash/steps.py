@@ -9,7 +9,7 @@ from tests.support import ManualClock
 from ullage_agent.engine.errors import ReplayRefused, UllageError
 from ullage_agent.engine.maintenance import Maintenance
 from ullage_agent.engine.model import Action, EventType, FlowFile
-from ullage_agent.engine.provenance.query import Query
+from ullage_agent.engine.provenance.query import Query, search
 from ullage_agent.engine.provenance.replay import Reason
 from ullage_agent.engine.repository import Repository
 from ullage_agent.engine.session import ProcessSession
@@ -158,6 +158,15 @@ def snapshot(repository: Repository, clock: ManualClock) -> None:
 def rollover(repository: Repository, clock: ManualClock) -> None:
     """Events leave the log."""
     repository.provenance.drain()
+
+
+def index(repository: Repository, clock: ManualClock) -> None:
+    """Event files are indexed, and what the index finds is what they hold."""
+    while repository.history.index_step():
+        continue
+    for type in (EventType.CREATE, EventType.DROP):
+        query = Query(types=(type,))
+        assert repository.history.query(query) == search(repository.provenance, None, query)
 
 
 def retain(repository: Repository, clock: ManualClock) -> None:

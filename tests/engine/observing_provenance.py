@@ -53,7 +53,7 @@ def without_files(query: Query) -> Observe:
 
 
 def shards(workshop: Workshop) -> object:
-    for _ in range(2):
+    for _ in range(4):
         put_all(opened(workshop), "q", [b"x"] * 3, n="1")
         opened(workshop).provenance.drain()
         opened(workshop).history.index_step()

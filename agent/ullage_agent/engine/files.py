@@ -14,7 +14,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -166,17 +165,6 @@ class Files(Protocol):
 
     def overwrites_in_place(self, path: str) -> bool:
         """Whether bytes that are written again keep their blocks: not so on a copy-on-write filesystem."""
-        ...
-
-    def scratch_directory(self, path: str) -> str | None:
-        """A directory that a library may write to by itself, made if need be: nothing in it is durable or needed.
-
-        None where there is no such thing, because these files are not the operating system's.
-        """
-        ...
-
-    def remove_scratch(self, path: str) -> None:
-        """Remove what lies in or below a scratch directory; what is not there is fine."""
         ...
 
     def can_punch(self, directory: str) -> bool:
@@ -347,13 +335,6 @@ class OsFiles:
         if _libc.statfs(os.fsencode(path), figures) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
         return figures[0] in _IN_PLACE
-
-    def scratch_directory(self, path: str) -> str | None:
-        self.make_directory(path)
-        return path
-
-    def remove_scratch(self, path: str) -> None:
-        shutil.rmtree(path, ignore_errors=True)
 
     def can_punch(self, directory: str) -> bool:
         try:

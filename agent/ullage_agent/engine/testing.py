@@ -171,12 +171,6 @@ class CrashFiles:
         used = sum(inode.length - len(inode.punched) * BLOCK_BYTES for inode in self._names.values())
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - used), 1)
 
-    def scratch_directory(self, path: str) -> str | None:
-        return None
-
-    def remove_scratch(self, path: str) -> None:
-        """There is none."""
-
     def can_punch(self, directory: str) -> bool:
         self.look("can_punch", directory)
         return self.has_holes

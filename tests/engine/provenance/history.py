@@ -11,7 +11,8 @@ def history(repository: Repository) -> list[ProvenanceEvent]:
     manifest, newest = store.moment()
     events: list[ProvenanceEvent] = []
     for file in manifest.files:
-        events += store.event_files.events_at(file, range(file.first_sequence, file.last_sequence + 1))
+        for _, table in store.event_files.scan(file):
+            events += store.event_files.events(file, table)
     for numbered in newest:
         events += store.expand(numbered)
     return events

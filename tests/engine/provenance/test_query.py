@@ -1,6 +1,5 @@
 """Searches: the same answers from the log, from event files, and through the index, in pages."""
 
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -175,26 +174,20 @@ def test_a_lost_or_damaged_index_is_made_again(workshop: Workshop) -> None:
 
     put_all(repository, "q", [b"x"] * 6)
     in_the_index(repository)
-    shutil.rmtree(next(index.iterdir()))
+    next(index.iterdir()).unlink()
     assert answers()
     assert repository.history.index_step() == 6
     assert answers()
-    repository.close()
-    workshop.repository = None
-    for path in sorted(next(index.iterdir()).iterdir()):
-        if path.suffix in (".term", ".idx"):
-            path.write_bytes(b"")
-    repository = workshop.open()
-    assert answers()
-    repository.history.index_step()
-    assert answers()
-    repository.close()
-    workshop.repository = None
-    (next(index.iterdir()) / "covers.json").write_text("{}")
-    repository = workshop.open()
-    assert answers()
-    assert repository.history.index_step() == 6
-    assert answers()
+    for damage in (lambda data: b"", lambda data: data[:-1], lambda data: b"x" + data[1:], lambda data: data + data):
+        repository.close()
+        workshop.repository = None
+        (path,) = index.iterdir()
+        path.write_bytes(damage(path.read_bytes()))
+        repository = workshop.open()
+        assert answers()
+        assert repository.history.index_step() == 6
+        assert repository.history.index_step() == 0
+        assert answers()
 
 
 def test_other_settings_make_the_index_anew(workshop: Workshop) -> None:
@@ -235,7 +228,7 @@ def test_a_search_over_an_unreadable_file_says_so(workshop: Workshop) -> None:
         repository.provenance.drain()
     first, _ = sorted((workshop.path / "provenance" / "events").iterdir())
     data = bytearray(first.read_bytes())
-    data[10:200] = bytes(190)
+    data[10 : len(data) // 2] = bytes(len(data) // 2 - 10)
     first.write_bytes(data)
     workshop.expects_problems = True
 

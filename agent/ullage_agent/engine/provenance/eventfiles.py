@@ -165,19 +165,6 @@ class EventFiles:
             "mount its volume, or restore the file from a backup"
         )
 
-    def events_at(self, file: EventFile, sequences: Sequence[int]) -> list[ProvenanceEvent]:
-        """The events with these sequence numbers, all in this file; each row group is read once."""
-        groups: dict[int, list[int]] = {}
-        group_rows = self.group_rows(file)
-        for sequence in sequences:
-            group, row = divmod(sequence - file.first_sequence, group_rows)
-            groups.setdefault(group, []).append(row)
-        found: list[ProvenanceEvent] = []
-        for (_, table), rows in zip(self.scan(file, groups=list(groups)), groups.values(), strict=True):
-            for first, count in _runs(rows):
-                found += self.events(file, table.slice(first, count))
-        return found
-
     def sequence_of(self, file: EventFile, id: EventId) -> int | None:
         """The sequence number of the event with this id, if the file holds it."""
         import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
@@ -247,17 +234,6 @@ class _OpenFile:
     def close(self) -> None:
         self.parquet.close(force=True)
         self._file.close()
-
-
-def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Neighbours in them, each run as its first row and their number: cut out, they need not be copied."""
-    at = 0
-    while at < len(rows):
-        end = at + 1
-        while end < len(rows) and rows[end] == rows[end - 1] + 1:
-            end += 1
-        yield rows[at], end - at
-        at = end
 
 
 def _group_rows(footer: pq.FileMetaData, events: int) -> int:

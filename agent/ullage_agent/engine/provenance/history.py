@@ -10,7 +10,7 @@ from ullage_agent.engine.files import Files
 from ullage_agent.engine.flowfile.placement import pin_bytes
 from ullage_agent.engine.model import Content, FlowFile, Operation, parse_uuid
 from ullage_agent.engine.provenance.events import EventId, ProvenanceEvent
-from ullage_agent.engine.provenance.index import ProvenanceIndex, open_index
+from ullage_agent.engine.provenance.index import ProvenanceIndex
 from ullage_agent.engine.provenance.lineage import Lineage, Way, trace
 from ullage_agent.engine.provenance.query import Page, Query, search
 from ullage_agent.engine.provenance.replay import Refusal, Replayer, ReplayHost
@@ -91,7 +91,7 @@ class History:
     def index_step(self) -> int:
         """Index for a while what is not indexed; returns how many events."""
         index = self._opened_index()
-        return 0 if index is None or not self._store.manifest.files else index.step()
+        return 0 if index is None else index.step()
 
     def close(self) -> None:
         """Release the index."""
@@ -100,7 +100,7 @@ class History:
             self._index = None
 
     def _opened_index(self) -> ProvenanceIndex | None:
-        """Opened when there are event files: without them there is nothing to index."""
-        if self._index is None and self._store.manifest.files:
-            self._index = open_index(self._files, self._directory, self._store, self._settings, self._host.clock)
+        """Opened once there have been event files: without them there is nothing to index, or to forget."""
+        if self._index is None and self._store.manifest.next_sequence > 1:
+            self._index = ProvenanceIndex(self._files, self._directory, self._store, self._settings, self._host.clock)
         return self._index

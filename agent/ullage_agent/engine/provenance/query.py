@@ -1,12 +1,13 @@
 """Searching events: what is asked, what answers it, and the pages that come back.
 
 An answer is made of all events that exist: those that only the log holds, those in event files, and of the latter those
-that an index shard covers through the index. It is the same whatever is indexed; only the time it takes differs.
+that a shard of the index covers through it. It is the same whatever is indexed; only the time it takes differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from ullage_agent.engine.model import EventRun, Events as LoggedEvents, EventTyp
 from ullage_agent.engine.provenance.events import ProvenanceEvent
 from ullage_agent.engine.provenance.filters import candidates, filter_columns
 from ullage_agent.engine.provenance.manifest import EventFile, Lost, Manifest
+from ullage_agent.engine.provenance.shard import ShardDamaged
 from ullage_agent.engine.provenance.store import ProvenanceStore
 from ullage_agent.engine.provenance.tail import Numbered
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 LIMIT_MAX = 10_000
 """Events in one page: what an answer may take of memory and time. Whoever wants more asks for the next page."""
+
+
+EVENTS_AT_A_TIME = 256
+"""Events made of a table's rows at a time, at most."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,16 +118,15 @@ class Page(NamedTuple):
     lost: tuple[Lost, ...]
 
 
-FileLookup = Callable[[EventFile], tuple[list[int], int] | None]
-"""For one event file the sequence numbers of candidates in the query's order, so many as a page may need or all, and
-the last sequence that the index covers. None: no help with this file."""
+FileLookup = Callable[[EventFile], Iterator[int] | None]
+"""For one event file the sequence numbers of candidates, in the query's order. None: no help with this file."""
 
 
 class Lookup(Protocol):
     """An index."""
 
-    def lookup(self, query: Query, count: int) -> FileLookup | None:
-        """Begin to answer a query of which `count` events are needed. None: no help."""
+    def lookup(self, query: Query) -> FileLookup | None:
+        """Begin to answer a query. None: no help."""
         ...
 
 
@@ -130,7 +135,7 @@ def search(store: ProvenanceStore, index: Lookup | None, query: Query) -> Page:
     _require_possible(query)
     manifest, newest = store.moment()
     found: list[ProvenanceEvent] = []
-    lookup = None if index is None else index.lookup(query, query.limit + 1)
+    lookup = None if index is None else index.lookup(query)
     for events in _sources(store, lookup, query, manifest, newest):
         for event in events():
             if query.matches(event):
@@ -207,64 +212,75 @@ def _of_file(
     found = None if lookup is None else lookup(file)
     try:
         if found is None:
-            yield from _scan(store, query, file, file.first_sequence)
-            return
-        sequences, covered = found
-        rest = _scan(store, query, file, covered + 1) if covered < file.last_sequence else iter(())
-        if query.newest_first:
-            yield from rest
-        yield from _fetch(store, file, sequences)
-        if not query.newest_first:
-            yield from rest
+            yield from _scan(store, query, file)
+        else:
+            yield from _indexed(store, query, file, found)
     except ProvenanceDamaged:
         if file in store.manifest.files:
             raise
 
 
-def _fetch(store: ProvenanceStore, file: EventFile, sequences: Sequence[int]) -> Iterator[ProvenanceEvent]:
-    """These events, a row group at a time, so that what is not asked for is not read."""
-    if not sequences:
+def _indexed(store: ProvenanceStore, query: Query, file: EventFile, found: Iterator[int]) -> Iterator[ProvenanceEvent]:
+    """What the index found; where it breaks off, the file itself says the rest."""
+    last: int | None = None
+    try:
+        for event in _fetch(store, query, file, found):
+            last = event.sequence
+            yield event
+    except ShardDamaged:
+        rest = query
+        if last is not None:
+            rest = msgspec.structs.replace(query, **{"before" if query.newest_first else "after": last})
+        yield from filter(rest.matches, _scan(store, rest, file))
+
+
+def _fetch(
+    store: ProvenanceStore, query: Query, file: EventFile, sequences: Iterator[int]
+) -> Iterator[ProvenanceEvent]:
+    """These events, a row group at a time, so that what is not asked for is not read: not even a footer."""
+    first_one = next(sequences, None)
+    if first_one is None:
         return
     group_rows = store.event_files.group_rows(file)
-    at = 0
-    while at < len(sequences):
-        group = (sequences[at] - file.first_sequence) // group_rows
-        end = at
-        while end < len(sequences) and (sequences[end] - file.first_sequence) // group_rows == group:
-            end += 1
-        yield from store.event_files.events_at(file, sequences[at:end])
-        at = end
+    wanted = chain((first_one,), sequences)
+    for group, members in groupby(wanted, lambda sequence: (sequence - file.first_sequence) // group_rows):
+        first = file.first_sequence + group * group_rows
+        rows = [sequence - first for sequence in members]
+        ((_, table),) = store.event_files.scan(file, None, [group])
+        yield from _lazily(store, file, table, rows, query.limit)
 
 
-def _scan(store: ProvenanceStore, query: Query, file: EventFile, first: int) -> Iterator[ProvenanceEvent]:
-    """The events of a file from a sequence on that pass the filters: first the columns asked about, then whole rows."""
+def _scan(store: ProvenanceStore, query: Query, file: EventFile) -> Iterator[ProvenanceEvent]:
+    """The events of a file that pass the filters: first the columns asked about, then whole rows."""
     group_rows = store.event_files.group_rows(file)
-    count = -(-file.events // group_rows)
-    groups = [group for group in range(count) if _group_touches(query, file, group_rows, group, first)]
+    groups = [group for group in range(-(-file.events // group_rows)) if _group_touches(query, file, group_rows, group)]
     if query.newest_first:
         groups.reverse()
     for group in groups:
-        ((start, table),) = store.event_files.scan(file, filter_columns(query), [group])
-        rows = [row for row in candidates(table, query) if start + row >= first]
+        ((_, table),) = store.event_files.scan(file, filter_columns(query), [group])
+        rows = candidates(table, query)
         if query.newest_first:
             rows.reverse()
         if rows:
             ((_, whole),) = store.event_files.scan(file, None, [group])
-            yield from _lazily(store, file, whole, rows)
+            yield from _lazily(store, file, whole, rows, query.limit)
 
 
 def _lazily(
-    store: ProvenanceStore, file: EventFile, table: pa.Table, rows: Sequence[int], step: int = 256
+    store: ProvenanceStore, file: EventFile, table: pa.Table, rows: Sequence[int], limit: int
 ) -> Iterator[ProvenanceEvent]:
     """Rows as events, some at a time: a page may be full long before a row group ends."""
+    step = min(limit + 1, EVENTS_AT_A_TIME)
     for at in range(0, len(rows), step):
-        yield from store.event_files.events(file, table.take(list(rows[at : at + step])))
+        some = rows[at : at + step]
+        is_run = some[-1] - some[0] == len(some) - 1  # a run need not be copied
+        yield from store.event_files.events(file, table.slice(some[0], len(some)) if is_run else table.take(list(some)))
 
 
-def _group_touches(query: Query, file: EventFile, group_rows: int, group: int, first: int) -> bool:
+def _group_touches(query: Query, file: EventFile, group_rows: int, group: int) -> bool:
     start = file.first_sequence + group * group_rows
     end = min(start + group_rows - 1, file.last_sequence)
-    return end >= first and query.touches(start, end, file.millis_min, file.millis_max)
+    return query.touches(start, end, file.millis_min, file.millis_max)
 
 
 def _touches(query: Query, file: EventFile) -> bool:

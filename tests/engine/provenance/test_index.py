@@ -1,0 +1,243 @@
+"""The index: it hurries an answer and never makes one, whatever has become of its files."""
+
+import random
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support import Workshop, put_all
+from ullage_agent.contract import IndexedField, Quantity
+from ullage_agent.engine.errors import ProvenanceDamaged
+from ullage_agent.engine.model import EventType
+from ullage_agent.engine.provenance.index import SHARD_EVENTS_MAX, mergeable
+from ullage_agent.engine.provenance.query import Query, search
+from ullage_agent.engine.provenance.shard import BLOCK_KEYS, Span
+from ullage_agent.engine.provenance.terms import number_of
+from ullage_agent.engine.repository import Repository
+
+ALL_FIELDS = {"indexed_fields": tuple(IndexedField), "indexed_attributes": ("kind", "n")}
+
+
+def shards(workshop: Workshop) -> list[Path]:
+    """Files of the index, in order."""
+    return sorted((workshop.path / "provenance" / "index").iterdir())
+
+
+def place(repository: Repository) -> None:
+    """Move what there is to an event file, and index it."""
+    repository.provenance.drain()
+    repository.history.index_step()
+
+
+def pages(repository: Repository, query: Query) -> list[int]:
+    """The sequence numbers of all pages of an answer."""
+    seen: list[int] = []
+    while True:
+        page = repository.history.query(query)
+        seen += [event.sequence for event in page.events]
+        if page.next is None:
+            return seen
+        query = msgspec.structs.replace(query, **{"before" if query.newest_first else "after": page.next})
+
+
+def some_history(repository: Repository, chooser: random.Random, files: int) -> list[str]:
+    """Event files of all kinds of events; returns uuids that occur in them."""
+    uuids: list[str] = []
+    for number in range(files):
+        for _ in range(chooser.randint(1, 4)):
+            with repository.session(chooser.choice("ab"), "Kind") as session:
+                contents = [bytes(chooser.randint(0, 3)) for _ in range(chooser.randint(1, 9))]
+                made = session.ingest("in", contents, {"kind": chooser.choice("xy"), "n": str(number)})
+                if chooser.random() < 0.3:
+                    session.provenance.receive(made[:2], "https://example.org/1")
+                session.commit()
+                uuids += [flow_file.id for flow_file in made]
+        with repository.session("c") as session:
+            for flow_file in session.get_many("in", chooser.randint(1, 9)):
+                clone = session.clone(flow_file)
+                session.transfer(clone, "out", chooser.choice(("one", "other")))
+                session.remove(flow_file)
+                uuids.append(clone.id)
+            session.commit()
+        place(repository)
+    return uuids
+
+
+def two_of_one_number() -> tuple[str, str]:
+    """Two texts that the index takes for one."""
+    seen: dict[int, str] = {}
+    for text in map(str, count()):
+        other = seen.setdefault(number_of(text), text)
+        if other != text:
+            return text, other
+    raise AssertionError
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_answer_is_what_reading_all_events_gives(workshop: Workshop, seed: int) -> None:
+    """Conditions of all kinds together, in both orders and pages of any size, over merged shards."""
+    chooser = random.Random(seed)
+    repository = workshop.make(provenance=ALL_FIELDS)
+    uuids = some_history(repository, chooser, 12)
+    assert len(shards(workshop)) < 12
+
+    def one_in(share: int, value: object) -> object:
+        return value if chooser.randrange(share) == 0 else None
+
+    for _ in range(150):
+        some = tuple(chooser.sample(uuids, chooser.randint(1, 3)))
+        wishes = {
+            "types": one_in(2, (*chooser.sample(list(EventType), 3), EventType.CREATE)),
+            "flow_file": one_in(4, chooser.choice(uuids)),
+            "related": one_in(4, some),
+            "component": one_in(3, chooser.choice("abcd")),
+            "relationship": one_in(4, chooser.choice(("one", "other"))),
+            "filename": one_in(6, chooser.choice(uuids)),
+            "attributes": one_in(2, (("kind", chooser.choice("xy")),)),
+            "size_min": one_in(4, 2),
+            "after": one_in(3, chooser.randrange(100)),
+            "before": one_in(3, chooser.randrange(40, 200)),
+        }
+        given = {name: value for name, value in wishes.items() if value is not None}
+        query = Query(limit=chooser.randint(1, 20), newest_first=chooser.random() < 0.5, **given)  # type: ignore[arg-type]
+        whole = search(repository.provenance, None, msgspec.structs.replace(query, limit=10_000)).events
+        assert pages(repository, query) == [event.sequence for event in whole], f"seed {seed}: {query}"
+
+
+def test_texts_of_one_number_are_told_apart(workshop: Workshop) -> None:
+    """The index knows a checksum of each text; which event is meant is for the event to say."""
+    text, other = two_of_one_number()
+    repository = workshop.make(provenance={"indexed_attributes": ("n",)})
+    for value in (text, other, text):
+        put_all(repository, "q", [b"x"], n=value)
+    place(repository)
+
+    assert pages(repository, Query(attributes=(("n", text),), limit=1)) == [1, 3]
+    assert pages(repository, Query(attributes=(("n", other),), limit=1, newest_first=True)) == [2]
+
+
+def test_a_flipped_bit_makes_no_answer(workshop: Workshop) -> None:
+    """Anywhere in a shard's file: the event files answer, and the shard is made anew."""
+    repository = workshop.make()
+    made = put_all(repository, "q", [b"x"] * 3)
+    place(repository)
+    (path,) = shards(workshop)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        repository.close()
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << at % 8
+        path.write_bytes(flipped)
+        workshop.repository = None
+        repository = workshop.open()
+        assert pages(repository, Query(flow_file=made[1].id)) == [2], f"byte {at}"
+        assert pages(repository, Query(types=(EventType.CREATE,))) == [1, 2, 3], f"byte {at}"
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_block_that_fails_in_the_middle_of_an_answer_costs_no_event(
+    workshop: Workshop, *, newest_first: bool
+) -> None:
+    """What was found before stays, and the event file says the rest; none is missing or double."""
+    repository = workshop.make(provenance={"indexed_fields": (IndexedField.EVENT_TYPE,)})
+    events = 3 * BLOCK_KEYS
+    for _ in range(3):
+        put_all(repository, "q", [b""] * BLOCK_KEYS)
+    place(repository)
+    (path,) = shards(workshop)
+    data = bytearray(path.read_bytes())
+    data[BLOCK_KEYS * 8 + 5] ^= 1  # of the second block, and the index has read none yet
+    path.write_bytes(data)
+
+    found = pages(repository, Query(types=(EventType.CREATE,), newest_first=newest_first, limit=1_500))
+
+    assert found == (list(range(events, 0, -1)) if newest_first else list(range(1, events + 1)))
+    assert repository.history.index_step() == events
+    assert repository.history.index_step() == 0
+
+
+def test_small_shards_become_one(workshop: Workshop) -> None:
+    """So that a search does not look at a file for each rollover; what an interrupted merge left is removed."""
+    repository = workshop.make()
+    before: dict[Path, bytes] = {}
+    for number in range(20):
+        put_all(repository, "q", [b"x"], n=str(number))
+        place(repository)
+        if number == 2:
+            before.update((path, path.read_bytes()) for path in shards(workshop))
+    merged = shards(workshop)
+    assert len(before) == 3
+    assert len(merged) < 8
+    repository.close()
+    workshop.repository = None
+    for path, data in before.items():
+        path.write_bytes(data)
+
+    repository = workshop.open()
+
+    assert pages(repository, Query(types=(EventType.CREATE,), limit=3)) == list(range(1, 21))
+    assert repository.history.index_step() == 0
+    assert shards(workshop) == merged
+
+
+def test_shards_are_merged_only_where_each_event_between_is_indexed(workshop: Workshop) -> None:
+    """A file that cannot be read is not covered by a shard that goes past it."""
+    repository = workshop.make()
+    for number in range(9):
+        put_all(repository, "q", [b"x"], n=str(number))
+        repository.provenance.drain()
+    files = sorted((workshop.path / "provenance" / "events").iterdir())
+    hidden = files[3].read_bytes()
+    files[3].write_bytes(b"")
+    with pytest.raises(ProvenanceDamaged, match=files[3].name):
+        repository.history.index_step()
+    assert len(shards(workshop)) == 3 + 2  # the first three, and of the five behind it four in one
+
+    files[3].write_bytes(hidden)
+
+    assert pages(repository, Query(types=(EventType.CREATE,))) == list(range(1, 10))
+    assert repository.history.index_step() == 1
+    assert pages(repository, Query(types=(EventType.CREATE,))) == list(range(1, 10))
+
+
+def test_merging_is_worth_its_writing() -> None:
+    """None of the merged ones is more than a fourth of the whole, events and bytes have bounds; else all stay."""
+    alike = [Span(at, at, 10, 100) for at in range(10)]
+    assert mergeable(alike, 10_000) == slice(0, 10)
+    assert mergeable(alike, 599) == slice(0, 5)
+    assert mergeable(alike, 399) is None
+    assert mergeable(alike[:3], 10_000) is None
+    large = [Span(0, 0, 1_000, 100), *alike[:3]]
+    assert mergeable(large, 10_000) is None
+    assert mergeable([*large, *alike[:1]], 10_000) == slice(1, 5)
+    assert mergeable([Span(at, at, SHARD_EVENTS_MAX // 4 + 1, 1) for at in range(9)], 10_000) is None
+
+
+def test_an_event_is_merged_seldom() -> None:
+    """Over a thousand rollovers of all sizes an event is written again some times, and shards stay few."""
+    chooser = random.Random(1)
+    spans: list[Span] = []
+    written = put = 0
+    for at in range(1_000):
+        events = chooser.choice((10, 100, 1_000))
+        spans.append(Span(at, at, events, events))
+        put += events
+        while (run := mergeable(spans, 1 << 40)) is not None:
+            chosen = spans[run]
+            events = sum(span.events for span in chosen)
+            written += events
+            spans[run] = [Span(chosen[0].first, chosen[-1].last, events, events)]
+    assert written < 6 * put, written / put
+    assert len(spans) < 40
+
+
+@pytest.mark.parametrize("size", [1, 1 << 40])
+def test_the_size_of_shards_has_a_bound(workshop: Workshop, size: int) -> None:
+    """Bytes of event files, as `indexShardSize` says."""
+    repository = workshop.make(provenance={"index_shard_size": Quantity(size)})
+    for number in range(8):
+        put_all(repository, "q", [b"x"], n=str(number))
+        place(repository)
+    assert len(shards(workshop)) == (8 if size == 1 else 2)

@@ -1,0 +1,68 @@
+"""A shard of the index made of any bytes: it is refused, or searched within bounds; an answer is never made of it."""
+
+import functools
+import random
+import struct
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from hypothesis import given, seed
+
+from tests.fuzz.corpus import EXAMPLES, SEED, Edit, edited, edits
+from tests.fuzz.test_parsers import fuzz
+from tests.proof.figures import note
+from ullage_agent.engine.provenance.shard import BLOCK_KEYS, MAGIC, Head, Shard, ShardDamaged, Span, write_shard
+from ullage_agent.engine.provenance.terms import ROW_BITS, Term
+from ullage_agent.engine.testing import CrashFiles, Image
+
+ROWS = 2 * BLOCK_KEYS
+TERMS = [[Term("type", 1), Term("type", 2)], [Term("flow_file", 1 << 20)]]
+
+
+@functools.cache
+def shard() -> bytes:
+    """One of two fields and some blocks."""
+    chooser = random.Random(SEED)
+    head = Head(repository="r", fields=("type",), attributes=("a",), span=Span(1, ROWS, ROWS, 1))
+    types = pa.array([chooser.randint(1, 3) << ROW_BITS | row for row in range(ROWS)], pa.uint64())
+    uuids = pa.array([chooser.randrange(1 << 32) << ROW_BITS | row for row in range(ROWS)], pa.uint64())
+    files = CrashFiles()
+    files.make_directory("/x")
+    write_shard(files, "/x/1.terms", head, [("type", types), ("flow_file", uuids)])
+    return files.image().files["/x/1.terms"]
+
+
+def search(data: bytes) -> None:
+    """Whatever is found lies within what was asked for."""
+    found = Shard.open(CrashFiles(Image({"/x/1.terms": data}, frozenset({"/x"}))), "/x/1.terms")
+    if found is None:
+        return
+    for conditions in (TERMS, TERMS[:1], TERMS[1:]):
+        with suppress(ShardDamaged):
+            for row in found.search(conditions, 3, ROWS // 2, newest_first=len(conditions) == 1):
+                assert 3 <= row <= ROWS // 2
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_hostile_shard_is_refused_or_searched_within_bounds(*, is_sealed: bool) -> None:
+    """With its checksums as they come, and with a forged head under a valid one."""
+    print(f"seed {SEED}")
+    data = shard()
+    length = struct.unpack("<I", data[-16:-12])[0]
+    keys, head = data[: -16 - length], data[-16 - length : -16]
+
+    @seed(SEED)
+    @fuzz
+    @given(edits())
+    def run(changes: list[Edit]) -> None:
+        if is_sealed:
+            body = edited(head, changes)
+            search(keys + body + struct.pack("<II8s", len(body), crc32c(body), MAGIC))
+        else:
+            search(edited(data, changes))
+
+    search(data)
+    run()
+    note(examples=EXAMPLES)
