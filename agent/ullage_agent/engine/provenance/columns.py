@@ -5,7 +5,7 @@ pyarrow is imported when the first event file is written or read: opening a repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +116,7 @@ def to_batch(chunk: Sequence[Series], queue_name: Callable[[int], str]) -> pa.Re
     columns["attributes_before"] = _maps(pa, _unpacked(packed_before))
     columns["attributes_updated"] = _maps(pa, _changes(packed_before, packed))
     columns["content_before"] = _contents(pa, before)
-    columns["content"] = _contents(pa, slices)
+    columns["content"] = columns["content_before"] if slices == before else _contents(pa, slices)
     return pa.RecordBatch.from_arrays([columns[name] for name in fields.names], schema=fields)
 
 
@@ -192,7 +192,7 @@ def _unpacked(packed: Sequence[bytes]) -> list[dict[str, str]]:
     return [known[each] for each in packed]
 
 
-def _changes(before: Sequence[bytes], after: Sequence[bytes]) -> Sequence[Mapping[str, str | None]]:
+def _changes(before: Sequence[bytes], after: Sequence[bytes]) -> Sequence[dict[str, str | None]]:
     """What each changed, as `changed_attributes` has it: mostly nothing, or all that a new FlowFile came with."""
     if before == after:
         return [{}] * len(before)
@@ -201,17 +201,17 @@ def _changes(before: Sequence[bytes], after: Sequence[bytes]) -> Sequence[Mappin
     return [known[pair] for pair in pairs]
 
 
-def _maps(pa: Any, items: Sequence[Mapping[str, str | None]]) -> Any:
+def _maps(pa: Any, items: Sequence[dict[str, str]] | Sequence[dict[str, str | None]]) -> Any:
     offsets = pa.array(accumulate(map(len, items), initial=0), pa.int32(), size=len(items) + 1)
     keys = pa.array(list(chain.from_iterable(items)), pa.string())
-    values = pa.array(list(chain.from_iterable(each.values() for each in items)), pa.string())
+    values = pa.array(list(chain.from_iterable(map(dict.values, items))), pa.string())
     return pa.MapArray.from_arrays(offsets, keys, values)
 
 
 def _contents(pa: Any, slices: Sequence[FlowFile | Content | None]) -> Any:
     """A column of slices. Empty content has no claim; a FlowFile that did not exist has no content at all."""
     claims = [None if slice is None else slice.claim for slice in slices]
-    if any(claim is not None for claim in claims):
+    if claims.count(None) < len(claims):
         arrays = [
             pa.array([None if claim is None else getattr(claim, name) for claim in claims], pa.int64())
             for name in _CLAIM_FIELDS[:4]

@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,24 +40,33 @@ class Written(NamedTuple):
 
 
 def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compress: bool) -> Written:
-    """Build a whole event file, a row group at a time."""
+    """Build a whole event file, a row group at a time. Each is compressed while the next one is made."""
     import pyarrow as pa  # noqa: PLC0415 - see columns.py
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     sink = pa.BufferOutputStream()
     times: list[int] = []
-    with pq.ParquetWriter(
-        sink,
-        schema(),
-        compression="zstd" if compress else "none",
-        use_dictionary=DICTIONARIES,
-        write_page_checksum=True,
-        write_statistics=BOUNDED,
-    ) as writer:
+    with (
+        pq.ParquetWriter(
+            sink,
+            schema(),
+            compression="zstd" if compress else "none",
+            use_dictionary=DICTIONARIES,
+            write_page_checksum=True,
+            write_statistics=BOUNDED,
+        ) as writer,
+        ThreadPoolExecutor(1, "event-file") as beside,
+    ):
+        written: Future[None] | None = None
         for chunk in chunks(series, ROW_GROUP_ROWS):
             millis = [each.told.millis for each in chunk]
             times += (min(millis), max(millis))
-            writer.write_batch(to_batch(chunk, queue_name))
+            batch = to_batch(chunk, queue_name)
+            if written is not None:
+                written.result()
+            written = beside.submit(writer.write_batch, batch)
+        if written is not None:
+            written.result()
     return Written(memoryview(sink.getvalue()), min(times), max(times))
 
 

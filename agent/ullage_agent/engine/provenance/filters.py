@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +77,7 @@ def attribute_values(table: pa.Table, name: str) -> dict[int, str]:
         maps = _array(table, column)
         at = pc.indices_nonzero(pc.equal(maps.keys, name))
         if len(at):
-            rows = _rows_of(maps.offsets, at)
-            for row, value in zip(rows, maps.items.take(at).to_pylist(), strict=True):
+            for row, value in zip(_rows_of(maps, at), maps.items.take(at).to_pylist(), strict=True):
                 if value is None:
                     values.pop(row, None)
                 else:
@@ -106,7 +104,7 @@ def _with_attribute(table: pa.Table, name: str, value: str) -> set[int]:
     for column in MAPS:
         maps = _array(table, column)
         hits = pc.and_(pc.equal(maps.keys, name), pc.fill_null(pc.equal(maps.items, value), fill_value=False))
-        rows.update(_parents_of(maps.offsets, pc.indices_nonzero(hits)))
+        rows.update(_rows_of(maps, pc.indices_nonzero(hits)))
     return rows
 
 
@@ -118,7 +116,7 @@ def _related(table: pa.Table, uuids: Sequence[str]) -> set[int]:
     rows = set(pc.indices_nonzero(pc.is_in(_column(table, "flow_file"), value_set=wanted)).to_pylist())
     for column in ("parents", "children"):
         lists = _array(table, column)
-        rows.update(_parents_of(lists.offsets, pc.indices_nonzero(pc.is_in(lists.values, value_set=wanted))))
+        rows.update(_rows_of(lists, pc.indices_nonzero(pc.is_in(lists.values, value_set=wanted))))
     return rows
 
 
@@ -128,11 +126,12 @@ def _array(table: pa.Table, name: str) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _parents_of(offsets: Any, hits: Any) -> set[int]:
+def _rows_of(nested: Any, positions: Any) -> list[int]:
     """The rows that hold these positions of a nested column's values."""
-    return set(_rows_of(offsets, hits)) if len(hits) else set()
+    import pyarrow as pa  # noqa: PLC0415 - see columns.py
+    import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
 
-
-def _rows_of(offsets: Any, positions: Any) -> list[int]:
-    starts = offsets.to_pylist()
-    return [bisect_right(starts, position) - 1 for position in positions.to_pylist()]
+    values = nested.keys if pa.types.is_map(nested.type) else nested.values
+    lists = pa.ListArray.from_arrays(nested.offsets, values)  # what follows would abort the process for a map
+    rows: list[int] = pc.list_parent_indices(lists).take(positions).to_pylist()
+    return rows

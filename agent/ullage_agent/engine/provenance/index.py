@@ -22,6 +22,7 @@ from ullage_agent.engine.clock import Clock
 from ullage_agent.engine.errors import ProvenanceDamaged
 from ullage_agent.engine.files import Files
 from ullage_agent.engine.provenance.manifest import EventFile, Manifest
+from ullage_agent.engine.provenance.query import NO_CANDIDATES, FileLookup, Query
 from ullage_agent.engine.provenance.shard import (
     SUFFIX,
     Condition,
@@ -38,8 +39,6 @@ from ullage_agent.engine.provenance.terms import INDEXED_COLUMNS, conditions, ke
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ullage_agent.engine.provenance.query import FileLookup, Query
 
 INDEX = "index"
 
@@ -263,7 +262,7 @@ class _Lookup:
             is_barren = self._is_barren(shard)
         except ShardDamaged:
             return None
-        return iter(()) if is_barren else self._search(shard, file.first_sequence, file.last_sequence)
+        return NO_CANDIDATES if is_barren else self._search(shard, file.first_sequence, file.last_sequence)
 
     def _is_barren(self, shard: Shard) -> bool:
         """Whether a shard has no candidate at all: it is asked once, not for each of its event files."""

@@ -121,6 +121,9 @@ class Page(NamedTuple):
 FileLookup = Callable[[EventFile], Iterator[int] | None]
 """For one event file the sequence numbers of candidates, in the query's order. None: no help with this file."""
 
+NO_CANDIDATES: Iterator[int] = iter(())
+"""What a lookup may return for the many files that hold none: they are passed by."""
+
 
 class Lookup(Protocol):
     """An index."""
@@ -210,6 +213,8 @@ def _of_file(
 ) -> Iterator[ProvenanceEvent]:
     """Candidates in one event file. One that retention removes meanwhile has none."""
     found = None if lookup is None else lookup(file)
+    if found is NO_CANDIDATES:
+        return
     try:
         if found is None:
             yield from _scan(store, query, file)

@@ -37,6 +37,11 @@ EVENTS = "provenance/events"
 PATIENCE = 2
 """Rollovers' worth of events in memory at which a writer does the rollover itself: whoever maintains is behind."""
 
+FILE_EVENTS_MAX = 50_000
+"""Events of one file, but for the last transaction's: to show one event of it its footer has to be read, a millisecond
+where it lists 25 row groups.
+"""
+
 
 class ProvenanceStore:
     """Thread-safe."""
@@ -236,8 +241,9 @@ class ProvenanceStore:
         """The transactions of the next event file."""
         run: list[Numbered] = []
         events = size = 0
+        events_max = min(FILE_EVENTS_MAX, self._settings.rollover_events)
         for numbered in self.tail.numbered():
-            if events >= self._settings.rollover_events or size >= self._settings.rollover_size:
+            if events >= events_max or size >= self._settings.rollover_size:
                 break
             run.append(numbered)
             events += numbered.told.events

@@ -7,7 +7,7 @@ two texts may share one, so what it finds are candidates, which `Query.matches` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
@@ -74,41 +74,53 @@ def conditions(query: Query, settings: ProvenanceSettings) -> list[list[Term]]:
 
 def keys_of(table: pa.Table, settings: ProvenanceSettings, first_row: int) -> Iterator[tuple[str, pa.Array]]:
     """The keys of each field in the events of a table, the first of which has this row; uint64, in no order."""
-    import pyarrow as pa  # noqa: PLC0415 - see columns.py
-
     rows = range(first_row, first_row + table.num_rows)
     for field in settings.indexed_fields:
         if field == IndexedField.FILENAME:
             names, own = attribute_values(table, "filename"), table["flow_file"].to_pylist()
-            texts = ((row, names.get(at, own[at])) for at, row in enumerate(rows))
-            yield TEXTS[field], _keys(pa, texts)
+            yield TEXTS[field], _keys(rows, [names.get(at, uuid) for at, uuid in enumerate(own)])
         else:
-            yield TEXTS[field], _column_keys(pa, table[TEXTS[field]], rows)
+            yield TEXTS[field], _column_keys(table[TEXTS[field]], rows)
         if field == IndexedField.FLOW_FILE_UUID:
-            yield KIN, _keys(pa, _kin(table, first_row))
+            kin = list(_kin(table))
+            yield KIN, _keys([first_row + at for at, _ in kin], [uuid for _, uuid in kin])
     for name in settings.indexed_attributes:
         values = attribute_values(table, name)
-        yield ATTRIBUTE + name, _keys(pa, ((first_row + at, value) for at, value in values.items()))
+        yield ATTRIBUTE + name, _keys([first_row + at for at in values], list(values.values()))
 
 
-def _column_keys(pa: Any, column: pa.ChunkedArray, rows: Sequence[int]) -> pa.Array:
+def _column_keys(column: pa.ChunkedArray, rows: Sequence[int]) -> pa.Array:
     """The keys of a column of texts, each of which is numbered once. Where there is none it is empty."""
+    import pyarrow as pa  # noqa: PLC0415 - see columns.py
     import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
 
     encoded = column.combine_chunks().dictionary_encode()
-    texts = encoded.dictionary.to_pylist()
-    numbers = pa.array([number_of(text) << ROW_BITS for text in texts], pa.uint64())
-    keys = pc.bit_wise_or(numbers.take(encoded.indices), pa.array(rows, pa.uint64()))
-    return keys.filter(pc.not_equal(encoded.indices, texts.index(""))) if "" in texts else keys
+    texts = encoded.dictionary.cast(pa.binary()).to_pylist()
+    keys = _packed(_numbers(texts).take(encoded.indices), rows)
+    return keys.filter(pc.not_equal(encoded.indices, texts.index(b""))) if b"" in texts else keys
 
 
-def _keys(pa: Any, texts: Iterator[tuple[int, str]]) -> pa.Array:
-    return pa.array([number_of(text) << ROW_BITS | row for row, text in texts], pa.uint64())
+def _keys(rows: Sequence[int], texts: Sequence[str]) -> pa.Array:
+    return _packed(_numbers([text.encode() for text in texts]), rows)
 
 
-def _kin(table: pa.Table, first_row: int) -> Iterator[tuple[int, str]]:
+def _numbers(texts: Sequence[bytes]) -> pa.Array:
+    """`number_of` of many."""
+    import pyarrow as pa  # noqa: PLC0415 - see columns.py
+
+    return pa.array(map(crc32c, texts), pa.uint64(), size=len(texts))
+
+
+def _packed(numbers: pa.Array, rows: Sequence[int]) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - see columns.py
+    import pyarrow.compute as pc  # noqa: PLC0415 - see columns.py
+
+    return pc.bit_wise_or(pc.shift_left(numbers, pa.scalar(ROW_BITS, pa.uint64())), pa.array(rows, pa.uint64()))
+
+
+def _kin(table: pa.Table) -> Iterator[tuple[int, str]]:
     """The parents and children of the rows that have any."""
     own = table["flow_file"].to_pylist()
     for column in ("parents", "children"):
         for at, uuids in list_values(table, column):
-            yield from ((first_row + at, uuid) for uuid in set(uuids) if uuid != own[at])
+            yield from ((at, uuid) for uuid in set(uuids) if uuid != own[at])
