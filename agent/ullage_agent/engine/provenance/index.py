@@ -15,6 +15,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ullage_agent.contract import Provenance as ProvenanceSettings
@@ -52,6 +53,9 @@ GROWTH = 4
 """Shards are merged where none of them is more than a fourth of the whole: so an event is written again only when its
 shard grows fourfold, and a search looks at a few shards for each time that can happen.
 """
+
+FEW = 64
+"""Candidates of a shard that a query keeps: as many as it has for a FlowFile, or an attribute's rare value."""
 
 
 def mergeable(spans: Sequence[Span], bytes_max: int) -> slice | None:
@@ -100,11 +104,9 @@ class ProvenanceIndex:
             manifest = self._store.manifest
             self._drop_old(manifest)
             until = self._clock.monotonic() + STEP_SECONDS
-            for file in manifest.files:
+            for file in self._uncovered(manifest):
                 if self._clock.monotonic() > until:
                     break
-                if _shard_of(self._opened(), file) is not None:
-                    continue
                 try:
                     self._index(file)
                     indexed += file.events
@@ -162,6 +164,12 @@ class ProvenanceIndex:
                 if path not in known:
                     self._files.unlink(path)
             self._is_prepared = True
+
+    def _uncovered(self, manifest: Manifest) -> list[EventFile]:
+        """The event files that are not indexed."""
+        shards = self._opened()
+        firsts = _firsts_of(shards)
+        return [file for file in manifest.files if _shard_of(shards, firsts, file) is None]
 
     def _head(self, span: Span) -> Head:
         settings = self._settings
@@ -248,28 +256,33 @@ class _Lookup:
         self, shards: tuple[Shard, ...], query: Query, conditions: Sequence[Condition], damaged: set[Shard]
     ) -> None:
         self._shards = shards
+        self._firsts = _firsts_of(shards)
         self._query = query
         self._conditions = conditions
         self._damaged = damaged
-        self._barren: dict[Shard, bool] = {}
+        self._found: dict[Shard, list[int]] = {}
 
     def candidates(self, file: EventFile) -> Iterator[int] | None:
         """See `query.FileLookup`."""
-        shard = _shard_of(self._shards, file)
+        shard = _shard_of(self._shards, self._firsts, file)
         if shard is None or shard in self._damaged:
             return None
+        first, last = file.first_sequence, file.last_sequence
         try:
-            is_barren = self._is_barren(shard)
+            found = self._first_of(shard)
         except ShardDamaged:
             return None
-        return NO_CANDIDATES if is_barren else self._search(shard, file.first_sequence, file.last_sequence)
+        if len(found) > FEW:
+            return self._search(shard, first, last)
+        here = [sequence for sequence in found if first <= sequence <= last]
+        return iter(here) if here else NO_CANDIDATES
 
-    def _is_barren(self, shard: Shard) -> bool:
-        """Whether a shard has no candidate at all: it is asked once, not for each of its event files."""
-        found = self._barren.get(shard)
+    def _first_of(self, shard: Shard) -> list[int]:
+        """The first candidates of a whole shard: where they are few, it is not searched for each event file again."""
+        found = self._found.get(shard)
         if found is None:
             span = shard.span
-            found = self._barren[shard] = next(self._search(shard, span.first, span.last), None) is None
+            found = self._found[shard] = list(islice(self._search(shard, span.first, span.last), FEW + 1))
         return found
 
     def _search(self, shard: Shard, low: int, high: int) -> Iterator[int]:
@@ -287,9 +300,13 @@ class _Lookup:
             raise
 
 
-def _shard_of(shards: Sequence[Shard], file: EventFile) -> Shard | None:
-    """The shard that covers a file."""
-    at = bisect_right(shards, file.first_sequence, key=lambda shard: shard.span.first) - 1
+def _firsts_of(shards: Iterable[Shard]) -> list[int]:
+    return [shard.span.first for shard in shards]
+
+
+def _shard_of(shards: Sequence[Shard], firsts: Sequence[int], file: EventFile) -> Shard | None:
+    """The shard that covers a file; `firsts` are `_firsts_of` the shards, made once for many files."""
+    at = bisect_right(firsts, file.first_sequence) - 1
     return shards[at] if at >= 0 and file.last_sequence <= shards[at].span.last else None
 
 
