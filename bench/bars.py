@@ -1,18 +1,18 @@
-"""`python -m bench.bars TABLE.json FILE.png`: the rows of a table as bars, from what `python -m bench --json` wrote.
+"""`python -m bench.bars DOCUMENT FILE.png`: the rows of a document's table as bars.
 
+--table NAME   which table, by the name in its markers; `bench-peers` by default
 --case CASE    only the rows of a case; as often as there are such
 """
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont
 
-from bench.table import Row, Target, number
+from bench.table import PEERS, Row, number, read_docs
 
 WIDTH: Final = 1000
 LINE: Final = 26
@@ -39,19 +39,13 @@ PLAIN: Final = "#1f6fb4"
 def main() -> None:
     """Read the table and write the picture."""
     parser = argparse.ArgumentParser(prog="python -m bench.bars", description=__doc__)
-    parser.add_argument("table", type=Path, metavar="TABLE.json")
+    parser.add_argument("document", type=Path)
     parser.add_argument("target", type=Path, metavar="FILE.png")
+    parser.add_argument("--table", default=PEERS, help="the name in its markers")
     parser.add_argument("--case", action="append", help="only the rows of a case")
     options = parser.parse_args()
-    rows = [row_of(fields) for fields in json.loads(options.table.read_text(encoding="utf-8"))["rows"]]
+    rows = read_docs(options.document, options.table)
     draw([row for row in rows if not options.case or row.case in options.case]).save(options.target, optimize=True)
-
-
-def row_of(fields: dict[str, Any]) -> Row:
-    """A row as the table's JSON has it."""
-    target = fields["target"] and Target(fields["target"]["value"], fields["target"]["is_ceiling"])
-    texts = (fields["case"], fields["what"], fields["against"])
-    return Row(*texts, tuple(fields["values"]), fields["unit"], target, fields["medians"])
 
 
 def draw(rows: Sequence[Row]) -> Image.Image:

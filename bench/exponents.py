@@ -113,15 +113,14 @@ def _calls(repository: Repository, handles: Sequence[str], chooser: random.Rando
         repository.commit([Update(record.uuid, set_attributes=packed) for record in records], creates=False)
 
     def poll() -> None:
-        found = repository.queues.poll(queue, PAGE)
-        queue.acknowledge(found)
-        queue.offer(found)
+        """And back to the front, as a rollback does."""
+        queue.requeue(repository.queues.poll(queue, PAGE))
 
     return {
         "put of one": _each(lambda: repository.handles.put(CONTENT)),
         "get": _each(get),
         f"commit of {PAGE} updates": _each(commit),
-        f"poll of {PAGE}": _each(poll),
+        f"poll of {PAGE}, and back": _each(poll),
     }
 
 

@@ -130,10 +130,7 @@ def write_docs(document: Path, table: str, rows: Sequence[Row], machine: str, *,
     """
     begin, end = f"<!-- {table}: begin -->", f"<!-- {table}: end -->"
     text = document.read_text(encoding="utf-8")
-    head, found_begin, rest = text.partition(begin)
-    old, found_end, tail = rest.partition(end)
-    if not found_begin or not found_end:
-        raise ValueError(f"{document} has no lines {begin} and {end} to write between")
+    head, old, tail = _parted(document, text, begin, end)
     cells = [row.cells() for row in rows]
     kept = [] if is_all else _rows_of(old)
     if kept and f"\n{machine}.\n" not in old:
@@ -141,6 +138,35 @@ def write_docs(document: Path, table: str, rows: Sequence[Row], machine: str, *,
     document.write_text(
         f"{head}{begin}\n\n{machine}.\n\n{_aligned(_merged(kept, cells))}\n\n{end}{tail}", encoding="utf-8"
     )
+
+
+def read_docs(document: Path, table: str) -> list[Row]:
+    """The rows of a table as they stand in a document: of the values the least, the median and the greatest.
+
+    ValueError: there are no such markers.
+    """
+    begin, end = f"<!-- {table}: begin -->", f"<!-- {table}: end -->"
+    _, text, _ = _parted(document, document.read_text(encoding="utf-8"), begin, end)
+    return [_row(cells) for cells in _rows_of(text)]
+
+
+def _row(cells: tuple[str, ...]) -> Row:
+    case, what, against, figures, bound, _, medians = cells
+    low, middle, high = figures.split(" - ")
+    high, _, unit = high.partition(" ")
+    values = tuple(float(value.replace(",", "")) for value in (low, middle, high))
+    kind, _, value = bound.partition(" ")
+    target = Target(float(value.replace(",", "")), is_ceiling=kind == "<=") if bound else None
+    return Row(case, what, against, values, unit, target, medians)
+
+
+def _parted(document: Path, text: str, begin: str, end: str) -> tuple[str, str, str]:
+    """What stands before, between and after the markers."""
+    head, found_begin, rest = text.partition(begin)
+    between, found_end, tail = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"{document} has no lines {begin} and {end} around a table")
+    return head, between, tail
 
 
 def _rows_of(table: str) -> list[tuple[str, ...]]:

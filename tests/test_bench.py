@@ -9,7 +9,7 @@ from bench import bars
 from bench.__main__ import CASES
 from bench.exponents import slope
 from bench.graph import draw
-from bench.table import Row, Target, as_json, write_docs
+from bench.table import PEERS, Row, Target, read_docs, write_docs
 
 ROOT = Path(__file__).parents[1]
 
@@ -198,19 +198,21 @@ def test_space_over_time_is_drawn() -> None:
     assert {(0x1F, 0x6F, 0xB4), (0xC8, 0x55, 0x2B)} <= colours
 
 
-def test_bars_tell_what_was_met() -> None:
+def test_bars_tell_what_was_met(tmp_path: Path) -> None:
     """A colour each for a target that was met, one that was not, and none; figures in a unit of their own stay out."""
     rows = [
-        Row("content", "writes", "NiFi", (2.0, 3.0, 4.0), target=Target(2)),
-        Row("space", "disk / live", "NiFi: 1,139", (1.4,), "", Target(1.05, is_ceiling=True)),
-        Row("content", "reads", "NiFi", (0.5,)),
-        Row("pauses", "longest", "NiFi", (30.0,), "ms"),
+        Row("content", "writes", "NiFi", (2.0, 3.0, 4.0), target=Target(2), medians="1.00 us, peer 3.00 us"),
+        Row("content", "reads", "NiFi", (0.5, 0.5, 0.5)),
+        Row("space", "disk / live", "NiFi: 1,139", (1.4, 1.4, 1_200), "", Target(1.05, is_ceiling=True)),
+        Row("pauses", "longest", "", (30.0, 30.0, 30.0), "ms"),
     ]
-    told = json.loads(json.dumps(as_json(rows, "a machine")))["rows"]
+    document = tmp_path / "page.md"
+    document.write_text("before\n<!-- bench-peers: begin -->\n<!-- bench-peers: end -->\nafter\n")
+    write_docs(document, PEERS, rows, "a machine", is_all=True)
 
-    image = bars.draw([bars.row_of(fields) for fields in told])
+    image = bars.draw(read_docs(document, PEERS))
 
     colours = {image.getpixel((x, y)) for x in range(image.width) for y in range(image.height)}
     assert {tuple(bytes.fromhex(colour[1:])) for colour in (bars.MET, bars.MISSED, bars.PLAIN)} <= colours
-    assert [bars.row_of(fields) for fields in told] == rows
+    assert read_docs(document, PEERS) == rows
     assert image.height < bars.draw([*rows, Row("pauses", "ratio", "NiFi", (1.0,))]).height
