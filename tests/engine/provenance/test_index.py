@@ -202,6 +202,16 @@ def test_shards_are_merged_only_where_each_event_between_is_indexed(workshop: Wo
     assert pages(repository, Query(types=(EventType.CREATE,))) == list(range(1, 10))
 
 
+def test_indexing_leaves_no_event_file_open(workshop: Workshop) -> None:
+    """Each is read once for that; a node that nobody asks anything holds no footers, and no descriptors."""
+    repository = workshop.make()
+    for number in range(3):
+        put_all(repository, "q", [b"x"], n=str(number))
+        place(repository)
+    links = [path.resolve() for path in Path("/proc/self/fd").iterdir() if path.exists()]
+    assert not [link for link in links if link.parent == (workshop.path / "provenance" / "events").resolve()]
+
+
 def test_merging_is_worth_its_writing() -> None:
     """None of the merged ones is more than a fourth of the whole, events and bytes have bounds; else all stay."""
     alike = [Span(at, at, 10, 100) for at in range(10)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 SUFFIX = ".parquet"
-OPEN_FILES_MAX = 128
+OPEN_FILES_MAX = 64
 """Event files kept open with their footers read: a search touches the newest ones again and again."""
 
 OPEN_GROUPS_MAX = 2_000
@@ -110,12 +110,16 @@ class EventFiles:
     def remove(self, gone: Sequence[EventFile]) -> None:
         """Unlink files that the manifest lists no more. One that a crash brings back is removed at the next start."""
         for file in gone:
-            with self._lock:
-                held = self._open.pop(self.path(file), None)
-            if held is not None:
-                held.close()
+            self.forget(file)
             if self._files.exists(self.path(file)):
                 self._files.unlink(self.path(file))
+
+    def forget(self, file: EventFile) -> None:
+        """Close a file that nobody is expected to read again soon."""
+        with self._lock:
+            held = self._open.pop(self.path(file), None)
+        if held is not None:
+            held.close()
 
     def names(self) -> list[str]:
         """All event files there are, listed or not."""

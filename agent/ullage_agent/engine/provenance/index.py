@@ -204,9 +204,12 @@ class ProvenanceIndex:
         import pyarrow as pa  # noqa: PLC0415 - see columns.py
 
         fields: dict[str, list[pa.Array]] = {}
-        for first, table in self._store.event_files.scan(file, INDEXED_COLUMNS):
-            for field, keys in keys_of(table, self._settings, first - file.first_sequence):
-                fields.setdefault(field, []).append(keys)
+        try:
+            for first, table in self._store.event_files.scan(file, INDEXED_COLUMNS):
+                for field, keys in keys_of(table, self._settings, first - file.first_sequence):
+                    fields.setdefault(field, []).append(keys)
+        finally:
+            self._store.event_files.forget(file)
         for field, keys in fields.items():
             yield field, pa.concat_arrays(keys)
 
