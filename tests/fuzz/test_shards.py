@@ -40,7 +40,7 @@ def search(data: bytes) -> None:
     if found is None:
         return
     for conditions in (TERMS, TERMS[:1], TERMS[1:]):
-        with suppress(ShardDamaged):
+        with suppress(ShardDamaged):  # refusing is right; what counts is what is found before
             for row in found.search(conditions, 3, ROWS // 2, newest_first=len(conditions) == 1):
                 assert 3 <= row <= ROWS // 2
 
