@@ -4,8 +4,10 @@ A node in a process of its own, with its own maintenance. Threads put contents o
 them young; read what lives and verify it; and send FlowFiles through a queue. Each interval one line says what the node
 holds: memory, descriptors, disk / live, and how long clients waited.
 
-    warm-up (a tenth) | first third of the rest | ... | last third
-                        ^ the medians of both are compared: what grows shows here
+    warm-up (half) | first third of the rest | second third | last third
+                     ^ the medians of the first and the last are compared: what grows shows here
+
+By then what has a bound is full: the answers to requests with a key, for one, are kept for an hour as far as 64 MiB go.
 
 --minutes N      60 by default
 --live-mib N     content that is alive at a time
@@ -41,7 +43,7 @@ ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = "bench-soak"
 MIB: Final = 1 << 20
 INTERVALS: Final = 120
-"""Lines of a run; the first tenth of them is the warm-up."""
+"""Lines of a run; the first half of them is the warm-up."""
 
 BATCH: Final = 50
 HOT: Final = 0.9
@@ -214,7 +216,7 @@ def samples(there: Node, pid: int, load: Load, seconds: float) -> Iterator[Sampl
 
 def rows(found: Sequence[Sample], minutes: float) -> list[Row]:
     """The last third beside the first one, after the warm-up."""
-    settled = found[len(found) // 10 :]
+    settled = found[len(found) // 2 :]
     third = max(1, len(settled) // 3)
     first, last = settled[:third], settled[-third:]
 
@@ -222,10 +224,10 @@ def rows(found: Sequence[Sample], minutes: float) -> list[Row]:
         before = statistics.median(map(value, first))
         values = tuple(value(sample) / max(before, 1e-9) for sample in last)
         medians = f"{text(before)}, then {text(statistics.median(map(value, last)))}"
-        return Row("soak", what, "its first third", values, target=target, medians=medians)
+        return Row("soak", what, f"{number(minutes / 3)} minutes before", values, target=target, medians=medians)
 
     flat = Target(GROWTH_MAX, is_ceiling=True)
-    span = f"last third of {number(minutes)} minutes"
+    span = f"last {number(minutes / 6)} of {number(minutes)} minutes"
     return [
         grown(f"memory, {span}", lambda one: one.resident_bytes, flat, lambda value: f"{number(value / MIB)} MiB"),
         grown(f"descriptors, {span}", lambda one: one.descriptors, Target(DESCRIPTORS_MAX, is_ceiling=True), number),

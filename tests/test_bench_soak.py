@@ -18,8 +18,8 @@ def judged(memory: list[int], space: float = 1.2) -> dict[str, bool]:
 
 
 def test_what_grows_is_seen_and_a_warm_up_is_not() -> None:
-    """Memory that doubles in the first tenth and stays is flat; a third more at the end is growth."""
-    flat = [100] * 6 + [200] * 54
+    """Memory that doubles in the first half and stays is flat; what goes on growing is growth."""
+    flat = [100] * 30 + [200] * 30
     leaking = [200 + 2 * number for number in range(60)]
 
     assert judged(flat) == {"memory": True, "descriptors": True, "disk / live": True}
@@ -40,6 +40,6 @@ def test_a_short_soak_puts_gets_and_gives_back(
     lines = shown.err.splitlines()
     assert len(lines) == 12 < INTERVALS
     assert any(" 0 gets " not in line for line in lines)
-    assert "| soak | memory, last third of 0.10 minutes" in shown.out
+    assert "| soak | memory, last 0.0167 of 0.10 minutes" in shown.out
     with Image.open(picture) as drawn:
         assert drawn.width == 1_000

@@ -7,6 +7,7 @@ read is discarded, and read again over a new connection.
 import os
 import socket
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NoReturn, Self, TypeVar
@@ -29,6 +30,11 @@ TIMEOUT_SECONDS: Final = 60.0
 DATA_BYTES: Final = 1 << 20
 """Of one DATA frame."""
 
+HELD_SECONDS: Final = 30.0
+"""How long the files of what is read by handle are held, for the next content that lies in one of them. A program that
+reads all day would otherwise keep the node from reclaiming what is dead in every file that it ever saw.
+"""
+
 Attributes = dict[str, str] | Sequence[dict[str, str]] | None
 
 
@@ -38,10 +44,18 @@ class SocketClient:
     `close` gives everything back. Errors: Refused, NotReachable, LeaseLost, ContentDamaged.
     """
 
-    def __init__(self, path: str, token: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        path: str,
+        token: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.path = path
         self._token = token
         self._timeout_seconds = timeout_seconds
+        self._now = now
+        self._held_since = 0.0
         self._lock = threading.RLock()
         self._stream: FrameStream | None = None
         self._request = 0
@@ -152,6 +166,7 @@ class SocketClient:
         """Contents of handles, in order. Refused for the first that there is not. A lost lease is tried once more."""
         contents: list[bytes] = []
         with self._lock:
+            self._let_go()
             while len(contents) < len(uuids):
                 rest = uuids[len(contents) :]
                 contents += self._again(lambda rest=rest: self._read_some(rest))  # type: ignore[misc]
@@ -160,6 +175,7 @@ class SocketClient:
     def stream(self, uuid: bytes, start: int = 0, size: int | None = None) -> Iterator[bytes]:
         """A range of one content in pieces. LeaseLost in the middle: what came before is good, go on from there."""
         with self._lock:
+            self._let_go()
             (place,) = self._again(lambda: self.resolve([uuid]))
             require_found(place, "the handle")
             connection = self._stream
@@ -222,6 +238,11 @@ class SocketClient:
                 self._is_home.clear()
                 self._answer(self._ask(Kind.GIVE_BACK, frames.pack_numbers(held)), Kind.GIVEN_BACK)
 
+    def _let_go(self) -> None:
+        """Give back what was held for long enough; what is still read comes again."""
+        if self._descriptors and self._now() - self._held_since > HELD_SECONDS:
+            self._again(self.give_back)
+
     def _read_some(self, uuids: Sequence[bytes]) -> list[bytes]:
         return self.read(self._found(uuids))
 
@@ -236,6 +257,8 @@ class SocketClient:
             return []
         with self._lock:
             self._connect()
+            if not self._descriptors:
+                self._held_since = self._now()
             most = self._resolve_max
             while True:
                 request = self._ask(kind, body[: most * item_bytes])

@@ -10,7 +10,7 @@ from tests.service.socket.node import LOOSE, Node
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import Workshop
 from ullage_agent.client.errors import LeaseLost, NotReachable, Refused
-from ullage_agent.client.socket import SocketClient
+from ullage_agent.client.socket import HELD_SECONDS, SocketClient
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.socket.frames import ClaimKey
 
@@ -92,6 +92,28 @@ def test_places_of_files_that_were_given_back_are_read_no_more(node: Node) -> No
             next(coming)
         with pytest.raises(LeaseLost, match="given back"):
             client.read(places)
+
+
+def test_a_program_that_reads_all_day_does_not_keep_every_file(node: Node) -> None:
+    """For half a minute the next content in a file costs no lease; then what is dead in there can be reclaimed."""
+    contents = [bytes([number]) * 2 * MB for number in range(3)]  # each in a file of its own
+    uuids = node.put(*contents)
+    seconds = 0.0
+    with SocketClient(node.path, now=lambda: seconds) as client:
+        client.read_all(uuids)
+        remove(node, uuids[1:])
+        seconds = HELD_SECONDS
+        assert client.read_all(uuids[:1]) == contents[:1]
+        assert node.reclaim() == 0
+        assert client.descriptors == 3
+
+        seconds += 1
+        assert b"".join(client.stream(uuids[0])) == contents[0]
+
+        assert client.descriptors == 1
+        assert node.reclaim() > 0
+        seconds += HELD_SECONDS + 1
+        assert client.read_all(uuids[:1]) == contents[:1]
 
 
 def test_what_is_missing_is_refused_in_its_place(node: Node) -> None:
