@@ -13,7 +13,7 @@ from ullage_agent.contract import Duration, OnFull, Quantity
 from ullage_agent.engine.errors import ProvenanceDamaged, RepositoryDamaged
 from ullage_agent.engine.files import OsFiles, read_file
 from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.provenance import eventfiles
+from ullage_agent.engine.provenance import eventfiles, store
 from ullage_agent.engine.provenance.holds import HOLDS_MAX, Hold, Holds
 from ullage_agent.engine.provenance.manifest import EventFile
 from ullage_agent.engine.provenance.query import Query
@@ -107,6 +107,19 @@ def test_one_event_file_holds_no_more_than_its_setting(workshop: Workshop) -> No
     repository.provenance.drain()
 
     assert [file.events for file in repository.provenance.manifest.files] == [6, 6]
+
+
+def test_a_large_rollover_becomes_several_files(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for one event waits for the footer of its file, so files have a size of their own."""
+    monkeypatch.setattr(store, "FILE_EVENTS_MAX", 4)
+    repository = workshop.make()
+    for _ in range(5):
+        put_all(repository, "q", [b"x"] * 2)
+
+    assert repository.provenance.drain() == 10
+
+    assert [file.events for file in repository.provenance.manifest.files] == [4, 4, 2]
+    assert [event.sequence for event in history(repository)] == list(range(1, 11))
 
 
 def test_a_writer_that_nobody_maintains_rolls_over_itself(workshop: Workshop) -> None:
