@@ -128,16 +128,12 @@ def write_docs(document: Path, table: str, rows: Sequence[Row], machine: str, *,
 
     ValueError: there are no such markers, or rows that stay come from another machine or other sizes.
     """
-    begin, end = f"<!-- {table}: begin -->", f"<!-- {table}: end -->"
-    text = document.read_text(encoding="utf-8")
-    head, old, tail = _parted(document, text, begin, end)
+    head, old, tail = _parted(document, table)
     cells = [row.cells() for row in rows]
     kept = [] if is_all else _rows_of(old)
     if kept and f"\n{machine}.\n" not in old:
         raise ValueError(f"the table in {document} is not of {machine}: measure all cases, or add the rows by hand")
-    document.write_text(
-        f"{head}{begin}\n\n{machine}.\n\n{_aligned(_merged(kept, cells))}\n\n{end}{tail}", encoding="utf-8"
-    )
+    document.write_text(f"{head}\n\n{machine}.\n\n{_aligned(_merged(kept, cells))}\n\n{tail}", encoding="utf-8")
 
 
 def read_docs(document: Path, table: str) -> list[Row]:
@@ -145,9 +141,7 @@ def read_docs(document: Path, table: str) -> list[Row]:
 
     ValueError: there are no such markers.
     """
-    begin, end = f"<!-- {table}: begin -->", f"<!-- {table}: end -->"
-    _, text, _ = _parted(document, document.read_text(encoding="utf-8"), begin, end)
-    return [_row(cells) for cells in _rows_of(text)]
+    return [_row(cells) for cells in _rows_of(_parted(document, table)[1])]
 
 
 def _row(cells: tuple[str, ...]) -> Row:
@@ -160,13 +154,14 @@ def _row(cells: tuple[str, ...]) -> Row:
     return Row(case, what, against, values, unit, target, medians)
 
 
-def _parted(document: Path, text: str, begin: str, end: str) -> tuple[str, str, str]:
-    """What stands before, between and after the markers."""
-    head, found_begin, rest = text.partition(begin)
+def _parted(document: Path, table: str) -> tuple[str, str, str]:
+    """A document up to a table's first marker, what stands between the markers, and the rest from the second one on."""
+    begin, end = f"<!-- {table}: begin -->", f"<!-- {table}: end -->"
+    head, found_begin, rest = document.read_text(encoding="utf-8").partition(begin)
     between, found_end, tail = rest.partition(end)
     if not found_begin or not found_end:
         raise ValueError(f"{document} has no lines {begin} and {end} around a table")
-    return head, between, tail
+    return head + begin, between, end + tail
 
 
 def _rows_of(table: str) -> list[tuple[str, ...]]:

@@ -166,7 +166,6 @@ class SocketClient:
         """Contents of handles, in order. Refused for the first that there is not. A lost lease is tried once more."""
         contents: list[bytes] = []
         with self._lock:
-            self._let_go()
             while len(contents) < len(uuids):
                 rest = uuids[len(contents) :]
                 contents += self._again(lambda rest=rest: self._read_some(rest))  # type: ignore[misc]
@@ -240,13 +239,15 @@ class SocketClient:
 
     def _let_go(self) -> None:
         """Give back what was held for long enough; what is still read comes again."""
-        if self._descriptors and self._now() - self._held_since > HELD_SECONDS:
-            self._again(self.give_back)
+        with self._lock:
+            if self._descriptors and self._now() - self._held_since > HELD_SECONDS:
+                self._again(self.give_back)
 
     def _read_some(self, uuids: Sequence[bytes]) -> list[bytes]:
         return self.read(self._found(uuids))
 
     def _found(self, uuids: Sequence[bytes]) -> list[Place]:
+        self._let_go()
         places = self.resolve(uuids)
         for place, uuid in zip(places, uuids, strict=False):
             require_found(place, f"handle {uuid.hex()}")

@@ -32,7 +32,7 @@ tenth less space, and four times as long. Of a file that is there its footer say
 """
 
 BOUNDED = ["sequence", "time"]
-"""Columns whose least and greatest value the footer has: of all of them it would be twice as large."""
+"""Columns whose least and greatest value the footer has: of all of them it would be a third larger."""
 
 DICTIONARIES = ["type", "component", "component_type", "relationship", "queue", "details", "transit_uri"]
 """Columns whose values repeat; the others gain nothing from a dictionary."""

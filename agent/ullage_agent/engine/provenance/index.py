@@ -103,6 +103,7 @@ class ProvenanceIndex:
             self._prepare()
             manifest = self._store.manifest
             self._drop_old(manifest)
+            firsts = [file.first_sequence for file in manifest.files]
             until = self._clock.monotonic() + STEP_SECONDS
             for file in self._uncovered(manifest):
                 if self._clock.monotonic() > until:
@@ -110,7 +111,7 @@ class ProvenanceIndex:
                 try:
                     self._index(file)
                     indexed += file.events
-                    self._merge(manifest)
+                    self._merge(firsts)
                 except ProvenanceDamaged as error:  # one file must not keep the others from being indexed
                     if file in self._store.manifest.files:
                         failures.append(error)
@@ -213,11 +214,11 @@ class ProvenanceIndex:
         for field, keys in fields.items():
             yield field, pa.concat_arrays(keys)
 
-    def _merge(self, manifest: Manifest) -> None:
-        """Merge neighbours until no more are worth it."""
+    def _merge(self, files: Sequence[int]) -> None:
+        """Merge neighbours until no more are worth it; `files` are the first sequences of all event files."""
         while True:
             shards = self._opened()
-            for start, end in _runs(shards, manifest):
+            for start, end in _runs(shards, files):
                 run = mergeable([shard.span for shard in shards[start:end]], int(self._settings.index_shard_size))
                 if run is not None:
                     self._merge_into_one(shards[start:end][run])
@@ -313,14 +314,13 @@ def _shard_of(shards: Sequence[Shard], firsts: Sequence[int], file: EventFile) -
     return shards[at] if at >= 0 and file.last_sequence <= shards[at].span.last else None
 
 
-def _runs(shards: Sequence[Shard], manifest: Manifest) -> Iterator[tuple[int, int]]:
-    """Shards without an event file between them: [start, end)."""
-    firsts = [file.first_sequence for file in manifest.files]
+def _runs(shards: Sequence[Shard], files: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Shards without an event file between them, by the first sequences of those: [start, end)."""
     start = 0
     for at in range(1, len(shards) + 1):
         if at < len(shards):
-            between = bisect_right(firsts, shards[at - 1].span.last)
-            if between == len(firsts) or firsts[between] == shards[at].span.first:
+            between = bisect_right(files, shards[at - 1].span.last)
+            if between == len(files) or files[between] == shards[at].span.first:
                 continue
         if at > start:
             yield start, at

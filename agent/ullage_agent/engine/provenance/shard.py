@@ -122,7 +122,7 @@ class Shard:
         The condition with the fewest keys leads; of the others each row is looked up.
         """
         reader = _Reader(self)
-        leading = min(conditions, key=lambda condition: sum(self._blocks(term, low, high) for term in condition))
+        leading = min(conditions, key=lambda condition: sum(len(self.range(term, low, high)) for term in condition))
         others = [condition for condition in conditions if condition is not leading]
         runs = [reader.rows(term, low, high, newest_first=newest_first) for term in leading]
         last = None
@@ -162,9 +162,6 @@ class Shard:
         base = term.number << ROW_BITS
         first = max(0, bisect_right(keys.fences, base | low) - 1)
         return range(first, bisect_right(keys.fences, base | high))
-
-    def _blocks(self, term: Term, low: int, high: int) -> int:
-        return len(self.range(term, low, high))
 
 
 class _Reader:

@@ -120,7 +120,7 @@ def _packed(numbers: pa.Array, rows: Sequence[int]) -> pa.Array:
 
 def _kin(table: pa.Table) -> Iterator[tuple[int, str]]:
     """The parents and children of the rows that have any."""
-    own = table["flow_file"].to_pylist()
-    for column in ("parents", "children"):
-        for at, uuids in list_values(table, column):
-            yield from ((at, uuid) for uuid in set(uuids) if uuid != own[at])
+    found = [one for column in ("parents", "children") for one in list_values(table, column)]
+    own = table["flow_file"].to_pylist() if found else []
+    for at, uuids in found:
+        yield from ((at, uuid) for uuid in set(uuids) if uuid != own[at])
