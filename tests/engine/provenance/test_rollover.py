@@ -98,6 +98,19 @@ def test_a_rollover_is_due_by_time_or_by_count(workshop: Workshop, setting: dict
     assert upkeep.failures == []
 
 
+def test_a_busy_node_rolls_over_once_in_a_rollover_time(workshop: Workshop) -> None:
+    """While one drain writes the next events come: they wait as long as the first ones did."""
+    repository = workshop.make(provenance={"rollover_time": Duration(5000)})
+    durable = repository.provenance.durable
+    repository.provenance.durable = lambda: durable() - 1  # there is always one that came too late for this drain
+    for _ in range(20):
+        workshop.clock.advance(1)
+        put_all(repository, "a", [b"x"])
+        repository.provenance.step()
+
+    assert _files(repository) == 3
+
+
 def test_one_event_file_holds_no_more_than_its_setting(workshop: Workshop) -> None:
     """A backlog becomes several files; a transaction is never divided."""
     repository = workshop.make(provenance={"rollover_events": 5})

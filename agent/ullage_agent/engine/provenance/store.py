@@ -132,8 +132,7 @@ class ProvenanceStore:
             while run := self._next_run():
                 self._replace(self._with_file(run), len(run))
                 moved += sum(numbered.told.events for numbered in run)
-            if not self.tail.events:
-                self._waiting_since = None
+            self._waiting_since = None  # what has come meanwhile waits from now on
             self.failure = None
         return moved
 
