@@ -168,6 +168,15 @@ def test_transient_refusals_are_waited_out_and_others_are_not() -> None:
     assert len(waits) == 4
 
 
+def test_waiting_leaves_a_programs_own_dice_alone() -> None:
+    """Whoever seeds `random` gets the same numbers, whether a node was busy or not."""
+    before = random.getstate()
+    with pytest.raises(NotReachable, match="gone"):
+        IMPATIENT.run(lambda: _raise(NotReachable("gone")))
+
+    assert random.getstate() == before
+
+
 def test_threads_share_one_client(running: Running) -> None:
     """Each gets its own content."""
     failures: list[object] = []

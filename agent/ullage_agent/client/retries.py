@@ -11,6 +11,9 @@ from ullage_agent.client.errors import NotReachable, Refused
 
 T = TypeVar("T")
 
+DICE = random.SystemRandom()
+"""Of no seed: processes that were forked wait differently, and whoever seeded `random` gets the numbers he meant."""
+
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
     """Transient refusals and broken connections are tried again, after waits that double and never meet."""
@@ -36,7 +39,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
 
     def _wait(self, attempt: int, at_least_seconds: float) -> None:
         longest = min(self.longest_seconds, self.first_seconds * 2 ** (attempt - 1))
-        self.sleep(min(self.longest_seconds, at_least_seconds) + random.uniform(longest / 2, longest))  # noqa: S311
+        self.sleep(min(self.longest_seconds, at_least_seconds) + DICE.uniform(longest / 2, longest))
 
 
 NEVER = Retries(attempts=1)
