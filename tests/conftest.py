@@ -4,6 +4,7 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests.faults import volumes
 
@@ -20,10 +21,21 @@ pytest_plugins = ["tests.support", "tests.cluster.fixtures"]
 STORY = "tests/e2e/"
 """Its modules are chapters on one cluster: one worker tells them, while the others go on with the rest."""
 
+LONG = ("tests/crash/test_call_sites.py", "tests/spark/test_kills.py")
+"""Modules of few tests that take minutes each. Otherwise whoever has most tests goes first, and these would be last:
+one worker at work, and the others at rest.
+"""
+
 
 class _OneStory(LoadFileScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         return STORY if nodeid.startswith(STORY) else super()._split_scope(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        for scope in LONG:
+            if scope in self.workqueue:
+                self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
