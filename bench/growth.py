@@ -94,7 +94,7 @@ def pauses(bench: Workbench) -> Iterator[Row]:
             f"median {duration(statistics.median(pauses.medians))}; {sum(pauses.commits):,} commits"
         )
         values = tuple(1e3 * longest for longest in pauses.longest)
-        against = f"{duration(max(quiet.longest))}, the longest in the quiet"
+        against = f"the longest in the quiet: {duration(max(quiet.longest))}"
         yield Row("pauses", what, against, values, "ms", PAUSE, medians)
 
 

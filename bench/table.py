@@ -169,8 +169,13 @@ def _rows_of(table: str) -> list[tuple[str, ...]]:
     return [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines[1:]]
 
 
+def _compared(row: tuple[str, ...]) -> tuple[str, str, str]:
+    """What a row compares; behind a colon stands what the other side came to."""
+    return row[0], row[1], row[2].partition(":")[0]
+
+
 def _merged(old: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """New rows in the place of those that compare the same things; others behind the last row of their case."""
-    rows = {row[:3]: row for row in old} | {row[:3]: row for row in new}
+    rows = {_compared(row): row for row in old} | {_compared(row): row for row in new}
     cases = list(dict.fromkeys(row[0] for row in rows.values()))
     return sorted(rows.values(), key=lambda row: cases.index(row[0]))

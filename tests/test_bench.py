@@ -128,6 +128,9 @@ def test_chosen_cases_replace_their_own_rows_only(tmp_path: Path) -> None:
 
     write_docs(document, "bench", [Row("content", "reads", "pread", (5.0,))], "1 core", is_all=False)
     write_docs(document, "bench", [Row("content", "writes", "disk", (7.0,))], "1 core", is_all=False)
+    for theirs in ("1.13", "1.14"):
+        row = Row("space", "disk / live", f"a peer: {theirs}", (1.0,))
+        write_docs(document, "bench", [row], "1 core", is_all=False)
 
     lines = [line for line in document.read_text(encoding="utf-8").splitlines() if " x " in line]
     told = [[cell.strip() for cell in line.split("|")][1:5] for line in lines]
@@ -135,6 +138,7 @@ def test_chosen_cases_replace_their_own_rows_only(tmp_path: Path) -> None:
         ["content", "reads", "pread", "5.00 - 5.00 - 5.00 x"],
         ["content", "writes", "disk", "7.00 - 7.00 - 7.00 x"],
         ["updates", "one", "disk", "3.00 - 3.00 - 3.00 x"],
+        ["space", "disk / live", "a peer: 1.14", "1.00 - 1.00 - 1.00 x"],
     ]
     write_docs(document, "bench", first[1:], "1 core", is_all=True)
     text = document.read_text(encoding="utf-8")
