@@ -146,6 +146,7 @@ def test_each_change_of_the_disk_is_crashed_before_and_after(monkeypatch: pytest
     watch = Watch()
     watch.install(monkeypatch)
     for name, workload in WORKLOADS.items():
+        # Recordings meet what works and recoveries of few states the rest; test_crash_states explores the states.
         sample, kills = (0.3, 0.3) if name == INIT else (0.0002, 0.001)
         explore(Recording(workload), SEED, Tally(), sample=sample, nested=1.0, kills=kills)
 

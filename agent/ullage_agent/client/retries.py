@@ -12,7 +12,7 @@ from ullage_agent.client.errors import NotReachable, Refused
 T = TypeVar("T")
 
 DICE = random.SystemRandom()
-"""Of no seed: processes that were forked wait differently, and whoever seeded `random` gets the numbers he meant."""
+"""Without a seed, and not the program's own: one that seeds `random` gets the same numbers, however often it waits."""
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,9 +174,7 @@ class SocketClient:
     def stream(self, uuid: bytes, start: int = 0, size: int | None = None) -> Iterator[bytes]:
         """A range of one content in pieces. LeaseLost in the middle: what came before is good, go on from there."""
         with self._lock:
-            self._let_go()
-            (place,) = self._again(lambda: self.resolve([uuid]))
-            require_found(place, "the handle")
+            (place,) = self._again(lambda: self._found([uuid]))
             connection = self._stream
             found = pieces(self._descriptors, place, start, place.size - start if size is None else size)
         while True:
@@ -237,17 +235,14 @@ class SocketClient:
                 self._is_home.clear()
                 self._answer(self._ask(Kind.GIVE_BACK, frames.pack_numbers(held)), Kind.GIVEN_BACK)
 
-    def _let_go(self) -> None:
-        """Give back what was held for long enough; what is still read comes again."""
-        with self._lock:
-            if self._descriptors and self._now() - self._held_since > HELD_SECONDS:
-                self._again(self.give_back)
-
     def _read_some(self, uuids: Sequence[bytes]) -> list[bytes]:
         return self.read(self._found(uuids))
 
     def _found(self, uuids: Sequence[bytes]) -> list[Place]:
-        self._let_go()
+        """Where contents are, once what was held for long enough is given back: what is still read comes again."""
+        with self._lock:
+            if self._descriptors and self._now() - self._held_since > HELD_SECONDS:
+                self.give_back()
         places = self.resolve(uuids)
         for place, uuid in zip(places, uuids, strict=False):
             require_found(place, f"handle {uuid.hex()}")
