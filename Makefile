@@ -1,11 +1,12 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help crds run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist sboms lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist sboms lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
-PYTEST_ARGS ?= -n 2 --dist loadfile --durations 40 --durations-min 10
+RUN_STAMP := .venv/.stamp-run
+PYTEST_ARGS ?= -n 3 --dist loadfile --durations 40 --durations-min 10
 CRASH_SEEDS ?= 20261121 7
 SEED ?= 20261121
 BASE ?= HEAD~1
@@ -13,7 +14,7 @@ BASE ?= HEAD~1
 help: ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: $(STAMP) ## Run the main job on real files, then serve them: until Ctrl-C on a terminal, else for a moment
+run: $(RUN_STAMP) ## Run the main job on real files, then serve them: until Ctrl-C on a terminal, else for a moment
 	@$(BIN)/ullage demo --serve
 
 test: lint types imports unit ## Everything CI runs: lint, types, import contracts, tests
@@ -96,9 +97,8 @@ soak: $(STAMP) ## An hour of mixed load on a node: do memory, descriptors, disk 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation
 
-crds: $(STAMP) ## Write crds/, deploy/install.yaml and what the chart has of them
-	@$(BIN)/python tools/crds.py
-	@$(BIN)/python tools/chart.py
+generate: $(STAMP) ## Write what is made from the contract: crds/, deploy/install.yaml, the chart's files, docs/configuration.md
+	@$(BIN)/python -m tools.generate
 
 sboms: $(STAMP) ## Write what is in the images, as CycloneDX, into dist/; needs root
 	@$(BIN)/python -m tests.cluster sboms
@@ -110,6 +110,13 @@ clean: ## Remove the environment and everything that was built
 	@rm -rf .venv .fuzz .proof dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find agent tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(STAMP): pyproject.toml requirements-dev.lock tools/bootstrap agent/ullage_agent/__init__.py
+INPUTS := pyproject.toml requirements-dev.lock $(wildcard deploy/*.lock) tools/bootstrap agent/ullage/__init__.py
+
+$(STAMP): $(INPUTS)
 	@tools/stage environment tools/bootstrap
+	@touch $(RUN_STAMP) $@
+
+# What `make run` needs is a part of that, and quick to get.
+$(RUN_STAMP): $(INPUTS)
+	@tools/stage environment tools/bootstrap run
 	@touch $@

@@ -4,11 +4,10 @@
 --quick        smaller sizes: about a minute
 --dir DIR      where to work: on the disk that is to be measured (default: the system's temporary directory)
 --json FILE    write the table as JSON too
---write-docs   put machine and table into docs/performance.md; of chosen cases only their rows
+--write-docs   put machine and rows into docs/performance.md and the JSON beside it; of chosen cases only their rows
 """
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -39,7 +38,7 @@ from bench import (
 )
 from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
 from bench.harness import Harness, HarnessFailed
-from bench.table import PEERS, TABLE, Row, as_json, describe_machine, filesystem_of, markdown, write_docs
+from bench.table import PEERS, TABLE, Results, Row, describe_machine, filesystem_of, markdown, write_docs
 from bench.workbench import FULL, QUICK, TINY, Workbench
 
 Case = Callable[[Workbench], Iterator[Row]]
@@ -123,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
                 shutil.rmtree(leftover)
     print(f"{machine}\n\n{markdown(rows)}")
     if options.json is not None:
-        options.json.write_text(json.dumps(as_json(rows, machine), indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(Results(machine, tuple(rows)).as_json(), encoding="utf-8")
     if options.write_docs:
         table, machine = PEERS if options.peers else TABLE, f"{machine}; sizes: {options.size}"
         try:

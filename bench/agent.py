@@ -1,20 +1,24 @@
 """What goes in: puts over the node's transports, beside the engine called directly and a socket that only receives."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from bench.rounds import Rounds, rotate, seconds_of, settle
 from bench.serving import node, receiver, send_whole
 from bench.table import Row, Target
 from bench.workbench import Workbench
-from ullage_agent.client import Node
-from ullage_agent.client.flight import FlightClient
-from ullage_agent.client.http import HttpClient
-from ullage_agent.client.socket import SocketClient
-from ullage_agent.engine.repository import Repository
+from ullage.client.flight import FlightClient
+from ullage.client.http import HttpClient, items_of
+from ullage.client.node import Node
+from ullage.client.socket import SocketClient
+from ullage.engine.engine import Engine
+from ullage.wire import operations
+from ullage.wire.content import HandleBatch, StoredBatch
 
 KILOBYTE = 1_024
 MEGABYTE = 1 << 20
@@ -39,7 +43,7 @@ def puts(bench: Workbench) -> Iterator[Row]:
             "engine": partial(_timed, lambda: [repository.handles.put_many(contents) for _ in range(count)]),
             "Flight": partial(_timed, over_flight),
             "socket": partial(_timed, lambda: [local.put_many(contents) for _ in range(count)]),
-            "HTTP": partial(_timed, lambda: [http.put_many(contents, [{}] * BATCH) for _ in range(count)]),
+            "HTTP": partial(_timed, lambda: [_put_batch(http, contents) for _ in range(count)]),
         }
         seconds = rotate(bench.sizes.rounds, sides)
     for name, target in (("Flight", Target(0.6)), ("socket", None), ("HTTP", None)):
@@ -78,7 +82,7 @@ def _single(
             "engine": partial(_put_directly, repository, pieces),
             "receiver": partial(send_whole, bare, pieces, size),
             "socket": partial(local.put_stream, pieces),
-            "HTTP": lambda: http.put(iter(pieces) if content is None else content),
+            "HTTP": lambda: put(http, iter(pieces) if content is None else content),
         }
         if content is not None:
             works["Flight"] = lambda: list(flight.put_many([[content]]))
@@ -96,7 +100,17 @@ def clients(stack: ExitStack, there: Node) -> tuple[FlightClient, SocketClient, 
     assert there.socket is not None
     flight = stack.enter_context(FlightClient(there.flight))
     local = stack.enter_context(SocketClient(there.socket))
-    return flight, local, stack.enter_context(HttpClient(there.url))
+    return flight, local, stack.enter_context(closing(HttpClient(there.url)))
+
+
+def put(http: HttpClient, content: bytes | Iterable[bytes]) -> str:
+    """One content over HTTP, without a key, as over the other paths; its id."""
+    return http.ask(operations.PUT_HANDLE, operations.PUT_HANDLE.path, content).id
+
+
+def _put_batch(http: HttpClient, contents: Sequence[bytes]) -> StoredBatch:
+    batch = HandleBatch(items=items_of(contents, [{}] * len(contents)))
+    return http.ask(operations.PUT_HANDLES, operations.PUT_HANDLES.path, msgspec.json.encode(batch))
 
 
 def repeated(work: Callable[[], Any], passes: int) -> float:
@@ -109,7 +123,7 @@ def _timed(work: Callable[[], Any]) -> float:
     return repeated(work, 1)
 
 
-def _put_directly(repository: Repository, pieces: Iterable[bytes]) -> None:
+def _put_directly(repository: Engine, pieces: Iterable[bytes]) -> None:
     put = repository.handles.begin()
     for piece in pieces:
         put.write(piece)

@@ -9,12 +9,14 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from bench.agent import KILOBYTE, MEGABYTE, clients
+from bench.agent import KILOBYTE, MEGABYTE, clients, put
 from bench.rounds import Rounds, seconds_of
 from bench.serving import node
 from bench.table import Row, Target
 from bench.workbench import Workbench
-from ullage_agent.client import Node
+from ullage.client.http import HttpClient
+from ullage.client.node import Node
+from ullage.wire import operations
 
 SAMPLE_SECONDS = 0.02
 FLAT_MEBIBYTES = 64
@@ -31,23 +33,27 @@ def streaming(bench: Workbench) -> Iterator[Row]:
     with ExitStack() as stack:
         there, process = stack.enter_context(node(bench.path("node")))
         flight, local, http = clients(stack, there)
-        warm = http.put(bytes(10 * MEGABYTE)).id
-        for _ in http.stream(warm):
+        warm = put(http, bytes(10 * MEGABYTE))
+        for _ in _streamed(http, warm):
             continue
         for _ in flight.get_batches([warm]):
             continue
         with _growth(process) as into:
-            id = http.put(piece for _ in range(size // MEGABYTE)).id
+            id = put(http, (piece for _ in range(size // MEGABYTE)))
         yield _grown(f"memory of the node while {label} come in over HTTP", into)
-        for path, pieces in (("HTTP", http.stream(id)), ("Flight", flight.get_batches([id]))):
+        for path, pieces in (("HTTP", _streamed(http, id)), ("Flight", flight.get_batches([id]))):
             with _growth(process) as out:
                 for _ in pieces:
                     continue
             yield _grown(f"memory of the node while {label} go out over {path}", out)
-        http.delete(id)
+        http.ask(operations.DELETE_HANDLE, f"/v1/handles/{id}")
         with _growth(process) as into:
             local.put_stream(piece for _ in range(size // MEGABYTE))
         yield _grown(f"memory of the node while {label} come in through the socket", into)
+
+
+def _streamed(http: HttpClient, id: str) -> Iterator[bytes]:
+    yield from http.open(f"/v1/handles/{id}", 0, None)[1] or ()
 
 
 def slow_readers(bench: Workbench) -> Iterator[Row]:
@@ -59,7 +65,7 @@ def slow_readers(bench: Workbench) -> Iterator[Row]:
         (small,) = local.put_many([b"x" * KILOBYTE])
 
         def small_reads() -> float:
-            return seconds_of(lambda: [http.get(small.hex()) for _ in range(SMALL_READS)])
+            return seconds_of(lambda: [http.content(f"/v1/handles/{small.hex()}") for _ in range(SMALL_READS)])
 
         count = bench.sizes.slow_readers
         small_reads()

@@ -17,7 +17,7 @@ from bench.rounds import Rounds, rotate
 from bench.serving import nginx, nginx_program, node
 from bench.table import Row, Target
 from bench.workbench import Workbench
-from ullage_agent.client.socket import SocketClient
+from ullage.client.socket import SocketClient
 
 PASS_BYTES = 20 * MEGABYTE
 HTTP_READS = 100

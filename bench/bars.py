@@ -1,6 +1,5 @@
-"""`python -m bench.bars DOCUMENT FILE.png`: the rows of a document's table as bars.
+"""`python -m bench.bars RESULTS.json FILE.png`: measured rows as bars.
 
---table NAME   which table, by the name in its markers; `bench-peers` by default
 --case CASE    only the rows of a case; as often as there are such
 """
 
@@ -12,7 +11,7 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont
 
-from bench.table import PEERS, Row, number, read_docs
+from bench.table import Row, number, read_results
 
 WIDTH: Final = 1000
 LINE: Final = 26
@@ -37,14 +36,13 @@ PLAIN: Final = "#1f6fb4"
 
 
 def main() -> None:
-    """Read the table and write the picture."""
+    """Read the rows and write the picture."""
     parser = argparse.ArgumentParser(prog="python -m bench.bars", description=__doc__)
-    parser.add_argument("document", type=Path)
+    parser.add_argument("results", type=Path, metavar="RESULTS.json")
     parser.add_argument("target", type=Path, metavar="FILE.png")
-    parser.add_argument("--table", default=PEERS, help="the name in its markers")
     parser.add_argument("--case", action="append", help="only the rows of a case")
     options = parser.parse_args()
-    rows = read_docs(options.document, options.table)
+    rows = read_results(options.results).rows
     draw([row for row in rows if not options.case or row.case in options.case]).save(options.target, optimize=True)
 
 

@@ -1,6 +1,6 @@
 """Has a change made a main operation slower? `python -m bench.check BASE` says.
 
-Old and new engine are measured in turns, each beside the disk, by the same bench in processes of their own; what counts
+Old and new engine are measured in turns, each beside the disk, by its own bench in processes of their own; what counts
 is the new one's ratio over the old one's of the same round, so that what the machine does meanwhile meets both.
 
     a few rounds of all cases -> rows that may be slower -> many more rounds of their cases -> slower, or not
@@ -117,12 +117,12 @@ def _measure(
 
 
 def _run(tree: Path, case: str, size: str, place: Path) -> dict[Key, float]:
-    """One case with the engine of a tree and this tree's bench."""
+    """One case with the engine and the bench of a tree: a bench knows its own names, and rows compare by words."""
     report = place / "rows.json"
-    path = os.pathsep.join(str(folder) for folder in (tree / "agent", ROOT))
+    path = os.pathsep.join(str(folder) for folder in (tree / "agent", tree))
     command = [sys.executable, "-m", "bench", case, "--size", size, "--dir", str(place), "--json", str(report)]
     result = subprocess.run(
-        command, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+        command, check=False, cwd=tree, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
     )
     if result.returncode:
         raise CannotCompare(f"the bench does not run {case} on the engine of {tree}:\n{result.stderr[-2_000:]}")
@@ -132,12 +132,12 @@ def _run(tree: Path, case: str, size: str, place: Path) -> dict[Key, float]:
 @contextmanager
 def _tree(base: str) -> Iterator[Path]:
     """The tree of a revision, as long as it is needed, or the directory that was named."""
-    if (Path(base) / "agent" / "ullage_agent").is_dir():
+    if (Path(base) / "bench").is_dir():
         yield Path(base).resolve()
         return
     with tempfile.TemporaryDirectory(prefix="ullage-base-") as place:
         archive = subprocess.run(
-            ["git", "archive", "--format=tar", base, "agent"], check=False, cwd=ROOT, capture_output=True
+            ["git", "archive", "--format=tar", base, "agent", "bench"], check=False, cwd=ROOT, capture_output=True
         )
         if archive.returncode:
             raise CannotCompare(f"{base} is no tree and no revision: {archive.stderr.decode(errors='replace').strip()}")

@@ -9,8 +9,8 @@ from functools import partial
 from bench.rounds import seconds_of, settle, take_turns
 from bench.table import Row, Target
 from bench.workbench import Workbench, empty, make_sections
-from ullage_agent.engine.model import ContentClaim
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import ContentClaim
 
 KILOBYTE = 1_024
 MEGABYTE = 1 << 20
@@ -113,7 +113,7 @@ def reads(bench: Workbench) -> Iterator[Row]:
 
 
 def _read_rows(
-    bench: Workbench, repository: Repository, name: str, ids: list[str], claims: list[ContentClaim]
+    bench: Workbench, repository: Engine, name: str, ids: list[str], claims: list[ContentClaim]
 ) -> Iterator[Row]:
     places = [(_descriptor_path(repository, claim), claim.offset, claim.length) for claim in claims]
     descriptors = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path, _, _ in places}
@@ -140,7 +140,7 @@ def _read_rows(
             os.close(descriptor)
 
 
-def _store_handles(repository: Repository, size: int, count: int) -> list[str]:
+def _store_handles(repository: Engine, size: int, count: int) -> list[str]:
     at_a_time = min(count, 16 * MEGABYTE // size)
     ids: list[str] = []
     while len(ids) < count:
@@ -148,13 +148,13 @@ def _store_handles(repository: Repository, size: int, count: int) -> list[str]:
     return ids
 
 
-def _claim_of(repository: Repository, id: str) -> ContentClaim:
-    claim = repository.handle_record(bytes.fromhex(id.replace("-", ""))).claim
+def _claim_of(repository: Engine, id: str) -> ContentClaim:
+    claim = repository.handles.record(bytes.fromhex(id.replace("-", ""))).claim
     assert claim is not None
     return claim
 
 
-def _descriptor_path(repository: Repository, claim: ContentClaim) -> str:
+def _descriptor_path(repository: Engine, claim: ContentClaim) -> str:
     entry = repository.ledger.entry(claim.resource)
     assert entry is not None
-    return repository.content.container_of(entry.claim).current_path(entry.claim)
+    return repository.content.path_of(entry.claim)

@@ -15,10 +15,10 @@ from bench.reclaim import NO_GUARDS
 from bench.rounds import seconds_of, settle
 from bench.table import Row, Target, duration
 from bench.workbench import BATCH, Workbench, fill, spec_at
-from ullage_agent.contract import ContentRepositorySpec
-from ullage_agent.engine.model import Delete, Update, format_uuid, pack_attributes, parse_uuid
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repository import Repository
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.engine import Engine
+from ullage.engine.model import Delete, Update, format_uuid, pack_attributes, parse_uuid
+from ullage.engine.provenance.query import Query
 
 EXPONENT = Target(1.1, is_ceiling=True)
 CONTENT = bytes(100)
@@ -72,9 +72,9 @@ def _measured(bench: Workbench, count: int, seed: int) -> Costs:
         compaction=NO_GUARDS,
         provenance={"max_storage_size": KEPT, "rollover_events": 1 << 30},
     )
-    Repository.initialize(spec)
+    Engine.initialize(spec)
     chooser = random.Random(seed)
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         costs, handles = _filled(repository, count)
         costs |= _calls(repository, handles, chooser)
         costs |= _history(repository, count, chooser)
@@ -85,7 +85,7 @@ def _measured(bench: Workbench, count: int, seed: int) -> Costs:
     return costs
 
 
-def _filled(repository: Repository, count: int) -> tuple[Costs, list[str]]:
+def _filled(repository: Engine, count: int) -> tuple[Costs, list[str]]:
     handles: list[str] = []
 
     def put() -> None:
@@ -100,7 +100,7 @@ def _filled(repository: Repository, count: int) -> tuple[Costs, list[str]]:
     return costs, handles
 
 
-def _calls(repository: Repository, handles: Sequence[str], chooser: random.Random) -> Costs:
+def _calls(repository: Engine, handles: Sequence[str], chooser: random.Random) -> Costs:
     queue = repository.queue("work")
     records = queue.records(PAGE)
 
@@ -110,7 +110,7 @@ def _calls(repository: Repository, handles: Sequence[str], chooser: random.Rando
 
     def commit() -> None:
         packed = pack_attributes({"status": str(chooser.random())})
-        repository.commit([Update(record.uuid, set_attributes=packed) for record in records], creates=False)
+        repository.committer.commit([Update(record.uuid, set_attributes=packed) for record in records], creates=False)
 
     def poll() -> None:
         """And back to the front, as a rollback does."""
@@ -124,7 +124,7 @@ def _calls(repository: Repository, handles: Sequence[str], chooser: random.Rando
     }
 
 
-def _history(repository: Repository, count: int, chooser: random.Random) -> Costs:
+def _history(repository: Engine, count: int, chooser: random.Random) -> Costs:
     uuids = [format_uuid(record.uuid) for record in repository.queue("work").records(count)]
     costs = {
         "drain of events": seconds_of(repository.provenance.drain) / count,
@@ -136,7 +136,7 @@ def _history(repository: Repository, count: int, chooser: random.Random) -> Cost
     return costs
 
 
-def _whole(repository: Repository, count: int, backup: Path) -> Costs:
+def _whole(repository: Engine, count: int, backup: Path) -> Costs:
     settle()
     costs = {
         "checkpoint": seconds_of(repository.checkpoint) / count,
@@ -148,14 +148,14 @@ def _whole(repository: Repository, count: int, backup: Path) -> Costs:
 
 def _reclaimed(spec: ContentRepositorySpec, count: int, handles: Sequence[str], chooser: random.Random) -> Costs:
     """Of the handles, half are deleted at random, and everything is rewritten."""
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         dead = chooser.sample(list(handles), len(handles) // 2)
         for first in range(0, len(dead), BATCH):
             uuids = b"".join(map(parse_uuid, dead[first : first + BATCH]))
-            repository.commit([Delete(uuids)], creates=False)
+            repository.committer.commit([Delete(uuids)], creates=False)
         repository.content.retire_idle()
         repository.checkpoint()
-        compactor = repository.reclamation.compactor
+        compactor = repository.compactor
         costs = {
             "survey": seconds_of(repository.reclamation.survey) / count,
             "plan": seconds_of(compactor.plan) / count,

@@ -12,10 +12,10 @@ from pathlib import Path
 from bench.rounds import seconds_of, settle
 from bench.table import Row, Target, duration, number
 from bench.workbench import Workbench, fill, spec_at
-from ullage_agent.contract import ContentRepositorySpec
-from ullage_agent.engine.model import Update, pack_attributes
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.wal.serde import MsgpackSerDe
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.engine import Engine
+from ullage.engine.model import Update, pack_attributes
+from ullage.engine.wal.serde import SerDe
 
 RESIDENT = {"swap_threshold": 1 << 30}
 """No swapping: these cases are about FlowFiles in memory."""
@@ -35,13 +35,13 @@ def recovery(bench: Workbench) -> Iterator[Row]:
     for count in bench.sizes.recovery:
         path = bench.path("recovery")
         spec = spec_at(path, flow_file=RESIDENT)
-        Repository.initialize(spec)
-        with Repository.open(spec) as repository:
+        Engine.initialize(spec)
+        with Engine.open(spec) as repository:
             fill(repository, "inbox", count, with_attributes=True, say=bench.say)
         bench.say(f"recovering {count:,} FlowFiles from the log")
         costs["from the log only"][count] = _open_times(bench, spec, count)
         costs["from the log after a crash"][count] = _crash_times(bench, path, count)
-        with Repository.open(spec) as repository:
+        with Engine.open(spec) as repository:
             repository.checkpoint()
         bench.say(f"recovering {count:,} FlowFiles from the snapshot")
         costs["from the snapshot"][count] = _open_times(bench, spec, count)
@@ -115,7 +115,7 @@ class Pauses:
 class Prober:
     """Commits single records, with a pause after each, and notes how long each took."""
 
-    def __init__(self, repository: Repository, pause_seconds: float = 0) -> None:
+    def __init__(self, repository: Engine, pause_seconds: float = 0) -> None:
         self._repository = repository
         self._pause_seconds = pause_seconds
         self._uuid = repository.queue("work").records(1)[0].uuid
@@ -148,7 +148,7 @@ class Prober:
 
     def _commit(self) -> None:
         update = Update(self._uuid, set_attributes=pack_attributes({"status": "seen"}))
-        self._repository.commit([update], creates=False)
+        self._repository.committer.commit([update], creates=False)
 
 
 def _open_times(bench: Workbench, spec: ContentRepositorySpec, count: int) -> list[float]:
@@ -160,7 +160,7 @@ def open_seconds(spec: ContentRepositorySpec) -> float:
     """Opening and closing: what is measured is all of it."""
     gc.collect()
     begin = time.perf_counter()
-    with Repository.open(spec):
+    with Engine.open(spec):
         return time.perf_counter() - begin
 
 
@@ -189,7 +189,7 @@ def forget_closes(ledger: Path) -> None:
 
 def _decode_seconds(snapshot: Path) -> float:
     """The floor: read a snapshot's bytes, decode its blocks with the same decoder, and put the records in a dict."""
-    serde = MsgpackSerDe()
+    serde = SerDe()
     gc.collect()
     gc.disable()
     begin = time.perf_counter()

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.growth import RESIDENT
 from bench.table import Row, Target, number
 from bench.workbench import Workbench, fill, spec_at
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
 
 NIFI_BYTES = 945
 """Heap of Apache NiFi 2.11.0 for a FlowFile with 5 attributes, as recorded on another day and machine: shown, and no
@@ -68,8 +68,8 @@ def _make(bench: Workbench, name: str, count: int, *, threshold: int) -> Path:
     """A closed repository whose snapshot holds `count` FlowFiles of one queue, each with a claim of its own."""
     path = bench.path(name)
     spec = spec_at(path, flow_file={"swap_threshold": threshold})
-    Repository.initialize(spec)
-    with Repository.open(spec) as repository:
+    Engine.initialize(spec)
+    with Engine.open(spec) as repository:
         fill(repository, "inbox", count, with_attributes=True, say=bench.say)
         repository.checkpoint()
     return path

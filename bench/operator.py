@@ -10,6 +10,7 @@ not idle in a cluster.
 import argparse
 import asyncio
 import math
+import ssl
 import sys
 import tempfile
 import time
@@ -24,8 +25,10 @@ import yaml
 from bench.table import Row, Target, describe_machine, duration, markdown, write_docs
 from tests.cluster.fleet import Fleet, fleet_running
 from tests.cluster.operator_process import Operator, now_text, repository
-from ullage_agent.fleet import HEARTBEAT_SECONDS
-from ullage_operator.api import RESOURCES, Api, Connection
+from tests.cluster.workloads import executor
+from ullage.contract import HEARTBEAT_SECONDS
+from ullage_operator.cluster.api import ApiClient, ApiConnection
+from ullage_operator.objects import RESOURCES
 
 ROOT: Final = Path(__file__).parents[1]
 DOCUMENT: Final = ROOT / "docs" / "performance.md"
@@ -62,7 +65,7 @@ class Figures:
 class Scene:
     """One fleet with its operator, and the agents that are played."""
 
-    def __init__(self, fleet: Fleet, operator: Operator, api: Api, figures: Figures) -> None:
+    def __init__(self, fleet: Fleet, operator: Operator, api: ApiClient, figures: Figures) -> None:
         self.fleet, self.operator, self.api, self.figures = fleet, operator, api, figures
         self.process = psutil.Process(operator.pid)
         self.names = [f"flows{number}" for number in range(figures.repositories)]
@@ -131,7 +134,8 @@ class Scene:
 
     async def _patch(self, name: str, status: dict[str, Any]) -> None:
         path = RESOURCES[KIND].path(PLACE, name, "status")
-        await self.api._write("PATCH", path, {"status": status}, "application/merge-patch+json", {})  # noqa: SLF001
+        content = "application/merge-patch+json"
+        await self.api._write("PATCH", KIND, path, body={"status": status}, content=content)  # noqa: SLF001
 
     async def _stay_idle(self) -> None:
         """Heartbeats only, at the pace of real agents; what the operator writes and burns meanwhile."""
@@ -151,11 +155,8 @@ class Scene:
 
     async def _notice(self) -> float:
         """From the creation of an executor's pod until its node's ticket is taken back."""
-        labels = {"spark-role": "executor", "spark-app-name": "etl"}
-        spec = {"nodeName": "fleet-0", "containers": [{"name": "executor", "image": "none"}]}
-        metadata = {"name": "exec-1", "namespace": PLACE, "labels": labels}
         began = time.monotonic()
-        await self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        await self.api.apply(executor(PLACE, "fleet-0"))
 
         async def is_deferred() -> bool:
             found = [each["spec"] for each in await self._objects() if each["spec"]["nodeName"] == "fleet-0"]
@@ -179,7 +180,9 @@ def measure(nodes: int, repositories: int) -> Figures:
     figures = Figures(nodes, repositories)
 
     async def run(fleet: Fleet, operator: Operator) -> None:
-        api = Api(Connection.of_kubeconfig(str(fleet.kubeconfig)))
+        trusted = ssl.create_default_context(cafile=fleet.ca)
+        trusted.load_cert_chain(fleet.admin.certificate, fleet.admin.key)
+        api = ApiClient(ApiConnection(fleet.url, trusted))
         try:
             await Scene(fleet, operator, api, figures).play()
         finally:

@@ -13,8 +13,8 @@ from bench.growth import RESIDENT
 from bench.rounds import Timed, looped, rotate, seconds_of, settle
 from bench.table import Row, Target
 from bench.workbench import SharedLog, empty, fill, make_sections
-from ullage_agent.engine.model import FlowFile, Update, pack_attributes
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import FlowFileRecord, Update, pack_attributes
 
 
 def contents(arena: Arena) -> Iterator[Row]:
@@ -32,7 +32,7 @@ def contents(arena: Arena) -> Iterator[Row]:
             yield from _content_rows(arena, repository, what, (size, claims, sessions))
 
 
-def _content_rows(arena: Arena, repository: Repository, what: str, work: tuple[int, int, int]) -> Iterator[Row]:
+def _content_rows(arena: Arena, repository: Engine, what: str, work: tuple[int, int, int]) -> Iterator[Row]:
     size, claims, sessions = work
     is_large = size > MEGABYTE
     store = _store_stream if is_large else _store_batch
@@ -91,7 +91,7 @@ def _unlink_large(directory: Path) -> None:
             path.unlink()
 
 
-def _store_batch(repository: Repository, piece: bytes, work: tuple[int, int, int]) -> None:
+def _store_batch(repository: Engine, piece: bytes, work: tuple[int, int, int]) -> None:
     _, claims, sessions = work
     batch = [piece] * claims
     for _ in range(sessions):
@@ -100,7 +100,7 @@ def _store_batch(repository: Repository, piece: bytes, work: tuple[int, int, int
             session.commit()
 
 
-def _store_stream(repository: Repository, piece: bytes, work: tuple[int, int, int]) -> None:
+def _store_stream(repository: Engine, piece: bytes, work: tuple[int, int, int]) -> None:
     size, claims, sessions = work
     for _ in range(sessions):
         with repository.session() as session:
@@ -190,7 +190,7 @@ def updates(arena: Arena) -> Iterator[Row]:
 
 
 def _update_rows(
-    arena: Arena, repository: Repository, records: Sequence[FlowFile], what: str, work: tuple[int, int, int]
+    arena: Arena, repository: Engine, records: Sequence[FlowFileRecord], what: str, work: tuple[int, int, int]
 ) -> Iterator[Row]:
     size, threads, calls = work
     number = counter()
@@ -198,7 +198,7 @@ def _update_rows(
     def call(thread: int) -> None:
         packed = pack_attributes({"status": f"seen-{next(number) % 100_000}"})
         mine = records[thread * size : (thread + 1) * size]
-        repository.commit([Update(record.uuid, set_attributes=packed) for record in mine], creates=False)
+        repository.committer.commit([Update(record.uuid, set_attributes=packed) for record in mine], creates=False)
 
     def peer(name: str) -> float:
         return arena.nifi.seconds("update", name, size=size, threads=threads, calls=calls)

@@ -19,7 +19,7 @@ from bench.reclaim import fragmented, space_ratio
 from bench.rounds import seconds_of, settle
 from bench.table import Row, Target, number
 from bench.workbench import Workbench
-from ullage_agent.engine.reclaim.report import Report
+from ullage.engine.reclaim.report import ReclamationReport
 
 SOURCES = ROOT / "bench" / "ambry"
 MODULES = (
@@ -109,9 +109,9 @@ def comparison(
 def _engine(bench: Workbench, total: int, size: int, dead: int, seed: int) -> Compacted:
     """What is read is counted as Ambry's is: by the system calls of the process."""
     shape = replace(bench, sizes=replace(bench.sizes, stream_bytes=total))
-    reports: list[Report] = []
+    reports: list[ReclamationReport] = []
     with fragmented(shape, size, dead / 100, seed) as repository:
-        compactor = repository.reclamation.compactor
+        compactor = repository.compactor
         before = bytes_read()
         plan = compactor.plan(policy="CompactAll")
         seconds = seconds_of(lambda: reports.append(compactor.execute(plan)))

@@ -15,8 +15,8 @@ from bench.memory import resident_bytes
 from bench.rounds import Rounds, Timed, rotate, seconds_of, settle
 from bench.table import Row, Target, duration, number
 from bench.workbench import BATCH, UnsyncedDisk, Workbench, fill, spec_at
-from ullage_agent.contract import ContentRepositorySpec
-from ullage_agent.engine.repository import Repository
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.engine import Engine
 
 SWAP_FILE = 10_000
 """FlowFiles in one swap file, on both sides."""
@@ -36,15 +36,15 @@ def many(arena: Arena) -> Iterator[Row]:
     bench, nifi, count = arena.bench, arena.nifi, arena.sizes.many
     path = bench.path("ullage")
     spec = spec_at(path, flow_file=RESIDENT)
-    Repository.initialize(spec)
-    with Repository.open(spec) as repository:
+    Engine.initialize(spec)
+    with Engine.open(spec) as repository:
         fill(repository, "inbox", count, with_attributes=True, say=bench.say)
     bench.say(f"filling NiFi with {count:,} FlowFiles")
     nifi.ask("open", "nifi", sync=False)
     nifi.ask("fill", "nifi", count=count)
     nifi.ask("close", "nifi")
     yield from _from_log(arena, spec)
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         repository.checkpoint()
     yield from _from_snapshot(arena, spec)
     yield _memory(arena, path)
@@ -102,7 +102,7 @@ def _memory(arena: Arena, path: Path) -> Row:
     bench, nifi, count = arena.bench, arena.nifi, arena.sizes.many
     bench.say("memory")
     small = bench.path("small")
-    Repository.initialize(spec_at(small))
+    Engine.initialize(spec_at(small))
     engine, peer = [], []
     threshold = RESIDENT["swap_threshold"]
     for _ in range(arena.sizes.many_rounds):
@@ -127,7 +127,7 @@ def _swapping(arena: Arena, path: Path) -> Iterator[Row]:
     nifi.ask("open", "nifi", sync=True)
     outs, ins = Rounds(1, [], []), Rounds(1, [], [])
     thresholds = {"swap_threshold": 2 * swap_file, "swap_batch": swap_file}
-    with Repository.open(spec_at(path, flow_file=thresholds)) as repository:
+    with Engine.open(spec_at(path, flow_file=thresholds)) as repository:
         for turn in range(arena.sizes.many_rounds):
             bench.say(f"swapping, round {turn + 1}")
             sides: list[Callable[[], None]] = [
@@ -143,7 +143,7 @@ def _swapping(arena: Arena, path: Path) -> Iterator[Row]:
     yield ins.row("swap", f"{count:,} FlowFiles in, by polling them all", "NiFi", Target(5))
 
 
-def _swap_engine(repository: Repository, count: int, outs: list[float], ins: list[float]) -> None:
+def _swap_engine(repository: Engine, count: int, outs: list[float], ins: list[float]) -> None:
     """Seconds a FlowFile. What the threshold keeps in memory does not count."""
     queue = repository.queue("inbox")
     out_seconds = seconds_of(repository.queues.swap_out_all)
@@ -187,8 +187,8 @@ def _drop_engine(bench: Workbench, count: int) -> float:
     path = bench.path("ullage")
     one_each = {"max_appendable_size": 1, "max_batch_file": 1, "max_flow_files": 1}
     spec = spec_at(path, claims=one_each, flow_file=RESIDENT, archive={"enabled": False}, storage={"sections": 16})
-    Repository.initialize(spec)
-    with Repository.open(spec, UnsyncedDisk()) as repository:
+    Engine.initialize(spec)
+    with Engine.open(spec, UnsyncedDisk()) as repository:
         for first in range(0, count, FILES_AT_ONCE):
             with repository.session() as session:
                 session.ingest("doomed", [b"x"] * min(FILES_AT_ONCE, count - first))
@@ -198,7 +198,7 @@ def _drop_engine(bench: Workbench, count: int) -> float:
         fill(repository, "work", 1)
         repository.checkpoint()
     settle()
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
 
         def drop() -> None:
             repository.queues.drop(repository.queue("doomed"))

@@ -15,9 +15,9 @@ from bench.harness import Harness
 from bench.provenance import BATCH, KEPT, doomed, index_all, tell
 from bench.rounds import Timed, rotate, seconds_of, settle
 from bench.table import Row, Target, duration, number
-from ullage_agent.engine.model import EventRun, Events, EventType, FlowFile, format_uuid, new_uuids
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import EventRun, EventType, FlowFileRecord, TransactionEvents, format_uuid, new_uuids
+from ullage.engine.provenance.query import Query
 
 LINEAGE_EVENTS = 10
 """Of one FlowFile, on both sides."""
@@ -62,7 +62,7 @@ def _has_provenance(nifi: Harness) -> bool:
     return nifi.has_provenance
 
 
-def _registration_rows(arena: Arena, repository: Repository, what: str, size: int, events: int) -> Iterator[Row]:
+def _registration_rows(arena: Arena, repository: Engine, what: str, size: int, events: int) -> Iterator[Row]:
     indexed: dict[str, list[float]] = {"engine": [], SYNCED: [], UNSYNCED: []}
     calls = max(1, events // size)
 
@@ -71,7 +71,7 @@ def _registration_rows(arena: Arena, repository: Repository, what: str, size: in
         settle()
         begin = time.perf_counter()
         for batch in batches:
-            repository.commit([batch], creates=False)
+            repository.committer.commit([batch], creates=False)
         repository.provenance.drain()
         registered = time.perf_counter() - begin
         index_all(repository)
@@ -115,7 +115,7 @@ def answers(arena: Arena) -> Iterator[Row]:
     yield _bytes_row(arena, ours)
 
 
-def _query_rows(arena: Arena, repository: Repository, events: int, uuids: Sequence[bytes]) -> Iterator[Row]:
+def _query_rows(arena: Arena, repository: Engine, events: int, uuids: Sequence[bytes]) -> Iterator[Row]:
     count = arena.sizes.queries
     ours: list[Answer] = []
     theirs: list[Answer] = []
@@ -136,10 +136,10 @@ def _query_rows(arena: Arena, repository: Repository, events: int, uuids: Sequen
         yield Row("provenance", f"query by uuid over {events:,} events, {name}", against, ratios, "x", target, medians)
 
 
-def _lineage_row(arena: Arena, repository: Repository) -> Row:
+def _lineage_row(arena: Arena, repository: Engine) -> Row:
     uuid = new_uuids(1)[0]
     for flow_file in doomed(0, LINEAGE_EVENTS):
-        repository.commit([_told([_of(uuid, flow_file)], EventType.SEND)], creates=False)
+        repository.committer.commit([_told([_of(uuid, flow_file)], EventType.SEND)], creates=False)
     repository.provenance.drain()
     index_all(repository)
     assert len(repository.history.lineage(format_uuid(uuid)).events) == LINEAGE_EVENTS
@@ -172,7 +172,7 @@ def _bytes_below(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def _found(repository: Repository, query: Query, least: int) -> None:
+def _found(repository: Engine, query: Query, least: int) -> None:
     assert len(repository.history.query(query).events) >= least
 
 
@@ -186,10 +186,10 @@ def _nifi_answer(arena: Arena, job: str, **fields: int) -> Answer:
     return Answer(answer["median"] / 1e9, answer["p99"] / 1e9)
 
 
-def _told(flow_files: Sequence[FlowFile], kind: EventType = EventType.DROP) -> Events:
+def _told(flow_files: Sequence[FlowFileRecord], kind: EventType = EventType.DROP) -> TransactionEvents:
     run = EventRun(kind, 0, len(flow_files), transit_uri="sftp://example.org" if kind == EventType.SEND else "")
-    return Events("bench", "Bench", (run,), tuple(flow_files))
+    return TransactionEvents("bench", "Bench", (run,), tuple(flow_files))
 
 
-def _of(uuid: bytes, like: FlowFile) -> FlowFile:
-    return FlowFile(uuid, 1, None, 0, 0, 1, 1, 1, like.attributes)
+def _of(uuid: bytes, like: FlowFileRecord) -> FlowFileRecord:
+    return FlowFileRecord(uuid, 1, None, 0, 0, 1, 1, 1, like.attributes)

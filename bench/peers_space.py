@@ -16,12 +16,11 @@ from bench.harness import Harness
 from bench.reclaim import IN_PLACE, NO_GUARDS
 from bench.table import Row, Target, number
 from bench.workbench import spec_at
-from ullage_agent.contract import ContentRepositorySpec, Duration, Quantity
-from ullage_agent.engine.content.reserve import NAME as RESERVE
-from ullage_agent.engine.enums import EventType
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repository import Repository
-from ullage_agent.space_sections import TruncationMode
+from ullage.contract import ContentRepositorySpec, Duration, Quantity, TruncationMode
+from ullage.engine.content.reserve import NAME as RESERVE
+from ullage.engine.engine import Engine
+from ullage.engine.provenance.query import Query
+from ullage.enums import EventType
 
 SMALLS = 9
 LARGE = 10 * MEGABYTE
@@ -140,7 +139,7 @@ def occupied(directory: Path) -> int:
 
 def _fresh(arena: Arena) -> Space:
     spec = _spec(arena, archive={"enabled": False})
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         _write_tails(repository, arena.sizes.tails)
         _drop(repository)
         return _reclaimed(arena, repository)
@@ -148,18 +147,18 @@ def _fresh(arena: Arena) -> Space:
 
 def _restarted(arena: Arena) -> Space:
     spec = _spec(arena, archive={"enabled": False}, flow_file={"swap_threshold": 20, "swap_batch": 10})
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         _write_tails(repository, arena.sizes.tails)
         repository.queues.swap_out_all()
         repository.checkpoint()
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         _drop(repository)
         return _reclaimed(arena, repository)
 
 
 def _swapped(arena: Arena) -> Space:
     spec = _spec(arena, archive={"enabled": False}, flow_file={"swap_threshold": 20, "swap_batch": 10})
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         _write_tails(repository, arena.sizes.tails)
         repository.queues.swap_out_all()
         _drop(repository)
@@ -173,12 +172,12 @@ def _crashed(arena: Arena) -> Space:
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         return _reclaimed(arena, repository)
 
 
 def _die(spec: ContentRepositorySpec, count: int) -> None:
-    repository = Repository.open(spec)
+    repository = Engine.open(spec)
     _write_tails(repository, count)
     _drop(repository)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -189,7 +188,7 @@ def _archived(arena: Arena) -> Space:
     clock = _Later()
     retention = {"enabled": True, "partial": True, "max_retention_period": Duration(RETENTION_MILLIS)}
     spec = _spec(arena, archive=retention, truncation={})
-    with Repository.open(spec, None, clock) as repository:
+    with Engine.open(spec, None, clock) as repository:
         _write_tails(repository, arena.sizes.tails)
         _drop(repository)
         clock.ahead_millis = 2 * RETENTION_MILLIS
@@ -199,11 +198,11 @@ def _archived(arena: Arena) -> Space:
 def _spec(arena: Arena, **sections: Any) -> ContentRepositorySpec:
     """A fresh repository whose dead tails are cut without waiting for the disk to fill up."""
     spec = spec_at(arena.bench.path("ullage"), **{"compaction": NO_GUARDS, "truncation": EAGER, **sections})
-    Repository.initialize(spec)
+    Engine.initialize(spec)
     return spec
 
 
-def _write_tails(repository: Repository, count: int) -> None:
+def _write_tails(repository: Engine, count: int) -> None:
     """As NiFi's: one session a resource claim."""
     for _ in range(count):
         with repository.session() as session:
@@ -213,21 +212,21 @@ def _write_tails(repository: Repository, count: int) -> None:
     repository.content.retire_idle()
 
 
-def _drop(repository: Repository) -> None:
+def _drop(repository: Engine) -> None:
     repository.queues.drop(repository.queue("large"))
     repository.checkpoint()
 
 
-def _reclaimed(arena: Arena, repository: Repository) -> Space:
+def _reclaimed(arena: Arena, repository: Engine) -> Space:
     """Only what copies nothing, as NiFi's truncation."""
     repository.reclamation.clean()
     repository.reclamation.truncate()
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     compactor.execute(compactor.plan(policy="CompactAll", actions=IN_PLACE))
     return _space(arena, repository)
 
 
-def _space(arena: Arena, repository: Repository) -> Space:
+def _space(arena: Arena, repository: Engine) -> Space:
     live = repository.reclamation.survey().containers[0].live_bytes
     return Space(occupied(arena.bench.directory / "ullage" / "c1"), live)
 
@@ -308,7 +307,7 @@ def _mixed(arena: Arena, appendable: int) -> Space:
     chooser = random.Random(appendable)
     claims = {"max_appendable_size": Quantity(appendable), "max_batch_file": Quantity(appendable)}
     spec = _spec(arena, archive={"enabled": False}, claims=claims)
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         written = 0
         while written < arena.sizes.mixed_bytes:
             contents = [chooser.randbytes(chooser.randint(LEAST, MOST)) for _ in range(100)]
@@ -319,13 +318,13 @@ def _mixed(arena: Arena, appendable: int) -> Space:
         repository.content.retire_idle()
         _keep_one_each(repository, chooser)
         repository.reclamation.clean()
-        compactor = repository.reclamation.compactor
+        compactor = repository.compactor
         for _ in range(RUNS):
             compactor.execute(compactor.plan(policy="CompactAll"))
         return _space(arena, repository)
 
 
-def _keep_one_each(repository: Repository, chooser: random.Random) -> None:
+def _keep_one_each(repository: Engine, chooser: random.Random) -> None:
     sharing: dict[int, list[bytes]] = {}
     with repository.session() as session:
         for flow_file in session.get_many("mixed", 1 << 30):
@@ -357,7 +356,7 @@ def _replayed(arena: Arena) -> tuple[dict[str, int], int]:
     """How often each refusal was given, and how many replays lacked bytes."""
     refusals: dict[str, int] = {}
     short = 0
-    with Repository.open(_spec(arena, archive={"enabled": False})) as repository:
+    with Engine.open(_spec(arena, archive={"enabled": False})) as repository:
         _write_tails(repository, arena.sizes.tails)
         _drop(repository)
         _reclaimed(arena, repository)

@@ -10,9 +10,9 @@ from bench.reclaim import KB, MB, NO_GUARDS, PLAIN
 from bench.rounds import settle
 from bench.table import Row, number
 from bench.workbench import Workbench
-from ullage_agent.contract import Quantity
-from ullage_agent.engine.model import Action, Lifetime
-from ullage_agent.engine.repository import Repository
+from ullage.contract import Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, Lifetime
 
 LIMITS = (50 * KB, MB, 16 * MB, 64 * MB)
 OUTPUTS = (4 * MB, 16 * MB, 64 * MB)
@@ -95,7 +95,7 @@ def _measure(bench: Workbench, packing: Packing, seed: int) -> Outcome:
         repository.queues.drop(repository.queue("drop"))
         repository.reclamation.truncate()
         settle()
-        compactor = repository.reclamation.compactor
+        compactor = repository.compactor
         began = time.perf_counter()
         compactor.execute(compactor.plan(actions=IN_PLACE))
         in_place = _ratio(repository)
@@ -105,7 +105,7 @@ def _measure(bench: Workbench, packing: Packing, seed: int) -> Outcome:
         return Outcome(files, write_seconds, in_place, report.copied_bytes / put_bytes, _ratio(repository), seconds)
 
 
-def _put(repository: Repository, total: int, chooser: random.Random, *, apart: bool) -> int:
+def _put(repository: Engine, total: int, chooser: random.Random, *, apart: bool) -> int:
     """Commits of twenty contents: most of them small, a third of the bytes in contents of one to eight MiB."""
     written = 0
     block = chooser.randbytes(8 * MB)
@@ -123,6 +123,6 @@ def _put(repository: Repository, total: int, chooser: random.Random, *, apart: b
     return written
 
 
-def _ratio(repository: Repository) -> float:
+def _ratio(repository: Engine) -> float:
     container = repository.reclamation.survey().containers[0]
     return container.disk_bytes / max(1, container.live_bytes)

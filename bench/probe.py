@@ -8,14 +8,14 @@ import tracemalloc
 from pathlib import Path
 
 from bench.workbench import spec_at
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
 
 
 def main() -> None:
     """Open twice: once for the size of the process, once under the eyes of tracemalloc."""
     path, threshold = Path(sys.argv[1]), int(sys.argv[2])
     spec = spec_at(path, flow_file={"swap_threshold": threshold})
-    with Repository.open(spec) as repository:
+    with Engine.open(spec) as repository:
         gc.collect()
         rss = resident_bytes()
         figures = repository.queue("inbox").figures()
@@ -23,10 +23,9 @@ def main() -> None:
         print(json.dumps({"rss": rss, "swapped": figures.swapped}))
         return
     del repository
-    gc.unfreeze()
     gc.collect()
     tracemalloc.start()
-    with Repository.open(spec):
+    with Engine.open(spec):
         gc.collect()
         traced, _ = tracemalloc.get_traced_memory()
     print(json.dumps({"rss": rss, "traced": traced, "swapped": figures.swapped}))

@@ -10,26 +10,27 @@ from functools import partial
 from bench.rounds import seconds_of, settle, take_turns
 from bench.table import Row, Target, duration
 from bench.workbench import Workbench, attributes_of
-from ullage_agent.contract import Quantity
-from ullage_agent.engine.model import (
+from ullage.contract import Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import (
     EventRun,
-    Events,
     EventType,
-    FlowFile,
+    FlowFileRecord,
+    TransactionEvents,
     format_uuid,
     new_uuids,
     pack_attributes,
 )
-from ullage_agent.engine.provenance.events import ProvenanceEvent
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repository import Repository
+from ullage.engine.provenance.events import ProvenanceEvent
+from ullage.engine.provenance.query import Query
+from ullage.engine.provenance.store import ProvenanceStore
 
 BATCH = 1_000
 KEPT = Quantity(1 << 40)
 COST_MAX = 1 / 1.3
 """A commit with its history may take 1.3 times what it takes without: 0.77 of the speed."""
 
-Work = Callable[[Repository], None]
+Work = Callable[[Engine], None]
 
 
 def costs(bench: Workbench) -> Iterator[Row]:
@@ -74,13 +75,13 @@ def answers(bench: Workbench) -> Iterator[Row]:
     with bench.repository("lineage") as repository:
         seed = _family(repository)
         repository.provenance.drain()
-        repository.history.index_step()
+        repository.provenance.index_step()
         times = tuple(seconds_of(lambda: repository.history.lineage(seed)) * 1e3 for _ in range(bench.sizes.rounds))
         events = len(repository.history.lineage(seed).events)
         yield Row("provenance", f"lineage of {events:,} events", "", times, "ms")
 
 
-def tell(repository: Repository, count: int, bench: Workbench) -> tuple[list[bytes], float, float]:
+def tell(repository: Engine, count: int, bench: Workbench) -> tuple[list[bytes], float, float]:
     """Commit so many events of FlowFiles that are gone, moving them on as they come.
 
     Returns some of the uuids, and the seconds it took to drain and to index all.
@@ -91,8 +92,8 @@ def tell(repository: Repository, count: int, bench: Workbench) -> tuple[list[byt
     for first in range(0, count, BATCH):
         records = doomed(first, BATCH)
         some.append(chooser.choice(records).uuid)
-        repository.commit(
-            [Events("bench", "Bench", (EventRun(EventType.DROP, 0, BATCH),), tuple(records))], creates=False
+        repository.committer.commit(
+            [TransactionEvents("bench", "Bench", (EventRun(EventType.DROP, 0, BATCH),), tuple(records))], creates=False
         )
         if first % (200 * BATCH) == 199 * BATCH or first + BATCH >= count:
             bench.say(f"{first + BATCH:,} of {count:,} events")
@@ -101,23 +102,24 @@ def tell(repository: Repository, count: int, bench: Workbench) -> tuple[list[byt
     return some, moved, indexed
 
 
-def doomed(first: int, count: int) -> list[FlowFile]:
+def doomed(first: int, count: int) -> list[FlowFileRecord]:
     """FlowFiles of five attributes that are in no queue: what is told of them is that they are gone."""
     return [
-        FlowFile(uuid, 1, None, 0, 0, 1, 1, 1, pack_attributes(attributes_of(first + number)))
+        FlowFileRecord(uuid, 1, None, 0, 0, 1, 1, 1, pack_attributes(attributes_of(first + number)))
         for number, uuid in enumerate(new_uuids(count))
     ]
 
 
-def index_all(repository: Repository) -> None:
+def index_all(repository: Engine) -> None:
     """Until the index has every event."""
-    while repository.history.index_step():
+    while repository.provenance.index_step():
         continue
 
 
-def _stored(repository: Repository, count: int, moved: float, indexed: float) -> Iterator[Row]:
+def _stored(repository: Engine, count: int, moved: float, indexed: float) -> Iterator[Row]:
     yield Row("provenance", f"{count:,} events drained into Parquet", "", (count / moved,), "events/s")
     yield Row("provenance", f"{count:,} events indexed", "", (count / indexed,), "events/s")
+    assert isinstance(repository.provenance, ProvenanceStore)
     stored = sum(file.bytes for file in repository.provenance.manifest.files)
     page = repository.history.query(Query(limit=BATCH))
     lines = sum(len(_as_json(event)) for event in page.events) / len(page.events)
@@ -138,7 +140,7 @@ def _as_json(event: ProvenanceEvent) -> bytes:
     return json.dumps(fields, default=str).encode() + b"\n"
 
 
-def _found(repository: Repository, count: int, uuids: Sequence[bytes], queries: int) -> Iterator[Row]:
+def _found(repository: Engine, count: int, uuids: Sequence[bytes], queries: int) -> Iterator[Row]:
     chooser = random.Random(1)
     by_uuid = [Query(flow_file=format_uuid(chooser.choice(uuids))) for _ in range(queries)]
     names = [attributes_of(chooser.randrange(count))["filename"] for _ in range(queries)]
@@ -157,7 +159,7 @@ def _found(repository: Repository, count: int, uuids: Sequence[bytes], queries: 
         )
 
 
-def _family(repository: Repository) -> str:
+def _family(repository: Engine) -> str:
     """A FlowFile that becomes 200, each of which is routed, changed, sent, and removed."""
     with repository.session() as session:
         parent = session.write(session.create(), bytes(200))
@@ -177,7 +179,7 @@ def _family(repository: Repository) -> str:
     return parent.id
 
 
-def _repeated(repository: Repository, work: Work, count: int) -> Callable[[], float]:
+def _repeated(repository: Engine, work: Work, count: int) -> Callable[[], float]:
     def run() -> None:
         for _ in range(count):
             work(repository)
@@ -185,13 +187,13 @@ def _repeated(repository: Repository, work: Work, count: int) -> Callable[[], fl
     return lambda: seconds_of(run)
 
 
-def _ingest(repository: Repository) -> None:
+def _ingest(repository: Engine) -> None:
     with repository.session() as session:
         session.ingest("a", [b"x"] * BATCH, [attributes_of(number) for number in range(BATCH)])
         session.commit()
 
 
-def _change(repository: Repository) -> None:
+def _change(repository: Engine) -> None:
     with repository.session("c") as session:
         flow_files = session.get_many("a", BATCH)
         for flow_file in flow_files:
@@ -200,7 +202,7 @@ def _change(repository: Repository) -> None:
         session.commit()
 
 
-def _rewrite(repository: Repository) -> None:
+def _rewrite(repository: Engine) -> None:
     with repository.session("c") as session:
         flow_files = session.get_many("a", BATCH)
         for flow_file in flow_files:
@@ -209,14 +211,14 @@ def _rewrite(repository: Repository) -> None:
         session.commit()
 
 
-def _move(repository: Repository) -> None:
+def _move(repository: Engine) -> None:
     with repository.session("c") as session:
         flow_files = session.get_many("a", BATCH)
         session.transfer_many(flow_files, "b")
         session.commit()
 
 
-def _remove(repository: Repository) -> None:
+def _remove(repository: Engine) -> None:
     with repository.session("c") as session:
         session.remove_many(session.get_many("a", BATCH))
         session.commit()

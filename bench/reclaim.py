@@ -13,19 +13,19 @@ from typing import Any
 from bench.rounds import seconds_of, settle
 from bench.table import Row, Target, duration, number
 from bench.workbench import Workbench, spec_at
-from ullage_agent.contract import Punch, Quantity
-from ullage_agent.engine.model import (
+from ullage.contract import PunchSettings, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import (
     HANDLE_QUEUE,
     NO_ATTRIBUTES,
     Action,
     ContentClaim,
     Delete,
-    FlowFile,
+    FlowFileRecord,
     Operation,
     ResourceClaim,
     new_uuids,
 )
-from ullage_agent.engine.repository import Repository
 
 KB = 1 << 10
 MB = 1 << 20
@@ -50,7 +50,7 @@ def story(bench: Workbench) -> Iterator[Row]:
         with bench.repository("story", claims=claims, compaction=NO_GUARDS, **PLAIN) as repository:
             bench.say(f"round {turn + 1}: writing and merging")
             _tell_story(repository, bench.sizes.stream_bytes, random.Random(turn))
-            compactor = repository.reclamation.compactor
+            compactor = repository.compactor
             before.append(space_ratio(repository))
             compactor.execute(compactor.plan(actions=IN_PLACE))
             in_place.append(space_ratio(repository))
@@ -91,7 +91,7 @@ def paced(bench: Workbench) -> Iterator[Row]:
     for turn in range(bench.sizes.pause_rounds):
         with fragmented(bench, 10 * KB, 0.5, turn) as repository:
             hot = repository.handles.put_many([os.urandom(10 * KB) for _ in range(100)])
-            compactor = repository.reclamation.compactor
+            compactor = repository.compactor
             plan = compactor.plan(policy="CompactAll")
             seconds = plan.copies_bytes / rate
             bench.say(f"round {turn + 1}: in the quiet")
@@ -126,7 +126,7 @@ def growth(bench: Workbench) -> Iterator[Row]:
             _register(repository, count)
             reclamation = repository.reclamation
             costs[count] = [seconds_of(reclamation.survey) / count for _ in range(bench.sizes.pause_rounds)]
-            plans[count] = [seconds_of(reclamation.compactor.plan) / count for _ in range(bench.sizes.pause_rounds)]
+            plans[count] = [seconds_of(repository.compactor.plan) / count for _ in range(bench.sizes.pause_rounds)]
     for what, found in (("survey", costs), ("survey and plan", plans)):
         base = statistics.median(found[counts[0]])
         # Over a factor of a hundred the cost of one claim grows by 100 ** (exponent - 1).
@@ -143,13 +143,13 @@ def growth(bench: Workbench) -> Iterator[Row]:
         )
 
 
-def space_ratio(repository: Repository) -> float:
+def space_ratio(repository: Engine) -> float:
     """Disk / live of the only container."""
     container = repository.reclamation.survey().containers[0]
     return container.disk_bytes / container.live_bytes
 
 
-def _tell_story(repository: Repository, total: int, chooser: random.Random) -> None:
+def _tell_story(repository: Engine, total: int, chooser: random.Random) -> None:
     """Small files of 1 to 40 KB; a share of them stays queued, the others are merged and sent on."""
     written = 0
     while written < total:
@@ -183,10 +183,10 @@ class _Fragmented:
         self._size = size
         self._dead = dead
         claims = {"max_appendable_size": Quantity(64 * MB), "max_flow_files": 1 << 30, "large_claim": Quantity(4 * MB)}
-        compaction = NO_GUARDS | {"punch": Punch(enabled=False)}
+        compaction = NO_GUARDS | {"punch": PunchSettings(enabled=False)}
         self._opened = bench.repository("fragmented", claims=claims, compaction=compaction, **PLAIN)
 
-    def __enter__(self) -> Repository:
+    def __enter__(self) -> Engine:
         repository = self._opened.__enter__()
         data = self._chooser.randbytes(self._size)
         for _ in range(0, self._bench.sizes.stream_bytes, 16 * MB):
@@ -246,20 +246,20 @@ class Churn:
             "large_claim": Quantity(64 * MB),
         }
         compaction = NO_GUARDS | {
-            "punch": Punch(enabled=False),
+            "punch": PunchSettings(enabled=False),
             "max_live_fraction": 0.95,
             "output_size": Quantity(batch_bytes),
         }
         path = self._bench.path("churn")
         clock = _Time()
         spec = spec_at(path, claims=claims, compaction=compaction, **PLAIN)
-        Repository.initialize(spec)
-        with Repository.open(spec, None, clock) as repository:
+        Engine.initialize(spec)
+        with Engine.open(spec, None, clock) as repository:
             found = self._churn(repository, clock)
         shutil.rmtree(path)
         return found
 
-    def _churn(self, repository: Repository, clock: _Time) -> tuple[float, list[float]]:
+    def _churn(self, repository: Engine, clock: _Time) -> tuple[float, list[float]]:
         ids: list[bytes] = []
         while len(ids) < self._count:
             ids += self._put(repository)
@@ -271,12 +271,12 @@ class Churn:
         for turn in range(rounds):
             chosen = {self._choose() for _ in range(self._batch)}
             fresh = self._put(repository)
-            repository.commit([Delete(b"".join(ids[at] for at in chosen))], creates=False)
+            repository.committer.commit([Delete(b"".join(ids[at] for at in chosen))], creates=False)
             for at, id in zip(chosen, fresh, strict=False):
                 ids[at] = id
             spare = fresh[len(chosen) :]
             if spare:
-                repository.commit([Delete(b"".join(spare))], creates=False)
+                repository.committer.commit([Delete(b"".join(spare))], creates=False)
             clock.millis += 1_000
             moved = self._reclaim(repository)
             spaces.append(space_ratio(repository))
@@ -285,7 +285,7 @@ class Churn:
                 copied += moved
         return 1 + copied / user, spaces
 
-    def _put(self, repository: Repository) -> list[bytes]:
+    def _put(self, repository: Engine) -> list[bytes]:
         data = self._chooser.randbytes(self.SIZE)
         ids = repository.handles.put_many([data] * self._batch)
         return [bytes.fromhex(id.replace("-", "")) for id in ids]
@@ -296,21 +296,21 @@ class Churn:
             return self._chooser.randrange(edge)
         return self._chooser.randrange(edge if self._hot else 0, self._count)
 
-    def _reclaim(self, repository: Repository) -> int:
+    def _reclaim(self, repository: Engine) -> int:
         """As little as keeps disk / live where it is to be; bytes copied."""
         repository.reclamation.clean()
         container = repository.reclamation.survey().containers[0]
         excess = container.disk_bytes - int(self.SPACE * container.live_bytes)
         if excess <= 0:
             return 0
-        compactor = repository.reclamation.compactor
+        compactor = repository.compactor
         return compactor.execute(compactor.plan(frees_wanted=excess)).copied_bytes
 
 
 class _Foreground:
     """One thread that commits a content and reads a hot one, over and over."""
 
-    def __init__(self, repository: Repository, hot: list[str]) -> None:
+    def __init__(self, repository: Engine, hot: list[str]) -> None:
         self._repository = repository
         self._hot = hot
         self._commits: list[float] = []
@@ -344,7 +344,7 @@ class _Foreground:
         return statistics.quantiles(self._reads, n=100)[98]
 
 
-def _register(repository: Repository, count: int) -> None:
+def _register(repository: Engine, count: int) -> None:
     """Resource claims with two claims each, of which one lives: records only, since a survey reads no file."""
     batch = 2_000
     now = repository.clock.now_millis()
@@ -354,6 +354,6 @@ def _register(repository: Repository, count: int) -> None:
             claim = ContentClaim(index, 0, 40 * KB, 1)
             operations.append(ResourceClaim(index, "c1", now - index, length=100 * KB, sealed=True, generation=1))
             operations.append(
-                FlowFile(new_uuids(1)[0], HANDLE_QUEUE, claim, 0, claim.length, now, now, 0, NO_ATTRIBUTES)
+                FlowFileRecord(new_uuids(1)[0], HANDLE_QUEUE, claim, 0, claim.length, now, now, 0, NO_ATTRIBUTES)
             )
-        repository.commit(operations, creates=False)
+        repository.committer.commit(operations, creates=False)

@@ -13,10 +13,10 @@ from bench.reclaim import KB, MB, fragmented, space_ratio
 from bench.rounds import seconds_of, settle
 from bench.table import Row, Target, number
 from bench.workbench import Workbench
-from ullage_agent.engine.model import Action, ContentClaim
-from ullage_agent.engine.reclaim.plan import Plan
-from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, ContentClaim
+from ullage.engine.reclaim.plan import ReclamationPlan
+from ullage.engine.reclaim.report import ReclamationReport
 
 PIECE = MB
 OUTPUT = 64 * MB
@@ -25,7 +25,7 @@ OUTPUT = 64 * MB
 class _Round(NamedTuple):
     """Seconds of one round: a rewrite whose sources stay, one that gives them back, and what they are held against."""
 
-    report: Report
+    report: ReclamationReport
     copied: float
     given_back: float
     cp: float
@@ -93,12 +93,12 @@ def _copy_once(bench: Workbench, size: int, dead: float, seed: int) -> _Round:
         settle()  # all sides read from the page cache
         cp = seconds_of(lambda: _copy_and_sync(live, scratch))
         bare = _settled(lambda: _copy_barely(sources, scratch))
-        copied = _settled(lambda: repository.reclamation.compactor.execute(plan))
+        copied = _settled(lambda: repository.compactor.execute(plan))
         rm = _settled(lambda: _remove(kept))
     with fragmented(bench, size, dead, seed) as repository:
         plan = _plan_of_rewrites(repository)
-        reports: list[Report] = []
-        given_back = _settled(lambda: reports.append(repository.reclamation.compactor.execute(plan)))
+        reports: list[ReclamationReport] = []
+        given_back = _settled(lambda: reports.append(repository.compactor.execute(plan)))
         disk = space_ratio(repository)
     shutil.rmtree(scratch)
     return _Round(reports[0], copied, given_back, cp, rm, bare, disk)
@@ -114,17 +114,17 @@ def _settled(work: Callable[[], object]) -> float:
     return seconds_of(work)
 
 
-def _plan_of_rewrites(repository: Repository) -> Plan:
-    return repository.reclamation.compactor.plan(policy="CompactAll", actions=frozenset({Action.REWRITE}))
+def _plan_of_rewrites(repository: Engine) -> ReclamationPlan:
+    return repository.compactor.plan(policy="CompactAll", actions=frozenset({Action.REWRITE}))
 
 
-def _sources(repository: Repository, plan: Plan) -> dict[Path, list[ContentClaim]]:
+def _sources(repository: Engine, plan: ReclamationPlan) -> dict[Path, list[ContentClaim]]:
     """The files of a plan and what lives in them, in order."""
     sources: dict[Path, list[ContentClaim]] = {}
     for step in plan.steps:
         entry = repository.ledger.entry(step.resource)
         assert entry is not None
-        path = repository.content.container_of(entry.claim).current_path(entry.claim)
+        path = repository.content.path_of(entry.claim)
         sources[Path(path)] = sorted(entry.live.values(), key=lambda claim: claim.offset)
     return sources
 

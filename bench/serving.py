@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.workbench import spec_at
-from ullage_agent.client import Node
-from ullage_agent.contract import AuthMode, ContentRepository, Metadata, TlsMode
+from ullage.client.node import Node
+from ullage.contract import AuthMode, ContentRepository, Metadata, TlsMode
 from ullage_agent.service.log import configure
 from ullage_agent.service.server import Server
 

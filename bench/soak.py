@@ -33,11 +33,13 @@ from typing import Final, NamedTuple
 import psutil
 from crc32c import crc32c
 
+import ullage
 from bench.panels import Panel, draw
 from bench.reclaim import NO_GUARDS
 from bench.serving import node
 from bench.table import Row, Target, describe_machine, markdown, number, write_docs
-from ullage_agent.client import Client, Node, Refused
+from ullage import Node, Repository
+from ullage.errors import HandleDeleted, HandleNotFound
 
 ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = "bench-soak"
@@ -112,12 +114,12 @@ class Load:
             seconds, self._seconds = self._seconds, {name: [] for name in self._seconds}
         return seconds
 
-    def _work(self, work: Callable[[Client, random.Random], None], seed: int) -> None:
+    def _work(self, work: Callable[[Repository, random.Random], None], seed: int) -> None:
         chooser = random.Random(seed)
         try:
-            with Client(self._there) as client:
+            with _connected(self._there) as repository:
                 while not self._over.is_set():
-                    work(client, chooser)
+                    work(repository, chooser)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run has failed by it
             self.problems.append(f"{work.__name__}: {error!r}")
 
@@ -127,7 +129,7 @@ class Load:
         with self._lock:
             self._seconds[what].append(time.perf_counter() - begin)
 
-    def _put(self, client: Client, chooser: random.Random) -> None:
+    def _put(self, repository: Repository, chooser: random.Random) -> None:
         draw = chooser.random()
         if draw < 0.7:
             sizes = [chooser.randrange(1, 16 << 10) for _ in range(BATCH)]
@@ -137,14 +139,14 @@ class Load:
             sizes = [chooser.randrange(2 * MIB, 6 * MIB)]
         contents = [chooser.randbytes(size) for size in sizes]
         handles: list[str] = []
-        self._timed("put", lambda: handles.extend(client.put_many(contents)))
+        self._timed("put", lambda: handles.extend(repository.handles.put_many(contents)))
         with self._lock:
             for handle, content in zip(handles, contents, strict=True):
                 self._live[handle] = (len(content), crc32c(content))
             self._live_bytes += sum(sizes)
             doomed = self._doomed(chooser)
         for handle in doomed:
-            client.delete(handle)
+            repository.handles.delete(handle)
 
     def _doomed(self, chooser: random.Random) -> list[str]:
         """What has to go for the rest to fit; forgotten at once, so that nobody reads it."""
@@ -162,15 +164,15 @@ class Load:
                 self._live_bytes -= self._live.pop(handle)[0]
         return list(doomed)
 
-    def _get(self, client: Client, chooser: random.Random) -> None:
+    def _get(self, repository: Repository, chooser: random.Random) -> None:
         with self._lock:
             if not self._live:
                 return
             handle, (_, crc) = chooser.choice(list(self._live.items()))
         found: list[bytes] = []
         try:
-            self._timed("get", lambda: found.append(client.get(handle)))
-        except Refused:
+            self._timed("get", lambda: found.append(repository.handles.get(handle)))
+        except (HandleNotFound, HandleDeleted):
             with self._lock:
                 if handle in self._live:
                     raise
@@ -178,25 +180,30 @@ class Load:
         if crc32c(found[0]) != crc:
             self.problems.append(f"{handle} came back with other bytes")
 
-    def _flow(self, client: Client, chooser: random.Random) -> None:
+    def _flow(self, repository: Repository, chooser: random.Random) -> None:
         content = chooser.randbytes(2_000)
 
         def through() -> None:
-            client.queues.put_many("soak", [content] * 10, [{"kind": "soak"}] * 10)
-            held = client.queues.poll("soak", 10)
-            client.queues.commit(held.session)
+            repository.queues.put_many("soak", [content] * 10, {"kind": "soak"})
+            with repository.session() as session:
+                session.remove(session.get_many("soak", 10))
+                session.commit()
 
         self._timed("flow", through)
+
+
+def _connected(there: Node) -> Repository:
+    return ullage.connect(there.url, flight=there.flight, socket=there.socket)
 
 
 def samples(there: Node, pid: int, load: Load, seconds: float) -> Iterator[Sample]:
     """One an interval, for so long."""
     process = psutil.Process(pid)
     began = time.monotonic()
-    with Client(there) as client:
+    with _connected(there) as repository:
         for turn in range(1, INTERVALS + 1):
             time.sleep(max(0.0, began + turn * seconds / INTERVALS - time.monotonic()))
-            containers = client.survey().containers
+            containers = repository.reclamation.survey().containers
             live = sum(container.live_bytes for container in containers)
             disk = sum(container.disk_bytes for container in containers)
             waited = load.waited()

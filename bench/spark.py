@@ -26,7 +26,7 @@ from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
 from ullage_spark.opener import ADDRESS, FOUND_BY, GROUP_ROWS, Opener, pickled
 from ullage_spark.plan import reclamation_plan
-from ullage_spark.settings import GROUP_BYTES, Settings, as_options
+from ullage_spark.settings import GROUP_BYTES, SourceOptions, as_options
 
 MB = 1 << 20
 ROOT = Path(__file__).parents[1]
@@ -74,7 +74,7 @@ def plain_loop(fleet: Fleet, rows: pa.Table, group_bytes: int = 0) -> None:
             if resource not in opened:
                 entry = repository.ledger.entry(resource)
                 assert entry is not None
-                path = repository.content.container_of(entry.claim).current_path(entry.claim)
+                path = repository.content.path_of(entry.claim)
                 opened[resource] = os.open(path, os.O_RDONLY)
             data = os.pread(opened[resource], length, offset)
             assert crc32c(data) == crc
@@ -90,7 +90,7 @@ def plain_loop(fleet: Fleet, rows: pa.Table, group_bytes: int = 0) -> None:
 
 def in_task(fleet: Fleet, rows: pa.Table) -> None:
     """What a task does with the rows that Spark gives it, here and without Spark."""
-    settings = Settings.of(as_options({"endpoint": fleet.endpoint}))
+    settings = SourceOptions.of(as_options({"endpoint": fleet.endpoint}))
     nodes = {node.name: node for node in discover(settings)}
     opener = Opener(settings, nodes, pickled(count_bytes), skips_missing=False, group_bytes=GROUP_BYTES)
     for _ in opener.run(iter(rows.to_batches(max_chunksize=GROUP_ROWS))):

@@ -1,11 +1,15 @@
 """What the bench reports: one row a comparison, with its spread, its target, and whether that is met."""
 
+import json
 import os
 import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
+
+import msgspec
 
 TABLE = "bench"
 PEERS = "bench-peers"
@@ -78,11 +82,7 @@ def duration(seconds: float) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """All rows as one Markdown table, with columns aligned for people."""
-    return _aligned([row.cells() for row in rows])
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [HEADINGS, *rows]
+    lines = [HEADINGS, *(row.cells() for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     texts = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
@@ -91,15 +91,26 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(texts)
 
 
-def as_json(rows: Sequence[Row], machine: str) -> dict[str, object]:
-    """The same for machines."""
-    return {
-        "machine": machine,
-        "rows": [
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What was measured on one machine."""
+
+    machine: str
+    rows: tuple[Row, ...]
+
+    def as_json(self) -> str:
+        """The same for machines: a row a line, each with its median and whether its target was met."""
+        rows = (
             asdict(row) | {"median": row.median, "met": row.target.is_met(row.median) if row.target else None}
-            for row in rows
-        ],
-    }
+            for row in self.rows
+        )
+        lines = ",\n".join(json.dumps(row) for row in rows)
+        return f'{{"machine": {json.dumps(self.machine)}, "rows": [\n{lines}\n]}}\n'
+
+
+def read_results(file: Path) -> Results:
+    """What `Results.as_json` wrote."""
+    return msgspec.json.decode(file.read_bytes(), type=Results)
 
 
 def describe_machine(directory: Path) -> str:
@@ -124,58 +135,63 @@ def filesystem_of(directory: Path) -> str:
 
 
 def write_docs(document: Path, table: str, rows: Sequence[Row], machine: str, *, is_all: bool) -> None:
-    """Put this run's machine and rows between the markers of a table: all of it, or only the rows that were measured.
+    """Put this run's machine and rows into a table's JSON beside the document, and what of them has a target into the
+    document: all of it, or only the rows that were measured.
 
-    ValueError: there are no such markers, or rows that stay come from another machine or other sizes.
+    ValueError: the document has no place for them, or rows that stay come from another machine or other sizes.
     """
-    head, old, tail = _parted(document, table)
-    cells = [row.cells() for row in rows]
-    kept = [] if is_all else _rows_of(old)
-    if kept and f"\n{machine}.\n" not in old:
-        raise ValueError(f"the table in {document} is not of {machine}: measure all cases, or add the rows by hand")
-    document.write_text(f"{head}\n\n{machine}.\n\n{_aligned(_merged(kept, cells))}\n\n{tail}", encoding="utf-8")
+    file = results_file(document, table)
+    old = read_results(file) if file.exists() and not is_all else Results(machine, ())
+    if old.machine != machine:
+        raise ValueError(f"the rows in {file} are not of {machine}: measure all cases, or add the rows by hand")
+    results = Results(machine, _merged(old.rows, rows))
+    text = with_summary(document, table, results)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(results.as_json(), encoding="utf-8")
+    document.write_text(text, encoding="utf-8")
 
 
-def read_docs(document: Path, table: str) -> list[Row]:
-    """The rows of a table as they stand in a document: of the values the least, the median and the greatest.
+def results_file(document: Path, table: str) -> Path:
+    """Where all rows of a table of a document are kept."""
+    return document.with_suffix("") / f"{table}.json"
 
-    ValueError: there are no such markers.
+
+def with_summary(document: Path, table: str, results: Results) -> str:
+    """The text of a document whose table has the rows with a target, and names the JSON that has all.
+
+    ValueError: the document has no markers of that table.
     """
-    return [_row(cells) for cells in _rows_of(_parted(document, table)[1])]
-
-
-def _row(cells: tuple[str, ...]) -> Row:
-    case, what, against, figures, bound, _, medians = cells
-    low, middle, high = figures.split(" - ")
-    high, _, unit = high.partition(" ")
-    values = tuple(float(value.replace(",", "")) for value in (low, middle, high))
-    kind, _, value = bound.partition(" ")
-    target = Target(float(value.replace(",", "")), is_ceiling=kind == "<=") if bound else None
-    return Row(case, what, against, values, unit, target, medians)
-
-
-def _parted(document: Path, table: str) -> tuple[str, str, str]:
-    """A document up to a table's first marker, what stands between the markers, and the rest from the second one on."""
     begin, end = f"<!-- {table}: begin -->", f"<!-- {table}: end -->"
     head, found_begin, rest = document.read_text(encoding="utf-8").partition(begin)
-    between, found_end, tail = rest.partition(end)
+    _, found_end, tail = rest.partition(end)
     if not found_begin or not found_end:
         raise ValueError(f"{document} has no lines {begin} and {end} around a table")
-    return head + begin, between, end + tail
+    aimed = [row for row in results.rows if row.target]
+    said = (
+        f"{results.machine}. {len(aimed)} of {len(results.rows)} rows have a target; one in bold is not met. "
+        f"[All rows]({results_file(document, table).relative_to(document.parent)}) are beside this page."
+    )
+    lines = ["| What | Against | Median (least - greatest) | Target |", "|-|-|-|-|"]
+    for case, rows in groupby(aimed, lambda row: row.case):
+        lines += [f"| **{case}** | | | |", *map(_summary, rows)]
+    return "\n".join([head + begin, "", said, "", *lines, "", end + tail])
 
 
-def _rows_of(table: str) -> list[tuple[str, ...]]:
-    lines = [line for line in table.splitlines() if line.startswith("| ")]
-    return [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines[1:]]
+def _summary(row: Row) -> str:
+    """A line of the document."""
+    low, high = min(row.values), max(row.values)
+    figure = f"{number(row.median)} {row.unit}".rstrip() + (f" ({number(low)} - {number(high)})" if low < high else "")
+    target = str(row.target) if row.target is None or row.target.is_met(row.median) else f"**{row.target}**"
+    return f"| {row.what} | {row.against} | {figure} | {target} |"
 
 
-def _compared(row: tuple[str, ...]) -> tuple[str, str, str]:
+def _compared(row: Row) -> tuple[str, str, str]:
     """What a row compares; behind a colon stands what the other side came to."""
-    return row[0], row[1], row[2].partition(":")[0]
+    return row.case, row.what, row.against.partition(":")[0]
 
 
-def _merged(old: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _merged(old: Sequence[Row], new: Sequence[Row]) -> tuple[Row, ...]:
     """New rows in the place of those that compare the same things; others behind the last row of their case."""
-    rows = {_compared(row): row for row in old} | {_compared(row): row for row in new}
-    cases = list(dict.fromkeys(row[0] for row in rows.values()))
-    return sorted(rows.values(), key=lambda row: cases.index(row[0]))
+    rows = {_compared(row): row for row in (*old, *new)}
+    cases = list(dict.fromkeys(row.case for row in rows.values()))
+    return tuple(sorted(rows.values(), key=lambda row: cases.index(row.case)))

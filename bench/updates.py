@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from bench.rounds import looped, take_turns
 from bench.table import Row, Target, duration
 from bench.workbench import SharedLog, SlowDisk, Workbench, fill
-from ullage_agent.engine.model import Update, pack_attributes
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import Update, pack_attributes
 
 THREADS = (1, 8, 32)
 QUEUED = 10_000
@@ -113,7 +113,7 @@ def batches(bench: Workbench) -> Iterator[Row]:
                 )
 
 
-def _touch_one(repository: Repository) -> None:
+def _touch_one(repository: Engine) -> None:
     with repository.session() as session:
         flow_file = session.get("work")
         assert flow_file is not None
@@ -122,7 +122,7 @@ def _touch_one(repository: Repository) -> None:
         session.commit()
 
 
-def _touch_many(repository: Repository, count: int) -> None:
+def _touch_many(repository: Engine, count: int) -> None:
     with repository.session() as session:
         flow_files = session.get_many("work", count)
         assert len(flow_files) == count
@@ -132,12 +132,12 @@ def _touch_many(repository: Repository, count: int) -> None:
         session.commit()
 
 
-def _update_one(repository: Repository, uuid: bytes) -> None:
+def _update_one(repository: Engine, uuid: bytes) -> None:
     update = Update(uuid, set_attributes=pack_attributes({"status": "seen"}))
-    repository.commit([update], creates=False)
+    repository.committer.commit([update], creates=False)
 
 
-def _frame_bytes(repository: Repository) -> int:
+def _frame_bytes(repository: Engine) -> int:
     """What the engine logs for one update: the peers write as much."""
     _touch_one(repository)
     before = repository.log.log_bytes

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from ullage_agent.contract import ContentRepositorySpec
-from ullage_agent.engine.files import File, Files, OsFiles
-from ullage_agent.engine.repository import Repository
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.engine import Engine
+from ullage.engine.files import File, Files, OsFiles
 
 BATCH = 5_000
 """FlowFiles one commit of a filling takes."""
@@ -77,13 +77,13 @@ class Workbench:
         return path
 
     @contextmanager
-    def repository(self, name: str, files: Files | None = None, **sections: Any) -> Iterator[Repository]:
+    def repository(self, name: str, files: Files | None = None, **sections: Any) -> Iterator[Engine]:
         """A new repository, removed afterwards; `sections` replace fields: `claims={"max_flow_files": 2}`."""
         path = self.path(name)
         spec = spec_at(path, **sections)
-        Repository.initialize(spec)
+        Engine.initialize(spec)
         try:
-            with Repository.open(spec, files) as repository:
+            with Engine.open(spec, files) as repository:
                 yield repository
         finally:
             shutil.rmtree(path, ignore_errors=True)
@@ -122,7 +122,7 @@ def attributes_of(number: int) -> dict[str, str]:
 
 
 def fill(
-    repository: Repository,
+    repository: Engine,
     queue: str,
     count: int,
     *,
@@ -142,14 +142,14 @@ def fill(
         say(f"{numbers.stop:,} of {count:,} FlowFiles")
 
 
-def make_sections(repository: Repository, files: int) -> None:
+def make_sections(repository: Engine, files: int) -> None:
     """Touch every section once: a repository that is in use has all of its directories."""
     content = bytes(int(repository.spec.claims.max_appendable_size))
     for _ in range(files):
         repository.handles.put(content)
 
 
-def empty(repository: Repository, queue: str) -> None:
+def empty(repository: Engine, queue: str) -> None:
     """Drop what a round has put in, give its space back and start a fresh log."""
     repository.queues.drop(repository.queue(queue))
     repository.checkpoint()

@@ -6,17 +6,15 @@ One of ten FlowFiles of the queue `inbox` goes on to the queue `kept`, the nine 
 import os
 from pathlib import Path
 
-from ullage_agent.client import Client, Node
+import ullage
 
-DONE_WITH = 9
+BATCH = 10
 
-node = Node(
-    url=os.environ["ULLAGE_URL"],
-    token=Path(os.environ["ULLAGE_TOKEN_FILE"]).read_text(encoding="utf-8").strip(),
-    ca_file=os.environ["ULLAGE_CA"],
-)
-with Client(node) as client:
-    client.queues.define("kept")
-    while (one := client.queues.poll("inbox")).flow_files:
-        client.queues.commit(one.session, rest_to="kept")
-        client.queues.commit(client.queues.poll("inbox", DONE_WITH).session)
+token = Path(os.environ["ULLAGE_TOKEN_FILE"]).read_text(encoding="utf-8").strip()
+with ullage.connect(os.environ["ULLAGE_URL"], token=token, ca_file=os.environ["ULLAGE_CA"]) as repository:
+    repository.queues.define("kept")
+    with repository.session("flow") as session:
+        while found := session.get_many("inbox", BATCH):
+            session.transfer(found[0], "kept")
+            session.remove(found[1:])
+            session.commit()

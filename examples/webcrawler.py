@@ -1,6 +1,6 @@
 """A web crawler as a data flow, after the example flow that Apache NiFi's documentation tells its story with.
 
-    python -m examples.webcrawler DIRECTORY      runs it over a small web that it makes up, and draws a lineage
+    python -m examples.webcrawler DIRECTORY      runs it over a small web that it makes up
 
     GetHTTP -> [pages] -> RouteText -> [matches] -> PutEmail
                               `------> [lines] -> SplitText -> ExtractText -> DetectDuplicate -> InvokeHTTP
@@ -23,13 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ullage_agent.cli.events import lineage_document
-from ullage_agent.cli.picture import mermaid, svg
-from ullage_agent.contract import ContentRepositorySpec
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
+import ullage
+from ullage import EventQuery, FlowFile, Repository, Session
 
 SEED = "https://site.example/"
 KEYWORD = "nifi"
@@ -115,7 +110,7 @@ class Crawler:
         The page itself goes on to be looked through for addresses.
         """
 
-        def work(session: ProcessSession, page: FlowFile) -> None:
+        def work(session: Session, page: FlowFile) -> None:
             with session.read(page) as content:
                 lines = content.read().splitlines(keepends=True)
             found = [line for line in lines if KEYWORD.encode() in line]
@@ -129,7 +124,7 @@ class Crawler:
     def _put_email(self) -> bool:
         """One mail a page, however many lines matched."""
 
-        def work(session: ProcessSession, match: FlowFile) -> None:
+        def work(session: Session, match: FlowFile) -> None:
             with session.read(match) as content:
                 self.mails.append(content.read())
             session.provenance.send(match, "smtp://mail.example/ops", details="keyword found")
@@ -140,10 +135,10 @@ class Crawler:
     def _split_text(self) -> bool:
         """A FlowFile a line; they point into the page's content, nothing is copied."""
 
-        def work(session: ProcessSession, page: FlowFile) -> None:
+        def work(session: Session, page: FlowFile) -> None:
             with session.read(page) as content:
                 sizes = [len(line) for line in content.read().splitlines(keepends=True)]
-            session.transfer_many(session.split(page, sizes), "candidates")
+            session.transfer(session.split(page, sizes), "candidates")
             session.remove(page)
 
         return self._each("lines", "split-lines", "SplitText", work)
@@ -151,22 +146,22 @@ class Crawler:
     def _extract_text(self) -> bool:
         """What is an address becomes an attribute; other lines are of no further use."""
 
-        def work(session: ProcessSession, line: FlowFile) -> None:
+        def work(session: Session, line: FlowFile) -> None:
             with session.read(line) as content:
                 address = re.search(r"https?://\S+", content.read().decode())
             if address is None:
                 session.provenance.drop(line, details="no address in this line")
                 session.remove(line)
             else:
-                session.transfer(session.put_attribute(line, "url", address[0]), "addresses")
+                session.transfer(session.put_attributes(line, {"url": address[0]}), "addresses")
 
         return self._each("candidates", "extract-url", "ExtractText", work)
 
     def _detect_duplicate(self) -> bool:
         """Each address is asked for once."""
 
-        def work(session: ProcessSession, address: FlowFile) -> None:
-            url = address.attribute_map()["url"]
+        def work(session: Session, address: FlowFile) -> None:
+            url = address.attributes["url"]
             if url in self.known:
                 session.provenance.drop(address, details=f"duplicate of {url}")
                 session.remove(address)
@@ -179,11 +174,11 @@ class Crawler:
     def _invoke_http(self) -> bool:
         """Ask; the answer replaces the line, its status becomes an attribute."""
 
-        def work(session: ProcessSession, request: FlowFile) -> None:
-            url = request.attribute_map()["url"]
+        def work(session: Session, request: FlowFile) -> None:
+            url = request.attributes["url"]
             response = self._fetch(url)
             answer = session.write(request, response.body)
-            answer = session.put_attribute(answer, "invokehttp.status.code", str(response.status))
+            answer = session.put_attributes(answer, {"invokehttp.status.code": str(response.status)})
             session.provenance.fetch(answer, url, details=f"HTTP {response.status}")
             session.transfer(answer, "responses")
 
@@ -192,8 +187,8 @@ class Crawler:
     def _update_attribute(self) -> bool:
         """A name that says what it is; a later system knows the page by its address."""
 
-        def work(session: ProcessSession, answer: FlowFile) -> None:
-            url = answer.attribute_map()["url"]
+        def work(session: Session, answer: FlowFile) -> None:
+            url = answer.attributes["url"]
             name = url.rstrip("/").rpartition("/")[2] + ".html"
             changed = session.put_attributes(answer, {"filename": name, "alternate.identifier": url})
             session.transfer(changed, "named")
@@ -203,8 +198,8 @@ class Crawler:
     def _route_on_attribute(self) -> bool:
         """Success goes two ways, so it is cloned; everything else is dropped."""
 
-        def work(session: ProcessSession, answer: FlowFile) -> None:
-            if answer.attribute_map()["invokehttp.status.code"] not in ("200", "201", "202"):
+        def work(session: Session, answer: FlowFile) -> None:
+            if answer.attributes["invokehttp.status.code"] not in ("200", "201", "202"):
                 session.provenance.drop(answer, details="auto-terminated relationship unmatched")
                 session.remove(answer)
                 return
@@ -216,7 +211,7 @@ class Crawler:
     def _funnel(self) -> bool:
         """Two outputs: the FlowFile goes one way, its clone the other."""
 
-        def work(session: ProcessSession, page: FlowFile) -> None:
+        def work(session: Session, page: FlowFile) -> None:
             session.transfer(session.clone(page), "log")
             session.transfer(page, "bundle")
 
@@ -225,7 +220,7 @@ class Crawler:
     def _quiet_funnel(self) -> bool:
         """One output: it leaves nothing behind, and is not in the picture."""
 
-        def work(session: ProcessSession, page: FlowFile) -> None:
+        def work(session: Session, page: FlowFile) -> None:
             session.transfer(page, "pages")
 
         return self._each("found", "funnel-2", "Funnel", work)
@@ -233,8 +228,8 @@ class Crawler:
     def _log_attribute(self) -> bool:
         """Every success is logged, and done with."""
 
-        def work(session: ProcessSession, page: FlowFile) -> None:
-            self.logged.append(page.attribute_map()["url"])
+        def work(session: Session, page: FlowFile) -> None:
+            self.logged.append(page.attributes["url"])
             session.remove(page)
 
         return self._each("log", "log", "LogAttribute", work)
@@ -246,18 +241,18 @@ class Crawler:
             if not pages:
                 return False
             merged = session.merge(pages, demarcator=b"\n---\n")
-            session.transfer(session.put_attribute(merged, "filename", "pages.txt"), "merged", "merged")
-            session.remove_many(pages)
+            session.transfer(session.put_attributes(merged, {"filename": "pages.txt"}), "merged", "merged")
+            session.remove(pages)
             session.commit()
         return True
 
     def _compress_content(self) -> None:
         """Copy on write: the bundle's bytes stay for whoever asks for the past."""
 
-        def work(session: ProcessSession, bundle: FlowFile) -> None:
+        def work(session: Session, bundle: FlowFile) -> None:
             with session.read(bundle) as content:
                 packed = gzip.compress(content.read(), mtime=0)
-            changed = session.put_attribute(session.write(bundle, packed), "filename", "pages.txt.gz")
+            changed = session.put_attributes(session.write(bundle, packed), {"filename": "pages.txt.gz"})
             session.provenance.modify_content(changed, details="gzip")
             session.transfer(changed, "archive")
 
@@ -266,8 +261,8 @@ class Crawler:
     def _put_file(self) -> None:
         """Out of the flow, and out of the repository."""
 
-        def work(session: ProcessSession, bundle: FlowFile) -> None:
-            path = self._target / f"{bundle.id}-{bundle.attribute_map()['filename']}"
+        def work(session: Session, bundle: FlowFile) -> None:
+            path = self._target / f"{bundle.id}-{bundle.attributes['filename']}"
             with session.read(bundle) as content:
                 path.write_bytes(content.read())
             session.provenance.send(bundle, f"file://archive/{path.name}")
@@ -275,7 +270,7 @@ class Crawler:
 
         self._each("archive", "archive", "PutFile", work)
 
-    def _each(self, queue: str, name: str, kind: str, work: Callable[[ProcessSession, FlowFile], None]) -> bool:
+    def _each(self, queue: str, name: str, kind: str, work: Callable[[Session, FlowFile], None]) -> bool:
         """Let a component work on what its queue holds, one commit a FlowFile; whether there was any."""
         worked = False
         while True:
@@ -289,20 +284,18 @@ class Crawler:
 
 
 def main(directory: Path) -> None:
-    """Run the flow in a directory, and draw where one page came from and what became of it."""
-    spec = ContentRepositorySpec.embedded(directory / "repository")
-    target = directory / "archive"
+    """Run the flow in a directory, and say what draws where one page came from and what became of it."""
+    root, target = directory / "repository", directory / "archive"
     target.mkdir(parents=True)
-    Repository.initialize(spec)
-    with Repository.open(spec) as repository:
+    with ullage.open(root, create=True) as repository:
         crawler = Crawler(repository, fetch_made_up, target)
         crawler.run(SEED)
-        page = repository.history.query(Query(attributes=(("invokehttp.status.code", "201"),), limit=1)).events[0]
-        found = lineage_document(repository.history.lineage(page.flow_file))
-    (directory / "lineage.svg").write_text(svg(found), encoding="utf-8")
-    (directory / "lineage.mmd").write_text(mermaid(found), encoding="utf-8")
+        made = EventQuery(attributes={"invokehttp.status.code": "201"}, limit=1)
+        page = repository.provenance.search(made).events[0].flow_file
+        found = repository.provenance.lineage(page)
     print(f"asked for {len(crawler.known)} pages, logged {len(crawler.logged)}, sent {len(crawler.mails)} mails")
-    print(f"{len(found['events'])} events in the lineage of the page that was just made: {directory / 'lineage.svg'}")
+    print(f"{len(found.events)} events in the lineage of the page that was just made; this draws it:")
+    print(f"ullage provenance lineage {page} --root {root} -f svg -o lineage.svg")
 
 
 if __name__ == "__main__":

@@ -16,23 +16,32 @@ settings.register_profile(
 )
 settings.load_profile("ullage")
 
-pytest_plugins = ["tests.support", "tests.cluster.fixtures"]
+pytest_plugins = ["tests.support", "tests.failing_files", "tests.cluster.fixtures"]
 
 STORY = "tests/e2e/"
 """Its modules are chapters on one cluster: one worker tells them, while the others go on with the rest."""
 
-LONG = ("tests/crash/test_call_sites.py", "tests/spark/test_kills.py")
-"""Modules of few tests that take minutes each. Otherwise whoever has most tests goes first, and these would be last:
+LONGEST = (
+    STORY,
+    "tests/crash/test_crash_states.py",
+    "tests/spark/test_kills.py",
+    "tests/crash/test_call_sites.py",
+    "tests/spark/test_connect.py",
+    "tests/cluster/test_operator_faults.py",
+    "tests/cluster/test_scenario.py",
+    "tests/test_bench.py",
+)
+"""What takes minutes, the longest first. Otherwise whoever has most tests goes first, and some of these would be last:
 one worker at work, and the others at rest.
 """
 
 
-class _OneStory(LoadFileScheduling):  # type: ignore[misc]
+class _LongestFirst(LoadFileScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         return STORY if nodeid.startswith(STORY) else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        for scope in LONG:
+        for scope in reversed(LONGEST):
             if scope in self.workqueue:
                 self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
@@ -41,7 +50,7 @@ class _OneStory(LoadFileScheduling):  # type: ignore[misc]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """With `--dist loadfile`, what a worker takes is a module, and the whole story."""
-    return _OneStory(config, log) if config.getvalue("dist") == "loadfile" else None
+    return _LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_report_header() -> str:

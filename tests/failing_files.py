@@ -6,8 +6,10 @@ import threading
 from collections.abc import Sequence
 from fnmatch import fnmatch
 
+import pytest
+
 from tests.support import RoomyFiles
-from ullage_agent.engine.files import DiskUsage, File, Files, FileSize
+from ullage.engine.files import DiskUsage, File, Files, FileSize
 
 GATE_SECONDS = 60
 """Longer than any healthy test waits; a gate that nobody opens is a failure, not a hang."""
@@ -236,3 +238,9 @@ class FailingFile:
         self._files.meet("close", self._path)
         self._files.held -= 1
         self._file.close()
+
+
+@pytest.fixture
+def files() -> FailingFiles:
+    """The real disk, of which nothing fails yet."""
+    return FailingFiles()

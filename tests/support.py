@@ -1,7 +1,8 @@
 """What engine tests share: a clock they own, small settings, and repositories that are checked when the test ends."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from ullage_agent.contract import ContentRepositorySpec
-from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.files import DiskUsage, Files, OsFiles
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.wal.serde import SerDe
+from ullage.clock import Clock
+from ullage.contract import ContainerSettings, ContentRepositorySpec, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.files import DiskUsage, Files, OsFiles
+from ullage.engine.ledger.resources import ResourceEntry
+from ullage.engine.model import ContentClaim, FlowFileRecord
+from ullage.engine.provenance.store import ProvenanceStore
+from ullage.engine.session import ProcessSession
+from ullage.engine.wal.serde import SerDe
 
 OPENS_KEPT = 100
-"""An open freezes what it loaded, and the collector does not count what was thawed: after ten thousand repositories
-their garbage, a megabyte each, fills the machine.
-"""
+"""The collector counts objects, not bytes: before it comes by itself, the garbage of ten thousand repositories, a
+megabyte each, fills the machine."""
 
 _opens = count(1)
 
@@ -27,7 +30,6 @@ _opens = count(1)
 def collect_now_and_then() -> None:
     """For tests that open thousands of repositories in one process, before each."""
     if next(_opens) % OPENS_KEPT == 0:
-        gc.unfreeze()
         gc.collect()
 
 
@@ -65,6 +67,15 @@ def spec_at(path: Path | str, **sections: Any) -> ContentRepositorySpec:
     return msgspec.structs.replace(spec, **changed)
 
 
+def containers(**capacities: int | None) -> dict[str, Any]:
+    """Settings of storage with containers of these names, each with its quota in bytes, if any."""
+    quotas = {name: None if count is None else Quantity(count) for name, count in capacities.items()}
+    return {"containers": tuple(ContainerSettings(name=n, sub_path=n, capacity=quotas[n]) for n in quotas)}
+
+
+TWO = containers(c1=None, c2=None)
+
+
 class RoomyFiles(OsFiles):
     """The real disk, which always says that a tenth of it is used.
 
@@ -78,77 +89,111 @@ class RoomyFiles(OsFiles):
 
 
 class Workshop:
-    """Makes, reopens and finally checks one repository."""
+    """Makes, ends, reopens and finally checks one repository."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        """What it makes lies on `files`; what it opens again on the real disk, where nothing fails."""
         self.path = path
+        self.files = files or RoomyFiles()
         self.clock = ManualClock()
         self.spec = spec_at(path)
-        self.repository: Repository | None = None
         self.expects_problems = False
+        self._repository: Engine | None = None
+
+    @property
+    def repository(self) -> Engine:
+        """What is open."""
+        assert self._repository is not None, "nothing is open"
+        return self._repository
+
+    @property
+    def is_open(self) -> bool:
+        return self._repository is not None
 
     def make(
-        self,
-        files: Files | None = None,
-        clock: Clock | None = None,
-        serde: SerDe | None = None,
-        **sections: Any,
-    ) -> Repository:
+        self, files: Files | None = None, clock: Clock | None = None, serde: SerDe | None = None, **sections: Any
+    ) -> Engine:
         """Initialize and open."""
         self.spec = spec_at(self.path, **sections)
-        Repository.initialize(self.spec, files or RoomyFiles(), clock or self.clock, serde)
-        return self.open(files, clock, serde)
+        Engine.initialize(self.spec, files or self.files, clock or self.clock, serde)
+        return self.open(files or self.files, clock, serde)
 
     def open(
-        self,
-        files: Files | None = None,
-        clock: Clock | None = None,
-        serde: SerDe | None = None,
-        **sections: Any,
-    ) -> Repository:
+        self, files: Files | None = None, clock: Clock | None = None, serde: SerDe | None = None, **sections: Any
+    ) -> Engine:
         """Open what is there; with sections, under other settings."""
         if sections:
             self.spec = spec_at(self.path, **sections)
-        self.repository = Repository.open(self.spec, files or RoomyFiles(), clock or self.clock, serde)
-        return self.repository
+        self._repository = Engine.open(self.spec, files or RoomyFiles(), clock or self.clock, serde)
+        return self._repository
 
     def close(self) -> None:
         """Check deeply, then close cleanly."""
-        if self.repository is not None:
-            repository, self.repository = self.repository, None
+        if self._repository is not None:
             try:
-                if repository.log.is_running and not self.expects_problems:
-                    assert repository.check(deep=True).problems == ()
+                if self._repository.log.is_running and not self.expects_problems:
+                    assert self._repository.check(deep=True).problems == ()
             finally:
-                repository.close()
+                self.shut()
 
-    def leave(self) -> None:
-        """Check and close, for a test that then damages what lies on disk."""
-        self.close()
+    def shut(self) -> None:
+        """Close cleanly, unchecked."""
+        repository, self._repository = self.repository, None
+        repository.close()
 
-    def reopen(self, **sections: Any) -> Repository:
+    def kill(self) -> None:
+        """End as a killed process does: nothing closed, sealed or flushed by us."""
+        if self._repository is not None:
+            repository, self._repository = self._repository, None
+            abandon(repository)
+
+    def reopen(self, **sections: Any) -> Engine:
         """Check, close cleanly and open again."""
         self.close()
         return self.open(**sections)
 
-    def crash(self, **sections: Any) -> Repository:
-        """Stop as a killed process does (nothing closed, sealed or flushed by us), then open again."""
-        if self.repository is not None:
-            abandon(self.repository)
-            self.repository = None
+    def crash(self, **sections: Any) -> Engine:
+        """Kill, then open again."""
+        self.kill()
         return self.open(**sections)
 
+    def restart(self, how: str) -> Engine:
+        """The repository after no restart ("none"), a "clean" one, a "crash", or one behind a "checkpoint"."""
+        if how == "checkpoint":
+            self.repository.checkpoint()
+        return {"none": lambda: self.repository, "clean": self.reopen}.get(how, self.crash)()
 
-def abandon(repository: Repository) -> None:
+    def forget(self, handle: str) -> None:
+        """Delete a handle and purge it, once its retention has passed."""
+        self.repository.handles.delete(handle)
+        self.clock.advance(8 * 24 * 3600)
+        self.repository.handles.purge()
+
+    def content_file(self, resource: int) -> Path:
+        """A resource claim's file, wherever it lies."""
+        (name,) = (name for name in content_sizes(self.path) if name.endswith(f"-{resource}"))
+        return self.path / name
+
+
+def event_store(repository: Engine) -> ProvenanceStore:
+    """The provenance repository that is ours, for what is to be seen of its files."""
+    assert isinstance(repository.provenance, ProvenanceStore)
+    return repository.provenance
+
+
+def abandon(repository: Engine) -> None:
     """Drop a repository's descriptors and lock without any of what `close` does to the files."""
     repository.log.abandon()
     repository.close()
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Iterator[Workshop]:
-    """A workshop in a fresh directory; what it made is checked deeply when the test ends."""
-    made = Workshop(tmp_path / "repository")
+def workshop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workshop]:
+    """A workshop in a fresh directory, on the test's failing `files` where it asks for them; what it made is checked
+    deeply when the test ends.
+    """
+    files = request.getfixturevalue("files") if "files" in request.fixturenames else None
+    made = Workshop(tmp_path / "repository", files)
     try:
         yield made
     except BaseException:
@@ -158,21 +203,50 @@ def workshop(tmp_path: Path) -> Iterator[Workshop]:
         made.close()
 
 
-def put_all(repository: Repository, queue: str, contents: list[bytes], **attributes: str) -> list[FlowFile]:
-    """Ingest contents into a queue in one commit."""
+@pytest.fixture
+def repository(workshop: Workshop) -> Engine:
+    """A repository with the small settings of tests, made by the test's workshop."""
+    return workshop.make()
+
+
+@contextmanager
+def committing(repository: Engine) -> Iterator[ProcessSession]:
+    """A session whose work is committed at the end, unless an error ends it."""
     with repository.session() as session:
-        records = session.ingest(queue, contents, attributes or None)
+        yield session
         session.commit()
-    return records
 
 
-def drain(repository: Repository, queue: str, count: int = 10_000) -> list[bytes]:
+def put_all(repository: Engine, queue: str, contents: list[bytes], **attributes: str) -> list[FlowFileRecord]:
+    """Ingest contents into a queue in one commit."""
+    with committing(repository) as session:
+        return session.ingest(queue, contents, attributes or None)
+
+
+def put_each(repository: Engine, queue: str, contents: Iterable[bytes], **attributes: str) -> list[FlowFileRecord]:
+    """Ingest contents in a commit each."""
+    return [put_all(repository, queue, [content], **attributes)[0] for content in contents]
+
+
+def claim_of(record: FlowFileRecord) -> ContentClaim:
+    """The claim of a FlowFile that has content."""
+    assert record.claim is not None
+    return record.claim
+
+
+def entry_of(repository: Engine, record: FlowFileRecord) -> ResourceEntry:
+    """What the ledger knows of the file that a FlowFile's content lies in."""
+    entry = repository.ledger.entry(claim_of(record).resource)
+    assert entry is not None
+    return entry
+
+
+def drain(repository: Engine, queue: str, count: int = 10_000) -> list[bytes]:
     """Read and remove up to `count` FlowFiles' contents in one commit."""
-    with repository.session() as session:
+    with committing(repository) as session:
         records = session.get_many(queue, count)
         contents = [session.read(record).read() for record in records]
         session.remove_many(records)
-        session.commit()
     return contents
 
 
@@ -182,3 +256,27 @@ def content_sizes(path: Path) -> dict[str, int]:
         str(file.relative_to(path)): file.stat().st_size for file in sorted(path.glob("c*/**/*-*")) if file.is_file()
     }
     return {name: size for name, size in sizes.items() if size}
+
+
+def flip(path: Path, offset: int, bit: int = 0) -> None:
+    """Turn one bit of a file over."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def cut(path: Path, length: int) -> None:
+    """Shorten a file."""
+    with path.open("r+b") as file:
+        file.truncate(length)
+
+
+def open_descriptors(path: Path) -> set[str]:
+    """The files below `path` that this process holds open."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
+            found.add(str(link.readlink()))
+    return {target for target in found if target.startswith(str(path))}

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from bench import bars
 from bench.__main__ import CASES
 from bench.exponents import slope
 from bench.graph import draw
-from bench.table import PEERS, Row, Target, read_docs, write_docs
+from bench.table import Results, Row, Target, read_results, results_file, with_summary, write_docs
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -112,18 +114,23 @@ def test_an_unknown_case_is_named_with_those_there_are() -> None:
     assert "recovery" in result.stderr
 
 
-def test_the_document_has_the_place_for_the_table() -> None:
-    """docs/performance.md carries the markers between which `--write-docs` writes."""
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+def test_the_page_says_what_the_json_beside_it_holds() -> None:
+    """Each table of docs/performance.md is what its JSON makes of it, and the page stays one that is read."""
+    tables = re.findall("<!-- (.*): begin -->", PAGE.read_text(encoding="utf-8"))
 
-    assert text.index("<!-- bench: begin -->") < text.index("<!-- bench: end -->")
+    assert sorted(tables) == sorted(file.stem for file in PAGE.with_suffix("").iterdir())
+    for table in tables:
+        shown = with_summary(PAGE, table, read_results(results_file(PAGE, table)))
+        assert shown == PAGE.read_text(encoding="utf-8"), f"{table}: written by hand, or its JSON was"
+    assert PAGE.stat().st_size < 40_000
 
 
 def test_chosen_cases_replace_their_own_rows_only(tmp_path: Path) -> None:
-    """A run of some cases leaves the other rows of the table as they are; a run of all replaces the table."""
-    document = tmp_path / "performance.md"
-    document.write_text("above\n<!-- bench: begin -->\n<!-- bench: end -->\nbelow\n", encoding="utf-8")
-    first = [Row("content", "reads", "pread", (2.0,)), Row("updates", "one", "disk", (3.0,))]
+    """A run of some cases leaves the other rows and tables as they are; a run of all replaces the table."""
+    document = tmp_path / "page.md"
+    other = "<!-- other: begin -->\ntheirs\n<!-- other: end -->"
+    document.write_text(f"{other}\n<!-- bench: begin -->\n<!-- bench: end -->\nbelow\n", encoding="utf-8")
+    first = [Row("content", "reads", "pread", (2.0,)), Row("updates", "one", "disk", (3.0,), target=Target(4))]
     write_docs(document, "bench", first, "1 core", is_all=True)
 
     write_docs(document, "bench", [Row("content", "reads", "pread", (5.0,))], "1 core", is_all=False)
@@ -132,32 +139,34 @@ def test_chosen_cases_replace_their_own_rows_only(tmp_path: Path) -> None:
         row = Row("space", "disk / live", f"a peer: {theirs}", (1.0,))
         write_docs(document, "bench", [row], "1 core", is_all=False)
 
-    lines = [line for line in document.read_text(encoding="utf-8").splitlines() if " x " in line]
-    told = [[cell.strip() for cell in line.split("|")][1:5] for line in lines]
-    assert told == [
-        ["content", "reads", "pread", "5.00 - 5.00 - 5.00 x"],
-        ["content", "writes", "disk", "7.00 - 7.00 - 7.00 x"],
-        ["updates", "one", "disk", "3.00 - 3.00 - 3.00 x"],
-        ["space", "disk / live", "a peer: 1.14", "1.00 - 1.00 - 1.00 x"],
+    rows = read_results(results_file(document, "bench")).rows
+    assert [(row.case, row.what, row.against, row.median) for row in rows] == [
+        ("content", "reads", "pread", 5.0),
+        ("content", "writes", "disk", 7.0),
+        ("updates", "one", "disk", 3.0),
+        ("space", "disk / live", "a peer: 1.14", 1.0),
     ]
-    write_docs(document, "bench", first[1:], "1 core", is_all=True)
     text = document.read_text(encoding="utf-8")
-    assert "content" not in text
-    assert text.startswith("above\n")
+    assert "| one | disk | 3.00 x | **>= 4.00** |" in text
+    assert "writes" not in text
+    write_docs(document, "bench", first[:1], "1 core", is_all=True)
+    text = document.read_text(encoding="utf-8")
+    assert "updates" not in text
+    assert text.startswith(other)
     assert text.endswith("\nbelow\n")
 
 
 def test_rows_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
     """Rows that stay were measured where the new ones were, or the table is refused: ratios hold for one machine."""
-    document = tmp_path / "performance.md"
+    document = tmp_path / "page.md"
     document.write_text("<!-- bench: begin -->\n<!-- bench: end -->\n", encoding="utf-8")
     write_docs(document, "bench", [Row("content", "reads", "pread", (2.0,))], "1 core", is_all=True)
-    before = document.read_bytes()
+    before = {path: path.read_bytes() for path in (document, results_file(document, "bench"))}
 
-    with pytest.raises(ValueError, match="is not of 2 cores"):
+    with pytest.raises(ValueError, match="are not of 2 cores"):
         write_docs(document, "bench", [Row("updates", "one", "disk", (3.0,))], "2 cores", is_all=False)
 
-    assert document.read_bytes() == before
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_placement_is_measured(tmp_path: Path) -> None:
@@ -210,13 +219,12 @@ def test_bars_tell_what_was_met(tmp_path: Path) -> None:
         Row("space", "disk / live", "NiFi: 1,139", (1.4, 1.4, 1_200), "", Target(1.05, is_ceiling=True)),
         Row("pauses", "longest", "", (30.0, 30.0, 30.0), "ms"),
     ]
-    document = tmp_path / "page.md"
-    document.write_text("before\n<!-- bench-peers: begin -->\n<!-- bench-peers: end -->\nafter\n")
-    write_docs(document, PEERS, rows, "a machine", is_all=True)
+    file = tmp_path / "rows.json"
+    file.write_text(Results("a machine", tuple(rows)).as_json(), encoding="utf-8")
 
-    image = bars.draw(read_docs(document, PEERS))
+    image = bars.draw(read_results(file).rows)
 
     colours = {image.getpixel((x, y)) for x in range(image.width) for y in range(image.height)}
     assert {tuple(bytes.fromhex(colour[1:])) for colour in (bars.MET, bars.MISSED, bars.PLAIN)} <= colours
-    assert read_docs(document, PEERS) == rows
+    assert read_results(file) == Results("a machine", tuple(rows))
     assert image.height < bars.draw([*rows, Row("pauses", "ratio", "NiFi", (1.0,))]).height

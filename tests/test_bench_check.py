@@ -56,8 +56,9 @@ def test_rows_that_are_no_speeds_are_left_out() -> None:
 
 def test_a_slower_engine_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The real bench on two real trees, one of which waits in each commit."""
-    shutil.copytree(ROOT / "agent", tmp_path / "agent", ignore=shutil.ignore_patterns("__pycache__"))
-    session = tmp_path / "agent" / "ullage_agent" / "engine" / "session.py"
+    for folder in ("agent", "bench"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    session = tmp_path / "agent" / "ullage" / "engine" / "session.py"
     session.write_text(session.read_text(encoding="utf-8") + SLOWED, encoding="utf-8")
 
     code = check.main([str(ROOT), "content-batches", f"--head={tmp_path}", "--rounds=1", "--size=tiny"])

@@ -11,7 +11,7 @@ from bench.arena import SYNCED, UNSYNCED, rows
 from bench.harness import SOURCES, Harness, HarnessFailed, version_of
 from bench.peers import evict
 from bench.rounds import rotate
-from bench.table import PEERS, Row, Target, write_docs
+from bench.table import Target
 
 ROOT = Path(__file__).parents[1]
 
@@ -116,31 +116,6 @@ def test_a_ratio_above_one_means_that_we_are_faster() -> None:
     assert synced.cells()[3:6] == ("2.00 - 3.00 - 4.00 x", ">= 2.00", "yes")
     assert unsynced.values == (0.5, 0.5, 0.5)
     assert unsynced.target is None
-
-
-def test_each_table_is_written_between_its_own_markers(tmp_path: Path) -> None:
-    """The comparison with NiFi leaves the other table of the document alone."""
-    document = tmp_path / "performance.md"
-    document.write_text(
-        "<!-- bench: begin -->\nours\n<!-- bench: end -->\n"
-        "<!-- bench-peers: begin -->\nold\n<!-- bench-peers: end -->\nend\n",
-        encoding="utf-8",
-    )
-
-    write_docs(document, PEERS, [Row("updates", "1 a call", SYNCED, (1.0,))], "a machine", is_all=True)
-
-    text = document.read_text(encoding="utf-8")
-    assert "<!-- bench: begin -->\nours\n<!-- bench: end -->" in text
-    assert "old" not in text
-    assert "| updates | 1 a call" in text
-    assert text.endswith("<!-- bench-peers: end -->\nend\n")
-
-
-def test_the_document_has_the_place_for_the_comparison() -> None:
-    """docs/performance.md carries the markers between which `--peers --write-docs` writes."""
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-
-    assert text.index("<!-- bench-peers: begin -->") < text.index("<!-- bench-peers: end -->")
 
 
 def test_evicting_pages_keeps_the_bytes(tmp_path: Path) -> None:

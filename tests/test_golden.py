@@ -14,10 +14,10 @@ from crc32c import crc32c
 from tests.golden.make import BACKUP, PRESENT, describe, drain, golden_spec
 from tests.storage_reader import StorageReader, lay_out
 from tests.support import ManualClock
-from ullage_agent.engine.errors import FormatTooNew
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.wal.format import FORMAT_VERSION
-from ullage_agent.engine.wal.serde import MsgpackSerDe
+from ullage.engine.engine import Engine
+from ullage.engine.wal.format import FORMAT_VERSION
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import FormatTooNew
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.name for path in GOLDEN.glob("format-*"))
@@ -30,8 +30,8 @@ def unpack(version: str, archive: str, root: Path) -> None:
         tar.extractall(root, filter="data")
 
 
-def open_at(root: Path, partitions: int = 2) -> Repository:
-    return Repository.open(golden_spec(root, partitions), clock=ManualClock())
+def open_at(root: Path, partitions: int = 2) -> Engine:
+    return Engine.open(golden_spec(root, partitions), clock=ManualClock())
 
 
 def test_there_is_a_golden_repository_of_this_version() -> None:
@@ -93,7 +93,7 @@ def test_a_golden_backup_is_restored_with_all_it_held(tmp_path: Path, backup: st
     unpack(backup, "backup", tmp_path / "backup")
     expected = json.loads((GOLDEN / PRESENT / "expected.json").read_text(encoding="utf-8"))
 
-    Repository.restore_backup(str(tmp_path / "backup"), golden_spec(tmp_path / "restored"))
+    Engine.restore_backup(str(tmp_path / "backup"), golden_spec(tmp_path / "restored"))
     lay_out(tmp_path / "backup", tmp_path / "laid-out")
 
     for root in (tmp_path / "restored", tmp_path / "laid-out"):
@@ -112,7 +112,7 @@ def test_a_newer_backup_is_refused_by_naming_it(tmp_path: Path) -> None:
     path.write_bytes(body + b"\n%08x" % crc32c(body))
 
     with pytest.raises(FormatTooNew, match="newer version"):
-        Repository.restore_backup(str(tmp_path / "backup"), golden_spec(tmp_path / "restored"))
+        Engine.restore_backup(str(tmp_path / "backup"), golden_spec(tmp_path / "restored"))
 
 
 def raise_in_json(path: Path) -> None:
@@ -134,78 +134,52 @@ def raise_in_header(field: str) -> Callable[[Path], None]:
     return lambda path: change_header(path, lambda header: header | {field: header[field] + 1})
 
 
-NEXT_FORMAT = raise_in_header("format")
-NEXT_SERDE = raise_in_header("serde_version")
+def other_identity(path: Path) -> None:
+    """An identity file of the next format, with other fields."""
+    path.write_bytes(json.dumps({"format": FORMAT_VERSION + 1, "volumes": ["c1"]}).encode())
+
+
+def other_header(path: Path) -> None:
+    """A header of the next format, with other fields."""
+    change_header(path, lambda header: {"format": FORMAT_VERSION + 1, "records": header["serde"]})
+
+
+NEXT_FORMAT, NEXT_SERDE = raise_in_header("format"), raise_in_header("serde_version")
 
 
 @pytest.mark.parametrize(
     ("files", "change", "version"),
     [
         ("ullage.json", raise_in_json, FORMAT_VERSION),
-        ("flowfile/partition-1/*.wal", NEXT_FORMAT, FORMAT_VERSION),
-        ("flowfile/partition-1/*.wal", NEXT_SERDE, MsgpackSerDe.version),
-        ("flowfile/snapshot", NEXT_FORMAT, FORMAT_VERSION),
-        ("flowfile/snapshot", NEXT_SERDE, MsgpackSerDe.version),
+        ("ullage.json", other_identity, FORMAT_VERSION),
+        ("c1/ullage.json", raise_in_json, FORMAT_VERSION),
+        *(
+            (files, change, SerDe.version if change is NEXT_SERDE else FORMAT_VERSION)
+            for files in ("flowfile/partition-1/*.wal", "flowfile/snapshot", "swap/*.swap")
+            for change in (NEXT_FORMAT, NEXT_SERDE, other_header)
+        ),
     ],
-    ids=["root", "log", "log-serde", "snapshot", "snapshot-serde"],
 )
-def test_a_newer_repository_is_refused_by_naming_both_versions(
+def test_what_a_newer_version_wrote_is_refused_by_naming_both_versions(
     tmp_path: Path, files: str, change: Callable[[Path], None], version: int
 ) -> None:
-    """Older code neither guesses nor calls it damage: it says what it found and what it can read."""
+    """Older code neither guesses nor calls it damage: it says what it found and what it can read, and changes nothing.
+
+    A swap file is opened when a poll, or the replay of a swap-in, wants its FlowFiles, and refused then.
+    """
     unpack(PRESENT, "closed", tmp_path / "elsewhere")
     for path in (tmp_path / "elsewhere").glob(files):
         change(path)
     before = {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()}
 
-    with pytest.raises(FormatTooNew, match=rf"version {version + 1}\b.* up to {version}\b"):
-        open_at(tmp_path / "elsewhere")
-
-    assert {path: path.read_bytes() for path in before} == before
-
-
-@pytest.mark.parametrize("change", [NEXT_FORMAT, NEXT_SERDE], ids=["format", "serde"])
-def test_a_newer_swap_file_is_refused_by_naming_both_versions(tmp_path: Path, change: Callable[[Path], None]) -> None:
-    """A swap file is opened when a poll, or the replay of a swap-in, wants its FlowFiles, and refused then."""
-    unpack(PRESENT, "closed", tmp_path / "elsewhere")
-    for path in (tmp_path / "elsewhere" / "swap").iterdir():
-        change(path)
-
     with (
-        pytest.raises(FormatTooNew, match=r"version (2\b.* up to 1|3\b.* up to 2)\b"),
+        pytest.raises(FormatTooNew, match=rf"version {version + 1}\b.* up to {version}\b"),
         open_at(tmp_path / "elsewhere") as repository,
     ):
         drain(repository)
 
-
-def test_a_newer_container_is_refused_by_naming_both_versions(tmp_path: Path) -> None:
-    """A container that a newer version has written to is not touched."""
-    unpack(PRESENT, "closed", tmp_path / "elsewhere")
-    raise_in_json(tmp_path / "elsewhere" / "c1" / "ullage.json")
-
-    with pytest.raises(FormatTooNew, match=rf"version {FORMAT_VERSION + 1}\b.* up to {FORMAT_VERSION}\b"):
-        open_at(tmp_path / "elsewhere")
-
-
-def test_a_newer_identity_with_other_fields_is_refused_by_naming_both_versions(tmp_path: Path) -> None:
-    """A newer identity may have other fields: it is refused for its version, not called unreadable."""
-    unpack(PRESENT, "closed", tmp_path / "elsewhere")
-    path = tmp_path / "elsewhere" / "ullage.json"
-    path.write_bytes(json.dumps({"format": FORMAT_VERSION + 1, "volumes": ["c1"]}).encode())
-
-    with pytest.raises(FormatTooNew, match=rf"version {FORMAT_VERSION + 1}\b.* up to {FORMAT_VERSION}\b"):
-        open_at(tmp_path / "elsewhere")
-
-
-@pytest.mark.parametrize("files", ["flowfile/partition-1/*.wal", "flowfile/snapshot"], ids=["log", "snapshot"])
-def test_a_newer_header_with_other_fields_is_refused_by_naming_both_versions(tmp_path: Path, files: str) -> None:
-    """The same of the headers of logs and snapshots."""
-    unpack(PRESENT, "closed", tmp_path / "elsewhere")
-    for path in (tmp_path / "elsewhere").glob(files):
-        change_header(path, lambda header: {"format": FORMAT_VERSION + 1, "records": header["serde"]})
-
-    with pytest.raises(FormatTooNew, match=rf"version {FORMAT_VERSION + 1}\b.* up to {FORMAT_VERSION}\b"):
-        open_at(tmp_path / "elsewhere")
+    kept = {path: path.read_bytes() for path in before if path.exists()}
+    assert files.startswith("swap") or kept == before
 
 
 def test_the_golden_repositories_are_small() -> None:

@@ -13,20 +13,19 @@ from crc32c import crc32c
 
 from tests.engine.provenance.history import history
 from tests.storage_reader import Damaged, ReadFlowFile, StorageReader, lay_out
-from tests.support import ManualClock, spec_at
-from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
-from ullage_agent.engine import model
-from ullage_agent.engine.content import checksum, writer
-from ullage_agent.engine.model import FlowFile, format_uuid, new_uuids
-from ullage_agent.engine.reclaim.reclamation import Reclamation
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.wal import records
-from ullage_agent.engine.wal.format import HEADER_BYTES_MAX, OPERATIONS_MAX, PAYLOAD_BYTES_MAX
+from tests.support import ManualClock, committing, spec_at
+from ullage.contract import ContainerSettings, ContentRepositorySpec, Quantity
+from ullage.engine import model
+from ullage.engine.content import checksum, writer
+from ullage.engine.engine import Engine
+from ullage.engine.model import FlowFileRecord, format_uuid, new_uuids
+from ullage.engine.wal import records
+from ullage.engine.wal.format import HEADER_BYTES_MAX, OPERATIONS_MAX, PAYLOAD_BYTES_MAX
 
 DOC = (Path(__file__).parents[1] / "docs" / "storage.md").read_text(encoding="utf-8")
 SIZES = (0, 1, 1_000, 50 << 10, 256 << 10, (256 << 10) + 1, 1 << 20, (3 << 20) + 5)
 KINDS = {
-    1: model.FlowFile,
+    1: model.FlowFileRecord,
     2: model.Update,
     3: model.Delete,
     4: model.QueueDefinition,
@@ -37,10 +36,10 @@ KINDS = {
     9: model.SwapOut,
     10: model.SwapIn,
     11: model.SwapDrop,
-    20: model.Events,
+    20: model.TransactionEvents,
     21: model.Undrained,
     22: model.Relocation,
-    23: model.Lease,
+    23: model.LeaseRecord,
     24: model.LeaseEnd,
     25: model.Answer,
     26: model.StagedWrite,
@@ -62,8 +61,8 @@ def spec(path: Path, partitions: int) -> ContentRepositorySpec:
     """Small thresholds, so that a few FlowFiles go through every path that leaves something on disk."""
     quota = Quantity(1 << 30)  # whatever the machine's disk holds, the archive is not cleared for want of room
     containers = (
-        Container(name="c1", sub_path="c1", capacity=quota),
-        Container(name="c2", sub_path="volumes/c2", capacity=quota),
+        ContainerSettings(name="c1", sub_path="c1", capacity=quota),
+        ContainerSettings(name="c2", sub_path="volumes/c2", capacity=quota),
     )
     return spec_at(
         path,
@@ -73,15 +72,14 @@ def spec(path: Path, partitions: int) -> ContentRepositorySpec:
     )
 
 
-def fill(repository: Repository, random_bytes: Callable[[int], bytes]) -> None:
+def fill(repository: Engine, random_bytes: Callable[[int], bytes]) -> None:
     """FlowFiles of all sizes, updated, cloned, split, merged and removed."""
-    with repository.session() as session:
+    with committing(repository) as session:
         for size in SIZES:
             record = session.create(attributes={"size": str(size), "ä": "ü☃"})
             session.write(record, random_bytes(size))
             session.transfer(record, "in")
-        session.commit()
-    with repository.session() as session:
+    with committing(repository) as session:
         held = session.get_many("in", len(SIZES))
         first, *others = held
         session.remove(first)
@@ -92,29 +90,26 @@ def fill(repository: Repository, random_bytes: Callable[[int], bytes]) -> None:
         fragments = session.split(others[-2], [100, 0, 300_000])
         merged = session.merge([others[0], others[1]], b"<", b"|", b">")
         session.transfer_many([*others, clone, *fragments, merged], "work")
-        session.commit()
 
 
-def swap(repository: Repository, random_bytes: Callable[[int], bytes]) -> None:
+def swap(repository: Engine, random_bytes: Callable[[int], bytes]) -> None:
     """Queues longer than memory holds: some swap files stay, one comes back, one is dropped."""
     for queue in ("long", "returning", "dropped"):
-        with repository.session() as session:
+        with committing(repository) as session:
             session.ingest(queue, [random_bytes(size) for size in (300_000, *range(10, 21))], {"queue": queue})
-            session.commit()
-    with repository.session() as session:
+    with committing(repository) as session:
         session.remove_many(session.get_many("returning", 7))
-        session.commit()
     repository.queues.drop(repository.queue("dropped"))
 
 
-def put_handles(repository: Repository, random_bytes: Callable[[int], bytes]) -> None:
+def put_handles(repository: Engine, random_bytes: Callable[[int], bytes]) -> None:
     """Handles: a live one, one that will expire, and a tombstone."""
     repository.handles.put(random_bytes(70_000), {"kind": "kept"})
     repository.handles.put(random_bytes(10), {"kind": "expiring"}, ttl_millis=3_600_000)
     repository.handles.delete(repository.handles.put(random_bytes(10), {"kind": "deleted"}))
 
 
-def stage(repository: Repository, random_bytes: Callable[[int], bytes]) -> None:
+def stage(repository: Engine, random_bytes: Callable[[int], bytes]) -> None:
     """Staged writes: one that appeared, one that is gone, and one that is open."""
     for end in ("commit", "abort", "stay"):
         write, attempt = new_uuids(2)
@@ -127,14 +122,15 @@ def stage(repository: Repository, random_bytes: Callable[[int], bytes]) -> None:
             repository.staging.commit(write, {attempt: 1})
 
 
-def reclaim(reclamation: Reclamation) -> None:
+def reclaim(repository: Engine) -> None:
     """Cut off dead tails, move what is wholly dead to the archive, and rewrite the rest, which writes outputs anew."""
+    reclamation = repository.reclamation
     reclamation.execute(reclamation.plan_truncation(eager=True))
     reclamation.clean()
-    reclamation.compactor.execute(reclamation.compactor.plan(policy="CompactAll"))
+    repository.compactor.execute(repository.compactor.plan(policy="CompactAll"))
 
 
-def as_read(repository: Repository, record: FlowFile) -> ReadFlowFile:
+def as_read(repository: Engine, record: FlowFileRecord) -> ReadFlowFile:
     """One record as the engine itself reads it."""
     names = {definition.number: definition.name for definition in repository.ledger.queues.values()}
     content = b""
@@ -154,7 +150,7 @@ def as_read(repository: Repository, record: FlowFile) -> ReadFlowFile:
     )
 
 
-def seen_by_the_engine(repository: Repository) -> list[ReadFlowFile]:
+def seen_by_the_engine(repository: Engine) -> list[ReadFlowFile]:
     """All FlowFiles, handles and swapped ones. Swapped ones are brought back first: only then can all be read."""
     records = [record for record in repository.ledger.flow_files() if record.queue != model.STAGED_QUEUE]
     for name in list(repository.ledger.swaps):
@@ -172,30 +168,30 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
     wanted = spec(tmp_path / "repository", partitions)
     random_bytes = random.Random(partitions).randbytes
     clock = ManualClock()
-    Repository.initialize(wanted, clock=clock)
-    with Repository.open(wanted, clock=clock) as repository:
+    Engine.initialize(wanted, clock=clock)
+    with Engine.open(wanted, clock=clock) as repository:
         fill(repository, random_bytes)
         swap(repository, random_bytes)
         put_handles(repository, random_bytes)
         stage(repository, random_bytes)
-        reclaim(repository.reclamation)
+        reclaim(repository)
         repository.provenance.drain()
-        repository.history.index_step()
+        repository.provenance.index_step()
         put_handles(repository, random_bytes)
         repository.checkpoint(drains=False)  # so that the snapshot carries events
         fill(repository, random_bytes)
         swap(repository, random_bytes)
         stage(repository, random_bytes)
-        reclaim(repository.reclamation)
+        reclaim(repository)
         put_handles(repository, random_bytes)
     # A clean open rotates the log but takes no checkpoint, so the chains have several files from here on.
-    with Repository.open(wanted, clock=clock) as repository:
+    with Engine.open(wanted, clock=clock) as repository:
         put_handles(repository, random_bytes)
         last_id = repository.log.last_id
     read = StorageReader(tmp_path / "repository")
     read_now = sorted(read.flow_files())
 
-    with Repository.open(wanted, clock=clock) as repository:
+    with Engine.open(wanted, clock=clock) as repository:
         seen = seen_by_the_engine(repository)
         events = [(event.sequence, event.type.name, event.flow_file) for event in history(repository)]
         archived = [entry.claim for entry in repository.ledger.entries() if entry.claim.archived_millis]
@@ -216,15 +212,15 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
 def test_a_page_reader_finds_content_in_a_repository_that_was_moved(tmp_path: Path) -> None:
     """No file names an absolute path, so a repository can be copied or mounted elsewhere."""
     wanted = spec(tmp_path / "here", 1)
-    Repository.initialize(wanted, clock=ManualClock())
-    with Repository.open(wanted, clock=ManualClock()) as repository:
+    Engine.initialize(wanted, clock=ManualClock())
+    with Engine.open(wanted, clock=ManualClock()) as repository:
         fill(repository, random.Random(7).randbytes)
     before = sorted(StorageReader(tmp_path / "here").flow_files())
 
     shutil.move(tmp_path / "here", tmp_path / "there")
 
     assert sorted(StorageReader(tmp_path / "there").flow_files()) == before
-    with Repository.open(spec(tmp_path / "there", 1), clock=ManualClock()) as repository:
+    with Engine.open(spec(tmp_path / "there", 1), clock=ManualClock()) as repository:
         assert seen_by_the_engine(repository) == before
 
 
@@ -232,13 +228,13 @@ def test_a_page_reader_makes_the_repository_of_a_backup(tmp_path: Path) -> None:
     """What the page says of a backup suffices to lay it out again: the reader and the engine find all of it there."""
     wanted = spec(tmp_path / "repository", 2)
     random_bytes, clock = random.Random(5).randbytes, ManualClock()
-    Repository.initialize(wanted, clock=clock)
-    with Repository.open(wanted, clock=clock) as repository:
+    Engine.initialize(wanted, clock=clock)
+    with Engine.open(wanted, clock=clock) as repository:
         for _ in range(2):
             fill(repository, random_bytes)
             swap(repository, random_bytes)
             put_handles(repository, random_bytes)
-            reclaim(repository.reclamation)
+            reclaim(repository)
             repository.backup(str(tmp_path / "backup"))
         archived = [entry.claim for entry in repository.ledger.entries() if entry.claim.archived_millis]
         moved = [entry for entry in repository.ledger.entries() if entry.relocation is not None]
@@ -249,7 +245,7 @@ def test_a_page_reader_makes_the_repository_of_a_backup(tmp_path: Path) -> None:
     found, events = sorted(read.flow_files()), read.events()
     assert found == sorted(before.flow_files())
     assert events == before.events()
-    with Repository.open(spec(tmp_path / "again", 2), clock=clock) as repository:
+    with Engine.open(spec(tmp_path / "again", 2), clock=clock) as repository:
         assert repository.check(deep=True).problems == ()
         assert seen_by_the_engine(repository) == found
     assert len(read.swaps) > 2
@@ -260,8 +256,8 @@ def test_a_page_reader_makes_the_repository_of_a_backup(tmp_path: Path) -> None:
 def test_checksums_cover_every_byte_of_a_snapshot(tmp_path: Path) -> None:
     """A snapshot with any one byte changed is refused by what the page says of its checksums."""
     wanted = spec(tmp_path / "repository", 1)
-    Repository.initialize(wanted, clock=ManualClock())
-    with Repository.open(wanted, clock=ManualClock()) as repository:
+    Engine.initialize(wanted, clock=ManualClock())
+    with Engine.open(wanted, clock=ManualClock()) as repository:
         put_handles(repository, random.Random(3).randbytes)
         repository.checkpoint()
     snapshot = tmp_path / "repository" / "flowfile" / "snapshot"

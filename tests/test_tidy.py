@@ -4,15 +4,20 @@ import ast
 import functools
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tools.count import code_lines
+
 ROOT = Path(__file__).parents[1]
-ENGINE = ROOT / "agent" / "ullage_agent" / "engine"
-FOLDERS = ("agent", "operator", "tests", "bench", "examples")
+ENGINE = ROOT / "agent" / "ullage" / "engine"
+PRODUCT = ("agent", "operator", "spark")
+FOLDERS = (*PRODUCT, "tests", "bench", "examples", "tools")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+PRODUCT_SOURCES = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PRODUCT]
 ENGINE_SOURCES = [path for path in SOURCES if path.is_relative_to(ENGINE)]
 TEST_SOURCES = [path for path in SOURCES if path.is_relative_to(ROOT / "tests")]
 
@@ -20,10 +25,14 @@ MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
 ENGINE_LIBRARIES = {"crc32c", "msgspec", "pyarrow"}
-ENGINE_PACKAGES = ("ullage_agent.engine", "ullage_agent.contract", "ullage_agent.units")
+ENGINE_PACKAGES = (
+    *("ullage.engine", "ullage.contract", "ullage.wire", "ullage.enums", "ullage.errors"),
+    *("ullage.clock", "ullage.reporter", "ullage.streams", "ullage.uuids"),
+)
 ENGINE_BANNED_LIBRARIES = {  # what would bring in a network, other processes, or a second way to the disk
     *("asyncio", "http", "multiprocessing", "select", "signal", "socket", "ssl", "subprocess", "urllib"),
     *("logging", "pickle", "shelve", "shutil", "sqlite3", "tempfile"),
+    "gc",  # the collector is the process's: a library that freezes or stops it does so for everybody
 }
 ENGINE_BANNED_NAMES = {"os.environ", "os.getenv", "os.system", "print", "input"}
 DURABLE_CALLS = {  # in files.py only, so that tests can make each of them fail
@@ -86,7 +95,7 @@ def test_the_operator_of_the_standard_library_is_intact() -> None:
 
 
 def test_the_engine_imports_only_what_it_may() -> None:
-    """The engine needs the standard library, msgspec, crc32c, pyarrow, the contract and itself."""
+    """The engine needs the standard library, msgspec, crc32c, pyarrow, the wire, the contract and itself."""
     wrong = [
         f"{place(path, node)} imports {name}"
         for path in ENGINE_SOURCES
@@ -198,3 +207,34 @@ def test_every_folder_of_tests_is_a_package() -> None:
     folders = {path.parent for path in TEST_SOURCES}
 
     assert [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """No two classes of the product share a name: one concept, one word."""
+    names = Counter(
+        node.name for path in PRODUCT_SOURCES for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)
+    )
+
+    assert {name for name, count in names.items() if count > 1} == set()
+
+
+def test_what_counts_as_a_line_of_code() -> None:
+    """Comments, docstrings and blank lines do not count, each line of a statement does."""
+    text = '"""Says."""\n\nimport os  # why\n\n# more\nx = (\n    1,\n\n)\n"""Of x."""\ntext = """a\n\nb"""\n'
+
+    assert code_lines(text) == 1 + 3 + 2
+
+
+def test_the_glossary_has_a_row_for_each_term() -> None:
+    """Each term stands once, with one sentence and a word or a dash for each of the four systems."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = [
+        line.strip("|").split("|")
+        for line in text.splitlines()
+        if line.startswith("| ") and not line.startswith("| Term")
+    ]
+    terms = [row[0].strip() for row in rows]
+
+    assert sorted(set(terms)) == sorted(terms)
+    assert [row for row in rows if len(row) != 6 or not all(cell.strip() for cell in row)] == []
+    assert [row[1] for row in rows if not row[1].strip().endswith(".")] == []

@@ -1,9 +1,9 @@
-"""What charts/ullage holds that has its place elsewhere: CRDs, rules, dashboards, README. `--check` only compares."""
+"""What charts/ullage holds that has its place elsewhere: CRDs, rules, dashboards, README."""
 
 # ruff: noqa: E501 - panels are a table
 import json
 import re
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,10 +161,10 @@ README_HEAD: Final = """# Ullage's chart
 """
 
 
-def texts() -> dict[Path, str]:
-    """Every file that is made here."""
+def texts(definitions: Mapping[Path, str]) -> dict[Path, str]:
+    """Every file that is made here, the CRDs among them."""
     made = {
-        CHART / "files/crds" / path.name: path.read_text(encoding="utf-8") for path in (ROOT / "crds").glob("*.yaml")
+        CHART / "files/crds" / path.name: text for path, text in definitions.items() if path.parent == ROOT / "crds"
     }
     rules = {
         "namespaced": OPERATOR_NAMESPACED_RULES,
@@ -183,19 +183,3 @@ def texts() -> dict[Path, str]:
     rows = values_table((CHART / "values.yaml").read_text(encoding="utf-8"))
     made[CHART / "README.md"] = README_HEAD + "\n".join(rows) + "\n"
     return made
-
-
-def main() -> int:
-    """Write, or check."""
-    stale = [(path, text) for path, text in texts().items() if not path.exists() or path.read_text("utf-8") != text]
-    if "--check" in sys.argv:
-        sys.stderr.writelines(f"{path.relative_to(ROOT)}: stale; run `tools/chart.py`\n" for path, _ in stale)
-        return 1 if stale else 0
-    for path, text in stale:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

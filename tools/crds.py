@@ -1,14 +1,11 @@
-"""Writes crds/ from the contract, and deploy/install.yaml; with --check, says what would change and fails.
+"""Makes crds/ and deploy/install.yaml from the contract.
 
 Types, bounds and defaults come from the Structs, descriptions from the strings below their fields, so that there is one
 text. What joins fields is said again here, in CEL.
 """
 
-import ast
 import enum
 import inspect
-import sys
-import textwrap
 import types
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -17,8 +14,9 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from ullage_agent import contract, fleet
-from ullage_agent.units import Duration, Quantity
+from ullage import contract
+from ullage.contract import Duration, Quantity, StorageSettings
+from ullage.wire.documents import field_texts
 from ullage_operator.install import install_objects
 
 TARGET: Final = Path(__file__).parents[1] / "crds"
@@ -29,9 +27,7 @@ BYTES_MAX: Final = 256 * 1024
 TEXT_MAX: Final = 48
 """Characters of a quantity or a duration: the cost of rules on them is counted in these."""
 
-HEADER: Final = (
-    "# Written by tools/crds.py from ullage_agent.contract and ullage_agent.fleet: change those, and run `make crds`.\n"
-)
+HEADER: Final = "# Written by tools/crds.py from ullage.contract: change that, and run `make generate`.\n"
 
 
 def at_most(one: str, other: str) -> dict[str, str]:
@@ -41,19 +37,27 @@ def at_most(one: str, other: str) -> dict[str, str]:
 
 
 HOST_PATH: Final = "(has({0}.hostPath) ? {0}.hostPath.path : '/var/lib/ullage')"
+KEPT_REPOSITORY: Final = {
+    "rule": "self.repository == oldSelf.repository",
+    "message": "repository is immutable: make a new repository",
+}
+
 RULES: Final[dict[str, list[dict[str, str]]]] = {
-    "Archive": [
+    "ArchiveSettings": [
         {
             "rule": "self.maxUsagePercentage < self.backpressurePercentage",
             "message": "backpressurePercentage must be above maxUsagePercentage",
         }
     ],
-    "Claims": [at_most("maxAppendableSize", "maxBatchFile")],
+    "ClaimSettings": [at_most("maxAppendableSize", "maxBatchFile")],
+    "ContentSettings": [KEPT_REPOSITORY],
     "FlowFileSettings": [
+        KEPT_REPOSITORY,
         at_most("checkpointLogSize", "walMaxBytes"),
         {"rule": "self.swapBatch <= self.swapThreshold", "message": "swapBatch must be at most swapThreshold"},
     ],
-    "Storage": [
+    "ProvenanceSettings": [KEPT_REPOSITORY],
+    "StorageSettings": [
         {
             "rule": "!(has(self.hostPath) && has(self.localPersistentVolume))",
             "message": "hostPath and localPersistentVolume exclude each other",
@@ -79,7 +83,7 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             "message": "path must be absolute and without '..'",
         }
     ],
-    "Container": [
+    "ContainerSettings": [
         {
             "rule": "!self.subPath.startsWith('/') && !self.subPath.contains('..')",
             "message": "subPath must lie below the root",
@@ -106,7 +110,7 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             "message": "startCutoff must be below duration",
         },
     ],
-    "Planning": [
+    "PlanningSettings": [
         {"rule": "duration(self.activeDeadline) <= duration('168h')", "message": "activeDeadline must be at most 168h"}
     ],
     "ContentRepositorySpec": [
@@ -119,7 +123,9 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             "message": "planning.schedule needs service.flightPort",
         },
     ],
-    "SparkPods": [{"rule": "duration(self.maxDefer) <= duration('720h')", "message": "maxDefer must be at most 720h"}],
+    "SparkPodSettings": [
+        {"rule": "duration(self.maxDefer) <= duration('720h')", "message": "maxDefer must be at most 720h"}
+    ],
     "Toleration": [
         {
             "rule": "self.operator != 'Exists' || self.value == ''",
@@ -134,7 +140,7 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             "message": "tolerationSeconds needs effect NoExecute",
         },
     ],
-    "Service": [
+    "ServiceSettings": [
         {
             "rule": "self.httpPort == 0 || [has(self.flightPort) ? self.flightPort : -1, "
             "has(self.metricsPort) ? self.metricsPort : -2].all(port, port != self.httpPort)",
@@ -158,40 +164,28 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
     ],
 }
 POSITIVE: Final = {
-    ("Claims", "maxAppendableSize"),
-    ("Claims", "maxBatchFile"),
-    ("Claims", "largeClaim"),
-    ("Container", "capacity"),
+    ("ClaimSettings", "maxAppendableSize"),
+    ("ClaimSettings", "maxBatchFile"),
+    ("ClaimSettings", "largeClaim"),
+    ("ContainerSettings", "capacity"),
     ("LocalPersistentVolume", "size"),
-    ("Durability", "interval"),
-    ("Archive", "cleanupFrequency"),
+    ("DurabilitySettings", "interval"),
+    ("ArchiveSettings", "cleanupFrequency"),
     ("FlowFileSettings", "checkpointInterval"),
     ("FlowFileSettings", "checkpointLogSize"),
     ("FlowFileSettings", "walMaxBytes"),
-    ("Truncation", "frequency"),
-    ("Compaction", "checkFrequency"),
-    ("Compaction", "outputSize"),
-    ("Punch", "minRun"),
-    ("Planning", "activeDeadline"),
-    ("Leases", "maxDuration"),
-    *(("Provenance", name) for name in ("rolloverTime", "rolloverSize", "maxStorageTime", "maxStorageSize")),
-    ("Provenance", "indexShardSize"),
+    ("TruncationSettings", "frequency"),
+    ("CompactionSettings", "checkFrequency"),
+    ("CompactionSettings", "outputSize"),
+    ("PunchSettings", "minRun"),
+    ("PlanningSettings", "activeDeadline"),
+    ("LeaseSettings", "maxDuration"),
+    *(("ProvenanceSettings", name) for name in ("rolloverTime", "rolloverSize", "maxStorageTime", "maxStorageSize")),
+    ("ProvenanceSettings", "indexShardSize"),
 }
-KEYED: Final = {("Storage", "containers"): "name", ("Maintenance", "windows"): "name"}
-UNDEFAULTED: Final = {("Storage", "hostPath")}
+KEYED: Final = {("StorageSettings", "containers"): "name", ("MaintenanceSettings", "windows"): "name"}
+UNDEFAULTED: Final = {("StorageSettings", "hostPath")}
 """Defaults that the API server must not fill in: hostPath stands there unless there is a claim."""
-
-
-def strings_below(struct: type) -> dict[str, str]:
-    """The description of each field, by its Python name."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            assert isinstance(field.target, ast.Name)
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
 
 
 def schema_of(kind: Any) -> dict[str, Any]:  # noqa: PLR0911 - one for each form of a type
@@ -288,7 +282,7 @@ def _sized(schema: dict[str, Any]) -> dict[str, Any]:
 def struct_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """The schema of a Struct, with descriptions, defaults and rules."""
     hints = get_type_hints(struct, include_extras=True)
-    texts = strings_below(struct)
+    texts = field_texts(struct)
     properties: dict[str, Any] = {}
     required = []
     for field in msgspec.structs.fields(struct):
@@ -318,7 +312,7 @@ def struct_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 def contract_section() -> tuple[type, ...]:
     """Structs whose defaults the API server fills in: wishes, not reports."""
-    return (contract.Storage.__mro__[1], fleet.NodeSpec, fleet.RunSpec)
+    return (StorageSettings.__mro__[1], contract.NodeSpec, contract.RunSpec)
 
 
 def _positive(kind: Any) -> dict[str, str]:
@@ -354,25 +348,25 @@ def kinds() -> dict[str, dict[str, Any]]:
         "contentrepositories.yaml": definition(
             contract.ContentRepository,
             ("ContentRepository", "contentrepositories", "contentrepository", ["crepo"]),
-            (contract.ContentRepositorySpec, fleet.RepositoryStatus),
+            (contract.ContentRepositorySpec, contract.RepositoryStatus),
             [
-                column("Nodes", ".status.nodes", "integer", "That should have an agent"),
-                column("Ready", ".status.nodesReady", "integer", "Whose agent serves"),
-                column("Live", ".status.live", description="Content that something points at"),
-                column("Dead", ".status.dead", description="Content that nothing points at"),
-                column("Reclaimed", ".status.reclaimed", description="Given back since the agents started"),
-                column("Next Window", ".status.nextWindow", description="Open, or when reclamation may run"),
+                column("Nodes", ".status.nodes", "integer", "Nodes that should have an agent"),
+                column("Ready", ".status.nodesReady", "integer", "Nodes whose agent serves"),
+                column("Live", ".status.live", description="Bytes of content that something points at"),
+                column("Dead", ".status.dead", description="Bytes of content that nothing points at"),
+                column("Reclaimed", ".status.reclaimed", description="Bytes given back since the agents started"),
+                column("Next Window", ".status.nextWindow", description="Open, Paused, or when reclamation may run"),
                 column("Accepted", CONDITION.format("Accepted"), priority=1),
                 column("Degraded", CONDITION.format("Degraded"), priority=1),
                 column("Planned", ".status.planning.lastRun", "date", "When Spark last planned", priority=1),
-                column("Planning", ".status.planning.result", description="What became of it", priority=1),
+                column("Planning", ".status.planning.result", description="Result of the last planning", priority=1),
                 AGE,
             ],
         ),
         "contentrepositorynodes.yaml": definition(
-            fleet.ContentRepositoryNode,
+            contract.ContentRepositoryNode,
             ("ContentRepositoryNode", "contentrepositorynodes", "contentrepositorynode", ["crnode"]),
-            (fleet.NodeSpec, fleet.NodeStatus),
+            (contract.NodeSpec, contract.NodeStatus),
             [
                 column("Repository", ".spec.repository"),
                 column("Node", ".spec.nodeName"),
@@ -386,9 +380,9 @@ def kinds() -> dict[str, dict[str, Any]]:
             selectable=[".spec.repository", ".spec.nodeName"],
         ),
         "reclamationruns.yaml": definition(
-            fleet.ReclamationRun,
+            contract.ReclamationRun,
             ("ReclamationRun", "reclamationruns", "reclamationrun", ["reclaim"]),
-            (fleet.RunSpec, fleet.RunStatus),
+            (contract.RunSpec, contract.RunStatus),
             [
                 column("Repository", ".spec.repository"),
                 column("Phase", ".status.phase"),
@@ -430,7 +424,7 @@ def definition(
     if "required" in spec:
         schema["required"] = ["spec"]
     version: dict[str, Any] = {
-        "name": contract.VERSION,
+        "name": contract.API_VERSION.rpartition("/")[2],
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
@@ -471,23 +465,8 @@ def text_of(document: dict[str, Any]) -> str:
     return text
 
 
-def main() -> int:
-    """Write, or check."""
-    stale = []
-    TARGET.mkdir(exist_ok=True)
-    texts = {TARGET / file: text_of(document) for file, document in kinds().items()}
+def texts() -> dict[Path, str]:
+    """Every file that is made here: a definition each, and all that `kubectl apply` needs to install the operator."""
+    made = {TARGET / file: text_of(document) for file, document in kinds().items()}
     rest = yaml.dump_all(install_objects(), Dumper=_Dumper, sort_keys=False, width=120)
-    texts[INSTALL] = "---\n".join([*texts.values(), rest])
-    for path, text in texts.items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(str(path))
-            if "--check" not in sys.argv:
-                path.write_text(text, encoding="utf-8")
-    if stale and "--check" in sys.argv:
-        sys.stderr.write(f"{', '.join(stale)}: not what the contract says; run `make crds`\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {**made, INSTALL: "---\n".join([*made.values(), rest])}

@@ -1,3 +1,1 @@
-"""Ullage on one node: the repository engine, and what serves it."""
-
-__version__ = "0.1.0"
+"""The process that serves a repository: its transports, its node's Kubernetes objects, and the command line."""

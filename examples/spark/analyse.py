@@ -8,11 +8,7 @@ import time
 from collections import Counter
 
 import pyarrow as pa
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-    functions as F,  # noqa: N812
-)
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from ullage_spark import snapshot, with_content
 from ullage_spark.report import fragmentation

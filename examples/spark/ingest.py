@@ -7,11 +7,7 @@ With a NAME the ingest may be run again after any failure: what was carried out 
 
 import sys
 
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-    functions as F,  # noqa: N812
-)
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 
 def flow_files(files: DataFrame) -> DataFrame:

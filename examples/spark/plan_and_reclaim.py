@@ -8,10 +8,7 @@ NODES is a JSON list of nodes with name, flight and url (docs/spark.md), or an e
 import sys
 from typing import Any
 
-from pyspark.sql import (
-    SparkSession,
-    functions as F,  # noqa: N812
-)
+from pyspark.sql import SparkSession, functions as F
 
 from ullage_spark import snapshot
 from ullage_spark.plan import Budget, carry_out, reclamation_plan

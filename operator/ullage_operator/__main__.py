@@ -1,16 +1,26 @@
 """`python -m ullage_operator`: settings from the environment, see settings.py."""
 
 import asyncio
-
-import kopf
-
-from ullage_operator import handlers
-from ullage_operator.api import MANAGER
-from ullage_operator.settings import settings_from
+import sys
 
 
 def main() -> None:
-    """Run until SIGTERM."""
+    """Run until SIGTERM. Without the extra that it needs: say so, and end with 2."""
+    try:
+        import kopf
+
+        from ullage_operator import handlers
+        from ullage_operator.objects import MANAGER
+        from ullage_operator.settings import settings_from
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing.startswith("ullage"):  # a defect of ours, no missing extra
+            raise
+        sys.stderr.write(
+            f"ullage-operator: this needs the extra `operator`, of which the module {missing} is missing: "
+            "install the package with [operator] behind its name, as the README shows.\n"
+        )
+        sys.exit(2)
     settings = settings_from()
     assert handlers.remove is not None  # importing it is what registers the handlers
     memo = kopf.Memo(settings=settings)

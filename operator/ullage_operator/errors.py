@@ -13,5 +13,5 @@ class ApiError(OperatorError):
         self.status = status
 
 
-class Unreachable(OperatorError):
+class ApiUnreachable(OperatorError):
     """There was no answer."""

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from ullage_operator.objects import RBAC, Object, binding, confined
 from ullage_operator.rbac import (
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
@@ -10,9 +11,7 @@ from ullage_operator.rbac import (
     SPARK_RULES,
     admission_policy,
 )
-from ullage_operator.settings import Settings
-
-Object = dict[str, Any]
+from ullage_operator.settings import OperatorSettings
 
 NAME: Final = "ullage-operator"
 NAMESPACE: Final = "ullage-system"
@@ -22,43 +21,28 @@ LABELS: Final = {"app.kubernetes.io/name": NAME}
 
 def install_objects() -> list[Object]:
     """Namespace, account, roles, admission policy and Deployment, in the order of their creation."""
+    everywhere = {"name": NAME, "labels": LABELS}
     place = {"name": NAME, "namespace": NAMESPACE, "labels": LABELS}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME}
-    subject = {"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}
+    rules = [*OPERATOR_NAMESPACED_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES]
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
-        },
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": place},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": NAME, "labels": LABELS},
-            "rules": [*OPERATOR_NAMESPACED_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": NAME, "labels": LABELS},
-            "roleRef": role,
-            "subjects": [subject],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": PLANNER, "labels": LABELS},
-            "rules": PLANNER_RULES,
-        },
+        _object("v1", "Namespace", {"name": NAMESPACE, "labels": restricted}),
+        _object("v1", "ServiceAccount", place),
+        _object(f"{RBAC}/v1", "ClusterRole", everywhere, rules=rules),
+        _object(f"{RBAC}/v1", "ClusterRoleBinding", everywhere, **binding("ClusterRole", NAME, NAME, NAMESPACE)),
+        _object(f"{RBAC}/v1", "ClusterRole", {"name": PLANNER, "labels": LABELS}, rules=PLANNER_RULES),
         *admission_policy(),
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": place, "spec": _deployment()},
+        _object("apps/v1", "Deployment", place, spec=_deployment()),
     ]
+
+
+def _object(api_version: str, kind: str, metadata: Object, **rest: Any) -> Object:
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **rest}
 
 
 def _deployment() -> Object:
     """One replica, and Recreate: two operators would give twice as many tickets."""
-    settings = Settings()
+    settings = OperatorSettings()
     ports = [
         {"name": "metrics", "containerPort": settings.metrics_port},
         {"name": "health", "containerPort": settings.health_port},
@@ -72,19 +56,10 @@ def _deployment() -> Object:
         "livenessProbe": {**probe, "initialDelaySeconds": 30},
         "readinessProbe": probe,
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 10001,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": confined(),
     }
-    pod = {
-        "serviceAccountName": NAME,
-        "containers": [container],
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-    }
+    confinement = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    pod = {"serviceAccountName": NAME, "containers": [container], "securityContext": confinement}
     return {
         "replicas": 1,
         "strategy": {"type": "Recreate"},

@@ -17,37 +17,23 @@ RECONCILE_SECONDS = Histogram(
 )
 QUEUE = Gauge("ullage_operator_queue_length", "Repositories that are due.", registry=REGISTRY)
 WRITES = Counter("ullage_operator_api_writes", "Requests that change something.", ["kind"], registry=REGISTRY)
-WINDOWS_OPEN = Gauge(
-    "ullage_operator_window_open", "1 while tickets may be given.", ["namespace", "repository"], registry=REGISTRY
-)
-TICKETS = Gauge("ullage_operator_tickets", "Nodes that hold one.", ["namespace", "repository"], registry=REGISTRY)
-DEFERRALS = Gauge(
-    "ullage_operator_deferred_nodes", "Nodes that wait for pods to go.", ["namespace", "repository"], registry=REGISTRY
-)
-WANTING = Gauge(
-    "ullage_operator_wanting_nodes",
-    "Nodes with something to truncate, punch or rewrite.",
-    ["namespace", "repository"],
-    registry=REGISTRY,
-)
-OVERDUE = Gauge(
-    "ullage_operator_overdue_nodes",
-    "Nodes that have waited for pods longer than maxDefer, and have no ticket yet.",
-    ["namespace", "repository"],
-    registry=REGISTRY,
-)
-NODES = Gauge("ullage_operator_nodes", "Nodes by state.", ["namespace", "repository", "state"], registry=REGISTRY)
-CERTIFICATE_EXPIRY = Gauge(
-    "ullage_operator_certificate_expiry_timestamp_seconds",
-    "When the agents' certificate ends.",
-    ["namespace", "repository"],
-    registry=REGISTRY,
-)
+
+
+def _gauge(name: str, text: str, *more: str) -> Gauge:
+    """One series a repository."""
+    return Gauge(f"ullage_operator_{name}", text, ["namespace", "repository", *more], registry=REGISTRY)
+
+
+WINDOWS_OPEN = _gauge("window_open", "1 while tickets may be given.")
+TICKETS = _gauge("tickets", "Nodes that hold one.")
+DEFERRALS = _gauge("deferred_nodes", "Nodes that wait for pods to go.")
+WANTING = _gauge("wanting_nodes", "Nodes with something to truncate, punch or rewrite.")
+OVERDUE = _gauge("overdue_nodes", "Nodes that have waited for pods longer than maxDefer, and have no ticket yet.")
+NODES = _gauge("nodes", "Nodes by state.", "state")
+CERTIFICATE_EXPIRY = _gauge("certificate_expiry_timestamp_seconds", "When the agents' certificate ends.")
 
 
 def forget(namespace: str, repository: str) -> None:
     """A repository is gone: so are its series."""
-    for gauge in (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, CERTIFICATE_EXPIRY):
-        if (namespace, repository) in gauge._metrics:  # noqa: SLF001 - remove() of a series that is not there fails
-            gauge.remove(namespace, repository)
-    NODES.remove_by_labels({"namespace": namespace, "repository": repository})
+    for gauge in (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, NODES, CERTIFICATE_EXPIRY):
+        gauge.remove_by_labels({"namespace": namespace, "repository": repository})

@@ -88,49 +88,36 @@ def admission_policy() -> list[dict[str, Any]]:
     user = "request.userInfo.username"
     is_agent = f"{user}.startsWith('system:serviceaccount:') && {user}.endsWith('-ullage-agent')"
     token = f"request.userInfo.extra['{extra}'][0]"
+    resources = {
+        "apiGroups": ["ullage.dev"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["contentrepositorynodes", "contentrepositorynodes/status"],
+    }
+    names_a_node = {
+        "expression": "variables.node != ''",
+        "message": "an agent needs a token that is bound to its pod and names its node",
+        "reason": "Forbidden",
+    }
+    is_its_own = {
+        "expression": "variables.node == object.spec.nodeName",
+        "messageExpression": "'an agent on ' + variables.node + ' must leave the object of ' "
+        "+ object.spec.nodeName + ' alone'",
+        "reason": "Forbidden",
+    }
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [resources]},
+        "matchConditions": [{"name": "is-an-agent", "expression": is_agent}],
+        "variables": [{"name": "node", "expression": f"'{extra}' in request.userInfo.extra ? {token} : ''"}],
+        "validations": [names_a_node, is_its_own],
+    }
+    name = "ullage-agents-own-nodes"
+    specs = {
+        "ValidatingAdmissionPolicy": policy,
+        "ValidatingAdmissionPolicyBinding": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    version = "admissionregistration.k8s.io/v1"
     return [
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": "ullage-agents-own-nodes"},
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {
-                    "resourceRules": [
-                        {
-                            "apiGroups": ["ullage.dev"],
-                            "apiVersions": ["*"],
-                            "operations": ["CREATE", "UPDATE"],
-                            "resources": ["contentrepositorynodes", "contentrepositorynodes/status"],
-                        }
-                    ]
-                },
-                "matchConditions": [{"name": "is-an-agent", "expression": is_agent}],
-                "variables": [
-                    {
-                        "name": "node",
-                        "expression": f"'{extra}' in request.userInfo.extra ? {token} : ''",
-                    }
-                ],
-                "validations": [
-                    {
-                        "expression": "variables.node != ''",
-                        "message": "an agent needs a token that is bound to its pod and names its node",
-                        "reason": "Forbidden",
-                    },
-                    {
-                        "expression": "variables.node == object.spec.nodeName",
-                        "messageExpression": "'an agent on ' + variables.node + ' must leave the object of ' "
-                        "+ object.spec.nodeName + ' alone'",
-                        "reason": "Forbidden",
-                    },
-                ],
-            },
-        },
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": "ullage-agents-own-nodes"},
-            "spec": {"policyName": "ullage-agents-own-nodes", "validationActions": ["Deny"]},
-        },
+        {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec} for kind, spec in specs.items()
     ]

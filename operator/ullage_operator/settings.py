@@ -1,17 +1,18 @@
-"""What the operator's surroundings decide. Everything about a repository stands in its ContentRepository."""
+"""What the environment of the operator decides. Everything about a repository stands in its ContentRepository."""
 
 import os
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
-from ullage_agent.fleet import ENGINE_FORMAT
-
-PREFIX: Final = "ULLAGE_OPERATOR_"
+from ullage.contract import ENGINE_FORMAT
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+def _variable(field: str) -> str:
+    return f"ULLAGE_OPERATOR_{field.upper()}"
+
+
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_variable):
     """Each can be set by an environment variable of the same name in capitals, after ULLAGE_OPERATOR_."""
 
     agent_image: str = "ullage-agent:latest"
@@ -60,11 +61,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`/healthz` for the kubelet; 0: none."""
 
 
-def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
+def settings_from(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
     """Read the environment; msgspec.ValidationError names a variable that is not what it should be."""
-    given: dict[str, object] = {}
-    for field in Settings.__struct_fields__:
-        text = environment.get(PREFIX + field.upper())
-        if text is not None:
-            given[field] = [part for part in text.split(",") if part] if field == "namespaces" else text
-    return msgspec.convert(given, Settings, strict=False)
+    given: dict[str, object] = dict(environment)
+    variable = _variable("namespaces")
+    given[variable] = [part for part in environment.get(variable, "").split(",") if part]
+    return msgspec.convert(given, OperatorSettings, strict=False)

@@ -6,17 +6,17 @@ Only the operator takes its finalizer off: a ContentRepository that outlives it 
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 
-from ullage_operator.api import Api, Connection
+from ullage_operator.cluster.api import ApiClient, ApiConnection
 
 POLL_SECONDS = 2.0
 
 
-async def left(api: Api, namespaces: list[str], *, delete: bool) -> list[str]:
+async def left(api: ApiClient, namespaces: Sequence[str | None], *, delete: bool) -> list[str]:
     """The repositories there are, as `namespace/name`; deletes them if told to."""
     names = []
-    places: list[str | None] = [*namespaces] if namespaces else [None]
-    for namespace in places:
+    for namespace in namespaces:
         found, _ = await api.list("ContentRepository", namespace)
         for each in found:
             place, name = each["metadata"]["namespace"], each["metadata"]["name"]
@@ -26,7 +26,7 @@ async def left(api: Api, namespaces: list[str], *, delete: bool) -> list[str]:
     return names
 
 
-async def uninstall(api: Api, namespaces: list[str], *, delete: bool, seconds: float) -> str:
+async def uninstall(api: ApiClient, namespaces: Sequence[str | None], *, delete: bool, seconds: float) -> str:
     """Wait until there is none; what is in the way after that, empty if nothing is."""
     end = time.monotonic() + seconds
     while names := await left(api, namespaces, delete=delete):
@@ -40,9 +40,9 @@ async def uninstall(api: Api, namespaces: list[str], *, delete: bool, seconds: f
 
 async def main(policy: str, seconds: str, *namespaces: str) -> int:
     """0 if the operator may go."""
-    api = Api(Connection.of_this_process())
+    api = ApiClient(ApiConnection.of_this_process())
     try:
-        problem = await uninstall(api, list(namespaces), delete=policy == "Delete", seconds=float(seconds))
+        problem = await uninstall(api, namespaces or [None], delete=policy == "Delete", seconds=float(seconds))
     finally:
         await api.close()
     if problem:

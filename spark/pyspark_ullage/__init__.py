@@ -34,10 +34,10 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """Of the table and the columns that the options name."""
-        from ullage_spark.settings import Settings  # noqa: PLC0415
+        from ullage_spark.settings import SourceOptions  # noqa: PLC0415
         from ullage_spark.tables import schema_of  # noqa: PLC0415
 
-        return schema_of(Settings.of(self.options))
+        return schema_of(SourceOptions.of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from ullage_spark.reader import TableReader  # noqa: PLC0415
@@ -46,16 +46,16 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from ullage_spark.feed import QueueReader  # noqa: PLC0415
-        from ullage_spark.settings import Settings  # noqa: PLC0415
+        from ullage_spark.settings import SourceOptions  # noqa: PLC0415
         from ullage_spark.stream import EventReader  # noqa: PLC0415
 
-        is_of_events = Settings.of(self.options).table == "provenance"
+        is_of_events = SourceOptions.of(self.options).table == "provenance"
         return (EventReader if is_of_events else QueueReader)(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from ullage_spark.writer import ContentWriter  # noqa: PLC0415
+        from ullage_spark.writer import ContentBatchWriter  # noqa: PLC0415
 
-        return ContentWriter(self.options, schema, overwrite=overwrite)
+        return ContentBatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from ullage_spark.writer import ContentStreamWriter  # noqa: PLC0415

@@ -6,4 +6,4 @@ with snapshot(spark, endpoint="grpc://10.0.0.1:8481") as moment:
 
 from ullage_spark.content import with_content as with_content
 from ullage_spark.errors import SparkSourceError as SparkSourceError
-from ullage_spark.snapshots import Snapshot as Snapshot, snapshot as snapshot
+from ullage_spark.snapshots import FleetSnapshot as FleetSnapshot, snapshot as snapshot

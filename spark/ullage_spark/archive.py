@@ -3,10 +3,7 @@
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import (
-    DataFrame,
-    functions as F,  # noqa: N812
-)
+from pyspark.sql import DataFrame, functions as F
 
 from ullage_spark.content import with_content
 from ullage_spark.tables import NODE

@@ -19,7 +19,7 @@ def opened(pickled: bytes) -> Any:
     import socket  # noqa: PLC0415
 
     try:
-        for name in ("pyspark_ullage", "ullage_agent.client.flight", "ullage_spark.reader"):
+        for name in ("pyspark_ullage", "ullage.client.flight", "ullage_spark.reader"):
             importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import discover
 from ullage_spark.opener import FOUND_BY, Opener, Use, pickled
-from ullage_spark.settings import GROUP_BYTES, Settings, as_options
+from ullage_spark.settings import GROUP_BYTES, SourceOptions, as_options
 
 
 def with_content(
@@ -28,7 +28,7 @@ def with_content(
     """
     if missing := [column for column in FOUND_BY if column not in df.columns]:
         raise SparkSourceError(f"content is found by {', '.join(missing)}: select these columns too")
-    settings = Settings.of(as_options(options))
+    settings = SourceOptions.of(as_options(options))
     nodes = {node.name: node for node in discover(settings)}
     opener = Opener(settings, nodes, pickled(use), skips_missing=skips_missing, group_bytes=group_bytes)
     return df.mapInArrow(lambda batches: opener.run(batches), schema)  # noqa: PLW0108 - pickled by value

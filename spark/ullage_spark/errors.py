@@ -1,4 +1,4 @@
-"""What goes wrong on Spark's side; what a node refuses is `client.Refused`."""
+"""What goes wrong on Spark's side; what a node refuses stands in ullage.errors."""
 
 
 class SparkSourceError(Exception):

@@ -9,64 +9,39 @@ offset says for each node the last place that is read. `count`, how many FlowFil
 whether all of them are there still: those of a stream that was away for too long (option `hold`) went back.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from ullage_agent.client import ClientError, NotReachable
-from ullage_agent.client.flight import Taken
-from ullage_spark.carried import Carried
+from ullage.errors import NotReachable, UllageError
+from ullage.wire.tickets import FEED_DONE, FEED_TAKE, FeedRequest, FeedStatus, TableTicket
 from ullage_spark.errors import EventsLost, SparkSourceError
-from ullage_spark.fleet import RETRIES, Node, discover, flight_of
-from ullage_spark.offsets import Heart, Offset, Place, lose, rows_of, shares
-from ullage_spark.predicates import Where
-from ullage_spark.reader import bounded, shaped
-from ullage_spark.settings import Settings
-from ullage_spark.tables import NODE, columns_of
+from ullage_spark.fleet import FleetNode, ask
+from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, lose, rows_of, shares
 
 HOLD_MILLIS_MIN: Final = 10 * 60_000
 """Some signs of life may get lost before nodes give up a stream that is there."""
 
 
-class FeedPart(Carried, InputPartition):
-    """So many FlowFiles of a node, the first place excluded and the last included."""
-
-    def __init__(self, node: Node, after: int, through: int, count: int) -> None:
-        self.node = node
-        self.after = after
-        self.through = through
-        self.count = count
-
-
-class QueueReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class QueueReader(FleetStreamReader):
     """`spark.readStream.format("ullage")` with the options `queue` and `application`. See the module's text."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._settings = Settings.of(options)
-        self._schema = schema
+        super().__init__(options, schema)
         self._ends_with_what_waits = False
         self._left: dict[str, int] | None = None
-        self._nodes: dict[str, Node] = {}
         self._read: dict[str, int] = {}
-        self._heart: Heart | None = None
         if self._settings.table != "flowfiles" or not self._settings.queue or not self._settings.application:
             raise SparkSourceError(
                 "a stream of FlowFiles is of a queue, and has a name: options queue and application; one of events: "
                 "table=provenance"
             )
-        if self._settings.snapshot:
-            raise SparkSourceError("a stream goes on, and a snapshot does not: leave out option snapshot")
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         return {node.name: _fresh(node) for node in self._discover()}
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(self._settings.events_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """At most so many FlowFiles further, every node in its turn."""
@@ -83,7 +58,7 @@ class QueueReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._left[name] -= got.count
         # Of another repository nothing is taken here: reading it says what has happened.
         changed = {name: _fresh(self._nodes[name]) for name in began.keys() - same.keys()}
-        self._live(start)
+        self._read_through(start)
         return {**start, **found, **changed}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -93,7 +68,7 @@ class QueueReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._discover()
         parts: list[InputPartition] = []
         for name, place in end.items():
-            after = start.get(name) or Place(repository=place["repository"], sequence=0, count=0)
+            after = start.get(name) or NodeOffset(repository=place["repository"], sequence=0, count=0)
             if after == place:
                 continue
             if name not in self._nodes:
@@ -104,12 +79,9 @@ class QueueReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lose(self._settings, f"node {name} has another repository than before: what the stream took is gone")
                 continue
             count = place.get("count", 0) - after.get("count", 0)
-            parts.append(FeedPart(self._nodes[name], after["sequence"], place["sequence"], count))
-        self._live(start)
+            parts.append(StreamPart(self._nodes[name], after["sequence"], place["sequence"], count))
+        self._read_through(start)
         return parts
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return self._batches(partition) if isinstance(partition, FeedPart) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
         """What is read is removed; at a node that does not answer, with one of the next.
@@ -122,43 +94,24 @@ class QueueReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
             node = self._nodes.get(name)
             if node is None or node.repository != place["repository"]:
                 continue
-            client = flight_of(settings, node)
+            done = FeedRequest(stream=settings.application, queue=settings.queue, through=place["sequence"])
             try:
-                RETRIES.run(lambda: client.done(settings.application, settings.queue, place["sequence"]))  # noqa: B023
+                ask(settings, node, FEED_DONE, done)
             except NotReachable:
-                continue
+                continue  # what it has is removed with the next batch
 
-    def stop(self) -> None:
-        """What the checkpoint may need still waits for as long as the option `hold` says."""
-        if self._heart is not None:
-            self._heart.stop()
+    def _wanted(self, part: StreamPart) -> TableTicket:
+        stream, queue = self._settings.application, self._settings.queue
+        return TableTicket(name="flowfiles", after=part.after, through=part.through, stream=stream, queue=queue)
 
-    def _batches(self, part: FeedPart) -> Iterator[pa.RecordBatch]:
-        settings = self._settings
-        where = Where(settings.where)
-        target = to_arrow_schema(self._schema)
-        wanted = [name for name in columns_of("flowfiles") if name in {*target.names, *where.columns} - {NODE}]
-        client = flight_of(settings, part.node)
-        feed = (settings.application, settings.queue)
-        columns = wanted or ["uuid"]
-        stream = RETRIES.run(
-            lambda: client.table("flowfiles", None, columns, after=part.after, through=part.through, feed=feed)
+    def _missing(self, part: StreamPart, count: int) -> str:
+        return (
+            f"node {part.node.name}: {count} of {part.count} FlowFiles that stream {self._settings.application} took "
+            f"of queue {self._settings.queue} do not wait for it any more: it was away for longer than its option hold "
+            "says, and they went back to the queue"
         )
-        count = 0
-        for batch in stream:
-            count += batch.num_rows
-            named = batch.append_column(NODE, pa.repeat(part.node.name, batch.num_rows))
-            for chosen in where.chosen(named):
-                yield from bounded(shaped(chosen, target), settings.batch_bytes)
-        if count != part.count:
-            lose(
-                settings,
-                f"node {part.node.name}: {part.count - count} of {part.count} FlowFiles that stream "
-                f"{settings.application} took of queue {settings.queue} do not wait for it any more: it was away for "
-                "longer than its option hold says, and they went back to the queue",
-            )
 
-    def _waiting(self, places: Mapping[str, Place]) -> dict[str, int]:
+    def _waiting(self, places: Mapping[str, NodeOffset]) -> dict[str, int]:
         """How many FlowFiles each node has for the stream; with a trigger that ends, of those there were at first."""
         waiting = {name: self._take(name, place["sequence"], 0).waiting for name, place in places.items()}
         if self._ends_with_what_waits and self._left is None:
@@ -167,30 +120,29 @@ class QueueReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return waiting
         return {name: min(count, self._left.setdefault(name, 0)) for name, count in waiting.items()}
 
-    def _take(self, name: str, after: int, count: int) -> Taken:
+    def _take(self, name: str, after: int, count: int) -> FeedStatus:
         settings = self._settings
-        client = flight_of(settings, self._nodes[name])
-        lasts_millis = max(HOLD_MILLIS_MIN, settings.hold_millis)
-        return RETRIES.run(lambda: client.take(settings.application, settings.queue, after, count, lasts_millis))
+        request = FeedRequest(
+            stream=settings.application,
+            queue=settings.queue,
+            after=after,
+            count=count,
+            lasts_millis=max(HOLD_MILLIS_MIN, settings.hold_millis),
+        )
+        return ask(settings, self._nodes[name], FEED_TAKE, request)
 
-    def _live(self, offset: Mapping[str, Place]) -> None:
-        """Up to here the stream has read; from here on it gives signs of life."""
+    def _read_through(self, offset: Mapping[str, NodeOffset]) -> None:
+        """Up to here the stream has read. What the checkpoint may need waits for as long as the option `hold` says."""
         self._read = {name: place["sequence"] for name, place in offset.items() if name in self._nodes}
-        if self._heart is None:
-            self._heart = Heart(self._beat)
+        self._live()
 
     def _beat(self) -> None:
         for name, after in list(self._read.items()):
             try:
                 self._take(name, after, 0)
-            except ClientError:
+            except UllageError:  # the next beat asks again; a claim that ran out is told by the next read
                 continue
 
-    def _discover(self) -> list[Node]:
-        nodes = discover(self._settings)
-        self._nodes = {node.name: node for node in nodes}
-        return list(nodes)
 
-
-def _fresh(node: Node) -> Place:
+def _fresh(node: FleetNode) -> NodeOffset:
     return {"repository": node.repository, "sequence": 0, "count": 0}

@@ -15,13 +15,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ullage_agent.client import Retries
-from ullage_agent.client.flight import FlightClient
-from ullage_agent.client.socket import SocketClient
+from ullage.client.flight import FlightClient
+from ullage.client.retries import Retries
+from ullage.client.socket import SocketClient
+from ullage.wire.tickets import ABOUT, FlightAction, Nothing, SocketIdentity
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.settings import Settings
+from ullage_spark.settings import SourceOptions
 
 T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 KUBERNETES: Final = "kubernetes:"
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -41,11 +44,13 @@ CLIENTS_MAX: Final = 64
 RETRIES: Final = Retries(attempts=6, first_seconds=0.2)
 """An agent that restarts is back within seconds; a task that fails sooner costs Spark a stage."""
 
-_clients: "OrderedDict[tuple[str, ...], FlightClient | SocketClient]" = OrderedDict()
+_clients: OrderedDict[tuple[str, ...], Any] = OrderedDict()
+"""Of both kinds, by how they speak, where and as whom."""
+
 _lock = threading.Lock()
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node is, and how to know its Unix socket. `repository` is its epoch: see docs/flight.md, The node."""
 
     name: str
@@ -57,7 +62,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
 
 
-def discover(settings: Settings) -> tuple[Node, ...]:
+def discover(settings: SourceOptions) -> tuple[FleetNode, ...]:
     """The fleet by name, each asked who it is. SparkSourceError names a node that does not answer for itself."""
     with ThreadPoolExecutor(ASKED_MAX) as pool:
         introduced = pool.map(lambda each: _introduced(settings, each), _addresses(settings))
@@ -68,16 +73,19 @@ def discover(settings: Settings) -> tuple[Node, ...]:
     return found
 
 
-def flight_of(settings: Settings, node: Node) -> FlightClient:
+def flight_of(settings: SourceOptions, node: FleetNode) -> FlightClient:
     """A client of the node over Arrow Flight."""
     token = settings.bearer()
     key = ("flight", node.flight, token or "", settings.ca_file)
-    made = _kept(key, lambda: FlightClient(node.flight, token, ca_file=settings.ca_file or None))
-    assert isinstance(made, FlightClient)
-    return made
+    return _kept(key, lambda: FlightClient(node.flight, token, ca_file=settings.ca_file or None))
 
 
-def socket_of(settings: Settings, node: Node) -> SocketClient | None:
+def ask(settings: SourceOptions, node: FleetNode, action: FlightAction[Q, A], request: Q) -> A:
+    """What a node answers over Arrow Flight; asked again while it restarts."""
+    return RETRIES.run(lambda: flight_of(settings, node).act(action, request))
+
+
+def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
     """A client over the node's Unix socket, if this is its machine; None elsewhere.
 
     Every node has a socket of the same path: inode and birth say whose it is, through whatever mount it is seen.
@@ -92,46 +100,44 @@ def socket_of(settings: Settings, node: Node) -> SocketClient | None:
     if (seen.st_ino, seen.st_ctime_ns) != (node.inode, node.changed_nanos):
         return None
     token = settings.bearer()
-    made = _kept(("socket", path, str(node.inode), token or ""), lambda: SocketClient(path, token))
-    assert isinstance(made, SocketClient)
-    return made
+    return _kept(("socket", path, str(node.inode), token or ""), lambda: SocketClient(path, token))
 
 
-def _kept(key: tuple[str, ...], make: Callable[[], T]) -> "FlightClient | SocketClient | T":
+def _kept(key: tuple[str, ...], make: Callable[[], T]) -> T:
     key = (str(os.getpid()), *key)  # a connection does not survive a fork
     with _lock:
         if key not in _clients:
-            _clients[key] = make()  # type: ignore[assignment]
+            _clients[key] = make()
             while len(_clients) > CLIENTS_MAX:
                 _clients.popitem(last=False)
         _clients.move_to_end(key)
-        return _clients[key]
+        found: T = _clients[key]
+    return found
 
 
-def _addresses(settings: Settings) -> Iterable[Node]:
+def _addresses(settings: SourceOptions) -> Iterable[FleetNode]:
     if settings.nodes:
         try:
-            return msgspec.json.decode(settings.nodes, type=list[Node])
+            return msgspec.json.decode(settings.nodes, type=list[FleetNode])
         except msgspec.DecodeError as error:
             raise SparkSourceError(f"option nodes is a JSON list of name, flight and more: {error}") from error
     if settings.endpoint.startswith(KUBERNETES):
         return addresses_of(endpoint_slices(settings.endpoint.removeprefix(KUBERNETES)))
-    return [Node(name="", flight=each.strip()) for each in settings.endpoint.split(",") if each.strip()]
+    return [FleetNode(name="", flight=each.strip()) for each in settings.endpoint.split(",") if each.strip()]
 
 
-def _introduced(settings: Settings, node: Node) -> Node:
-    about = RETRIES.run(lambda: flight_of(settings, node).about())
+def _introduced(settings: SourceOptions, node: FleetNode) -> FleetNode:
+    about = ask(settings, node, ABOUT, Nothing())
     if node.name and node.name != about.node:
         raise SparkSourceError(f"{node.flight} is node {about.node}, not {node.name}")
-    seen = about.socket
-    return Node(
+    seen = about.socket or SocketIdentity(path="", inode=0, changed_nanos=0)
+    return msgspec.structs.replace(
+        node,
         name=about.node or node.flight,
-        flight=node.flight,
         repository=about.repository,
-        socket=node.socket or ("" if seen is None else seen.path),
-        inode=0 if seen is None else seen.inode,
-        changed_nanos=0 if seen is None else seen.changed_nanos,
-        url=node.url,
+        socket=node.socket or seen.path,
+        inode=seen.inode,
+        changed_nanos=seen.changed_nanos,
     )
 
 
@@ -155,7 +161,7 @@ def endpoint_slices(name: str) -> list[dict[str, Any]]:
     return items
 
 
-def addresses_of(slices: Iterable[dict[str, Any]]) -> list[Node]:
+def addresses_of(slices: Iterable[dict[str, Any]]) -> list[FleetNode]:
     """The ready nodes in endpoint slices, by the names that their certificate has."""
     found = []
     for each in slices:
@@ -166,7 +172,7 @@ def addresses_of(slices: Iterable[dict[str, Any]]) -> list[Node]:
             raise SparkSourceError(f"service {service} has no port flight: spec.service.flightPort is not set")
         http = next((port["port"] for port in each.get("ports") or () if port.get("name") == "http"), HTTP_PORT)
         found += [
-            Node(
+            FleetNode(
                 name=endpoint["nodeName"],
                 flight=f"grpc+tls://{endpoint['hostname']}.{service}:{port}",
                 url=f"https://{endpoint['hostname']}.{service}:{http}",
@@ -177,7 +183,7 @@ def addresses_of(slices: Iterable[dict[str, Any]]) -> list[Node]:
     return found
 
 
-def http_url_of(node: Node) -> str:
+def http_url_of(node: FleetNode) -> str:
     """Where the node answers over HTTP: as it was said, or at the usual port of the same host."""
     if node.url:
         return node.url

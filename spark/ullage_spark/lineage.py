@@ -2,10 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from pyspark.sql import (
-    DataFrame,
-    functions as F,  # noqa: N812
-)
+from pyspark.sql import DataFrame, functions as F
 
 from ullage_spark.tables import NODE
 
@@ -13,7 +10,7 @@ EVENTS_MAX: Final = 10_000
 DEPTH_MAX: Final = 100
 
 
-class Lineage(NamedTuple):
+class FleetLineage(NamedTuple):
     """`events` of all FlowFiles in it, oldest first; `flow_files` are their uuids. `is_whole`: no bound was met."""
 
     events: DataFrame
@@ -21,7 +18,9 @@ class Lineage(NamedTuple):
     is_whole: bool
 
 
-def lineage(events: DataFrame, flow_file: str, *, depth: int = DEPTH_MAX, flow_files_max: int = EVENTS_MAX) -> Lineage:
+def lineage(
+    events: DataFrame, flow_file: str, *, depth: int = DEPTH_MAX, flow_files_max: int = EVENTS_MAX
+) -> FleetLineage:
     """Follow parents up and children down from a FlowFile, `depth` steps each way, at most `flow_files_max` of them.
 
     `events` is the table `provenance`. Each step joins the edges with the few FlowFiles found last; what comes to the
@@ -35,7 +34,7 @@ def lineage(events: DataFrame, flow_file: str, *, depth: int = DEPTH_MAX, flow_f
         edges.unpersist()
     found = frozenset({flow_file} | up | down)
     named = F.broadcast(_frame(events, found, "uuid"))
-    return Lineage(events.join(named, "uuid").orderBy("millis", NODE, "sequence"), found, up_whole and down_whole)
+    return FleetLineage(events.join(named, "uuid").orderBy("millis", NODE, "sequence"), found, up_whole and down_whole)
 
 
 def _edges(events: DataFrame) -> DataFrame:

@@ -1,20 +1,27 @@
-"""How far a stream has read each node, how much of what waits a batch takes, and signs of life to the nodes."""
+"""What streams have in common: how far they have read each node, how much of what waits a batch takes, how its parts
+are read, and signs of life to the nodes.
+"""
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Final, NotRequired, TypedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NotRequired, TypedDict
 
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
-from ullage_agent.client.flight import About
-from ullage_spark.errors import EventsLost
-from ullage_spark.settings import Settings
+from ullage.wire.tickets import NodeIdentity, TableTicket
+from ullage_spark.carried import Carried
+from ullage_spark.errors import EventsLost, SparkSourceError
+from ullage_spark.fleet import FleetNode, discover
+from ullage_spark.reader import table_rows
+from ullage_spark.settings import SourceOptions
 
 BEAT_SECONDS: Final = 60.0
 """How often nodes are told that a stream is there: well within the time that they grant after a restart."""
 
 
-class Place(TypedDict):
+class NodeOffset(TypedDict):
     """How far a node is read: of this repository through this sequence. `count`: so many FlowFiles in all."""
 
     repository: str
@@ -22,10 +29,10 @@ class Place(TypedDict):
     count: NotRequired[int]
 
 
-Offset = dict[str, Place]
+Offset = dict[str, NodeOffset]
 
 
-def place_of(about: About, sequence: int) -> Place:
+def place_of(about: NodeIdentity, sequence: int) -> NodeOffset:
     """A sequence of a node's present repository: those of another one mean something else."""
     return {"repository": about.repository, "sequence": sequence}
 
@@ -50,19 +57,20 @@ def shares(waiting: Mapping[str, int], most: int) -> dict[str, int]:
     return taken
 
 
-def lose(settings: Settings, what: str) -> None:
+def lose(settings: SourceOptions, what: str) -> None:
     """EventsLost, unless the stream may go on without them."""
     if settings.fails_on_data_loss:
         raise EventsLost(f"{what}; option failOnDataLoss=false goes on without them")
 
 
-class Heart:
-    """Calls `beat` every minute until `stop`: while Spark works on a batch nobody else would."""
+class Heartbeat:
+    """Calls `beat` again and again until `stop`: while Spark works on a batch nobody else would."""
 
-    def __init__(self, beat: Callable[[], None]) -> None:
+    def __init__(self, beat: Callable[[], None], seconds: float = BEAT_SECONDS) -> None:
         self._beat = beat
+        self._seconds = seconds
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ullage-stream", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ullage-heartbeat", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -71,5 +79,62 @@ class Heart:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(BEAT_SECONDS):
+        while not self._stop.wait(self._seconds):
             self._beat()
+
+
+class StreamPart(Carried, InputPartition):
+    """What one task reads of a node: `count` rows, the first place excluded and the last included."""
+
+    def __init__(self, node: FleetNode, after: int, through: int, count: int) -> None:
+        self.node = node
+        self.after = after
+        self.through = through
+        self.count = count
+
+
+class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What streams of events and of FlowFiles have in common."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._settings = SourceOptions.of(options)
+        self._schema = schema
+        self._nodes: dict[str, FleetNode] = {}
+        self._heart: Heartbeat | None = None
+        if self._settings.snapshot:
+            raise SparkSourceError("a stream goes on, and a snapshot does not: leave out option snapshot")
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's names
+        return ReadMaxRows(self._settings.events_max)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if isinstance(partition, StreamPart):  # else Spark runs one task even where there is nothing
+            wanted = self._wanted(partition)
+            count = yield from table_rows(self._settings, partition.node, self._schema, wanted)
+            if count != partition.count:
+                lose(self._settings, self._missing(partition, partition.count - count))
+
+    def stop(self) -> None:
+        """Nodes hear nothing of this stream any more."""
+        if self._heart is not None:
+            self._heart.stop()
+
+    def _live(self) -> None:
+        """From here on the stream gives signs of life."""
+        if self._heart is None:
+            self._heart = Heartbeat(self._beat)
+
+    def _discover(self) -> list[FleetNode]:
+        nodes = discover(self._settings)
+        self._nodes = {node.name: node for node in nodes}
+        return list(nodes)
+
+    def _wanted(self, part: StreamPart) -> TableTicket:
+        raise NotImplementedError
+
+    def _missing(self, part: StreamPart, count: int) -> str:
+        """What is to be said of so many rows that are not there any more."""
+        raise NotImplementedError
+
+    def _beat(self) -> None:
+        raise NotImplementedError

@@ -13,14 +13,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ullage_agent.client import LeaseLost, NotReachable, Refused
-from ullage_agent.client.born import Address
-from ullage_agent.client.socket import SocketClient
-from ullage_agent.service.socket.frames import ClaimKey
+from ullage.client.born import Address
+from ullage.client.socket import SocketClient
+from ullage.errors import LeaseLost, LeaseRefused, NotReachable, UllageError
+from ullage.wire.frames import ClaimKey
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import RETRIES, Node, flight_of, socket_of
-from ullage_spark.settings import Settings
+from ullage_spark.fleet import RETRIES, FleetNode, flight_of, socket_of
+from ullage_spark.settings import SourceOptions
 from ullage_spark.tables import NODE
 
 ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
@@ -53,7 +53,13 @@ class Opener(Carried):
     """What runs in a task."""
 
     def __init__(
-        self, settings: Settings, nodes: Mapping[str, Node], use: bytes, *, skips_missing: bool, group_bytes: int
+        self,
+        settings: SourceOptions,
+        nodes: Mapping[str, FleetNode],
+        use: bytes,
+        *,
+        skips_missing: bool,
+        group_bytes: int,
     ) -> None:
         """`use` as `pickled` made it."""
         self._settings = settings
@@ -98,7 +104,7 @@ class Opener(Carried):
                 group = rows.slice(at, count)
                 yield use(group, self._contents(node, group))
 
-    def _ahead(self, node: Node, rows: pa.RecordBatch) -> Iterator[int]:
+    def _ahead(self, node: FleetNode, rows: pa.RecordBatch) -> Iterator[int]:
         """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
         local = socket_of(self._settings, node)
         if local is None:
@@ -106,7 +112,7 @@ class Opener(Carried):
         firsts = _first_rows(rows.column(ADDRESS[0]))
         for begin in range(0, len(firsts), AHEAD_FILES):
             end = begin + AHEAD_FILES
-            with suppress(LeaseLost, NotReachable, Refused):  # whoever reads asks again, and says what is wrong
+            with suppress(UllageError):  # whoever reads asks again, and says what is wrong
                 local.expect(_addresses(rows.take(firsts[begin:end])))
             yield firsts[end] if end < len(firsts) else rows.num_rows
 
@@ -120,7 +126,7 @@ class Opener(Carried):
         if first < rows.num_rows:
             yield first, rows.num_rows - first
 
-    def _contents(self, node: Node, group: pa.RecordBatch) -> list[bytes | None]:
+    def _contents(self, node: FleetNode, group: pa.RecordBatch) -> list[bytes | None]:
         """Contents in order; of an empty one, which has no claim, no bytes.
 
         They are looked for in the order of their addresses: neighbours are read with one call.
@@ -142,15 +148,13 @@ class Opener(Carried):
             contents[at] = None
         return contents
 
-    def _nearest(self, client: SocketClient, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+    def _nearest(self, client: SocketClient, node: FleetNode, wanted: Sequence[Address]) -> list[bytes | str]:
         """Through descriptors; over Flight what they do not give: too many files at a time, or one in which nothing
         lives any more, and which only the snapshot's lease keeps.
         """
         try:
             contents = self._by_descriptors(client, wanted)
-        except Refused as refusal:
-            if refusal.slug != "lease-refused":
-                raise
+        except LeaseRefused:
             return self._remote(node, wanted)
         left = [at for at, content in enumerate(contents) if isinstance(content, str)]
         for at, content in zip(left, self._remote(node, [wanted[at] for at in left]) if left else (), strict=True):
@@ -190,21 +194,19 @@ class Opener(Carried):
             contents += [place.slug or next(found) for place in cut]
         return contents
 
-    def _remote(self, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+    def _remote(self, node: FleetNode, wanted: Sequence[Address]) -> list[bytes | str]:
         return RETRIES.run(lambda: self._fetched(node, wanted))
 
-    def _fetched(self, node: Node, wanted: Sequence[Address]) -> list[bytes | str]:
+    def _fetched(self, node: FleetNode, wanted: Sequence[Address]) -> list[bytes | str]:
         pieces: list[list[bytes]] = [[] for _ in wanted]
         slugs: dict[int, str] = {}
         client = flight_of(self._settings, node)
         for first in range(0, len(wanted), GROUP_ROWS):
-            for batch in client.get_batches(claims=wanted[first : first + GROUP_ROWS]):
-                items, contents = batch.column("item").to_pylist(), batch.column("content").to_pylist()
-                for item, content, slug in zip(items, contents, batch.column("problem").to_pylist(), strict=True):
-                    if slug:
-                        slugs[first + item] = slug
-                    else:
-                        pieces[first + item].append(content)
+            for item, content, slug in client.get_rows(claims=wanted[first : first + GROUP_ROWS]):
+                if slug:
+                    slugs[first + item] = slug
+                else:
+                    pieces[first + item].append(content)
         return [slugs.get(at) or (each[0] if len(each) == 1 else b"".join(each)) for at, each in enumerate(pieces)]
 
 

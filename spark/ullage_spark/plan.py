@@ -8,19 +8,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Window,
-    functions as F,  # noqa: N812
-)
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from ullage_agent.client import Refused, Retries
-from ullage_agent.client.documents import Run, RunWish
-from ullage_agent.client.http import HttpClient
+from ullage.client.node import Node
+from ullage.client.repository import RemoteRepository
+from ullage.client.retries import Retries
+from ullage.errors import RunUnderWay, WindowClosed
+from ullage.wire.space import RunProgress, RunRequest
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import Node, discover, http_url_of
-from ullage_spark.settings import Settings, as_options
+from ullage_spark.fleet import FleetNode, discover, http_url_of
+from ullage_spark.settings import SourceOptions, as_options
 from ullage_spark.tables import NODE
 
 DEAD_BYTES_MIN: Final = 64 << 10
@@ -38,9 +35,6 @@ LIVE_FRACTION_MAX: Final = 0.7
 
 BLOCK_BYTES: Final = 4_096
 """Copying less costs as much."""
-
-NOT_NOW: Final = frozenset({"window-closed", "run-under-way"})
-"""Why a node will not begin a run now, and may later."""
 
 
 class Budget(NamedTuple):
@@ -168,7 +162,7 @@ class NodeRun(NamedTuple):
 
     node: str
     planned: int
-    run: Run | None
+    run: RunProgress | None
     refusal: str = ""
 
 
@@ -185,11 +179,11 @@ def carry_out(
     Only resource claims come to the driver. A node that will not begin now, since its windows are closed or another
     run is under way, has a `refusal`; the others go on.
     """
-    settings = Settings.of(as_options(options))
+    settings = SourceOptions.of(as_options(options))
     nodes = {node.name: node for node in discover(settings)}
     pause = retries or Retries()
-    handed = [(share, _client(settings, nodes, share.node)) for share in _by_node(plan)]
-    begun = [(client, _begin(client, share, override=override)) for share, client in handed]
+    handed = [(node, request, _client(settings, nodes, node)) for node, request in _by_node(plan, override=override)]
+    begun = [(client, _begin(client, node, request)) for node, request, client in handed]
     found = []
     for client, node_run in begun:
         with client:
@@ -197,48 +191,39 @@ def carry_out(
     return found
 
 
-def _followed(client: HttpClient, latest: NodeRun, pause: Retries, on_progress: Callable[[NodeRun], None]) -> NodeRun:
+def _followed(
+    client: RemoteRepository, latest: NodeRun, pause: Retries, on_progress: Callable[[NodeRun], None]
+) -> NodeRun:
     """The run when it is over."""
     run = latest.run
     while run is not None and run.ended_millis is None:
         on_progress(latest)
         pause.sleep(0.5)
-        run = pause.run(lambda id=run.id: client.run(id))  # type: ignore[misc] # noqa: A006
+        run = client.reclamation.run(run.id)
         latest = latest._replace(run=run)
     on_progress(latest)
     return latest
 
 
-class _Share(NamedTuple):
-    """One node's part of a plan."""
-
-    node: str
-    policy: str
-    resources: list[tuple[int, int]]
-
-
-def _begin(client: HttpClient, share: _Share, *, override: bool) -> NodeRun:
-    wish = RunWish(policy=share.policy, override=override, resources=share.resources)
-    count = len(share.resources)
+def _begin(client: RemoteRepository, node: str, request: RunRequest) -> NodeRun:
+    planned = len(request.resources or ())
     try:
-        return NodeRun(share.node, count, client.begin_run(wish))
-    except Refused as refusal:
-        if refusal.slug not in NOT_NOW:
-            raise
-        return NodeRun(share.node, count, None, str(refusal))
+        return NodeRun(node, planned, client.reclamation.begin(request))
+    except (WindowClosed, RunUnderWay) as refusal:
+        return NodeRun(node, planned, None, str(refusal))
 
 
-def _by_node(plan: DataFrame) -> Iterator[_Share]:
+def _by_node(plan: DataFrame, *, override: bool) -> Iterator[tuple[str, RunRequest]]:
     by_node: dict[tuple[str, str], list[tuple[int, int]]] = {}
     rows = plan.select(NODE, "policy", "resource_claim", "generation").orderBy(NODE, "place")
-    for row in rows.toLocalIterator():
-        by_node.setdefault((row[0], row[1]), []).append((row[2], row[3]))
-    for (name, policy), resources in by_node.items():
-        yield _Share(name, policy, resources[:RESOURCES_MAX])
+    for node, policy, resource_claim, generation in rows.toLocalIterator():
+        by_node.setdefault((node, policy), []).append((resource_claim, generation))
+    for (node, policy), resources in by_node.items():
+        yield node, RunRequest(policy=policy, override=override, resources=resources[:RESOURCES_MAX])
 
 
-def _client(settings: Settings, nodes: Mapping[str, Node], name: str) -> HttpClient:
+def _client(settings: SourceOptions, nodes: Mapping[str, FleetNode], name: str) -> RemoteRepository:
     node = nodes.get(name)
     if node is None:
         raise SparkSourceError(f"the plan is for node {name}, which is not in the fleet that the options name")
-    return HttpClient(http_url_of(node), settings.bearer(), ca_file=settings.ca_file or None)
+    return RemoteRepository(Node(url=http_url_of(node), token=settings.bearer(), ca_file=settings.ca_file or None))

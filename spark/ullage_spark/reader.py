@@ -8,22 +8,24 @@ shares when their tasks run (`slots.py`).
 
 from array import array
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ullage_agent.client import Refused
+from ullage.errors import NotReachable, UllageError
+from ullage.wire.tickets import TableTicket
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import RETRIES, Node, discover, flight_of
+from ullage_spark.fleet import RETRIES, FleetNode, discover, flight_of
 from ullage_spark.opener import Opener
 from ullage_spark.predicates import Where
-from ullage_spark.settings import Settings
+from ullage_spark.settings import SourceOptions
 from ullage_spark.slots import Slots, begin_scan
 from ullage_spark.tables import NODE, PARTED, columns_of, schema_of
 
@@ -34,7 +36,7 @@ PARTS: Final = 4
 class TablePart(Carried, InputPartition):
     """One share of one node's table: the same few bytes however large the table."""
 
-    def __init__(self, node: Node, part: int, parts: int, snapshot: str | None) -> None:
+    def __init__(self, node: FleetNode, part: int, parts: int, snapshot: str | None) -> None:
         self.node = node
         self.part = part
         self.parts = parts
@@ -53,7 +55,7 @@ class TableReader(Carried, DataSourceReader):
     """See the module's text. It takes no pushed filters: see `predicates.py`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._settings = Settings.of(options)
+        self._settings = SourceOptions.of(options)
         self._schema = schema
         settings = self._settings
         # What a function makes of rows and contents has columns of its own.
@@ -88,7 +90,7 @@ class TableReader(Carried, DataSourceReader):
         node, bound = found
         return TablePart(node, bound.share, bound.shares, self._settings.snapshots().get(bound.home))
 
-    def _opened(self, node: Node, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _opened(self, node: FleetNode, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the function makes of the rows and their contents: neither passes the JVM."""
         settings = self._settings
         opener = Opener(
@@ -103,25 +105,32 @@ class TableReader(Carried, DataSourceReader):
             yield from bounded(shaped(made, target), settings.batch_bytes)
 
     def _batches(self, part: TablePart) -> Iterator[pa.RecordBatch]:
-        settings = self._settings
-        where = Where(settings.where)
-        target = to_arrow_schema(self._rows)
-        wanted = [name for name in columns_of(settings.table) if name in {*target.names, *where.columns} - {NODE}]
+        name = self._settings.table
+        wanted = TableTicket(name=name, snapshot=part.snapshot, part=(part.part, part.parts))
         try:
-            stream = RETRIES.run(
-                lambda: flight_of(settings, part.node).table(
-                    settings.table,
-                    part.snapshot,
-                    wanted or columns_of(settings.table)[1:2],
-                    (part.part, part.parts),
-                )
-            )
-            for batch in stream:
-                named = batch.append_column(NODE, repeated(part.node.name, batch.num_rows))
-                for chosen in where.chosen(named):
-                    yield from bounded(shaped(chosen, target), settings.batch_bytes)
-        except Refused as refusal:
-            raise SparkSourceError(f"node {part.node.name}, table {settings.table}: {refusal}") from refusal
+            yield from table_rows(self._settings, part.node, self._rows, wanted)
+        except NotReachable:
+            raise
+        except UllageError as refusal:
+            raise SparkSourceError(f"node {part.node.name}, table {name}: {refusal}") from refusal
+
+
+def table_rows(
+    settings: SourceOptions, node: FleetNode, schema: StructType, wanted: TableTicket
+) -> Generator[pa.RecordBatch, None, int]:
+    """Rows of a node's table that the option `where` lets through, in this schema; returns how many came in all."""
+    where = Where(settings.where)
+    target = to_arrow_schema(schema)
+    known = columns_of(wanted.name)
+    columns = [name for name in known if name in {*target.names, *where.columns} - {NODE}] or known[1:2]
+    ticket = msgspec.structs.replace(wanted, columns=columns)
+    count = 0
+    for batch in RETRIES.run(lambda: flight_of(settings, node).table(ticket)):
+        count += batch.num_rows
+        named = batch.append_column(NODE, repeated(node.name, batch.num_rows))
+        for chosen in where.chosen(named):
+            yield from bounded(shaped(chosen, target), settings.batch_bytes)
+    return count
 
 
 @lru_cache(maxsize=2)

@@ -5,12 +5,7 @@ the dead bytes beside it: shared out here by the bytes that live, and a content'
 it. The parts add up to what is dead.
 """
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Window,
-    functions as F,  # noqa: N812 - as everybody who uses Spark writes it
-)
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from ullage_spark.tables import NODE
 

@@ -2,10 +2,7 @@
 
 from typing import Final
 
-from pyspark.sql import (
-    DataFrame,
-    functions as F,  # noqa: N812
-)
+from pyspark.sql import DataFrame, functions as F
 
 from ullage_spark.tables import NODE
 

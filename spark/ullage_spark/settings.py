@@ -3,9 +3,10 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import msgspec
+from msgspec import Meta, field
 
 from ullage_spark.errors import SparkSourceError
 
@@ -21,18 +22,16 @@ so few that the processor's cache still has some of it.
 TRUE: Final = frozenset({"true", "1", "yes"})
 FALSE: Final = frozenset({"false", "0", "no"})
 
-NAMES: Final = frozenset(
-    {
-        *("endpoint", "nodes", "table", "columns", "where", "snapshot", "parts", "payload", "batchbytes"),
-        *("localitywait", "use", "skipsmissing", "groupbytes"),
-        *("token", "tokenfile", "cafile", "socket"),
-        *("queue", "ttl", "write", "application", "stagebytes", "lasts"),
-        *("startingposition", "maxevents", "failondataloss", "hold", "path", "checkpointlocation", "paths"),
-    }
-)
+SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "paths"})
+"""Options that Spark adds: nothing here asks for them."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+def _option_name(name: str) -> str:
+    """Spark has them in small letters, whatever is written."""
+    return name.replace("_", "")
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_name):
     """One read's or write's options. Sizes in bytes, times in milliseconds."""
 
     endpoint: str = ""
@@ -41,65 +40,38 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] = ()
     where: str = ""
     snapshot: str = ""
-    parts: int = 0
+    parts: Annotated[int, Meta(ge=0, le=100_000)] = 0
     payload: bool = False
-    batch_bytes: int = 4 * MIB
-    locality_wait_millis: int = 3_000
+    batch_bytes: Annotated[int, Meta(ge=1, le=64 * MIB)] = 4 * MIB
+    locality_wait_millis: Annotated[int, Meta(ge=0, le=3_600_000)] = field(default=3_000, name="localitywait")
     use: str = ""
     """What `Snapshot.with_content` has tasks call: pickled, in Base64. The next two are for it as well."""
 
     skips_missing: bool = False
-    group_bytes: int = GROUP_BYTES
+    group_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = GROUP_BYTES
     token: str = ""
     token_file: str = ""
     ca_file: str = ""
     socket: str = ""
     queue: str = ""
-    ttl_millis: int = 0
+    ttl_millis: Annotated[int, Meta(ge=0, le=1 << 60)] = field(default=0, name="ttl")
     write: str = ""
     application: str = ""
-    stage_bytes: int = 8 * MIB
-    lasts_millis: int = 3_600_000
+    stage_bytes: Annotated[int, Meta(ge=1, le=32 * MIB)] = 8 * MIB
+    lasts_millis: Annotated[int, Meta(ge=1_000, le=86_400_000)] = field(default=3_600_000, name="lasts")
     starting_position: str = "earliest"
-    events_max: int = 1_000_000
-    fails_on_data_loss: bool = True
-    hold_millis: int = 86_400_000
+    events_max: Annotated[int, Meta(ge=1, le=1 << 60)] = field(default=1_000_000, name="maxevents")
+    fails_on_data_loss: bool = field(default=True, name="failondataloss")
+    hold_millis: Annotated[int, Meta(ge=0, le=7 * 86_400_000)] = field(default=86_400_000, name="hold")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """SparkSourceError for an option that there is not, or that cannot be."""
-        given = {name.lower(): str(value) for name, value in options.items()}
-        if unknown := given.keys() - NAMES:
+        given = {name.lower(): str(value) for name, value in options.items() if name.lower() not in SPARKS_OWN}
+        kinds = {each.encode_name: each.type for each in msgspec.inspect.type_info(cls).fields}  # type: ignore[attr-defined]
+        if unknown := given.keys() - kinds:
             raise SparkSourceError(f"unknown option {', '.join(sorted(unknown))}: see docs/spark.md")
-        found = cls(
-            endpoint=given.get("endpoint", ""),
-            nodes=given.get("nodes", ""),
-            table=given.get("table", "flowfiles"),
-            columns=tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip()),
-            where=given.get("where", ""),
-            snapshot=given.get("snapshot", ""),
-            parts=_whole(given, "parts", 0, 100_000),
-            payload=_flag(given, "payload", default=False),
-            batch_bytes=_whole(given, "batchbytes", 4 * MIB, 64 * MIB, least=1),
-            locality_wait_millis=_whole(given, "localitywait", 3_000, 3_600_000),
-            use=given.get("use", ""),
-            skips_missing=_flag(given, "skipsmissing", default=False),
-            group_bytes=_whole(given, "groupbytes", GROUP_BYTES, 1 << 40, least=1),
-            token=given.get("token", ""),
-            token_file=given.get("tokenfile", ""),
-            ca_file=given.get("cafile", ""),
-            socket=given.get("socket", ""),
-            queue=given.get("queue", ""),
-            ttl_millis=_whole(given, "ttl", 0, 1 << 60),
-            write=given.get("write", ""),
-            application=given.get("application", ""),
-            stage_bytes=_whole(given, "stagebytes", 8 * MIB, 32 * MIB, least=1),
-            lasts_millis=_whole(given, "lasts", 3_600_000, 86_400_000, least=1_000),
-            starting_position=given.get("startingposition", "earliest"),
-            events_max=_whole(given, "maxevents", 1_000_000, 1 << 60, least=1),
-            fails_on_data_loss=_flag(given, "failondataloss", default=True),
-            hold_millis=_whole(given, "hold", 86_400_000, 7 * 86_400_000),
-        )
+        found = msgspec.convert({name: _parsed(name, text, kinds[name]) for name, text in given.items()}, cls)
         if not found.endpoint and not found.nodes:
             raise SparkSourceError("name the fleet: option endpoint (grpc://host:8481,..., or kubernetes:ns/name)")
         return found
@@ -124,22 +96,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SparkSourceError("option snapshot is the id of a snapshot(...): see docs/spark.md") from error
 
 
-def _whole(given: Mapping[str, str], name: str, default: int, most: int, *, least: int = 0) -> int:
-    text = given.get(name, str(default))
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if not least <= value <= most:
-        raise SparkSourceError(f"option {name} is a number from {least} to {most}, not {text!r}")
-    return value
-
-
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name, str(default)).lower()
-    if text not in TRUE | FALSE:
-        raise SparkSourceError(f"option {name} is true or false, not {text!r}")
-    return text in TRUE
+def _parsed(name: str, text: str, kind: msgspec.inspect.Type) -> object:
+    """An option's text as its field takes it."""
+    if isinstance(kind, msgspec.inspect.IntType):
+        try:
+            value = int(text)
+        except ValueError:
+            value = -1
+        if not (kind.ge or 0) <= value <= (kind.le or 0):
+            raise SparkSourceError(f"option {name} is a number from {kind.ge} to {kind.le}, not {text!r}")
+        return value
+    if isinstance(kind, msgspec.inspect.BoolType):
+        if text.lower() not in TRUE | FALSE:
+            raise SparkSourceError(f"option {name} is true or false, not {text.lower()!r}")
+        return text.lower() in TRUE
+    return [each.strip() for each in text.split(",") if each.strip()] if name == "columns" else text
 
 
 def as_options(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -15,12 +15,12 @@ from typing import Final
 
 import msgspec
 
-from ullage_agent.client import Refused
-from ullage_agent.client.flight import Bound
+from ullage.errors import NotReachable, UllageError
+from ullage.wire.tickets import BIND, SCAN, ScanHome, ScanRequest, SlotRequest, SlotShare, SlotState
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import HERE, RETRIES, Node, flight_of
-from ullage_spark.settings import Settings
+from ullage_spark.fleet import HERE, FleetNode, ask
+from ullage_spark.settings import SourceOptions
 
 SPARE: Final = 2
 """Slots a node beyond its shares: a fast node's task waits in one while a slow node still begins its own."""
@@ -31,34 +31,41 @@ POLL_SECONDS: Final = 0.1
 class Slots(Carried):
     """What all slots of one scan have in common: the same few bytes however large the fleet."""
 
-    def __init__(self, keeper: Node, snapshot: str, scan: str) -> None:
+    def __init__(self, keeper: FleetNode, snapshot: str, scan: str) -> None:
         self._keeper = keeper
         self._snapshot = snapshot
         self._scan = scan
 
-    def bound(self, settings: Settings, slot: int) -> tuple[Node, Bound] | None:
+    def bound(self, settings: SourceOptions, slot: int) -> tuple[FleetNode, SlotShare] | None:
         """The share of a slot, and its node; None if all are somebody's. Waits as long as the scan says."""
         near = [os.environ[HERE]] if os.environ.get(HERE) else []
-        client = flight_of(settings, self._keeper)
+        request = SlotRequest(snapshot=self._snapshot, scan=self._scan, slot=slot, near=near)
         while True:
             try:
-                found = RETRIES.run(lambda: client.bind(self._snapshot, self._scan, slot, near))
-            except Refused as refusal:
+                found = ask(settings, self._keeper, BIND, request)
+            except NotReachable:
+                raise
+            except UllageError as refusal:
                 raise SparkSourceError(f"node {self._keeper.name}: {refusal}") from refusal
-            if found.state == "none":
+            if found.state == SlotState.NONE:
                 return None
-            if found.state == "read":
-                return msgspec.json.decode(found.where, type=Node), found
+            if found.state == SlotState.READ:
+                return msgspec.json.decode(found.where, type=FleetNode), found
             time.sleep(POLL_SECONDS)
 
 
 def begin_scan(
-    settings: Settings, nodes: Sequence[Node], snapshots: Mapping[str, str], shares: int
+    settings: SourceOptions, nodes: Sequence[FleetNode], snapshots: Mapping[str, str], shares: int
 ) -> tuple[Slots, int]:
     """Slots over so many shares of each node, and how many slots there are. Which node keeps the list is drawn."""
     scan = uuid.uuid4()
     keeper = nodes[scan.int % len(nodes)]
-    homes = {node.name: (shares, msgspec.json.encode(node).decode()) for node in nodes}
     snapshot = snapshots[keeper.name]
-    RETRIES.run(lambda: flight_of(settings, keeper).scan(snapshot, str(scan), homes, settings.locality_wait_millis))
+    request = ScanRequest(
+        snapshot=snapshot,
+        scan=str(scan),
+        homes={node.name: ScanHome(shares=shares, where=msgspec.json.encode(node).decode()) for node in nodes},
+        patience_millis=settings.locality_wait_millis,
+    )
+    ask(settings, keeper, SCAN, request)
     return Slots(keeper, snapshot, str(scan)), (shares + SPARE) * len(nodes)

@@ -4,30 +4,32 @@ A heartbeat keeps it while the driver lives; if the driver dies, each node drops
 are taken one node after the other: each is a moment of its node, all within the time that the asking takes.
 """
 
-import threading
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
-from ullage_agent.client import ClientError, NotReachable, Refused
+from ullage.errors import UllageError
+from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, SnapshotRenewal, SnapshotRequest
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import RETRIES, Node, discover, flight_of
+from ullage_spark.fleet import FleetNode, ask, discover, flight_of
+from ullage_spark.offsets import Heartbeat
 from ullage_spark.opener import FOUND_BY, Use, pickled
-from ullage_spark.settings import GROUP_BYTES, Settings, as_options
+from ullage_spark.settings import GROUP_BYTES, SourceOptions, as_options
 
 TTL_SECONDS: Final = 300.0
 """How long nodes keep a snapshot of a driver that has died."""
 
 
-class Snapshot:
+class FleetSnapshot:
     """A snapshot that is held. `id` is the option `snapshot` of any read; `failures`: refused heartbeats."""
 
-    def __init__(self, spark: SparkSession, options: dict[str, str], parts: dict[Node, str]) -> None:
+    def __init__(self, spark: SparkSession, options: dict[str, str], parts: dict[FleetNode, str]) -> None:
         """Use `snapshot`."""
         self.id = msgspec.json.encode({node.name: id for node, id in parts.items()}).decode()
         self.nodes = tuple(parts)
@@ -70,57 +72,38 @@ class Snapshot:
 @contextmanager
 def snapshot(
     spark: SparkSession, *, holds: bool = True, ttl_seconds: float = TTL_SECONDS, **options: Any
-) -> Iterator[Snapshot]:
+) -> Iterator[FleetSnapshot]:
     """Take a snapshot of the fleet that the options name, hold it, and release it in any case.
 
     With `holds` content stays readable too, up to spec.leases.maxDuration. SparkSourceError at the end if a node has
     dropped its part meanwhile: what was read afterwards failed, and was not wrong.
     """
     given = as_options(options)
-    settings = Settings.of(given)
-    parts: dict[Node, str] = {}
-    stop = threading.Event()
+    settings = SourceOptions.of(given)
+    parts: dict[FleetNode, str] = {}
     ttl_millis = int(ttl_seconds * 1000)
     try:
         for node in discover(settings):
-            taken = RETRIES.run(
-                lambda node=node: flight_of(settings, node).snapshot(ttl_millis, holds=holds)  # type: ignore[misc]
-            )
-            parts[node] = taken.id
-        held = Snapshot(spark, given, parts)
-        beat = threading.Thread(
-            target=_beat, args=(settings, parts, held, ttl_seconds, stop), name="ullage-heartbeat", daemon=True
-        )
-        beat.start()
+            parts[node] = ask(settings, node, SNAPSHOT, SnapshotRequest(ttl_millis=ttl_millis, holds=holds)).id
+        held = FleetSnapshot(spark, given, parts)
+        heart = Heartbeat(partial(_renew, settings, parts, held, ttl_millis), ttl_seconds / 4)
         try:
             yield held
         finally:
-            stop.set()
-            beat.join()
+            heart.stop()
         if held.failures:
             raise SparkSourceError(f"the snapshot did not last: {held.failures[0]}") from held.failures[0]
     finally:
         for node, id in parts.items():
-            _release(settings, node, id)
+            with suppress(UllageError):  # a node that is not there drops it by itself
+                flight_of(settings, node).act(RELEASE, SnapshotRelease(id=id))
 
 
-def _beat(
-    settings: Settings, parts: dict[Node, str], held: Snapshot, ttl_seconds: float, stop: threading.Event
-) -> None:
-    while not stop.wait(ttl_seconds / 4):
-        for node, id in parts.items():
-            try:
-                flight_of(settings, node).renew(id, int(ttl_seconds * 1000))
-            except NotReachable:
-                continue  # the next one may arrive in time; if not, the node says that it is over
-            except ClientError as error:
-                if not (isinstance(error, Refused) and error.is_transient):
-                    held.failures.append(error)
-
-
-def _release(settings: Settings, node: Node, id: str) -> None:
-    """A node that is not there drops it by itself."""
-    try:
-        flight_of(settings, node).release(id)
-    except ClientError:
-        return
+def _renew(settings: SourceOptions, parts: dict[FleetNode, str], held: FleetSnapshot, ttl_millis: int) -> None:
+    for node, id in parts.items():
+        try:
+            flight_of(settings, node).act(RENEW, SnapshotRenewal(id=id, ttl_millis=ttl_millis))
+        except UllageError as error:
+            # What may pass does not count: the next one may arrive in time; if not, the node says that it is over.
+            if error.retry_after_seconds is None:
+                held.failures.append(error)

@@ -23,14 +23,21 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
-from ullage_agent.client import ClientError, NotReachable
-from ullage_agent.client.flight import ATTRIBUTES
+from ullage.errors import NotReachable, UllageError
+from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA
+from ullage.wire.tickets import (
+    WRITE_ABORT,
+    WRITE_BEGIN,
+    WRITE_COMMIT,
+    WRITE_FIND,
+    WRITE_PREPARE,
+    StagedWriteRequest,
+)
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
-from ullage_spark.fleet import ASKED_MAX, HERE, RETRIES, Node, discover, flight_of
-from ullage_spark.settings import Settings
+from ullage_spark.fleet import ASKED_MAX, HERE, FleetNode, ask, discover, flight_of
+from ullage_spark.settings import SourceOptions
 
-CONTENT, ATTRIBUTE = "content", "attributes"
 NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
 """Of write ids that are made of names: the same name gives the same write on every node, and in every run."""
 
@@ -39,18 +46,11 @@ PIECE_BYTES: Final = 8 << 20
 
 ROWS_MAX: Final = 10_000
 
-STAGED: Final = pa.schema(
-    [
-        pa.field(CONTENT, pa.binary(), nullable=False),
-        pa.field(ATTRIBUTE, ATTRIBUTES),
-        pa.field("continues", pa.bool_()),
-    ]
-)
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 """Spark's own name, a local property of each task of a stream."""
 
 
-class Stored(Carried, WriterCommitMessage):
+class StagedAttempt(Carried, WriterCommitMessage):
     """What one attempt staged: where, under which id, in how many transactions."""
 
     def __init__(self, node: str, attempt: str, transactions: int, contents: int) -> None:
@@ -66,34 +66,36 @@ Decision = dict[str, dict[str, int]]
 T = TypeVar("T")
 
 
-class Attempts(Carried):
-    """What tasks do, for both sinks."""
+class StagingWriter(Carried):
+    """What both sinks do, in tasks and on the driver."""
 
-    def __init__(self, settings: Settings, nodes: Sequence[Node], schema: StructType) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         _require_columns(schema)
-        self._settings = settings
-        self._nodes = tuple(nodes)
+        self._settings = SourceOptions.of(options)
+        self._nodes = discover(self._settings)
         if not self._nodes:
             raise SparkSourceError("there is no node to write to")
 
-    def stage(self, write: str, rows: Iterator[pa.RecordBatch], *, begins: bool) -> Stored:
+    def _stage(self, write: str, rows: Iterator[pa.RecordBatch], *, begins: bool) -> StagedAttempt:
         """All rows of a task, as one attempt; it is staged anew, from its beginning, by whoever retries the task."""
         context = TaskContext.get()
-        partition = context.partitionId() if context is not None else 0
-        node = self._node_for(partition)
-        client = flight_of(self._settings, node)
+        node = self._node_for(context.partitionId() if context is not None else 0)
         if begins and begin(self._settings, node, write) == "committed":
-            return Stored(node.name, "", 0, 0)  # an earlier run of the same batch did it
+            return StagedAttempt(node.name, "", 0, 0)  # an earlier run of the same batch did it
         attempt = str(uuid.uuid4())
         counted = Packed(rows, self._settings.stage_bytes)
-        contents = client.stage(write, attempt, counted.batches(), STAGED)
-        return Stored(node.name, attempt, counted.transactions, contents)
+        contents = flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
+        return StagedAttempt(node.name, attempt, counted.transactions, contents)
 
-    def _node_for(self, partition: int) -> Node:
+    def _node_for(self, partition: int) -> FleetNode:
         """The node where the executor stands, if its pod says so; else one after the other, so that all get alike."""
         here = os.environ.get(HERE)
         local = [node for node in self._nodes if node.name == here]
         return local[0] if local else self._nodes[partition % len(self._nodes)]
+
+    def _commit(self, write: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if not finish(self._settings, self._nodes, write):
+            commit(self._settings, self._nodes, write, _decided(self._nodes, messages))
 
 
 class Packed:
@@ -110,43 +112,35 @@ class Packed:
             yield from self._packed(batch)
 
     def _packed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        contents = batch.column(CONTENT)
+        contents = batch.column(PUT_CONTENT)
         if contents.null_count:
-            raise SparkSourceError(f"column {CONTENT} holds nulls: an empty content is no null")
-        attributes = batch.column(ATTRIBUTE) if ATTRIBUTE in batch.schema.names else None
+            raise SparkSourceError(f"column {PUT_CONTENT} holds nulls: an empty content is no null")
+        has_attributes = PUT_ATTRIBUTES in batch.schema.names
+        attributes = batch.column(PUT_ATTRIBUTES) if has_attributes else pa.nulls(batch.num_rows, ATTRIBUTES)
         sizes = pc.binary_length(contents).to_pylist()
         first, total = 0, 0
         for at, size in enumerate([*sizes, None]):
             is_over = size is None or total + size > self._bytes_max or at - first >= ROWS_MAX
             if at > first and is_over:
-                yield self._whole(contents, attributes, first, at - first)
+                self.transactions += 1
+                count = at - first
+                yield _batch(contents.slice(first, count), attributes.slice(first, count), continues=False)
                 first, total = at, 0
             if size is not None and size > PIECE_BYTES:
-                yield from self._pieces(contents[at].as_buffer(), attributes, at)
+                self.transactions += 1
+                yield from _pieces(contents[at].as_buffer(), attributes.slice(at, 1))
                 first, total = at + 1, 0
             elif size is not None:
                 total += size
 
-    def _whole(self, contents: Any, attributes: Any, first: int, count: int) -> pa.RecordBatch:
-        self.transactions += 1
-        return _batch(contents.slice(first, count), _sliced(attributes, first, count), continues=False)
 
-    def _pieces(self, content: pa.Buffer, attributes: Any, at: int) -> Iterator[pa.RecordBatch]:
-        self.transactions += 1
-        for start in range(0, content.size, PIECE_BYTES):
-            piece = pa.array([content.slice(start, min(PIECE_BYTES, content.size - start)).to_pybytes()], pa.binary())
-            yield _batch(piece, _sliced(attributes, at, 1), continues=start + PIECE_BYTES < content.size)
-
-
-class ContentWriter(Carried, DataSourceArrowWriter):
+class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
     """`df.write.format("ullage")`. See the module's text."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise SparkSourceError("contents are never overwritten: write with mode('append')")
-        self._settings = Settings.of(options)
-        self._nodes = discover(self._settings)
-        self._attempts = Attempts(self._settings, self._nodes, schema)
+        super().__init__(options, schema)
         name = self._settings.write
         self._write = str(uuid.uuid5(NAMESPACE, name) if name else uuid.uuid4())
         self._is_done = bool(name) and finish(self._settings, self._nodes, self._write)
@@ -155,40 +149,34 @@ class ContentWriter(Carried, DataSourceArrowWriter):
                 begin(self._settings, node, self._write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        if self._is_done:
-            return Stored("", "", 0, 0)
-        return self._attempts.stage(self._write, iterator, begins=False)
+        return StagedAttempt("", "", 0, 0) if self._is_done else self._stage(self._write, iterator, begins=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if not self._is_done and not finish(self._settings, self._nodes, self._write):
-            commit(self._settings, self._nodes, self._write, _decided(self._nodes, messages))
+        if not self._is_done:
+            self._commit(self._write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._is_done:
             abort(self._settings, self._nodes, self._write)
 
 
-class ContentStreamWriter(Carried, DataSourceStreamArrowWriter):
+class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
     """`df.writeStream.format("ullage")`: each batch once, by the application's name and the batch's number."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._settings = Settings.of(options)
-        if not self._settings.application:
+        if not SourceOptions.of(options).application:
             raise SparkSourceError("option application names the stream: with its checkpoint it makes batches unique")
-        self._nodes = discover(self._settings)
-        self._attempts = Attempts(self._settings, self._nodes, schema)
+        super().__init__(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
         if batch is None:
             raise SparkSourceError(f"Spark did not say which batch this is ({BATCH_PROPERTY})")
-        return self._attempts.stage(self._write_of(int(batch)), iterator, begins=True)
+        return self._stage(self._write_of(int(batch)), iterator, begins=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        write = self._write_of(batchId)
-        if not finish(self._settings, self._nodes, write):
-            commit(self._settings, self._nodes, write, _decided(self._nodes, messages))
+        self._commit(self._write_of(batchId), messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         abort(self._settings, self._nodes, self._write_of(batchId))
@@ -197,39 +185,37 @@ class ContentStreamWriter(Carried, DataSourceStreamArrowWriter):
         return str(uuid.uuid5(NAMESPACE, f"{self._settings.application}\0{batch}"))
 
 
-def begin(settings: Settings, node: Node, write: str) -> str:
+def begin(settings: SourceOptions, node: FleetNode, write: str) -> str:
     """Open the write on a node, or find it as it is; its state."""
-    client = flight_of(settings, node)
-    found = RETRIES.run(
-        lambda: client.write(
-            "begin", write, queue=settings.queue, ttl_millis=settings.ttl_millis, lasts_millis=settings.lasts_millis
-        )
+    request = StagedWriteRequest(
+        write=write, queue=settings.queue, ttl_millis=settings.ttl_millis, lasts_millis=settings.lasts_millis
     )
-    return found.state
+    return ask(settings, node, WRITE_BEGIN, request).state
 
 
-def commit(settings: Settings, nodes: Sequence[Node], write: str, decision: Decision) -> None:
+def commit(settings: SourceOptions, nodes: Sequence[FleetNode], write: str, decision: Decision) -> None:
     """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
 
-    def prepare(node: Node) -> None:
+    def prepare(node: FleetNode) -> None:
         begin(settings, node, write)  # a stream's write began only where a task was
-        attempts = decision[node.name]
-        RETRIES.run(lambda: flight_of(settings, node).write("prepare", write, attempts=attempts))
+        request = StagedWriteRequest(write=write, attempts=decision[node.name])
+        ask(settings, node, WRITE_PREPARE, request)
 
     _everywhere(prepare, nodes)
     _carry_out(settings, nodes, write, decision)
 
 
-def finish(settings: Settings, nodes: Sequence[Node], write: str) -> bool:
+def finish(settings: SourceOptions, nodes: Sequence[FleetNode], write: str) -> bool:
     """Whether the write is decided, by an earlier run perhaps; what is left of it is carried out then."""
-    found = _everywhere(lambda node: RETRIES.run(lambda: flight_of(settings, node).write("find", write)), nodes)
+    request = StagedWriteRequest(write=write)
+    found = _everywhere(lambda node: ask(settings, node, WRITE_FIND, request), nodes)
     decided = [each.decision for each in found if each.state == "committed"]
     if decided:
         _carry_out(settings, nodes, write, json.loads(decided[0]))
     return bool(decided)
 
 
-def abort(settings: Settings, nodes: Sequence[Node], write: str) -> None:
+def abort(settings: SourceOptions, nodes: Sequence[FleetNode], write: str) -> None:
     """Nothing of it appears, unless some node has committed: then it is carried out, since nothing undoes that.
 
     Spark calls this also when `commit` failed. While a node cannot be asked nothing is done: what is open ends alone.
@@ -239,10 +225,10 @@ def abort(settings: Settings, nodes: Sequence[Node], write: str) -> None:
             return
     except NotReachable:
         return
-    _everywhere(lambda node: RETRIES.run(lambda: flight_of(settings, node).write("abort", write)), nodes)
+    _everywhere(lambda node: ask(settings, node, WRITE_ABORT, StagedWriteRequest(write=write)), nodes)
 
 
-def _carry_out(settings: Settings, nodes: Sequence[Node], write: str, decision: Decision) -> None:
+def _carry_out(settings: SourceOptions, nodes: Sequence[FleetNode], write: str, decision: Decision) -> None:
     """Commit on one node after the other: the first has decided."""
     known = {node.name: node for node in nodes}
     text = json.dumps(decision, separators=(",", ":"), sort_keys=True)
@@ -251,11 +237,10 @@ def _carry_out(settings: Settings, nodes: Sequence[Node], write: str, decision: 
         if name not in known:
             left.append((name, SparkSourceError("it is not in the fleet any more")))
             continue
-        client = flight_of(settings, known[name])
-        wish = {"attempts": attempts, "decision": text}
+        request = StagedWriteRequest(write=write, attempts=attempts, decision=text)
         try:
-            RETRIES.run(lambda client=client, wish=wish: client.write("commit", write, **wish))  # type: ignore[misc]
-        except ClientError as error:
+            ask(settings, known[name], WRITE_COMMIT, request)
+        except UllageError as error:
             left.append((name, error))
             if len(left) == len(decision):
                 raise  # nobody has decided: an abort may still undo it all
@@ -267,16 +252,16 @@ def _carry_out(settings: Settings, nodes: Sequence[Node], write: str, decision: 
         ) from reason
 
 
-def _everywhere(work: Callable[[Node], T], nodes: Sequence[Node]) -> list[T]:
+def _everywhere(work: Callable[[FleetNode], T], nodes: Sequence[FleetNode]) -> list[T]:
     """Ask nodes side by side; what one raises is raised once all have answered."""
     with ThreadPoolExecutor(min(ASKED_MAX, max(1, len(nodes)))) as pool:
         return list(pool.map(work, nodes))
 
 
-def _decided(nodes: Sequence[Node], messages: Sequence[WriterCommitMessage | None]) -> Decision:
+def _decided(nodes: Sequence[FleetNode], messages: Sequence[WriterCommitMessage | None]) -> Decision:
     decision: Decision = {node.name: {} for node in nodes}
     for message in messages:
-        if isinstance(message, Stored) and message.transactions:
+        if isinstance(message, StagedAttempt) and message.transactions:
             decision[message.node][message.attempt] = message.transactions
     return decision
 
@@ -284,24 +269,24 @@ def _decided(nodes: Sequence[Node], messages: Sequence[WriterCommitMessage | Non
 def _require_columns(schema: StructType) -> None:
     """SparkSourceError for columns that cannot be stored: none is left out in silence."""
     fields = {field.name: field.dataType for field in schema}
-    if not isinstance(fields.get(CONTENT), BinaryType):
-        raise SparkSourceError(f"a write has a column {CONTENT} of binary, and may have {ATTRIBUTE}")
+    if not isinstance(fields.get(PUT_CONTENT), BinaryType):
+        raise SparkSourceError(f"a write has a column {PUT_CONTENT} of binary, and may have {PUT_ATTRIBUTES}")
     texts = MapType(StringType(), StringType())
-    given = fields.get(ATTRIBUTE)
+    given = fields.get(PUT_ATTRIBUTES)
     if given is not None and not (
         isinstance(given, MapType) and (given.keyType, given.valueType) == (texts.keyType, texts.valueType)
     ):
-        raise SparkSourceError(f"column {ATTRIBUTE} is a map of string to string, not {given.simpleString()}")
-    if unknown := fields.keys() - {CONTENT, ATTRIBUTE}:
-        raise SparkSourceError(f"columns {', '.join(sorted(unknown))} cannot be stored: put them into {ATTRIBUTE}")
+        raise SparkSourceError(f"column {PUT_ATTRIBUTES} is a map of string to string, not {given.simpleString()}")
+    if unknown := fields.keys() - {PUT_CONTENT, PUT_ATTRIBUTES}:
+        raise SparkSourceError(f"columns {', '.join(sorted(unknown))} cannot be stored: put them into {PUT_ATTRIBUTES}")
+
+
+def _pieces(content: pa.Buffer, attributes: Any) -> Iterator[pa.RecordBatch]:
+    for start in range(0, content.size, PIECE_BYTES):
+        piece = pa.array([content.slice(start, min(PIECE_BYTES, content.size - start)).to_pybytes()], pa.binary())
+        yield _batch(piece, attributes, continues=start + PIECE_BYTES < content.size)
 
 
 def _batch(contents: Any, attributes: Any, *, continues: bool) -> pa.RecordBatch:
-    count = len(contents)
-    given = pa.nulls(count, ATTRIBUTES) if attributes is None else attributes.cast(ATTRIBUTES)
-    columns = [contents.cast(pa.binary()), given, pa.repeat(continues, count)]
-    return pa.RecordBatch.from_arrays(columns, schema=STAGED)
-
-
-def _sliced(attributes: Any, first: int, count: int) -> Any:
-    return None if attributes is None else attributes.slice(first, count)
+    columns = [contents.cast(pa.binary()), attributes.cast(ATTRIBUTES), pa.repeat(continues, len(contents))]
+    return pa.RecordBatch.from_arrays(columns, schema=PUT_SCHEMA)

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import yaml
 
 from tests.cluster.prometheus import program
 from tests.cluster.tools import tool
-from ullage_agent.metrics import PREFIX, TABLE, Kind
+from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 from ullage_operator.metrics import REGISTRY
 from ullage_operator.rbac import OPERATOR_CLUSTER_RULES, OPERATOR_NAMESPACED_RULES, SPARK_RULES, admission_policy
 
@@ -39,14 +38,6 @@ def rules_of(objects: list[dict[str, Any]], kind: str, namespace: str | None = N
     name = "ullage-system-ullage-operator"
     found = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name]
     return [r for o in found if o["metadata"].get("namespace") == namespace for r in o["rules"]]
-
-
-def test_what_is_made_from_elsewhere_is_up_to_date() -> None:
-    """CRDs, rules, dashboards and README are those of their sources."""
-    result = subprocess.run(
-        [sys.executable, "tools/chart.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
@@ -143,7 +134,7 @@ def test_alerts_and_dashboards_name_metrics_that_exist() -> None:
     exist = {
         f"{PREFIX}{e.name}{end}"
         for e in TABLE
-        for end in (("_bucket", "_sum", "_count") if e.kind is Kind.TIMED else ("",))
+        for end in (("_bucket", "_sum", "_count") if e.kind is MetricKind.TIMED else ("",))
     }
     for family in REGISTRY.collect():
         ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))

@@ -8,6 +8,8 @@ import pytest
 from tests.chart.test_chart import CHART
 from tests.cluster.control_plane import ControlPlane, control_plane_running
 from tests.cluster.errors import ClusterError
+from tests.cluster.operator_process import repository
+from tests.cluster.workloads import made
 
 PLACE = ("--namespace", "ullage-system")
 OPERATOR = "system:serviceaccount:ullage-system:ullage-operator"
@@ -38,13 +40,10 @@ def test_the_operator_may_do_its_work_and_no_more(installed: ControlPlane) -> No
 
     def may(verb: str, resource: str, group: str = "", subresource: str = "") -> bool:
         wanted = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {"user": OPERATOR, "resourceAttributes": wanted},
-        }
-        made = installed.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
-        return bool(json.loads(made)["status"]["allowed"])
+        spec = {"user": OPERATOR, "resourceAttributes": wanted}
+        review = made("authorization.k8s.io/v1", "SubjectAccessReview", "", spec=spec)
+        answer = installed.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
+        return bool(json.loads(answer)["status"]["allowed"])
 
     assert may("patch", "daemonsets", "apps")
     assert may("patch", "contentrepositories", "ullage.dev", "status")
@@ -55,13 +54,7 @@ def test_the_operator_may_do_its_work_and_no_more(installed: ControlPlane) -> No
 def test_an_upgrade_changes_the_operator_and_keeps_the_kinds(installed: ControlPlane) -> None:
     """A changed value arrives, and a repository outlives it."""
     installed.wait_until("the kinds are served", installed.serves_all_custom_resources)
-    repository = {
-        "apiVersion": "ullage.dev/v1alpha1",
-        "kind": "ContentRepository",
-        "metadata": {"name": "flows", "namespace": "default"},
-        "spec": {},
-    }
-    installed.apply(repository)
+    installed.apply(repository("default"))
 
     installed.helm("upgrade", "ullage", str(CHART), *PLACE, "--set", "resources.requests.memory=200Mi")
 

@@ -6,6 +6,7 @@ an operator. Needs no privilege.
 
 import json
 import os
+import secrets
 import select
 import ssl
 import subprocess
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.certificates import Authority, Credentials
-from tests.cluster.errors import ClusterError
+from tests.certificates import Authority, Credentials
+from tests.cluster.errors import ClusterError, printed
 from tests.cluster.instance import Instance
 from tests.cluster.say import step
 from tests.cluster.tools import CONTROL_PLANE, tool
@@ -75,7 +76,7 @@ class ControlPlane:
         with step("start etcd, API server, controllers, scheduler"):
             self.start_etcd()
             self.start_api_server()
-            self.wait_until("the API server is ready", self._is_ready)  # with the roles that the next two need
+            self.wait_until("the API server is ready", self.is_ready)  # with the roles that the next two need
             for name in ("kube-controller-manager", "kube-scheduler"):
                 self.start_program(name, self._controller_flags(name))
 
@@ -178,17 +179,21 @@ class ControlPlane:
         kube = {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.instance.home / "kubectl")}
         return {**os.environ, **kube, "PATH": os.pathsep.join(folders), **homes}
 
-    def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
+    def kubectl(self, *arguments: str | Path, stdin: str = "") -> str:
         """What kubectl prints; `ClusterError` with its complaint if it fails."""
-        return self._run([tool("kubectl"), *arguments], stdin)
+        return printed([tool("kubectl"), *arguments], stdin=stdin, environment=self.environment)
 
     def helm(self, *arguments: str | Path) -> str:
         """What helm prints; `ClusterError` with its complaint if it fails."""
-        return self._run([tool("helm"), *arguments], None)
+        return printed([tool("helm"), *arguments], environment=self.environment)
 
     def get(self, *arguments: str) -> Any:
         """`kubectl get ARGUMENTS`, decoded."""
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
+
+    def field(self, path: str, name: str, place: str) -> str:
+        """What an object says, by a path such as `{.status.phase}`; empty for what it does not say."""
+        return self.kubectl("get", name, "--namespace", place, f"--output=jsonpath={path}")
 
     def serves_all_custom_resources(self) -> bool:
         """Whether every custom resource definition is established: `kubectl wait` trips over one without conditions."""
@@ -203,16 +208,6 @@ class ControlPlane:
         """Create the objects, or make them what they are here."""
         listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", stdin=json.dumps(listed))
-
-    def _run(self, command: Sequence[str | Path], stdin: str | None) -> str:
-        given = list(map(str, command))
-        result = subprocess.run(
-            given, env=self.environment, input=stdin or "", capture_output=True, text=True, check=False
-        )
-        if result.returncode != 0:
-            words = " ".join([Path(given[0]).name, *given[1:]])
-            raise ClusterError(f"{words}: status {result.returncode}\n{result.stderr.strip()}\n{result.stdout.strip()}")
-        return result.stdout
 
     def wait_until(self, what: str, holds: Callable[[], bool], seconds_max: float = READY_SECONDS_MAX) -> None:
         """Ask until it holds. `ClusterError` when the time is over, or at once when a process of the cluster ended."""
@@ -236,7 +231,8 @@ class ControlPlane:
         log = self.instance.log(name)
         return log.read_text(errors="replace")[-3000:] if log.exists() else ""
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether the API server says so."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.load_cert_chain(self.admin.certificate, self.admin.key)
         try:
@@ -249,14 +245,18 @@ class ControlPlane:
             return False
 
     @contextmanager
-    def namespace(self, name: str) -> Iterator[str]:
-        """A namespace with its default service account; deleted, and awaited to be gone, at the end."""
+    def namespace(self, name: str = "", *, awaits_end: bool = True) -> Iterator[str]:
+        """A namespace with its default service account, deleted at the end; without a name it gets one that nobody has.
+        Until it is gone takes six seconds, even if it is empty: who will not use its name or its nodes again need not
+        await that.
+        """
+        name = name or f"test-{secrets.token_hex(4)}"
         self.kubectl("create", "namespace", name)
         try:
             self.kubectl("wait", "--for=create", "serviceaccount/default", f"--namespace={name}", "--timeout=60s")
             yield name
         finally:
-            self.kubectl("delete", "namespace", name, "--timeout=120s")
+            self.kubectl("delete", "namespace", name, f"--wait={awaits_end}".lower(), "--timeout=120s")
 
 
 @contextmanager

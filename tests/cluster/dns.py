@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.machines import HUB
+from tests.cluster.workloads import made
 
 CLUSTER_DNS = "10.96.0.10"
 
@@ -24,18 +25,12 @@ def corefile(kubeconfig: Path) -> str:
 
 def dns_objects() -> tuple[dict[str, Any], dict[str, Any]]:
     """The Service kube-dns, and the slice that points it to the hub."""
-    metadata = {"name": "kube-dns", "namespace": "kube-system"}
-    protocols = [("dns", "UDP"), ("dns-tcp", "TCP")]
-    ports = [{"name": name, "port": 53, "protocol": protocol} for name, protocol in protocols]
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
-    slices = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
-    labels = {"kubernetes.io/service-name": "kube-dns"}
+    where = ("kube-dns", "kube-system")
+    protocols = {"dns": "UDP", "dns-tcp": "TCP"}
+    ports = [{"name": name, "port": 53, "protocol": protocol} for name, protocol in protocols.items()]
+    labels = {"labels": {"kubernetes.io/service-name": "kube-dns"}}
+    hub: dict[str, Any] = {"addressType": "IPv4", "endpoints": [{"addresses": [HUB], "conditions": {"ready": True}}]}
     return (
-        {**service, "spec": {"clusterIP": CLUSTER_DNS, "ports": ports}},
-        {
-            **slices,
-            "metadata": {**metadata, "labels": labels},
-            "ports": ports,
-            "endpoints": [{"addresses": [HUB], "conditions": {"ready": True}}],
-        },
+        made("v1", "Service", *where, spec={"clusterIP": CLUSTER_DNS, "ports": ports}),
+        made("discovery.k8s.io/v1", "EndpointSlice", *where, metadata=labels, ports=ports, **hub),
     )

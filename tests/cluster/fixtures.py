@@ -4,7 +4,6 @@ One cluster of each level serves all tests of a process; `namespace` gives each 
 """
 
 import os
-import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +19,10 @@ SLOW = {"spark_namespace", "jobs", "kubeflow", "installed", "planning", "quickst
 """Fixtures of such tests: Spark's image and the kubeflow operator; what the story has shown already of the installed
 chart; a Go that is fetched; an image that is built without the cache.
 """
+
+
+NODE_SECONDS_MAX = 1200
+"""Of a test on real nodes, unless it says otherwise: on a busy machine an image alone takes minutes to load."""
 
 
 def _not_here(item: pytest.Item, lacking: str) -> bool:
@@ -43,6 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(NODE_SECONDS_MAX))
 
 
 @pytest.fixture(scope="session")
@@ -69,12 +75,12 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def cluster_namespace(cluster: Cluster) -> Iterator[str]:
     """The name of a new namespace of `cluster`, deleted at the end."""
-    with cluster.namespace(f"test-{secrets.token_hex(4)}") as name:
+    with cluster.namespace(awaits_end=False) as name:
         yield name
 
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """The name of a new namespace of `control_plane`, deleted at the end."""
-    with control_plane.namespace(f"test-{secrets.token_hex(4)}") as name:
+    with control_plane.namespace(awaits_end=False) as name:
         yield name

@@ -12,6 +12,7 @@ from tests.cluster.control_plane import LOOPBACK, ControlPlane, Place
 from tests.cluster.instance import Instance
 from tests.cluster.say import step
 from tests.cluster.tools import tool
+from tests.cluster.workloads import made
 
 STAGES = Path(__file__).parent / "kwok.yaml"
 
@@ -50,16 +51,9 @@ class Fleet(ControlPlane):
 
 def _node(name: str) -> dict[str, Any]:
     capacity = {"cpu": "32", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "type": "kwok"},
-        },
-        "status": {"allocatable": capacity, "capacity": capacity},
-    }
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "type": "kwok"}
+    metadata = {"labels": labels, "annotations": {"kwok.x-k8s.io/node": "fake"}}
+    return made("v1", "Node", name, metadata=metadata, status={"allocatable": capacity, "capacity": capacity})
 
 
 @contextmanager

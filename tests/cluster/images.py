@@ -7,12 +7,11 @@ Dockerfile's default. Each image is kept in the cache as an OCI archive, named b
 import hashlib
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tests.cluster.cache import cache_root, locked
-from tests.cluster.errors import ClusterError, NotPossibleHereError
+from tests.cluster.errors import NotPossibleHereError, printed
 from tests.cluster.say import step
 
 ROOT = Path(__file__).parents[2]
@@ -175,14 +174,7 @@ def _buildah(command: str, *arguments: str) -> str:
 
 
 def _run(command: list[str]) -> str:
-    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
-    result = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if result.returncode != 0:
-        output = f"{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
-        raise ClusterError(f"{' '.join(command[:6])} ...: status {result.returncode}\n{output}")
-    return result.stdout
+    return printed(command, environment={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"})
 
 
 def _digest_of(names: Iterable[str]) -> str:

@@ -13,11 +13,10 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.errors import ClusterError, NotPossibleHereError
+from tests.cluster.errors import NotPossibleHereError, printed
 from tests.cluster.instance import Instance, Process
 
 HUB = "10.100.0.1"
@@ -46,7 +45,7 @@ class Machine:
 
     def run(self, *command: str | Path) -> str:
         """What a command on this machine prints; `ClusterError` if it fails."""
-        return run([*self.enter, *map(str, command)])
+        return printed([*self.enter, *command])
 
     def shell(self, script: str) -> str:
         """What a script on this machine prints."""
@@ -54,15 +53,7 @@ class Machine:
 
     def on_its_network(self, script: str) -> str:
         """The same with the process ids and files of the machine we are on."""
-        return run(["nsenter", f"--target={self.init}", "--net", "--", "sh", "-euc", script])
-
-
-def run(command: Sequence[str]) -> str:
-    """What a command prints; `ClusterError` with its complaint if it fails."""
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise ClusterError(f"{' '.join(command)}: status {result.returncode}\n{result.stderr.strip()}")
-    return result.stdout
+        return printed(["nsenter", f"--target={self.init}", "--net", "--", "sh", "-euc", script])
 
 
 def boot_machine(instance: Instance, name: str, address: str) -> Machine:

@@ -14,12 +14,12 @@ from tests.cluster import images
 from tests.cluster.cgroups import make_cgroup
 from tests.cluster.control_plane import PODS, SERVICES, ControlPlane, Place
 from tests.cluster.dns import corefile, dns_objects
-from tests.cluster.errors import ClusterError, NotPossibleHereError
+from tests.cluster.errors import ClusterError, NotPossibleHereError, printed
 from tests.cluster.instance import Instance
-from tests.cluster.machines import FIRST_NODE, HUB, Machine, boot_hub, boot_machine, run, wire
+from tests.cluster.machines import FIRST_NODE, HUB, Machine, boot_hub, boot_machine, wire
 from tests.cluster.node_files import cni_config, containerd_config, kubelet_config
 from tests.cluster.say import step
-from tests.cluster.tools import tool
+from tests.cluster.tools import TOOLS, tool
 
 PROGRAMS = ("unshare", "nsenter", "ip", "nft", "containerd", "runc", "ctr", "conntrack")
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
@@ -96,9 +96,7 @@ class Cluster(ControlPlane):
         (machine.disk / "cni" / "10-ullage.conflist").write_text(cni_config(number))
         config = machine.disk / "containerd.toml"
         config.write_text(containerd_config(machine.disk, plugins))
-        self.instance.start(
-            f"{machine.name}-containerd", [*machine.enter, "containerd", f"--config={config}"], {"PATH": PATH}
-        )
+        self._start(machine, "containerd", f"--config={config}")
 
         def answers() -> bool:
             return "Server" in machine.shell("ctr version 2>&1 || true")
@@ -113,35 +111,19 @@ class Cluster(ControlPlane):
         config = machine.disk / "kubelet.json"
         config.write_text(kubelet_config(self.ca, serving, group))
         user = f"system:node:{machine.name}"
-        self.instance.start(
-            f"{machine.name}-kubelet",
-            [
-                *machine.enter,
-                tool("kubelet"),
-                f"--config={config}",
-                f"--kubeconfig={self.kubeconfig_for(user, 'system:nodes', host=HUB)}",
-                f"--node-ip={machine.address}",
-                f"--hostname-override={machine.name}",
-            ],
-            {"PATH": PATH},
-        )
+        kubeconfig = self.kubeconfig_for(user, "system:nodes", host=HUB)
+        named = (f"--node-ip={machine.address}", f"--hostname-override={machine.name}")
+        self._start(machine, "kubelet", f"--config={config}", f"--kubeconfig={kubeconfig}", *named)
 
     def _start_proxy(self, machine: Machine) -> None:
         config = self.kubeconfig_for("system:kube-proxy", host=HUB)
-        self.instance.start(
-            f"{machine.name}-kube-proxy",
-            [
-                *machine.enter,
-                tool("kube-proxy"),
-                f"--kubeconfig={config}",
-                f"--hostname-override={machine.name}",
-                "--proxy-mode=nftables",
-                f"--cluster-cidr={PODS}",
-                "--conntrack-max-per-core=0",
-                "--conntrack-min=0",
-            ],
-            {"PATH": PATH},
-        )
+        named = (f"--kubeconfig={config}", f"--hostname-override={machine.name}", f"--cluster-cidr={PODS}")
+        kernel = ("--proxy-mode=nftables", "--conntrack-max-per-core=0", "--conntrack-min=0")
+        self._start(machine, "kube-proxy", *named, *kernel)
+
+    def _start(self, machine: Machine, name: str, *flags: str) -> None:
+        program = tool(name) if name in TOOLS else name
+        self.instance.start(f"{machine.name}-{name}", [*machine.enter, program, *flags], {"PATH": PATH})
 
     def cut_power(self, name: str) -> None:
         """End everything on a node at once, pods included; its disk stays as the processes left it."""
@@ -151,22 +133,24 @@ class Cluster(ControlPlane):
 
     def restart(self, name: str) -> None:
         """Cut a node's power, boot it again from its disk, and wait until it is Ready."""
-        before = self._boot_id(name)
-        with step(f"restart {name}"):
+        with self._starting(name):
             self.cut_power(name)
             self._boot(name, int(name.removeprefix("node")))
-            self.wait_until(f"{name} has started again", lambda: self._boot_id(name) != before)
-            self.kubectl("wait", "--for=condition=Ready", f"node/{name}", "--timeout=120s")
 
     def restart_programs(self, name: str) -> None:
         """SIGKILL to a node's kubelet and containerd, which are started again at once; its pods live on."""
-        machine = self.nodes[name]
-        before = self._boot_id(name)
-        with step(f"restart kubelet and containerd of {name}"):
+        with self._starting(name):
             for program in ("kubelet", "containerd"):
                 self.instance.end(f"{name}-{program}")
-            self._start_containerd(machine, int(name.removeprefix("node")))
-            self._start_kubelet(machine)
+            self._start_containerd(self.nodes[name], int(name.removeprefix("node")))
+            self._start_kubelet(self.nodes[name])
+
+    @contextmanager
+    def _starting(self, name: str) -> Iterator[None]:
+        """Wait until a node whose kubelet is started anew is Ready again."""
+        before = self._boot_id(name)
+        with step(f"restart {name}"):
+            yield
             self.wait_until(f"{name} has started again", lambda: self._boot_id(name) != before)
             self.kubectl("wait", "--for=condition=Ready", f"node/{name}", "--timeout=120s")
 
@@ -214,7 +198,7 @@ def why_no_node() -> str:
         images.need((*PROGRAMS, *images.PROGRAMS))
         if not any((folder / "ptp").exists() for folder in CNI_PLUGINS):
             return "no CNI plugins: apt-get install containernetworking-plugins"
-        run(["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"])
+        printed(["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"])
     except ClusterError as error:
         return " ".join(str(error).split())
     return ""

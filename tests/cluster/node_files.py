@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.cluster.certificates import Credentials
+from tests.certificates import Credentials
 from tests.cluster.dns import CLUSTER_DNS
 from tests.cluster.images import PAUSE_NAME
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -18,7 +17,8 @@ import yaml
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from ullage_agent.fleet import object_name
+from tests.cluster.workloads import made
+from ullage.contract import API_VERSION, object_name
 from ullage_operator.install import NAME, NAMESPACE
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +84,11 @@ class Operator:
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("ullage_operator_api_writes_total{"))
 
+    def runs(self, place: str, spec: dict[str, Any] | None = None) -> None:
+        """The repository `flows` is applied, and a pod is ready on each of its nodes."""
+        self.fleet.apply(repository(place, spec))
+        self.until("the agents run", lambda: condition(self.fleet, place, "Progressing") == "False")
+
     def until(self, what: str, holds: Callable[[], bool]) -> None:
         try:
             self.fleet.wait_until(what, holds, SECONDS_MAX)
@@ -113,19 +118,14 @@ def operator(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def place(fleet: Fleet, operator: Operator) -> Iterator[str]:
     """A namespace whose repositories are deleted while the operator still runs."""
-    with fleet.namespace(f"test-{secrets.token_hex(4)}") as name:
+    with fleet.namespace(awaits_end=False) as name:
         yield name
         fleet.kubectl("delete", "contentrepositories", "--all", "--namespace", name, "--timeout=60s")
 
 
 def repository(place: str, spec: dict[str, Any] | None = None, name: str = "flows") -> dict[str, Any]:
     own = {"storage": {"hostPath": {"path": f"/var/lib/{place}"}}}
-    return {
-        "apiVersion": "ullage.dev/v1alpha1",
-        "kind": "ContentRepository",
-        "metadata": {"name": name, "namespace": place},
-        "spec": own | (spec or {}),
-    }
+    return made(API_VERSION, "ContentRepository", name, place, spec=own | (spec or {}))
 
 
 def objects(fleet: ControlPlane, place: str) -> dict[str, Any]:
@@ -144,12 +144,28 @@ def say_ready(fleet: ControlPlane, place: str, node: str, **more: Any) -> None:
     ready = {"type": "Ready", "status": "True", "reason": "Serves", "lastTransitionTime": now}
     generation = fleet.get("contentrepository", "flows", "--namespace", place)["metadata"]["generation"]
     status = {"heartbeat": now, "settingsGeneration": generation, "repositoryUuid": "u", "conditions": [ready], **more}
-    name = object_name("flows", node)
-    patch = json.dumps({"status": status})
-    fleet.kubectl(
-        *("patch", "contentrepositorynode", name, "--namespace", place, "--subresource=status"),
-        *("--type=merge", f"--patch={patch}"),
-    )
+    say(fleet, place, "contentrepositorynode", object_name("flows", node), status)
+
+
+def say(fleet: ControlPlane, place: str, kind: str, name: str, status: dict[str, Any]) -> None:
+    """Of an object, as its own controller would."""
+    patch = f"--patch={json.dumps({'status': status})}"
+    fleet.kubectl("patch", kind, name, "--namespace", place, "--subresource=status", "--type=merge", patch)
+
+
+def token_of_pod(fleet: ControlPlane, place: str, node: str) -> str:
+    """That of the agent's pod on a node."""
+    here = ("--namespace", place)
+    pod = next(each for each in fleet.get("pods", *here)["items"] if each["spec"]["nodeName"] == node)
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['metadata']['name']}")
+    uid = f"--bound-object-uid={pod['metadata']['uid']}"
+    return fleet.kubectl("create", "token", "flows-ullage-agent", *here, *bound, uid).strip()
+
+
+def template(fleet: ControlPlane, place: str) -> dict[str, Any]:
+    """Of the DaemonSet's pods: what stands in their spec."""
+    found: dict[str, Any] = fleet.get("daemonset", "flows-ullage", "--namespace", place)["spec"]["template"]["spec"]
+    return found
 
 
 def now_text() -> str:

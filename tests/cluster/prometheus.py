@@ -29,6 +29,22 @@ def program(name: str) -> str:
     return str(kept / "usr/bin" / name)
 
 
+def scraping(
+    agents: list[str], operator: str, *, tls: dict[str, str], token: str, every: str, alerts: str
+) -> dict[str, Any]:
+    """The configuration by which agents are scraped over TLS with a token, and the operator as it is."""
+    mine = {
+        "job_name": "ullage-agent",
+        "scheme": "https",
+        "tls_config": tls,
+        "authorization": {"credentials_file": token},
+        "static_configs": [{"targets": agents}],
+    }
+    theirs = {"job_name": "ullage-operator", "honor_labels": True, "static_configs": [{"targets": [operator]}]}
+    paces = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), every)
+    return {"global": paces, "scrape_configs": [mine, theirs], "rule_files": [alerts]}
+
+
 class Sample(NamedTuple):
     """One series at one moment."""
 

@@ -7,11 +7,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import images
+import ullage
+from tests.cluster import images, workloads
 from tests.cluster.errors import ClusterError
 from tests.cluster.node import Cluster
 from tests.cluster.operator_process import repository
-from ullage_agent.client import Client, Node
+from ullage import Repository, Retries
+from ullage_operator.objects import RBAC
+from ullage_operator.rbac import rule
 
 CHART = images.ROOT / "charts" / "ullage"
 SYSTEM = "ullage-system"
@@ -62,9 +65,9 @@ def installed_on(cluster: Cluster, chart: Path = CHART) -> Iterator[Cluster]:
 
 
 class Flows:
-    """A repository on all nodes, and a client of it that comes through its Service to the first node."""
+    """A repository on all nodes, reached through its Service on the first node."""
 
-    client: Client
+    repository: Repository
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path, spec: dict[str, Any] = SPEC) -> None:
         self.cluster = cluster
@@ -106,9 +109,15 @@ class Flows:
         token = self.cluster.kubectl("create", "token", "flow", self.here, "--duration=2h").strip()
         address = self.cluster.get("service/flows-local", self.here)["spec"]["clusterIP"]
         url = f"https://localhost:{self.cluster.forward(address, PORT)}"
+        self._address = url, token, str(authority)
         self._connected.close()
-        self.client = self._connected.enter_context(Client(Node(url=url, token=token, ca_file=str(authority))))
-        self.client.state()
+        self.repository = self._connected.enter_context(self.connected())
+        self.repository.state()
+
+    def connected(self, retries: Retries | None = None, *, is_known: bool = True) -> Repository:
+        """Another connection to the same place, for whoever wants other retries, or shows no token."""
+        url, token, authority = self._address
+        return ullage.connect(url, token=token if is_known else None, ca_file=authority, retries=retries)
 
     def close(self) -> None:
         """Delete it, if it is still there."""
@@ -138,17 +147,17 @@ class Flows:
         before = self.dead_bytes()
         for _ in range(batches):
             contents = [secrets.token_bytes(size) for _ in range(count)]
-            handles = self.client.put_many(contents)
+            handles = self.repository.handles.put_many(contents)
             kept |= dict(list(zip(handles, contents, strict=True))[::2])
             for handle in handles[1::2]:
-                self.client.delete(handle)
+                self.repository.handles.delete(handle)
         dropped = batches * count * size // 2
         self.cluster.wait_until("what was dropped is dead", lambda: self.dead_bytes() >= before + dropped)
         return kept, dropped
 
     def dead_bytes(self) -> int:
         """What the agent behind the Service says; what has moved to the archive is dead too."""
-        return sum(each.dead_bytes + each.archived_bytes for each in self.client.survey().containers)
+        return sum(each.dead_bytes + each.archived_bytes for each in self.repository.reclamation.survey().containers)
 
     def pods(self) -> dict[str, str]:
         """The agents' pods by node; one that waits for its node is on none."""
@@ -174,18 +183,6 @@ class Flows:
 
 def account(place: str, name: str, verbs: list[str]) -> list[dict[str, Any]]:
     """Somebody with these verbs on the repository `flows`."""
-    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-    inside = {"name": name, "namespace": place}
-    rule = {
-        "apiGroups": ["ullage.dev"],
-        "resources": ["contentrepositories"],
-        "resourceNames": ["flows"],
-        "verbs": verbs,
-    }
-    role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": place}
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": inside},
-        {**rbac, "kind": "Role", "metadata": inside, "rules": [rule]},
-        {**rbac, "kind": "RoleBinding", "metadata": inside, "roleRef": role, "subjects": [subject]},
-    ]
+    rules = [rule("ullage.dev", ["contentrepositories"], verbs, ["flows"])]
+    role = workloads.made(f"{RBAC}/v1", "Role", name, place, rules=rules)
+    return [role, *workloads.account(name, place, name, "Role")]

@@ -19,22 +19,22 @@ from typing import Any
 
 import pytest
 
+import ullage
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, objects, repository
-from tests.cluster.prometheus import Prometheus
+from tests.cluster.operator_process import Operator, objects, repository, token_of_pod
+from tests.cluster.prometheus import Prometheus, scraping
 from tests.cluster.release import account
-from tests.cluster.test_node_agent import pod_token
 from tests.support import RoomyFiles
-from ullage_agent.client.errors import Refused
-from ullage_agent.client.http import HttpClient
-from ullage_agent.contract import ContentRepository, parse
-from ullage_agent.engine.files import File
-from ullage_agent.node import NodeAgent
-from ullage_agent.node_object import NodeObject
+from ullage import Retries
+from ullage.contract import ContentRepository, parse
+from ullage.engine.files import File
+from ullage.errors import HandleNotFound, UllageError
+from ullage_agent.node.node import NodeAgent
+from ullage_agent.node.objects import NodeObjectClient
+from ullage_agent.node.tickets import TicketHolder
 from ullage_agent.service import server
 from ullage_agent.service.kubernetes import ApiServer
 from ullage_agent.service.metering import TimedFiles
-from ullage_agent.tickets import TicketOffice
 
 NODE = "worker-0"
 MIB = 1 << 20
@@ -48,7 +48,6 @@ SCRAPE_SECONDS = 0.2
 """So often that what a rate adds or leaves out at the ends of its stretch is below a hundredth of it."""
 
 REFUSALS = 10
-CHECKPOINT_AGE_SECONDS = 7200
 
 
 class FailingSyncs(TimedFiles, RoomyFiles):
@@ -80,7 +79,7 @@ class Scenario:
         self.dropped: list[str] = []
         self._home = home
         self._joined: list[NodeAgent] = []
-        self._office = TicketOffice()
+        self._office = TicketHolder()
         self._secure()
         self.server = server.Server(
             self._document,
@@ -114,7 +113,7 @@ class Scenario:
         for name, text in self.fleet.get("secret", "flows-ullage-tls", *here)["data"].items():
             (tls / name).write_bytes(base64.b64decode(text))
         self.token = self._home / "token"
-        self.token.write_text(pod_token(self.fleet, self.place, NODE))
+        self.token.write_text(token_of_pod(self.fleet, self.place, NODE))
         for name, verbs in (("flow", ["get", "create", "delete"]), ("prometheus", ["get"])):
             self.fleet.apply(*account(self.place, name, verbs))
             made = self.fleet.kubectl("create", "token", name, *here, "--duration=2h").strip()
@@ -139,27 +138,20 @@ class Scenario:
         self._thread.start()
         assert self._ready.wait(60), "the agent does not serve"
         authority = str(self._home / "tls" / "ca.crt")
-        self.client = HttpClient(
+        self.repository = ullage.connect(
             self.server.urls["http"].replace("127.0.0.1", "localhost"),
-            (self._home / "flow").read_text(),
+            token=(self._home / "flow").read_text(),
             ca_file=authority,
+            retries=Retries(attempts=1),
         )
-        agent = {
-            "job_name": "ullage-agent",
-            "scheme": "https",
-            "tls_config": {"ca_file": authority, "server_name": "localhost"},
-            "authorization": {"credentials_file": str(self._home / "prometheus")},
-            "static_configs": [{"targets": [self.server.urls["metrics"].split("/")[2]]}],
-        }
-        theirs = {
-            "job_name": "ullage-operator",
-            "honor_labels": True,
-            "static_configs": [{"targets": [f"127.0.0.1:{self.operator.metrics_port}"]}],
-        }
-        often = f"{int(SCRAPE_SECONDS * 1000)}ms"
-        every = {"scrape_interval": often, "scrape_timeout": often, "evaluation_interval": often}
-        alerts = [str(Path(__file__).parents[2] / "charts/ullage/files/alerts.yaml")]
-        config = {"global": every, "scrape_configs": [agent, theirs], "rule_files": alerts}
+        config = scraping(
+            [self.server.urls["metrics"].split("/")[2]],
+            f"127.0.0.1:{self.operator.metrics_port}",
+            tls={"ca_file": authority, "server_name": "localhost"},
+            token=str(self._home / "prometheus"),
+            every=f"{int(SCRAPE_SECONDS * 1000)}ms",
+            alerts=str(Path(__file__).parents[2] / "charts/ullage/files/alerts.yaml"),
+        )
         self.prometheus = Prometheus(self.fleet, self._home / "prometheus-data", config)
         self.prometheus.start()
         self.until("both are scraped", lambda: len(self.prometheus.query("up == 1")) == 2)
@@ -169,8 +161,8 @@ class Scenario:
 
     def end(self) -> None:
         """Those first who keep connections open: the agent would wait for them."""
-        if hasattr(self, "client"):
-            self.client.close()
+        if hasattr(self, "repository"):
+            self.repository.close()
         if hasattr(self, "prometheus"):
             self.prometheus.end()
         if self._thread.is_alive():
@@ -185,17 +177,19 @@ class Scenario:
         """So many files of contents, of which every second goes at once."""
         for _ in range(self.batches):
             contents = [secrets.token_bytes(SIZE) for _ in range(BATCH)]
-            ids = self.client.put_many(contents, [{}] * BATCH, key=secrets.token_hex(8)).ids
+            ids = self.repository.handles.put_many(contents)
             self.kept += ids[::2]
             self.dropped += ids[1::2]
         for id in self.dropped:
-            self.client.delete(id)
-        self.server.host.repository.handles.purge()
+            self.repository.handles.delete(id)
+        self.server.host.repository.engine.handles.purge()
 
     def join(self) -> None:
         """The agent begins to report, and to want what there is to do."""
         generation = self.fleet.get("contentrepository", "flows", "--namespace", self.place)["metadata"]["generation"]
-        api = NodeObject(self.fleet.url, str(self.token), str(self.fleet.ca), self.place, "flows", NODE)
+        api = NodeObjectClient(
+            ApiServer(self.fleet.url, str(self.token), str(self.fleet.ca)), self.place, "flows", NODE
+        )
         joined = NodeAgent(self.server.host, api, self._office, lambda: generation, ("8:1",))
         self._joined.append(joined)
         joined.start()
@@ -203,14 +197,14 @@ class Scenario:
     def refuse(self) -> None:
         """Requests for what is not there."""
         for _ in range(REFUSALS):
-            with pytest.raises(Refused, match="no-such-handle"):
-                self.client.head("0" * 32)
+            with pytest.raises(HandleNotFound):
+                self.repository.handles.head("0" * 32)
 
     def break_disk(self) -> None:
         """The next content's sync fails, and with it the request."""
         FailingSyncs.is_broken = True
-        with pytest.raises(Refused):
-            self.client.put(b"x" * SIZE)
+        with pytest.raises(UllageError):
+            self.repository.handles.put(b"x" * SIZE)
 
     def report(self) -> dict[str, Any]:
         """What the agent said of its last ticket."""
@@ -252,8 +246,7 @@ def playing(
     fleet: Fleet, operator: Operator, place: str, home: Path, size_mib: int, patch: pytest.MonkeyPatch
 ) -> Iterator[Scenario]:
     """The repository exists, the agent serves, nothing has happened yet."""
-    fleet.apply(repository(place, {"maintenance": {"maxConcurrentNodes": "100%"}}))
-    operator.until("the pods run", lambda: condition(fleet, place, "Progressing") == "False")
+    operator.runs(place, {"maintenance": {"maxConcurrentNodes": "100%"}})
     token = home / "token"
     of_this_pod = classmethod(lambda cls, _environment: cls(fleet.url, str(token), str(fleet.ca)))
     patch.setattr(ApiServer, "of_this_pod", of_this_pod)  # the kubelet's folder is not here
@@ -265,14 +258,6 @@ def playing(
         yield made
     finally:
         made.end()
-
-
-def executor(place: str) -> dict[str, Any]:
-    """A pod of Spark's on the node."""
-    labels = {"spark-role": "executor", "spark-app-name": "etl"}
-    spec = {"nodeName": NODE, "containers": [{"name": "executor", "image": "none"}]}
-    metadata = {"name": "exec-1", "namespace": place, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def panels() -> dict[tuple[str, str], tuple[str, tuple[str, ...]]]:

@@ -7,6 +7,8 @@ from tests.cluster.images import image_name
 from tests.cluster.machines import HUB
 from tests.cluster.node import Cluster
 from tests.cluster.tools import module_source, tool
+from tests.cluster.workloads import account, made
+from ullage_operator.objects import RBAC, binding
 
 ACCOUNT = "spark"
 MEMORY = "700m"
@@ -55,10 +57,6 @@ AT_CONTENT = {
 
 def spark_account(namespace: str, job: str = JOB) -> list[dict[str, Any]]:
     """The account whose drivers may make executors, and the job as files of a ConfigMap."""
-    inside = {"name": ACCOUNT, "namespace": namespace}
-    edit = {"kind": "ClusterRole", "name": "edit", "apiGroup": "rbac.authorization.k8s.io"}
-    subject = {"kind": "ServiceAccount", **inside}
-    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": inside}
     driver = {"containers": [{"name": DRIVER, "volumeMounts": MOUNTS}], "volumes": VOLUMES}
     templates = {
         "template.json": driver,
@@ -66,23 +64,14 @@ def spark_account(namespace: str, job: str = JOB) -> list[dict[str, Any]]:
         "executor.json": at_content(namespace, EXECUTOR),
     }
     files = {name: json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}) for name, spec in templates.items()}
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": inside},
-        {**binding, "roleRef": edit, "subjects": [subject]},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": inside, "data": {"job.py": job, **files}},
-    ]
+    told = made("v1", "ConfigMap", ACCOUNT, namespace, data={"job.py": job, **files})
+    return [*account(ACCOUNT, namespace, "edit"), told]
 
 
 def content_user(namespace: str) -> dict[str, Any]:
     """Spark's account may do with content what that of clients may."""
-    role = {"kind": "Role", "name": "flow", "apiGroup": "rbac.authorization.k8s.io"}
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "spark-content", "namespace": namespace},
-        "roleRef": role,
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
-    }
+    bound = binding("Role", "flow", ACCOUNT, namespace)
+    return made(f"{RBAC}/v1", "RoleBinding", "spark-content", namespace, **bound)
 
 
 def at_content(namespace: str, container: str) -> dict[str, Any]:
@@ -102,12 +91,9 @@ def at_content(namespace: str, container: str) -> dict[str, Any]:
     ]
     term = {"labelSelector": {"matchLabels": {"spark-role": "executor"}}, "topologyKey": "kubernetes.io/hostname"}
     is_driver = container == DRIVER
-    spec: dict[str, Any] = {
-        "containers": [
-            {"name": container, "env": [node], "volumeMounts": [*mounts, *(MOUNTS if is_driver else [])]},
-        ],
-        "volumes": [*volumes, *(VOLUMES if is_driver else [])],
-    }
+    mounts, volumes = (mounts + MOUNTS, volumes + VOLUMES) if is_driver else (mounts, volumes)
+    main = {"name": container, "env": [node], "volumeMounts": mounts}
+    spec: dict[str, Any] = {"containers": [main], "volumes": volumes}
     if not is_driver:
         spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     return spec
@@ -137,22 +123,15 @@ def begin(cluster: Cluster, namespace: str, name: str, arguments: list[str], mor
     }
     words = ["/opt/spark/bin/spark-submit", f"--master=k8s://https://{HUB}:{cluster.port}", "--deploy-mode=cluster"]
     words += [f"--name={name}", *(f"--conf={name}={value}" for name, value in settings.items())]
-    spec = {
-        "serviceAccountName": ACCOUNT,
-        "restartPolicy": "Never",
-        "containers": [
-            {
-                "name": "submit",
-                "image": image_name("spark"),
-                "imagePullPolicy": "Never",
-                "command": [*words, "local:///job/job.py", *arguments],
-                "volumeMounts": MOUNTS,
-            }
-        ],
-        "volumes": VOLUMES,
+    container = {
+        "name": "submit",
+        "image": image_name("spark"),
+        "imagePullPolicy": "Never",
+        "command": [*words, "local:///job/job.py", *arguments],
+        "volumeMounts": MOUNTS,
     }
-    metadata = {"name": "submit", "namespace": namespace}
-    cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    spec = {"serviceAccountName": ACCOUNT, "restartPolicy": "Never", "containers": [container], "volumes": VOLUMES}
+    cluster.apply(made("v1", "Pod", "submit", namespace, spec=spec))
 
 
 def _finished(cluster: Cluster, namespace: str, driver: str) -> str:
@@ -177,15 +156,7 @@ def install_operator(cluster: Cluster, namespace: str) -> None:
     for crd in sorted((module_source("spark-operator") / "config" / "crd" / "bases").glob("*.yaml")):
         cluster.kubectl("apply", "--server-side", "--filename", crd)
     cluster.wait_until("the custom resources are served", cluster.serves_all_custom_resources)
-    rbac = "rbac.authorization.k8s.io"
-    subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
-    role = {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": rbac}  # what it may do is not what we test
-    binding = {
-        "apiVersion": f"{rbac}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": f"{OPERATOR}-{namespace}"},
-    }
-    metadata = {"name": OPERATOR, "namespace": namespace}
+    bound = binding("ClusterRole", "cluster-admin", OPERATOR, namespace)  # what it may do is not what we test
     container = {
         "name": "operator",
         "image": image_name("spark"),
@@ -199,9 +170,9 @@ def install_operator(cluster: Cluster, namespace: str) -> None:
         "volumes": [{"name": "operator", "hostPath": {"path": str(program.parent)}}],
     }
     cluster.apply(
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        {**binding, "roleRef": role, "subjects": [subject]},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec},
+        made("v1", "ServiceAccount", OPERATOR, namespace),
+        made(f"{RBAC}/v1", "ClusterRoleBinding", f"{OPERATOR}-{namespace}", **bound),
+        made("v1", "Pod", OPERATOR, namespace, spec=spec),
     )
     cluster.kubectl("wait", "--for=condition=Ready", f"pod/{OPERATOR}", f"--namespace={namespace}", "--timeout=60s")
 
@@ -225,8 +196,7 @@ def scheduled_at_content(namespace: str, name: str, arguments: list[str], schedu
 
 
 def _application(kind: str, namespace: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": namespace}
-    return {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec}
+    return made("sparkoperator.k8s.io/v1beta2", kind, name, namespace, spec=spec)
 
 
 def _spec_at_content(namespace: str, arguments: list[str]) -> dict[str, Any]:

@@ -13,11 +13,19 @@ from tests.cluster.tools import TOOLS
 
 KILLED_OWNER = """
 import os, signal
-from tests.cluster.control_plane import control_plane_running
-with control_plane_running() as cluster:
+from tests.cluster.{module} import {running}
+with {running}() as cluster:
     print(cluster.instance.home, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def killed(module: str, running: str) -> Path:
+    """The folder of a cluster whose owner was killed, and which goes on."""
+    program = KILLED_OWNER.format(module=module, running=running)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    return Path(result.stdout.strip())
 
 
 def test_the_api_server_is_the_version_we_pinned(control_plane: ControlPlane) -> None:
@@ -79,9 +87,7 @@ def test_two_clusters_stand_beside_each_other(control_plane: ControlPlane) -> No
 def test_a_killed_owner_leaves_nothing_after_the_next_start() -> None:
     """After SIGKILL the processes still run; a sweep ends them and removes their folder, and spares other clusters."""
     spared = list(homes())
-    result = subprocess.run([sys.executable, "-c", KILLED_OWNER], capture_output=True, text=True, check=False)
-    assert result.returncode == -signal.SIGKILL, result.stderr
-    home = Path(result.stdout.strip())
+    home = killed("control_plane", "control_plane_running")
     recorded = State.read(home)
     assert {process.name for process in recorded.processes if process.lives} >= {"etcd", "kube-apiserver"}
 

@@ -1,4 +1,5 @@
 from tests.cluster.fleet import Fleet
+from tests.cluster.workloads import made
 
 
 def test_a_fleet_runs_pods_on_all_its_nodes(fleet: Fleet) -> None:
@@ -7,14 +8,8 @@ def test_a_fleet_runs_pods_on_all_its_nodes(fleet: Fleet) -> None:
     labels = {"app": "everywhere"}
     with fleet.namespace("everywhere") as namespace:
         pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
-        fleet.apply(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "DaemonSet",
-                "metadata": {"name": "everywhere", "namespace": namespace},
-                "spec": {"selector": {"matchLabels": labels}, "template": pod},
-            }
-        )
+        spec = {"selector": {"matchLabels": labels}, "template": pod}
+        fleet.apply(made("apps/v1", "DaemonSet", "everywhere", namespace, spec=spec))
 
         def ready() -> int:
             status = fleet.get("daemonset/everywhere", "--namespace", namespace)["status"]

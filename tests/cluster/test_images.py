@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from packaging.markers import Marker
 
-import ullage_agent
+import ullage
 from tests.cluster import images
 from tests.cluster.images import ROOT
 
@@ -66,7 +66,7 @@ def test_the_version_on_the_label_is_that_of_the_code() -> None:
     """The Dockerfile cannot read it from there."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
-    assert re.findall(r"^ARG VERSION=(.*)$", text, re.MULTILINE) == [ullage_agent.__version__]
+    assert re.findall(r"^ARG VERSION=(.*)$", text, re.MULTILINE) == [ullage.__version__]
 
 
 def test_every_target_has_every_label() -> None:
@@ -150,9 +150,9 @@ def test_the_packages_are_those_of_the_lock(built_twice: tuple[str, list[Path]],
     text = (ROOT / f"deploy/requirements-{target}.lock").read_text(encoding="utf-8")
     lines = re.findall(r"^(\S+)==(\S+)(?: ; (.*))? \\$", text, re.MULTILINE)
     pinned = {name: version for name, version, marker in lines if not marker or Marker(marker).evaluate(IN_IMAGES)}
-    assert found == pinned | {"ullage": ullage_agent.__version__}
+    assert found == pinned | {"ullage": ullage.__version__}
     assert any(each["purl"].startswith("pkg:deb/debian/libc6@") for each in told["components"])
-    assert told["metadata"]["component"]["version"] == ullage_agent.__version__
+    assert told["metadata"]["component"]["version"] == ullage.__version__
 
 
 def _keystore(millis: int) -> bytes:

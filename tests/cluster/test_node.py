@@ -1,25 +1,12 @@
-import signal
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
-
-import pytest
 
 from tests.cluster import images
 from tests.cluster.instance import State, sweep
 from tests.cluster.node import Cluster
+from tests.cluster.test_control_plane import killed
 from tests.cluster.workloads import pod, service
 
-pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
-
-KILLED_OWNER = """
-import os, signal
-from tests.cluster.node import cluster_running
-with cluster_running(nodes=1) as cluster:
-    print(cluster.instance.home, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 SERVE = "cd /tmp; hostname > index.html; exec python3 -m http.server 8000"
 
 
@@ -52,9 +39,7 @@ def test_a_service_leads_to_pods_of_both_nodes(cluster: Cluster, cluster_namespa
 
 def test_a_killed_owner_leaves_no_node(cluster: Cluster) -> None:
     """After SIGKILL a sweep leaves no process, control group, mount or file of the node, and spares other clusters."""
-    result = subprocess.run([sys.executable, "-c", KILLED_OWNER], capture_output=True, text=True, check=False)
-    assert result.returncode == -signal.SIGKILL, result.stderr
-    home = Path(result.stdout.strip())
+    home = killed("node", "cluster_running")
     recorded = State.read(home)
     assert {"hub", "node1", "node1-kubelet", "etcd"} <= {process.name for process in recorded.processes}
     assert any(Path(folder).exists() for folder in recorded.cgroups)

@@ -3,25 +3,25 @@
 To the API server the agent is the pod that is played on its node: it has that pod's token, and the rights of it.
 """
 
+import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, objects, repository
+from tests.cluster.operator_process import Operator, condition, objects, repository, token_of_pod
+from tests.cluster.workloads import run
 from tests.service.running import UNGUARDED, document_at, half_dead
 from tests.support import RoomyFiles
-from ullage_agent.contract import CompactionTrigger, Maintenance, Window
-from ullage_agent.fleet import NodeStatus
-from ullage_agent.node import NodeAgent
-from ullage_agent.node_object import NodeObject, Seen
+from ullage.contract import CompactionTrigger, Duration, MaintenanceSettings, NodeStatus, Window
+from ullage_agent.node.node import NodeAgent
+from ullage_agent.node.objects import NodeObjectClient, ObservedNode
+from ullage_agent.node.tickets import TicketHolder
 from ullage_agent.service.host import Host
-from ullage_agent.tickets import TicketOffice
-from ullage_agent.units import Duration
+from ullage_agent.service.kubernetes import ApiServer
 
 NODE = "worker-0"
 MIB = 1 << 20
@@ -31,12 +31,12 @@ CLOSED = {"name": "newyear", "schedule": "0 0 1 1 *", "duration": "1m"}
 """Open in the first minute of a year."""
 
 
-class Counting(NodeObject):
+class Counting(NodeObjectClient):
     """Counts what it writes."""
 
     count = 0
 
-    def write(self, status: NodeStatus) -> Seen:
+    def write(self, status: NodeStatus) -> ObservedNode:
         self.count += 1
         return super().write(status)
 
@@ -47,9 +47,9 @@ class AgentHere:
     def __init__(self, fleet: Fleet, place: str, home: Path) -> None:
         self.fleet, self.place = fleet, place
         token = home / "token"
-        token.write_text(pod_token(fleet, place, NODE))
-        self.api = Counting(fleet.url, str(token), str(fleet.ca), place, "flows", NODE)
-        self.office = TicketOffice()
+        token.write_text(token_of_pod(fleet, place, NODE))
+        self.api = Counting(ApiServer(fleet.url, str(token), str(fleet.ca)), place, "flows", NODE)
+        self.office = TicketHolder()
         self._home = home
         self.host = Host(
             document_at(home / "r", compaction=UNGUARDED), files=RoomyFiles(), permission=self.office.permission_of
@@ -61,7 +61,9 @@ class AgentHere:
     def take(self, *windows: Window) -> None:
         """Settings with these windows, as the operator's latest."""
         document = document_at(
-            self._home / "r", compaction=UNGUARDED, maintenance={"windows": Maintenance(windows=windows).windows}
+            self._home / "r",
+            compaction=UNGUARDED,
+            maintenance={"windows": MaintenanceSettings(windows=windows).windows},
         )
         self.host.reload(document)
         found = self.fleet.get("contentrepository", "flows", "--namespace", self.place)
@@ -69,10 +71,10 @@ class AgentHere:
 
     def half_dead(self) -> list[str]:
         """Contents of 8 MiB in one file, of which every second is deleted; the ids of the others."""
-        return half_dead(self.host.repository, SIZE, 8 * MIB // SIZE)
+        return half_dead(self.host.repository.engine, SIZE, 8 * MIB // SIZE)
 
     def dead(self) -> int:
-        return sum(each.dead_bytes for each in self.host.repository.reclamation.survey().containers)
+        return sum(each.dead_bytes for each in self.host.repository.engine.reclamation.survey().containers)
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = objects(self.fleet, self.place)[NODE].get("status") or {}
@@ -83,20 +85,10 @@ class AgentHere:
         self.host.stop()
 
 
-def pod_token(fleet: Fleet, place: str, node: str) -> str:
-    """The token of the agent's pod on a node."""
-    here = ("--namespace", place)
-    pod = next(each for each in fleet.get("pods", *here)["items"] if each["spec"]["nodeName"] == node)
-    bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['metadata']['name']}")
-    uid = f"--bound-object-uid={pod['metadata']['uid']}"
-    return fleet.kubectl("create", "token", "flows-ullage-agent", *here, *bound, uid).strip()
-
-
 @pytest.fixture
 def here(fleet: Fleet, operator: Operator, place: str, tmp_path: Path) -> Iterator[AgentHere]:
     """An agent on worker-0 of a repository whose window never opens; not started yet."""
-    fleet.apply(repository(place, {"maintenance": {"windows": [CLOSED]}}))
-    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    operator.runs(place, {"maintenance": {"windows": [CLOSED]}})
     made = AgentHere(fleet, place, tmp_path)
     made.take(Window(name="newyear", schedule=CLOSED["schedule"], duration=Duration(60_000)))
     yield made
@@ -118,9 +110,9 @@ def test_an_opened_window_gives_the_space_back(fleet: Fleet, operator: Operator,
     operator.until("it is reported", lambda: here.status()["ticket"]["state"] == "Completed")
     assert here.status()["ticket"]["freedBytes"] == 4 * MIB
     operator.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)[NODE]["spec"])
-    shown = "--output=jsonpath={.status.reclaimed} {.status.nextWindow}"
-    operator.until("the sum is told", lambda: fleet.kubectl("get", "crepo", "flows", "-n", place, shown) == "4Mi Open")
-    assert all(here.host.repository.handles.head(id).size == SIZE for id in kept)
+    told = ("{.status.reclaimed} {.status.nextWindow}", "contentrepository/flows", place)
+    operator.until("the sum is told", lambda: fleet.field(*told) == "4Mi Open")
+    assert all(here.host.repository.engine.handles.head(id).size == SIZE for id in kept)
 
 
 def test_a_quiet_agent_writes_nothing(fleet: Fleet, operator: Operator, place: str, here: AgentHere) -> None:
@@ -143,16 +135,12 @@ def test_without_an_api_server_it_serves_and_reclaims_nothing(
     """Contents come and go, runs are refused for want of a ticket; when the API server is back all goes on."""
     here.agent.start()
     operator.until("it is known", lambda: here.status().get("repositoryUuid", "") != "")
-    fleet.instance.end("kube-apiserver")
-    try:
+    with outage(fleet):
         kept = here.half_dead()
-        report = here.host.repository.reclamation.compactor.run(CompactionTrigger.PERIODIC)
+        report = here.host.repository.engine.compactor.run(CompactionTrigger.PERIODIC)
         assert "no ticket" in report.refusal
         assert here.dead() == 4 * MIB
-        assert all(len(here.host.repository.handles.get(id).read()) == SIZE for id in kept)
-    finally:
-        fleet.start_api_server()
-        fleet.wait_until("the API server is back", _answers(fleet))
+        assert all(len(here.host.repository.engine.handles.get(id).read()) == SIZE for id in kept)
 
     fleet.apply(repository(place, {"maintenance": {"windows": []}}))
     here.take()
@@ -170,13 +158,9 @@ def test_a_valid_ticket_is_used_while_nobody_answers_and_told_later(
     here.agent.tell()
     operator.until("it has a ticket", lambda: read(here).spec.ticket is not None)
     here.agent.take_over(read(here))
-    fleet.instance.end("kube-apiserver")
-    try:
+    with outage(fleet):
         here.agent.obey()
         assert here.dead() == 0
-    finally:
-        fleet.start_api_server()
-        fleet.wait_until("the API server is back", _answers(fleet))
 
     here.agent.start()
 
@@ -195,7 +179,7 @@ def test_a_cordoned_node_is_left_alone(fleet: Fleet, operator: Operator, place: 
         fleet.apply(repository(place, {"maintenance": {"windows": []}}))
         here.take()
         operator.until("it says what it wants", lambda: here.status().get("wanted") == ["Rewrite"])
-        refusal = here.host.repository.reclamation.compactor.run(CompactionTrigger.PERIODIC).refusal
+        refusal = here.host.repository.engine.compactor.run(CompactionTrigger.PERIODIC).refusal
         assert "cordoned" in refusal
         assert "ticket" not in objects(fleet, place)[NODE]["spec"]
     finally:
@@ -211,36 +195,27 @@ def test_a_ticket_holds_while_the_operator_is_dead(
     here.half_dead()
     here.agent.start()
     operator.until("it says what it wants", lambda: here.status().get("wanted") == ["Rewrite"])
-    run = {
-        "apiVersion": "ullage.dev/v1alpha1",
-        "kind": "ReclamationRun",
-        "metadata": {"name": "now", "namespace": place},
-        "spec": {"repository": "flows", "nodes": [NODE], "overrideWindows": True},
-    }
     operator.end(signal.SIGKILL)
-    fleet.apply(run)
+    fleet.apply(run(place, NODE, overrideWindows=True))
     operator.start()
 
     operator.until("nothing dead is left", lambda: here.dead() == 0)
-
-    def phase() -> str:
-        return str(fleet.get("reclamationrun", "now", "-n", place).get("status", {}).get("phase"))
-
-    operator.until("the run is over", lambda: phase() == "Completed")
+    told = ("{.status.phase}", "reclamationrun/now", place)
+    operator.until("the run is over", lambda: fleet.field(*told) == "Completed")
 
 
-def read(here: AgentHere) -> Seen:
+def read(here: AgentHere) -> ObservedNode:
     seen = here.api.read()
     assert seen is not None
     return seen
 
 
-def _answers(fleet: Fleet) -> Callable[[], bool]:
-    def answers() -> bool:
-        try:
-            fleet.kubectl("get", "--raw=/readyz")
-        except ClusterError:
-            return False
-        return True
-
-    return answers
+@contextlib.contextmanager
+def outage(fleet: Fleet) -> Iterator[None]:
+    """No API server; it answers again afterwards."""
+    fleet.instance.end("kube-apiserver")
+    try:
+        yield
+    finally:
+        fleet.start_api_server()
+        fleet.wait_until("the API server is back", fleet.is_ready)

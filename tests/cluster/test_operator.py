@@ -10,8 +10,19 @@ import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import ROOT, Operator, condition, now_text, objects, repository, say_ready
-from ullage_agent.fleet import object_name
+from tests.cluster.operator_process import (
+    ROOT,
+    Operator,
+    condition,
+    now_text,
+    objects,
+    repository,
+    say_ready,
+    template,
+    token_of_pod,
+)
+from tests.cluster.workloads import executor, run
+from ullage.contract import object_name
 
 
 def test_a_repository_gets_everything_it_needs(fleet: Fleet, operator: Operator, place: str) -> None:
@@ -54,16 +65,10 @@ def test_the_cluster_keeps_the_addresses_of_the_local_service(fleet: Fleet, oper
 
 def test_a_change_by_hand_is_undone_and_then_nothing_is_written(fleet: Fleet, operator: Operator, place: str) -> None:
     """Another image in the DaemonSet does not stay; afterwards a quiet fleet costs no write."""
-    fleet.apply(repository(place, {"image": "agent:1"}))
-    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
-    here = ("--namespace", place)
+    operator.runs(place, {"image": "agent:1"})
 
-    def image() -> str:
-        template = fleet.get("daemonset", "flows-ullage", *here)["spec"]["template"]
-        return str(template["spec"]["containers"][0]["image"])
-
-    fleet.kubectl("set", "image", "daemonset/flows-ullage", "agent=theirs", *here)
-    operator.until("the image is ours again", lambda: image() == "agent:1")
+    fleet.kubectl("set", "image", "daemonset/flows-ullage", "agent=theirs", "--namespace", place)
+    operator.until("the image is ours again", lambda: template(fleet, place)["containers"][0]["image"] == "agent:1")
     operator.until("the agents run again", lambda: condition(fleet, place, "Progressing") == "False")
     settled = [operator.writes()]
 
@@ -81,14 +86,7 @@ def test_a_ticket_goes_to_who_wants_one_and_waits_for_spark(fleet: Fleet, operat
     say_ready(fleet, place, "worker-1", wanted=["Rewrite"])
     operator.until("worker-1 has a ticket", lambda: "ticket" in objects(fleet, place)["worker-1"]["spec"])
 
-    labels = {"spark-role": "executor", "spark-app-name": "etl"}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "exec-1", "namespace": place, "labels": labels},
-        "spec": {"nodeName": "worker-1", "containers": [{"name": "executor", "image": "none"}]},
-    }
-    fleet.apply(pod)
+    fleet.apply(executor(place, "worker-1"))
     operator.until("the ticket is taken back", lambda: "ticket" not in objects(fleet, place)["worker-1"]["spec"])
     assert objects(fleet, place)["worker-1"]["spec"]["deferral"]["waitsFor"] == [f"{place}/etl"]
     assert condition(fleet, place, "MaintenanceDeferred") == "True"
@@ -102,33 +100,16 @@ def test_a_run_reports_what_the_agents_did(fleet: Fleet, operator: Operator, pla
     fleet.apply(repository(place))
     operator.until("the objects exist", lambda: len(objects(fleet, place)) == 3)
     say_ready(fleet, place, "worker-0")
-    run = {
-        "apiVersion": "ullage.dev/v1alpha1",
-        "kind": "ReclamationRun",
-        "metadata": {"name": "now", "namespace": place},
-        "spec": {"repository": "flows", "nodes": ["worker-0"], "dryRun": True},
-    }
-    fleet.apply(run)
+    fleet.apply(run(place, "worker-0", dryRun=True))
     operator.until("worker-0 has a ticket", lambda: "ticket" in objects(fleet, place)["worker-0"]["spec"])
     ticket = objects(fleet, place)["worker-0"]["spec"]["ticket"]
     assert (ticket["run"], ticket["dryRun"]) == ("now", True)
 
-    done = {
-        "id": ticket["id"],
-        "run": "now",
-        "state": "Completed",
-        "freedBytes": 4096,
-        "actions": 2,
-        "ended": now_text(),
-    }
-    say_ready(fleet, place, "worker-0", ticket=done)
+    done = {"id": ticket["id"], "run": "now", "state": "Completed", "freedBytes": 4096, "actions": 2}
+    say_ready(fleet, place, "worker-0", ticket={**done, "ended": now_text()})
 
-    def status() -> dict[str, Any]:
-        found: dict[str, Any] = fleet.get("reclamationrun", "now", "--namespace", place).get("status") or {}
-        return found
-
-    operator.until("the run is over", lambda: status().get("phase") == "Completed")
-    assert status()["freed"] == "4Ki"
+    told = ("{.status.phase} {.status.freed}", "reclamationrun/now", place)
+    operator.until("the run is over", lambda: fleet.field(*told) == "Completed 4Ki")
     operator.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)["worker-0"]["spec"])
 
 
@@ -158,6 +139,7 @@ def test_the_younger_of_two_with_one_directory_starts_nothing(fleet: Fleet, oper
     fleet.wait_until("a second has passed", _after_a_second())
     fleet.apply(repository(place, {"storage": {"hostPath": {"path": f"/var/{place}"}}}, "b"))
     operator.until("the younger is refused", lambda: condition(fleet, place, "Accepted", "b") == "False")
+    operator.until("people are told", lambda: "AcceptedFalse" in fleet.kubectl("get", "events", "--namespace", place))
     names = [each["metadata"]["name"] for each in fleet.get("daemonsets", "--namespace", place)["items"]]
     assert names == ["a-ullage"]
 
@@ -179,27 +161,15 @@ def _after_a_second() -> Callable[[], bool]:
 
 def test_an_agent_writes_the_status_of_its_own_node_only(fleet: Fleet, operator: Operator, place: str) -> None:
     """With a token of its pod: its own object yes, another node's no, its spec no, secrets no."""
-    fleet.apply(repository(place))
-    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    operator.runs(place)
     here = ("--namespace", place)
-    pods = fleet.get("pods", *here)["items"]
-    pod = next(each for each in pods if each["spec"]["nodeName"] == "worker-0")
-    bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['metadata']['name']}")
-    uid = f"--bound-object-uid={pod['metadata']['uid']}"
-    token = fleet.kubectl("create", "token", "flows-ullage-agent", *here, *bound, uid).strip()
-    as_agent = (
-        f"--token={token}",
-        f"--server={fleet.url}",
-        f"--certificate-authority={fleet.ca}",
-        "--kubeconfig=/dev/null",
-    )
+    server = (f"--server={fleet.url}", f"--certificate-authority={fleet.ca}", "--kubeconfig=/dev/null")
+    as_agent = (f"--token={token_of_pod(fleet, place, 'worker-0')}", *server)
 
     def patch(node: str, *more: str) -> None:
         body = '{"status": {"version": "1"}}' if more else '{"spec": {"cordoned": true}}'
-        name = object_name("flows", node)
-        fleet.kubectl(
-            "patch", "contentrepositorynode", name, *here, "--type=merge", f"--patch={body}", *more, *as_agent
-        )
+        found = ("contentrepositorynode", object_name("flows", node), *here)
+        fleet.kubectl("patch", *found, "--type=merge", f"--patch={body}", *more, *as_agent)
 
     patch("worker-0", "--subresource=status")
     with pytest.raises(ClusterError, match="must leave the object of worker-1 alone"):
@@ -229,11 +199,11 @@ def test_an_agent_writes_the_status_of_its_own_node_only(fleet: Fleet, operator:
     ],
 )
 def test_a_bad_spec_is_refused_with_the_field_s_name(
-    fleet: Fleet, operator: Operator, place: str, spec: dict[str, Any], message: str
+    fleet: Fleet, operator: Operator, spec: dict[str, Any], message: str
 ) -> None:
     """The API server itself says what is wrong, before anything is stored."""
     with pytest.raises(ClusterError, match=message):
-        fleet.apply(repository(place, spec))
+        fleet.apply(repository("default", spec))
 
 
 @pytest.mark.parametrize(
@@ -260,8 +230,7 @@ def test_where_data_lies_cannot_be_changed(
 
 def test_a_deleted_repository_leaves_nothing(fleet: Fleet, operator: Operator, place: str) -> None:
     """With its finalizer gone so are its objects, also those that no owner could take with it."""
-    fleet.apply(repository(place))
-    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    operator.runs(place)
 
     fleet.kubectl("delete", "contentrepository", "flows", "--namespace", place, "--timeout=60s")
 

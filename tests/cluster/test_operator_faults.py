@@ -12,9 +12,9 @@ import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import QUICK, Operator, condition, objects, repository
+from tests.cluster.operator_process import QUICK, Operator, condition, objects, repository, template
 from tests.cluster.relay import Relay
-from ullage_agent.fleet import object_name
+from ullage.contract import object_name
 
 SEED = 20261121
 NODES = 50
@@ -58,8 +58,7 @@ def test_from_one_node_to_fifty_and_back(fleet: Fleet, operator: Operator, place
 def test_what_people_edit_is_mended_and_what_they_add_stays(fleet: Fleet, operator: Operator, place: str) -> None:
     """Fields of ours are ours again, deleted objects come back, the authority stays; so do labels of others."""
     here = ("--namespace", place)
-    fleet.apply(repository(place))
-    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    operator.runs(place)
     kinds = "service,configmap,role,networkpolicy,daemonset"
     edits: list[tuple[str, str, dict[str, Any]]] = [
         ("service", "flows-local", {"spec": {"selector": {"app": "theirs"}, "internalTrafficPolicy": "Cluster"}}),
@@ -107,17 +106,12 @@ def test_a_watch_that_goes_silent_is_begun_anew(fleet: Fleet, operator: Operator
     operator.end()
     behind.start()
     try:
-        fleet.apply(repository(place, {"image": "agent:1"}))
-        behind.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+        behind.runs(place, {"image": "agent:1"})
         assert relay.silence() > 10  # a watch for each kind
 
         fleet.apply(repository(place, {"image": "agent:2"}))
 
-        def image() -> str:
-            template = fleet.get("daemonset", "flows-ullage", "--namespace", place)["spec"]["template"]
-            return str(template["spec"]["containers"][0]["image"])
-
-        behind.until("the change is seen", lambda: image() == "agent:2")
+        behind.until("the change is seen", lambda: template(fleet, place)["containers"][0]["image"] == "agent:2")
     finally:
         behind.end(signal.SIGKILL)
         relay.close()

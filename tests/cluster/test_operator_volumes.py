@@ -7,35 +7,27 @@ import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, objects, repository, say_ready
-from ullage_operator.settings import Settings
+from tests.cluster.operator_process import Operator, condition, objects, repository, say_ready, template
+from tests.cluster.workloads import definition, made
+from ullage_operator.settings import OperatorSettings
 
 NODES = ("worker-0", "worker-1", "worker-2")
-CLASS: dict[str, Any] = {
-    "apiVersion": "storage.k8s.io/v1",
-    "kind": "StorageClass",
-    "metadata": {"name": "local"},
-    "provisioner": "kubernetes.io/no-provisioner",
-    "volumeBindingMode": "WaitForFirstConsumer",
-}
+LATE: dict[str, Any] = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+CLASS = made("storage.k8s.io/v1", "StorageClass", "local", **LATE)
 
 
 def volume(place: str, node: str, path: str = "") -> dict[str, Any]:
     """A directory of the node."""
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": f"{place}-{node}", "labels": {"place": place}},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "local",
-            "persistentVolumeReclaimPolicy": "Retain",
-            "local": {"path": path or f"/mnt/{place}"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
-        },
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "local",
+        "persistentVolumeReclaimPolicy": "Retain",
+        "local": {"path": path or f"/mnt/{place}"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
     }
+    return made("v1", "PersistentVolume", f"{place}-{node}", metadata={"labels": {"place": place}}, spec=spec)
 
 
 def on_volumes(fleet: Fleet, place: str, **spec: Any) -> dict[str, Any]:
@@ -83,9 +75,9 @@ def test_an_agent_that_is_never_ready_is_replaced_by_the_next(fleet: Fleet, oper
     fleet.apply(on_volumes(fleet, place, image="agent:broken"))
     operator.until("the agents run", lambda: images(fleet, place) == dict.fromkeys(NODES, "agent:broken"))
     here = ("--namespace", place)
-    unready = json.dumps({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
+    unready = f"--patch={json.dumps({'status': {'conditions': [{'type': 'Ready', 'status': 'False'}]}})}"
     for pod in fleet.get("pods", *here)["items"]:
-        fleet.kubectl("patch", "pod", pod["metadata"]["name"], *here, "--subresource=status", f"--patch={unready}")
+        fleet.kubectl("patch", "pod", pod["metadata"]["name"], *here, "--subresource=status", unready)
 
     fleet.apply(on_volumes(fleet, place, image="agent:mended"))
 
@@ -101,11 +93,7 @@ def test_on_delete_leaves_pods_until_somebody_deletes_them(fleet: Fleet, operato
     fleet.apply(repository(place, {"image": "agent:2", **strategy}))
     here = ("--namespace", place)
 
-    def template() -> str:
-        found = fleet.get("daemonset", "flows-ullage", *here)["spec"]["template"]["spec"]
-        return str(found["containers"][0]["image"])
-
-    operator.until("the template is new", lambda: template() == "agent:2")
+    operator.until("the template is new", lambda: template(fleet, place)["containers"][0]["image"] == "agent:2")
     assert images(fleet, place) == dict.fromkeys(NODES, "agent:1")
     fleet.kubectl("delete", "pod", *here, "--field-selector=spec.nodeName=worker-1")
 
@@ -132,7 +120,7 @@ def test_a_change_of_the_engine_s_format_waits_for_a_window(
         return next(str(each["reason"]) for each in found if each["type"] == "Progressing")
 
     apply(CLOSED)
-    before = dict.fromkeys(NODES, Settings().agent_image)
+    before = dict.fromkeys(NODES, OperatorSettings().agent_image)
     operator.until("the agents run", lambda: images(fleet, place) == before)
     for node in NODES:
         say_ready(fleet, place, node, format=1)
@@ -165,8 +153,7 @@ def strategy(fleet: Fleet, place: str) -> str:
 def test_policy_delete_empties_the_directories_of_the_nodes(fleet: Fleet, operator: Operator, place: str) -> None:
     """A job on each node, after the agents have ended; then the objects go."""
     here = ("--namespace", place)
-    fleet.apply(repository(place, {"deletionPolicy": "Delete"}))
-    operator.until("the agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    operator.runs(place, {"deletionPolicy": "Delete"})
 
     fleet.kubectl("delete", "contentrepository", "flows", *here, "--wait=false")
 
@@ -193,13 +180,13 @@ def test_without_cert_manager_the_wish_is_refused_and_with_it_it_is_asked(
     assert "install cert-manager" in next(c["message"] for c in told if c["type"] == "Accepted")
     assert fleet.get("daemonsets", *here)["items"] == []
 
-    fleet.apply(CERTIFICATES)
+    fleet.apply(definition("cert-manager.io", "v1", "Certificate"))
     try:
         fleet.wait_until("the kind is served", fleet.serves_all_custom_resources)
         fleet.kubectl("label", "contentrepository", "flows", *here, "looked=again")
         operator.until("the certificate is asked for", lambda: _names(fleet, place) == {"flows-ullage-tls"})
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "flows-ullage-tls", "namespace": place}}
-        fleet.apply({**secret, "stringData": {"tls.crt": "a", "tls.key": "b", "ca.crt": "theirs"}})
+        theirs = {"tls.crt": "a", "tls.key": "b", "ca.crt": "theirs"}
+        fleet.apply(made("v1", "Secret", "flows-ullage-tls", place, stringData=theirs))
         fleet.kubectl("label", "contentrepository", "flows", *here, "looked=once-more", "--overwrite")
         operator.until("the authority is told", lambda: _authority(fleet, place) == "theirs")
     finally:
@@ -217,25 +204,3 @@ def _names(fleet: Fleet, place: str) -> set[str]:
 def _authority(fleet: Fleet, place: str) -> str:
     found = fleet.get("configmaps", "--namespace", place)["items"]
     return next((str(each["data"]["ca.crt"]) for each in found if each["metadata"]["name"] == "flows-ullage-ca"), "")
-
-
-CERTIFICATES = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "certificates.cert-manager.io"},
-    "spec": {
-        "group": "cert-manager.io",
-        "scope": "Namespaced",
-        "names": {"kind": "Certificate", "plural": "certificates", "singular": "certificate"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                },
-            }
-        ],
-    },
-}

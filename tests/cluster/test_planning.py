@@ -1,6 +1,5 @@
 """spec.planning against a real API server: a Job, or a SparkApplication where those are served; its end is played."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,13 +7,13 @@ import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, now_text, repository
-from ullage_agent.fleet import PlanningResult
-from ullage_operator.desired import covers
-from ullage_operator.observe import Wish
-from ullage_operator.planning_jobs import run_object
-from ullage_operator.times import millis_of
+from tests.cluster.operator_process import Operator, now_text, repository, say
+from tests.cluster.workloads import definition
+from ullage.contract import PlanningResult, millis_of
+from ullage_operator.objects import RepositoryObject, covers
+from ullage_operator.planning.build import run_object
 
+APPLICATIONS = definition("sparkoperator.k8s.io", "v1beta2", "SparkApplication")
 PLANNING = {"schedule": "0 * * * *", "image": "spark:1"}
 
 
@@ -33,12 +32,11 @@ def begun(fleet: Fleet, operator: Operator, place: str, **planning: Any) -> None
     """A repository whose hour has come: the promise of the next run is moved into the past."""
     fleet.apply(repository(place, {"planning": PLANNING | planning}))
     operator.until("a run is promised", lambda: "nextRun" in told(fleet, place))
-    patch = json.dumps({"status": {"planning": {"nextRun": "2026-01-01T00:00:00Z"}}})
-    status = ("--subresource=status", "--type=merge", f"--patch={patch}")
+    past = {"planning": {"nextRun": "2026-01-01T00:00:00Z"}}
 
     def has_begun() -> bool:
         if "lastRun" not in told(fleet, place):  # again: the operator may have written what it knew before
-            fleet.kubectl("patch", "contentrepository", "flows", "--namespace", place, *status)
+            say(fleet, place, "contentrepository", "flows", past)
         return "lastRun" in told(fleet, place)
 
     operator.until("it has begun", has_begun)
@@ -46,9 +44,9 @@ def begun(fleet: Fleet, operator: Operator, place: str, **planning: Any) -> None
 
 def as_built(fleet: Fleet, place: str, *, is_application: bool) -> dict[str, Any]:
     """What the operator should have made."""
-    wish = Wish.of(stored(fleet, place))
+    repository = RepositoryObject.of(stored(fleet, place))
     due = millis_of(told(fleet, place)["lastRun"])
-    return run_object(wish, "", due, is_application=is_application, has_authority=True)
+    return run_object(repository, "", due, is_application=is_application, has_authority=True)
 
 
 def test_a_job_makes_the_plan(fleet: Fleet, operator: Operator, place: str) -> None:
@@ -110,9 +108,7 @@ def test_a_spark_application_makes_the_plan_where_that_is_served(
         "driverInfo": {"podName": "plan-driver"},
         "terminationTime": now_text(),
     }
-    patch = ("--subresource=status", "--type=merge", f"--patch={json.dumps({'status': status})}")
-    name = made["metadata"]["name"]
-    fleet.kubectl("patch", "sparkapplications.sparkoperator.k8s.io", name, "--namespace", place, *patch)
+    say(fleet, place, "sparkapplications.sparkoperator.k8s.io", made["metadata"]["name"], status)
 
     operator.until("its end is told", lambda: told(fleet, place).get("result") == PlanningResult.FAILED)
     assert told(fleet, place)["message"] == "no such image"
@@ -127,30 +123,5 @@ def test_an_application_that_takes_too_long_is_ended(
 
     operator.until("it has failed", lambda: told(fleet, place).get("result") == PlanningResult.FAILED)
 
-    assert told(fleet, place)["message"] == "ended after spec.planning.activeDeadline"
+    assert told(fleet, place)["message"] == "The run was ended after spec.planning.activeDeadline."
     assert found_applications(fleet, place) == []
-
-
-APPLICATIONS: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "sparkapplications.sparkoperator.k8s.io",
-        # Whoever makes a kind of this group must say where it was agreed on.
-        "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
-    },
-    "spec": {
-        "group": "sparkoperator.k8s.io",
-        "scope": "Namespaced",
-        "names": {"kind": "SparkApplication", "plural": "sparkapplications", "singular": "sparkapplication"},
-        "versions": [
-            {
-                "name": "v1beta2",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}

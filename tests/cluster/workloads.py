@@ -2,6 +2,17 @@
 
 from typing import Any
 
+from ullage.contract import API_VERSION
+from ullage_operator.objects import RBAC, binding
+
+
+def made(
+    api_version: str, kind: str, name: str, namespace: str = "", *, metadata: dict[str, Any] | None = None, **rest: Any
+) -> dict[str, Any]:
+    """Any object; `metadata`: what it has beside name and namespace."""
+    place = {"namespace": namespace} if namespace else {}
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, **place, **(metadata or {})}, **rest}
+
 
 def pod(
     name: str, namespace: str, image: str, command: list[str], node: str, labels: dict[str, str], port: int = 0
@@ -10,13 +21,42 @@ def pod(
     container: dict[str, Any] = {"name": "main", "image": image, "command": command, "imagePullPolicy": "Never"}
     if port:
         container["readinessProbe"] = {"tcpSocket": {"port": port}, "periodSeconds": 1}
-    metadata = {"name": name, "namespace": namespace, "labels": labels}
     spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return made("v1", "Pod", name, namespace, metadata={"labels": labels}, spec=spec)
 
 
 def service(name: str, namespace: str, labels: dict[str, str], port: int) -> dict[str, Any]:
     """A Service of one TCP port in front of the pods with these labels."""
-    metadata = {"name": name, "namespace": namespace}
     spec = {"selector": labels, "ports": [{"port": port, "targetPort": port}]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+    return made("v1", "Service", name, namespace, spec=spec)
+
+
+def account(name: str, namespace: str, role: str, kind: str = "ClusterRole") -> list[dict[str, Any]]:
+    """A ServiceAccount that has a role in its namespace."""
+    bound = binding(kind, role, name, namespace)
+    return [made("v1", "ServiceAccount", name, namespace), made(f"{RBAC}/v1", "RoleBinding", name, namespace, **bound)]
+
+
+def run(place: str, node: str, **spec: Any) -> dict[str, Any]:
+    """What an administrator asks for: a ReclamationRun `now` on one node."""
+    return made(API_VERSION, "ReclamationRun", "now", place, spec={"repository": "flows", "nodes": [node], **spec})
+
+
+def executor(place: str, node: str) -> dict[str, Any]:
+    """A pod of Spark's on a node."""
+    labels = {"spark-role": "executor", "spark-app-name": "etl"}
+    spec = {"nodeName": node, "containers": [{"name": "executor", "image": "none"}]}
+    return made("v1", "Pod", "exec-1", place, metadata={"labels": labels}, spec=spec)
+
+
+def definition(group: str, version: str, kind: str) -> dict[str, Any]:
+    """A kind of somebody else's, of which any object is taken."""
+    singular = kind.lower()
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served = {"name": version, "served": True, "storage": True, "subresources": {"status": {}}, "schema": schema}
+    names = {"kind": kind, "plural": f"{singular}s", "singular": singular}
+    spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [served]}
+    # Whoever makes a kind of a group of Kubernetes must say where it was agreed on.
+    agreed = {"annotations": {"api-approved.kubernetes.io": "unapproved, for tests"}}
+    name = f"{singular}s.{group}"
+    return made("apiextensions.k8s.io/v1", "CustomResourceDefinition", name, metadata=agreed, spec=spec)

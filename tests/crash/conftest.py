@@ -1,6 +1,6 @@
 import pytest
 
-from ullage_agent.engine.wal import partition
+from ullage.engine.wal import partition
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ Recovery must give the state after the last acknowledged commit, or after the on
 served must be there afterwards; what was reported as freed must stay freed; a close that returned was clean.
 """
 
+import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,22 +24,25 @@ from tests.crash.model import left_of_closed_writes
 from tests.crash.steps import put
 from tests.crash.workloads import INIT, Restart, Workload
 from tests.support import ManualClock, abandon, collect_now_and_then
-from ullage_agent.contract import ContentRepositorySpec
-from ullage_agent.engine import testing
-from ullage_agent.engine.errors import NotARepository
-from ullage_agent.engine.images import OF_BYTES, change_bytes, change_names
-from ullage_agent.engine.model import (
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.engine import Engine
+from ullage.engine.model import (
     STAGED_QUEUE,
     Action,
     Delete,
-    Events,
     Operation,
     ResourceClaim,
     ResourceClaimGone,
     StagedWrite,
+    TransactionEvents,
 )
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import Call, Change, CrashFiles, CrashPoint, Image
+from ullage.errors import NotARepository
+from ullage.testing import crashing as testing
+from ullage.testing.crashing import Call, CrashFiles, CrashPoint, Image
+from ullage.testing.images import OF_BYTES, change_bytes, change_names
+
+SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
+"""Printed with every failure; the environment repeats or varies a run."""
 
 State = dict[bytes, tuple[object, ...]]
 
@@ -98,7 +102,7 @@ class Tally:
         )
 
 
-def state_of(repository: Repository) -> State:
+def state_of(repository: Engine) -> State:
     """All FlowFiles and handles, swapped ones included, with queue, attributes and content, and their history."""
     found: State = {}
     records = list(repository.ledger.flow_files())
@@ -153,7 +157,7 @@ class Recording:
         self.end_millis = self._clock.millis
 
     def _run(self) -> None:
-        Repository.initialize(self._spec, self._files, self._clock)
+        Engine.initialize(self._spec, self._files, self._clock)
         self._is_made = True
         if self.workload.name != INIT:
             self._skip_init()
@@ -170,13 +174,13 @@ class Recording:
         """All workloads begin with the same one."""
         self.moments.clear()
 
-    def _open(self) -> Repository:
-        repository = Repository.open(self._spec, self._files, self._clock)
+    def _open(self) -> Engine:
+        repository = Engine.open(self._spec, self._files, self._clock)
         state = state_of(repository)
         if not self.states:
             self.states.append(state)
         assert state == self.states[-1]
-        commit = repository.commit
+        commit = repository.committer.commit
 
         def committing(operations: Sequence[Operation], **options: object) -> int:
             self._attempted = _without(self.states[-1], operations)
@@ -194,10 +198,10 @@ class Recording:
                     self._gone.discard(operation.index)
             return id
 
-        repository.commit = committing  # type: ignore[method-assign]
+        repository.committer.commit = committing  # type: ignore[method-assign]
         return repository
 
-    def _restart(self, repository: Repository, step: Restart) -> Repository:
+    def _restart(self, repository: Engine, step: Restart) -> Engine:
         if step.is_kill:
             abandon(repository)
         else:
@@ -205,7 +209,7 @@ class Recording:
         self._spec = step.spec or self._spec
         return self._open()
 
-    def _close(self, repository: Repository) -> None:
+    def _close(self, repository: Engine) -> None:
         repository.close()
         self._remember(Call(self._files.calls, "closed", ""), is_closed=True)
 
@@ -234,7 +238,7 @@ def _is_moved(operation: Operation) -> TypeGuard[ResourceClaim]:
 
 def _without(state: State, operations: Sequence[Operation]) -> State | None:
     """The state that a commit of nothing but removals makes: such a one may fail, and its frame still be whole."""
-    if not all(isinstance(operation, Delete | Events) for operation in operations):
+    if not all(isinstance(operation, Delete | TransactionEvents) for operation in operations):
         return None
     removed = b"".join(operation.uuids for operation in operations if isinstance(operation, Delete))
     uuids = {removed[at : at + UUID_BYTES] for at in range(0, len(removed), UUID_BYTES)}
@@ -254,17 +258,17 @@ class Process:
         self._files = files
         self.repository = self._open()
 
-    def _open(self) -> Repository:
+    def _open(self) -> Engine:
         spec, files, clock = self.promises.spec, self._files, self.clock
         collect_now_and_then()
         try:
-            return Repository.open(spec, files, clock)
+            return Engine.open(spec, files, clock)
         except NotARepository:
             # Only an init that never ended may leave no repository; doing it again must work.
             assert not self.promises.is_made, "the repository that an init made is gone"
-        Repository.initialize(spec, files, clock)
+        Engine.initialize(spec, files, clock)
         self.promises = self.promises._replace(is_made=True)
-        return Repository.open(spec, files, clock)
+        return Engine.open(spec, files, clock)
 
     def require(self) -> None:
         """Check everything, and compare with what was promised; from here on the state that was found is served."""
@@ -330,13 +334,13 @@ def _explore_process(files: CrashFiles, promises: Promises, millis: int, seed: i
     chooser = random.Random(seed)
     found = 0
     for point in opening:
-        found += _lose_power(_choices(point, chooser), promises._replace(is_closed=False), millis, tally)
+        found += _lose_power(some_images(point, chooser), promises._replace(is_closed=False), millis, tally)
     process.require()
     served = process.promises
     found += _lose_power(_singles(files.crash_point()), served, millis, tally)
     put("after", 30)(process.repository, process.clock)
     grown = served._replace(states=(state_of(process.repository),))
-    return found + _lose_power(_choices(files.crash_point(), chooser), grown, millis, tally)
+    return found + _lose_power(some_images(files.crash_point(), chooser), grown, millis, tally)
 
 
 def _lose_power(images: Iterable[Image], promises: Promises, millis: int, tally: Tally) -> int:
@@ -348,12 +352,12 @@ def _lose_power(images: Iterable[Image], promises: Promises, millis: int, tally:
     return found
 
 
-def _choices(point: CrashPoint, chooser: random.Random) -> list[Image]:
+def some_images(point: CrashPoint, chooser: random.Random) -> list[Image]:
     """None, all and two random subsets of the pending changes."""
     pending = point.pending
-    kept: list[Sequence[Change]] = [(), pending]
-    kept += [tuple(change for change in pending if chooser.random() < 0.5) for _ in range(2)]
-    return [point.image(choice) for choice in kept]
+    kept = [(), pending, *(tuple(c for c in pending if chooser.random() < 0.5) for _ in range(2))]
+    images = {image.digest(): image for image in map(point.image, kept)}
+    return list(images.values())
 
 
 def _singles(point: CrashPoint) -> Iterator[Image]:

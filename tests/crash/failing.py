@@ -20,22 +20,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from tests.crash.explore import SEED, some_images
 from tests.crash.model import State, records_of, state_after
-from tests.crash.workloads import Restart, Workload
-from tests.support import ManualClock, abandon, collect_now_and_then
-from ullage_agent.engine.errors import (
-    CommitOutcomeUnknown,
-    NotARepository,
-    RepositoryStopped,
-    SessionMisuse,
-    UllageError,
-)
-from ullage_agent.engine.model import Operation, ResourceClaim
-from ullage_agent.engine.provenance.shard import SUFFIX
-from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
-from ullage_agent.engine.testing import CHANGING, Call, CrashFiles, CrashPoint, Fault, Image
+from tests.crash.workloads import SPEC, Restart, Workload
+from tests.support import ManualClock, abandon, collect_now_and_then, event_store
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.engine import Engine
+from ullage.engine.model import Operation, ResourceClaim
+from ullage.engine.provenance.shard import SUFFIX
+from ullage.engine.reclaim.report import ReclamationReport
+from ullage.engine.session import ProcessSession
+from ullage.errors import CommitOutcomeUnknown, NotARepository, RepositoryExists, RepositoryStopped, UllageError
+from ullage.testing.crashing import CHANGING, Call, CrashFiles, CrashPoint, Fault
 
 HANG_SECONDS = 60
 """A run takes a tenth of a second. Who is not done after so long waits for something that will not come."""
@@ -113,7 +109,7 @@ class Trial:
 
     def __init__(self, workload: Workload, fault: TracedFault, seed: int) -> None:
         self.fault = fault
-        self.reports: list[Report] = []
+        self.reports: list[ReclamationReport] = []
         self.states: list[State] = [{}]
         self.images = 0
         self._workload = workload
@@ -123,10 +119,10 @@ class Trial:
         self._files.fault = fault
         self._is_made = False
         self._chooser = random.Random(seed)
-        self._repository: Repository | None = None
+        self._repository: Engine | None = None
 
     @property
-    def repository(self) -> Repository:
+    def repository(self) -> Engine:
         assert self._repository is not None
         return self._repository
 
@@ -156,15 +152,15 @@ class Trial:
     def _begin(self) -> None:
         """Make and open; an init that failed at its last step is as good as done once an open has returned."""
         try:
-            Repository.initialize(self._spec, self._files, self._clock)
+            Engine.initialize(self._spec, self._files, self._clock)
             self._is_made = True
         except (UllageError, OSError, KeyboardInterrupt):
             assert self.fault.struck is not None, "an error without a fault"
             self._lose_power()
             try:
-                Repository.initialize(self._spec, self._files, self._clock)
+                Engine.initialize(self._spec, self._files, self._clock)
                 self._is_made = True
-            except SessionMisuse:
+            except RepositoryExists:
                 self._lose_power()
         self._reopen()
 
@@ -184,7 +180,7 @@ class Trial:
     def _open(self) -> None:
         was_struck = self.fault.struck is not None
         self._repository = None
-        repository = Repository.open(self._spec, self._files, self._clock)
+        repository = Engine.open(self._spec, self._files, self._clock)
         self._is_made = True
         self._watch(repository)
         self._repository = repository
@@ -277,19 +273,19 @@ class Trial:
             clock = ManualClock(self._clock.millis)
             collect_now_and_then()
             try:
-                repository = Repository.open(self._spec, files, clock)
+                repository = Engine.open(self._spec, files, clock)
             except NotARepository:
                 assert not self._is_made, "the repository is gone"
-                Repository.initialize(self._spec, files, clock)
-                repository = Repository.open(self._spec, files, clock)
+                Engine.initialize(self._spec, files, clock)
+                repository = Engine.open(self._spec, files, clock)
             require_sound(repository)
             assert records_of(repository) in self.states, "power was lost, and with it what was acknowledged"
             require_no_leaks(repository, files)
             repository.close()
 
-    def _watch(self, repository: Repository) -> None:
+    def _watch(self, repository: Engine) -> None:
         """See each commit, and which calls promise to do all or nothing."""
-        commit = repository.commit
+        commit = repository.committer.commit
 
         def committing(operations: Sequence[Operation], **options: Any) -> int:
             if len(self.states) > 1:
@@ -315,7 +311,7 @@ class Trial:
             self.states = [found]
             return id
 
-        repository.commit = committing  # type: ignore[method-assign]
+        repository.committer.commit = committing  # type: ignore[method-assign]
         session = repository.session
 
         def sessions(component: str = "", component_type: str = "") -> ProcessSession:
@@ -330,7 +326,7 @@ class Trial:
         for name in ("clean", "truncate", "execute", "resume"):
             self._collect(repository.reclamation, name)
 
-    def _is_as_before(self, repository: Repository, before: State) -> bool:
+    def _is_as_before(self, repository: Engine, before: State) -> bool:
         with self._quiet():
             return records_of(repository) == before
 
@@ -353,15 +349,15 @@ class Trial:
     def _collect(self, owner: object, name: str) -> None:
         method = getattr(owner, name)
 
-        def collecting(*arguments: Any, **options: Any) -> Report:
-            report: Report = method(*arguments, **options)
+        def collecting(*arguments: Any, **options: Any) -> ReclamationReport:
+            report: ReclamationReport = method(*arguments, **options)
             self.reports.append(report)
             return report
 
         setattr(owner, name, collecting)
 
 
-def require_sound(repository: Repository) -> None:
+def require_sound(repository: Engine) -> None:
     """Everything agrees with everything, and nobody holds anything."""
     report = repository.check(deep=True)
     assert report.problems == (), report.problems
@@ -369,19 +365,17 @@ def require_sound(repository: Repository) -> None:
         assert queue.figures().held == 0, f"queue {queue.name} counts FlowFiles that nobody holds"
 
 
-def require_no_leaks(repository: Repository, files: CrashFiles) -> None:
+def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
     """After the usual upkeep there is no file that the repository does not need."""
     repository.reclamation.adopt_orphans()
     repository.reclamation.clean()
     repository.checkpoint()
-    repository.history.index_step()
+    repository.provenance.index_step()
     report = repository.check()
     assert report.orphans == (), f"orphans that nobody adopts: {report.orphans}"
     assert report.problems == (), report.problems
-    needed = {
-        repository.content.container_of(entry.claim).current_path(entry.claim) for entry in repository.ledger.entries()
-    }
-    needed |= {repository.provenance.event_files.path(file) for file in repository.provenance.manifest.files}
+    needed = {repository.content.path_of(entry.claim) for entry in repository.ledger.entries()}
+    needed |= {event_store(repository).event_files.path(file) for file in event_store(repository).manifest.files}
     needed |= {
         repository.swap_files.path(name) for name in (*repository.ledger.swaps, *repository.ledger.retired_swaps)
     }
@@ -400,7 +394,7 @@ def require_no_leaks(repository: Repository, files: CrashFiles) -> None:
     assert left == [], f"files that nobody needs: {left}"
     names = [os.path.basename(path).removesuffix(SUFFIX) for path in files.image().files if path.endswith(SUFFIX)]
     shards = sorted(tuple(map(int, name.split("-"))) for name in names)
-    assert all(last > repository.provenance.manifest.removed_through for _, last in shards), (
+    assert all(last > event_store(repository).manifest.removed_through for _, last in shards), (
         f"shards of nothing: {shards}"
     )
     assert all(one[1] < other[0] for one, other in pairwise(shards)), f"shards of the same events: {shards}"
@@ -408,12 +402,20 @@ def require_no_leaks(repository: Repository, files: CrashFiles) -> None:
     assert len(logs) <= repository.spec.flow_file.partitions, f"logs that a checkpoint left: {logs}"
 
 
-def some_images(point: CrashPoint, chooser: random.Random) -> list[Image]:
-    """None, all and two random subsets of the pending changes."""
-    pending = point.pending
-    kept = [(), pending, *(tuple(c for c in pending if chooser.random() < 0.5) for _ in range(2))]
-    images = {image.digest(): image for image in map(point.image, kept)}
-    return list(images.values())
+def made(spec: ContentRepositorySpec = SPEC) -> tuple[Engine, CrashFiles, ManualClock]:
+    """A new repository, open, on files that can fail and lose power."""
+    files, clock = CrashFiles(), ManualClock()
+    Engine.initialize(spec, files, clock)
+    return Engine.open(spec, files, clock), files, clock
+
+
+def recoveries(point: CrashPoint, spec: ContentRepositorySpec = SPEC) -> Iterator[tuple[Engine, CrashFiles]]:
+    """What starts from each thing that the disk could hold, all of them sound."""
+    for image in point.images(SEED):
+        files = CrashFiles(image)
+        with Engine.open(spec, files, ManualClock()) as repository:
+            require_sound(repository)
+            yield repository, files
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tests.engine.provenance.history import history
-from ullage_agent.engine.model import Operation
-from ullage_agent.engine.provenance.events import ProvenanceEvent, Told, count_events
-from ullage_agent.engine.provenance.series import expand
-from ullage_agent.engine.repository import Repository
+from tests.support import event_store
+from ullage.engine.engine import Engine
+from ullage.engine.model import Operation
+from ullage.engine.provenance.events import ProvenanceEvent, RecordedTransaction, count_events
+from ullage.engine.provenance.series import expand
 
 EVENTS = b"events"
 """Their key in a state, among the uuids."""
@@ -41,12 +42,12 @@ class History:
         return self.events[-1][0] if self.events else 0
 
 
-def history_of(repository: Repository) -> History:
+def history_of(repository: Engine) -> History:
     """All events there are; between what retention removed and the newest none is missing."""
     events = history(repository)
     sequences = [event.sequence for event in events]
     assert all(one + 1 == other for one, other in pairwise(sequences)), f"events are missing or double: {sequences}"
-    removed = repository.provenance.manifest.removed_through
+    removed = event_store(repository).manifest.removed_through
     assert not sequences or sequences[0] == removed + 1, f"events {removed + 1} to {sequences[0] - 1} are lost"
     return History(tuple(map(_told, events)))
 
@@ -55,7 +56,7 @@ def history_after(before: History, operations: Sequence[Operation]) -> History:
     """What a transaction of removals adds."""
     last = before.last
     assert isinstance(last, int)
-    told = Told(0, 0, operations, count_events(operations))
+    told = RecordedTransaction(0, 0, operations, count_events(operations))
     return History((*before.events, *map(_told, expand(told, last + 1, str))))
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from ullage_agent.engine.model import (
+from ullage.engine.engine import Engine
+from ullage.engine.model import (
     STAGED_QUEUE,
     Delete,
-    FlowFile,
+    FlowFileRecord,
     Operation,
     StagedWrite,
     SwapDrop,
@@ -15,14 +16,13 @@ from ullage_agent.engine.model import (
     split_uuids,
     updated,
 )
-from ullage_agent.engine.repository import Repository
 
-State = dict[bytes, FlowFile]
+State = dict[bytes, FlowFileRecord]
 
 CLOSED = (WriteState.COMMITTED, WriteState.ABORTED)
 
 
-def left_of_closed_writes(repository: Repository) -> set[bytes]:
+def left_of_closed_writes(repository: Engine) -> set[bytes]:
     """What a staged write has not shown yet though it has its verdict: it goes, or comes, with the next open at the
     latest, and nobody sees it until then.
     """
@@ -31,7 +31,7 @@ def left_of_closed_writes(repository: Repository) -> set[bytes]:
     return {uuid for write in writes if write.is_closed for uuid in (*write.chosen(), *write.others())}
 
 
-def records_of(repository: Repository) -> State:
+def records_of(repository: Engine) -> State:
     """All FlowFiles and handles, swapped ones included; their content is named by CRC, and `check` reads it."""
     left = left_of_closed_writes(repository)
     records = [each for each in repository.ledger.flow_files() if each.queue != STAGED_QUEUE or each.uuid not in left]
@@ -42,11 +42,11 @@ def records_of(repository: Repository) -> State:
     return found
 
 
-def state_after(before: State, operations: Sequence[Operation], repository: Repository) -> State:
+def state_after(before: State, operations: Sequence[Operation], repository: Engine) -> State:
     """What a transaction makes of a state."""
     after = dict(before)
     for operation in operations:
-        if isinstance(operation, FlowFile):
+        if isinstance(operation, FlowFileRecord):
             after[operation.uuid] = operation
         elif isinstance(operation, Update):
             after[operation.uuid] = updated(after[operation.uuid], operation)
@@ -59,11 +59,11 @@ def state_after(before: State, operations: Sequence[Operation], repository: Repo
     return {uuid: each for uuid, each in after.items() if each.queue != STAGED_QUEUE or uuid not in left}
 
 
-def _brought(operation: Operation, repository: Repository) -> Sequence[FlowFile]:
+def _brought(operation: Operation, repository: Engine) -> Sequence[FlowFileRecord]:
     return repository.swap_files.read(operation.name).records if isinstance(operation, SwapOut) else ()
 
 
-def _taken(operation: Operation, repository: Repository) -> list[bytes]:
+def _taken(operation: Operation, repository: Engine) -> list[bytes]:
     if isinstance(operation, Delete):
         return list(split_uuids(operation.uuids))
     if isinstance(operation, SwapDrop):
@@ -71,7 +71,7 @@ def _taken(operation: Operation, repository: Repository) -> list[bytes]:
     return []
 
 
-def _left_by_verdicts(operations: Sequence[Operation], repository: Repository) -> set[bytes]:
+def _left_by_verdicts(operations: Sequence[Operation], repository: Engine) -> set[bytes]:
     """What was staged in writes that get their verdict here."""
     left: set[bytes] = set()
     for operation in operations:

@@ -4,22 +4,30 @@ import errno
 import os
 from collections.abc import Callable
 from fnmatch import fnmatch
+from typing import Concatenate, ParamSpec
 
-from tests.support import ManualClock
-from ullage_agent.engine.errors import ReplayRefused, UllageError
-from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.model import Action, EventType, FlowFile
-from ullage_agent.engine.provenance.query import Query, search
-from ullage_agent.engine.provenance.replay import Reason
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
-from ullage_agent.engine.testing import Call, CrashFiles
+from tests.support import ManualClock, committing, event_store
+from ullage.engine.engine import Engine
+from ullage.engine.history import Reason
+from ullage.engine.maintenance import MaintenanceRunner
+from ullage.engine.model import Action, EventType, FlowFileRecord
+from ullage.engine.provenance.query import Query
+from ullage.engine.provenance.search import search
+from ullage.engine.session import ProcessSession
+from ullage.errors import ReplayRefused, UllageError
+from ullage.testing.crashing import Call, CrashFiles
 
-Step = Callable[[Repository, ManualClock], None]
+Step = Callable[[Engine, ManualClock], None]
+P = ParamSpec("P")
 
 KB = 1024
 LARGE = 6 * KB
 """Large enough for an aligned claim under `SPEC`, small enough to be copied a hundred thousand times."""
+
+
+def deed(work: Callable[Concatenate[Engine, ManualClock, P], None]) -> Callable[P, Step]:
+    """A script gives a deed what it is to do with; the repository and the clock come when the step is taken."""
+    return lambda *given, **named: lambda repository, clock: work(repository, clock, *given, **named)
 
 
 class Strike:
@@ -41,227 +49,188 @@ class Strike:
             raise OSError(self.error, os.strerror(self.error), call.path)
 
 
-def put(queue: str, *sizes: int) -> Step:
+@deed
+def put(repository: Engine, clock: ManualClock, queue: str, *sizes: int) -> None:
     """One commit of contents of these sizes."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            for size in sizes:
-                session.transfer(session.write(session.create(attributes={"n": str(size)}), patterned(size)), queue)
-            session.commit()
-
-    return step
+    with committing(repository) as session:
+        for size in sizes:
+            session.transfer(session.write(session.create(attributes={"n": str(size)}), patterned(size)), queue)
 
 
-def drop(queue: str) -> Step:
+@deed
+def drop(repository: Engine, clock: ManualClock, queue: str) -> None:
     """Remove all of a queue."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        repository.queues.drop(repository.queue(queue))
-
-    return step
+    repository.queues.drop(repository.queue(queue))
 
 
-def change(source: str, target: str, edit: Callable[[ProcessSession, FlowFile], FlowFile]) -> Step:
+@deed
+def change(
+    repository: Engine,
+    clock: ManualClock,
+    source: str,
+    target: str,
+    edit: Callable[[ProcessSession, FlowFileRecord], FlowFileRecord],
+) -> None:
     """One commit that edits the first FlowFile of a queue and moves it on."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            flow_file = session.get(source)
-            if flow_file is not None:
-                edit(session, flow_file)
-                session.transfer(flow_file, target)
-                session.commit()
-
-    return step
+    with repository.session() as session:
+        flow_file = session.get(source)
+        if flow_file is not None:
+            edit(session, flow_file)
+            session.transfer(flow_file, target)
+            session.commit()
 
 
-def clone(source: str, target: str) -> Step:
+@deed
+def clone(repository: Engine, clock: ManualClock, source: str, target: str) -> None:
     """A clone and a slice of the first FlowFile, and one clone that dies in the same session."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            flow_file = session.get(source)
-            if flow_file is None:
-                return
-            session.transfer(session.clone(flow_file), target)
-            session.transfer(session.clone(flow_file, 1, max(0, flow_file.size - 2)), target)
-            session.remove(session.clone(flow_file))
-            session.transfer(flow_file, source)
-            session.commit()
-
-    return step
+    with committing(repository) as session:
+        flow_file = session.get(source)
+        if flow_file is None:
+            return
+        session.transfer(session.clone(flow_file), target)
+        session.transfer(session.clone(flow_file, 1, max(0, flow_file.size - 2)), target)
+        session.remove(session.clone(flow_file))
+        session.transfer(flow_file, source)
 
 
-def merge(source: str, target: str) -> Step:
+@deed
+def merge(repository: Engine, clock: ManualClock, source: str, target: str) -> None:
     """Two FlowFiles become one; the originals go."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            flow_files = session.get_many(source, 2)
-            session.transfer(session.merge(flow_files, b"<", b"|", b">"), target)
-            session.remove_many(flow_files)
-            session.commit()
-
-    return step
+    with committing(repository) as session:
+        flow_files = session.get_many(source, 2)
+        session.transfer(session.merge(flow_files, b"<", b"|", b">"), target)
+        session.remove_many(flow_files)
 
 
-def split(source: str, target: str) -> Step:
+@deed
+def split(repository: Engine, clock: ManualClock, source: str, target: str) -> None:
     """A FlowFile becomes three slices; the original goes."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            flow_file = session.get(source)
-            if flow_file is None:
-                return
-            third = flow_file.size // 3
-            for part in session.split(flow_file, [third, third, flow_file.size - 2 * third]):
-                session.transfer(part, target)
-            session.remove(flow_file)
-            session.commit()
-
-    return step
+    with committing(repository) as session:
+        flow_file = session.get(source)
+        if flow_file is None:
+            return
+        third = flow_file.size // 3
+        for part in session.split(flow_file, [third, third, flow_file.size - 2 * third]):
+            session.transfer(part, target)
+        session.remove(flow_file)
 
 
-def take(queue: str, count: int) -> Step:
+@deed
+def take(repository: Engine, clock: ManualClock, queue: str, count: int) -> None:
     """Poll and remove; swaps in on the way."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            session.remove_many(session.get_many(queue, count))
-            session.commit()
-
-    return step
+    with committing(repository) as session:
+        session.remove_many(session.get_many(queue, count))
 
 
-def rollback(queue: str) -> Step:
+@deed
+def rollback(repository: Engine, clock: ManualClock, queue: str) -> None:
     """Write, change and roll back."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            session.write(session.create(), patterned(LARGE))
-            session.get(queue)
-
-    return step
+    with repository.session() as session:
+        session.write(session.create(), patterned(LARGE))
+        session.get(queue)
 
 
-def checkpoint(repository: Repository, clock: ManualClock) -> None:
+def checkpoint(repository: Engine, clock: ManualClock) -> None:
     """A snapshot."""
     repository.checkpoint()
 
 
-def snapshot(repository: Repository, clock: ManualClock) -> None:
+def snapshot(repository: Engine, clock: ManualClock) -> None:
     """A snapshot that carries the events that are in no event file."""
     repository.checkpoint(drains=False)
 
 
-def rollover(repository: Repository, clock: ManualClock) -> None:
+def rollover(repository: Engine, clock: ManualClock) -> None:
     """Events leave the log."""
     repository.provenance.drain()
 
 
-def index(repository: Repository, clock: ManualClock) -> None:
+def index(repository: Engine, clock: ManualClock) -> None:
     """Event files are indexed, and what the index finds is what they hold."""
-    while repository.history.index_step():
+    while repository.provenance.index_step():
         continue
     for type in (EventType.CREATE, EventType.DROP):
         query = Query(types=(type,))
-        assert repository.history.query(query) == search(repository.provenance, None, query)
+        assert repository.history.query(query) == search(event_store(repository), None, query)
 
 
-def retain(repository: Repository, clock: ManualClock) -> None:
+def retain(repository: Engine, clock: ManualClock) -> None:
     """Events whose time is over go."""
     repository.provenance.retain()
 
 
-def replay(type: EventType, queue: str = "") -> Step:
+@deed
+def replay(repository: Engine, clock: ManualClock, type: EventType, queue: str = "") -> None:
     """The last event of a type is replayed if it still can be; a refusal changes nothing.
 
     No workload damages content: whatever cannot be read is the error that the disk was told to give.
     """
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        page = repository.history.query(Query(types=(type,), newest_first=True, limit=1))
-        for event in page.events:
-            refusal = repository.history.refusal(event, queue)
-            if refusal is None:
-                repository.history.replay(event, queue)
-            elif refusal.reason is Reason.UNREADABLE:
-                raise ReplayRefused(refusal.reason, refusal.message)
-
-    return step
+    page = repository.history.query(Query(types=(type,), newest_first=True, limit=1))
+    for event in page.events:
+        refusal = repository.history.refusal(event, queue)
+        if refusal is None:
+            repository.history.replay(event, queue)
+        elif refusal.reason is Reason.UNREADABLE:
+            raise ReplayRefused(refusal.reason, refusal.message)
 
 
-def truncate(repository: Repository, clock: ManualClock) -> None:
+def truncate(repository: Engine, clock: ManualClock) -> None:
     """Dead tails go."""
     repository.reclamation.truncate()
 
 
-def compact(policy: str, *actions: Action) -> Step:
+@deed
+def compact(repository: Engine, clock: ManualClock, policy: str, *actions: Action) -> None:
     """One run of compaction, or of some of its actions."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        compactor = repository.reclamation.compactor
-        compactor.execute(compactor.plan(policy=policy, actions=frozenset(actions) or None))
-
-    return step
+    compactor = repository.compactor
+    compactor.execute(compactor.plan(policy=policy, actions=frozenset(actions) or None))
 
 
-def lease(seconds: int) -> Step:
+@deed
+def lease(repository: Engine, clock: ManualClock, seconds: int) -> None:
     """A snapshot is leased, renewed, revoked, and leased again until its time is over; files are passed under a lease
     that grows and shrinks.
     """
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        first = repository.leases.acquire("reader", seconds * 1000)
-        repository.leases.renew(first.id, seconds * 500)
-        repository.leases.revoke(first.id)
-        last = repository.leases.acquire("reader", 1000)
-        clock.advance(2)
-        repository.leases.purge()
-        repository.leases.release(last.id)
-        alive = [entry.claim.index for entry in repository.ledger.entries() if not entry.is_free]
-        passed = repository.leases.acquire("socket", 1000, alive[:1], holds_files=True) if alive else None
-        if passed is not None:
-            repository.leases.hold(passed.id, alive)
-            repository.leases.hold(passed.id, alive[-1:])
-            repository.leases.release(passed.id)
-
-    return step
+    first = repository.leases.acquire("reader", seconds * 1000)
+    repository.leases.renew(first.id, seconds * 500)
+    repository.leases.revoke(first.id)
+    last = repository.leases.acquire("reader", 1000)
+    clock.advance(2)
+    repository.leases.purge()
+    repository.leases.release(last.id)
+    alive = [entry.claim.index for entry in repository.ledger.entries() if not entry.is_free]
+    passed = repository.leases.acquire("socket", 1000, alive[:1], holds_files=True) if alive else None
+    if passed is not None:
+        repository.leases.hold(passed.id, alive)
+        repository.leases.hold(passed.id, alive[-1:])
+        repository.leases.release(passed.id)
 
 
-def spread(*contents: tuple[str, int]) -> Step:
+@deed
+def spread(repository: Engine, clock: ManualClock, *contents: tuple[str, int]) -> None:
     """One commit of contents, by queue and size, into one file."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            for queue, size in contents:
-                session.transfer(session.write(session.create(), patterned(size)), queue)
-            session.commit()
-
-    return step
+    with committing(repository) as session:
+        for queue, size in contents:
+            session.transfer(session.write(session.create(), patterned(size)), queue)
 
 
-def clean(repository: Repository, clock: ManualClock) -> None:
+def clean(repository: Engine, clock: ManualClock) -> None:
     """Free resource claims go to the archive or away; what the archive kept long enough goes."""
     repository.reclamation.clean()
 
 
-def backup(repository: Repository, clock: ManualClock) -> None:
+def backup(repository: Engine, clock: ManualClock) -> None:
     """Begin the backup, or bring it up to date."""
     repository.backup("/b")
 
 
-def wait(seconds: float) -> Step:
+@deed
+def wait(repository: Engine, clock: ManualClock, seconds: float) -> None:
     """Time passes."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        clock.advance(seconds)
-
-    return step
+    clock.advance(seconds)
 
 
-def handles(repository: Repository, clock: ManualClock) -> None:
+def handles(repository: Engine, clock: ManualClock) -> None:
     """Put, delete, undelete, delete and purge handles."""
     first, second = repository.handles.put_many([patterned(700), patterned(LARGE)], {"kind": "handle"})
     repository.handles.delete(first)
@@ -274,82 +243,70 @@ def handles(repository: Repository, clock: ManualClock) -> None:
     repository.handles.purge()
 
 
-def answered(repository: Repository, clock: ManualClock) -> None:
+def answered(repository: Engine, clock: ManualClock) -> None:
     """Writes with idempotency keys, and their repeats: each is carried out once."""
     for number in (1, 2, 2, 1):
-        with repository.answers.once(bytes([number]) * 32, b"put") as once:
+        with repository.idempotency.once(bytes([number]) * 32, b"put") as once:
             if once.first is None:
                 put = repository.handles.begin()
                 put.write(patterned(300 * number))
                 put.commit(also=lambda made, once=once: once.remember(made[0].encode()))  # type: ignore[misc]
-    with repository.answers.once(b"3" * 32, b"commit") as once, repository.session() as session:
+    with repository.idempotency.once(b"3" * 32, b"commit") as once, repository.session() as session:
         if once.first is None:
             session.transfer(session.write(session.create(), patterned(50)), "answered")
             session.commit(once.remember(b"done"))
 
 
-def stage(write: int, attempt: int, number: int, *sizes: int) -> Step:
+@deed
+def stage(repository: Engine, clock: ManualClock, write: int, attempt: int, number: int, *sizes: int) -> None:
     """One batch of an attempt of a staged write, which begins with it."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        id, of = bytes([write]) * 16, bytes([attempt]) * 16
-        repository.staging.begin(id, "crash", queue="staged" if write % 2 else "", ttl_millis=60_000)
-        contents = [patterned(size) for size in sizes]
-        # Where an error took a batch, its attempt goes on without it.
-        number_now = min(number, staged_by(repository, id, of))
-        repository.staging.stage(id, of, number_now, contents, {"write": str(write)})
-
-    return step
+    id, of = bytes([write]) * 16, bytes([attempt]) * 16
+    repository.staging.begin(id, "crash", queue="staged" if write % 2 else "", ttl_millis=60_000)
+    contents = [patterned(size) for size in sizes]
+    # Where an error took a batch, its attempt goes on without it.
+    number_now = min(number, staged_by(repository, id, of))
+    repository.staging.stage(id, of, number_now, contents, {"write": str(write)})
 
 
-def staged_by(repository: Repository, id: bytes, attempt: bytes) -> int:
+def staged_by(repository: Engine, id: bytes, attempt: bytes) -> int:
     """How many batches of an attempt are there."""
     write = repository.ledger.writes.find(id)
     return 0 if write is None else write.transactions(attempt)
 
 
-def settle(write: int, **attempts: int) -> Step:
+@deed
+def settle(repository: Engine, clock: ManualClock, /, write: int, **attempts: int) -> None:
     """Commit a staged write with so many batches of each attempt (`a1` is attempt 1), or, after an error, with those
     that are there; without any, abort it.
     """
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        id = bytes([write]) * 16
-        if attempts:
-            wanted = {bytes([int(name[1:])]) * 16: count for name, count in attempts.items()}
-            named = {attempt: min(count, staged_by(repository, id, attempt)) for attempt, count in wanted.items()}
-            repository.staging.begin(id, "crash", queue="staged" if write % 2 else "", ttl_millis=60_000)
-            repository.staging.prepare(id, named)
-            repository.staging.commit(id, named, b"decided")
-        else:
-            repository.staging.abort(id)
-
-    return step
+    id = bytes([write]) * 16
+    if attempts:
+        wanted = {bytes([int(name[1:])]) * 16: count for name, count in attempts.items()}
+        named = {attempt: min(count, staged_by(repository, id, attempt)) for attempt, count in wanted.items()}
+        repository.staging.begin(id, "crash", queue="staged" if write % 2 else "", ttl_millis=60_000)
+        repository.staging.prepare(id, named)
+        repository.staging.commit(id, named, b"decided")
+    else:
+        repository.staging.abort(id)
 
 
-def feed(queue: str, count: int) -> Step:
+@deed
+def feed(repository: Engine, clock: ManualClock, queue: str, count: int) -> None:
     """A stream takes so many of a queue after what it has read, and removes that first."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        feeds = repository.feeds
-        standing = feeds.records("s", queue, 0, (1 << 63) - 1)
-        if standing:
-            feeds.done("s", queue, standing[-1].queued)
-        feeds.take("s", queue, 0, count, 60_000)
-
-    return step
+    feeds = repository.feeds
+    standing = feeds.records("s", queue, 0, (1 << 63) - 1)
+    if standing:
+        feeds.done("s", queue, standing[-1].queued)
+    feeds.take("s", queue, 0, count, 60_000)
 
 
-def refuse(queue: str) -> Step:
+@deed
+def refuse(repository: Engine, clock: ManualClock, queue: str) -> None:
     """A stream gives all back that it has taken of a queue."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        repository.feeds.give_back("s", queue, 0)
-
-    return step
+    repository.feeds.give_back("s", queue, 0)
 
 
-def expire(repository: Repository, clock: ManualClock) -> None:
+def expire(repository: Engine, clock: ManualClock) -> None:
     """A queue whose FlowFiles live for a second."""
     repository.queues.define("brief", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1000)
     put("brief", 100, 200)(repository, clock)
@@ -357,76 +314,61 @@ def expire(repository: Repository, clock: ManualClock) -> None:
     repository.queues.expire()
 
 
-def brief(queue: str, seconds: float) -> Step:
+@deed
+def brief(repository: Engine, clock: ManualClock, queue: str, seconds: float) -> None:
     """FlowFiles live so long in this queue."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        repository.queues.define(
-            queue, priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=round(seconds * 1000)
-        )
-
-    return step
+    repository.queues.define(
+        queue, priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=round(seconds * 1000)
+    )
 
 
-def maintain(seconds: float) -> Step:
+@deed
+def maintain(repository: Engine, clock: ManualClock, seconds: float) -> None:
     """What a repository does by itself, all that is due after such a time, in its order."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        upkeep = Maintenance(repository)
-        clock.advance(seconds)
-        upkeep.run_due()
-        for _, error in upkeep.failures:
-            raise error
-
-    return step
+    upkeep = MaintenanceRunner(repository)
+    clock.advance(seconds)
+    upkeep.run_due()
+    for _, error in upkeep.failures:
+        raise error
 
 
-def lend(seconds: float) -> Step:
+@deed
+def lend(repository: Engine, clock: ManualClock, seconds: float) -> None:
     """A handle that ends by itself, and one that is deleted."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        repository.handles.put(patterned(800), ttl_millis=round(seconds * 1000))
-        repository.handles.delete(repository.handles.put(patterned(LARGE)))
-
-    return step
+    repository.handles.put(patterned(800), ttl_millis=round(seconds * 1000))
+    repository.handles.delete(repository.handles.put(patterned(LARGE)))
 
 
-def adopt(repository: Repository, clock: ManualClock) -> None:
+def adopt(repository: Engine, clock: ManualClock) -> None:
     """Orphans get a record."""
     repository.reclamation.adopt_orphans()
 
 
-def spoil(queue: str, *sizes: int) -> Step:
+@deed
+def spoil(repository: Engine, clock: ManualClock, queue: str, *sizes: int) -> None:
     """Write these contents behind what others committed, so that they are on disk, and roll back."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        with repository.session() as session:
-            for size in sizes:
-                _written(session, size)
-
-    return step
+    with repository.session() as session:
+        for size in sizes:
+            _written(session, size)
 
 
-def leave(*sizes: int) -> Step:
+@deed
+def leave(repository: Engine, clock: ManualClock, *sizes: int) -> None:
     """Write these contents in a session that neither ends nor is ended: the process is killed next."""
-
-    def step(repository: Repository, clock: ManualClock) -> None:
-        session = repository.session()
-        try:
-            for size in sizes:
-                _written(session, size)
-        except BaseException:  # then it is not left: the process goes on
-            session.rollback()
-            raise
-
-    return step
+    session = repository.session()
+    try:
+        for size in sizes:
+            _written(session, size)
+    except BaseException:  # then it is not left: the process goes on
+        session.rollback()
+        raise
 
 
 def broken(inner: Step, *strikes: Callable[[], Strike]) -> Step:
     """A step that meets errors: whatever it raises, the repository must go on."""
 
-    def step(repository: Repository, clock: ManualClock) -> None:
-        files = repository.files
+    def step(repository: Engine, clock: ManualClock) -> None:
+        files = repository._files
         assert isinstance(files, CrashFiles)
         before, after = files.before, files.after
         made = [strike() for strike in strikes]

@@ -1,20 +1,18 @@
 """Crashes while a backup is written, and while one is restored: the last backup counts, or the new one, never a mix."""
 
-import os
-
 import msgspec
 import pytest
 
-from tests.crash.explore import State, state_of
+from tests.crash.explore import SEED, State, state_of
+from tests.crash.failing import made
 from tests.crash.steps import LARGE, checkpoint, clean, drop, put, truncate
 from tests.crash.workloads import SPEC
 from tests.support import ManualClock
-from ullage_agent.contract import HostPath
-from ullage_agent.engine.errors import NotARepository, RepositoryDamaged, SessionMisuse
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import Call, CrashFiles, CrashPoint
+from ullage.contract import HostPath
+from ullage.engine.engine import Engine
+from ullage.errors import NotABackup, NotARepository, RepositoryDamaged
+from ullage.testing.crashing import Call, CrashFiles, CrashPoint, Image
 
-SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
 BACKUP = "/b"
 COPY = msgspec.structs.replace(SPEC, storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/copy")))
 
@@ -36,20 +34,24 @@ class Recorder:
         self.points.append(self._files.crash_point())
 
 
+def distinct(points: list[CrashPoint]) -> list[Image]:
+    """What the disk could hold at these points, each once."""
+    return list({image.digest(): image for point in points for image in point.images(SEED, torn=False)}.values())
+
+
 def restored(files: CrashFiles) -> State:
     """The state of the backup, restored and checked deeply."""
-    Repository.restore_backup(BACKUP, COPY, files)
-    with Repository.open(COPY, files, ManualClock()) as repository:
+    Engine.restore_backup(BACKUP, COPY, files)
+    with Engine.open(COPY, files, ManualClock()) as repository:
         assert repository.check(deep=True).problems == ()
         return state_of(repository)
 
 
 def recorded(states: list[State], point_of_restore: bool = False) -> Recorder:
     """Two backups with writing, dropping and reclaiming between them; the calls of the last step are recorded."""
-    files, clock = CrashFiles(), ManualClock()
+    repository, files, clock = made()
     recorder = Recorder(files)
-    Repository.initialize(SPEC, files, clock)
-    with Repository.open(SPEC, files, clock) as repository:
+    with repository:
         for step in (put("a", 300, LARGE), put("b", 40), put("c", *[20 + n for n in range(6)])):
             step(repository, clock)
         repository.backup(BACKUP)
@@ -63,7 +65,7 @@ def recorded(states: list[State], point_of_restore: bool = False) -> Recorder:
         states.append(state_of(repository))
     if point_of_restore:
         recorder.start()
-        Repository.restore_backup(BACKUP, COPY, files)
+        Engine.restore_backup(BACKUP, COPY, files)
         recorder.stop()
     return recorder
 
@@ -74,16 +76,14 @@ def test_a_crash_during_a_backup_leaves_the_last_one_or_the_new_one() -> None:
     points = recorded(states).points
     assert states[0] != states[1]
     found = [0, 0]
-    seen: set[bytes] = set()
 
-    for point in points:
-        for image in point.images(SEED, torn=False):
-            if image.digest() in seen:
-                continue
-            seen.add(image.digest())
-            found[states.index(restored(CrashFiles(image)))] += 1
+    images = distinct(points)
+    for image in images:
+        found[states.index(restored(CrashFiles(image)))] += 1
 
-    print(f"seed {SEED}: {len(points)} crash points, {len(seen)} images, {found} restored to the first and the second")
+    print(
+        f"seed {SEED}: {len(points)} crash points, {len(images)} images, {found} restored to the first and the second"
+    )
     assert min(found) > 0
 
 
@@ -94,7 +94,7 @@ def test_the_next_backup_after_a_crash_is_whole() -> None:
 
     for point in points[::3]:
         files = CrashFiles(point.image(point.pending[: len(point.pending) // 2]))
-        with Repository.open(SPEC, files, ManualClock()) as repository:
+        with Engine.open(SPEC, files, ManualClock()) as repository:
             repository.backup(BACKUP)
             expected = state_of(repository)
         assert restored(files) == expected
@@ -105,24 +105,19 @@ def test_a_crash_during_a_restore_leaves_no_repository_or_a_whole_one() -> None:
     states: list[State] = []
     points = recorded(states, point_of_restore=True).points
     whole = refused = 0
-    seen: set[bytes] = set()
 
-    for point in points:
-        for image in point.images(SEED, torn=False):
-            if image.digest() in seen:
-                continue
-            seen.add(image.digest())
-            files = CrashFiles(image)
-            try:
-                repository = Repository.open(COPY, files, ManualClock())
-            except (NotARepository, RepositoryDamaged):
-                assert not files.exists("/copy/ullage.json")
-                refused += 1
-                continue
-            with repository:
-                assert repository.check(deep=True).problems == ()
-                assert state_of(repository) == states[1]
-            whole += 1
+    for image in distinct(points):
+        files = CrashFiles(image)
+        try:
+            repository = Engine.open(COPY, files, ManualClock())
+        except (NotARepository, RepositoryDamaged):
+            assert not files.exists("/copy/ullage.json")
+            refused += 1
+            continue
+        with repository:
+            assert repository.check(deep=True).problems == ()
+            assert state_of(repository) == states[1]
+        whole += 1
 
     print(f"seed {SEED}: {len(points)} crash points, {whole} whole, {refused} no repository")
     assert min(whole, refused) > 0
@@ -130,10 +125,9 @@ def test_a_crash_during_a_restore_leaves_no_repository_or_a_whole_one() -> None:
 
 def test_a_crash_during_the_first_backup_leaves_none_and_stops_no_other() -> None:
     """Without a manifest there is no backup; the directory is taken up by the next one all the same."""
-    files, clock = CrashFiles(), ManualClock()
+    repository, files, clock = made()
     recorder = Recorder(files)
-    Repository.initialize(SPEC, files, clock)
-    with Repository.open(SPEC, files, clock) as repository:
+    with repository:
         put("a", 300, LARGE)(repository, clock)
         recorder.start()
         repository.backup(BACKUP)
@@ -143,8 +137,8 @@ def test_a_crash_during_the_first_backup_leaves_none_and_stops_no_other() -> Non
     for point in recorder.points:
         again = CrashFiles(point.image(()))
         if not again.exists(f"{BACKUP}/backup.json"):
-            with pytest.raises(SessionMisuse, match="holds no backup"):
-                Repository.restore_backup(BACKUP, COPY, again)
-            with Repository.open(SPEC, again, ManualClock()) as repository:
+            with pytest.raises(NotABackup, match="holds no backup"):
+                Engine.restore_backup(BACKUP, COPY, again)
+            with Engine.open(SPEC, again, ManualClock()) as repository:
                 repository.backup(BACKUP)
         assert restored(again) == expected

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import pytest
 
-import ullage_agent
-from tests.crash.explore import Recording, Tally, explore
+import ullage
+from tests.crash.explore import SEED, Recording, Tally, explore
 from tests.crash.mutants import DISK
 from tests.crash.workloads import INIT, WORKLOADS
 from tests.proof.figures import note
-from ullage_agent.engine import testing
-from ullage_agent.engine.testing import CrashFiles
+from ullage.testing import crashing as testing
+from ullage.testing.crashing import CrashFiles
 
-ENGINE = Path(ullage_agent.__file__).parent / "engine"
+ENGINE = Path(ullage.__file__).parent / "engine"
 
 CHANGES = {
     *("create", "make_directory", "rename", "unlink", "sync_directory"),
@@ -31,6 +31,7 @@ NO_FILES = {
     "put": "a handle's write, which is its claim stream's",
     "writer": "a content writer's sync, found inside it",
     "_writer": "the same",
+    "store": "a content store's, found inside it",
     "partition": "a partition's sync, found inside it",
     "_backup": "a repository's backup, whose calls are found inside it",
     "_place": "the manifest's write, found inside replace_file",
@@ -39,8 +40,6 @@ NO_FILES = {
 }
 """Receivers of methods with the same names; whoever is not listed here is taken for a file."""
 
-SEED = 20261121
-
 NOT_CRASHED = {
     ("_begin", "files.unlink(partial)"): "a damaged identity: replace_file never leaves one, only bit rot does",
     (
@@ -48,13 +47,16 @@ NOT_CRASHED = {
         "file.sync()",
     ): "a file whose length is not its record's: no crash leaves one, only rot or a stranger does",
     (
-        "execute_repair",
-        "repository.files.unlink(step.path)",
+        "Repair.execute",
+        "self._parts.files.unlink(step.path)",
     ): "leftovers that nothing needs: the next repair removes them",
     ("ProvenanceIndex._prepare", "self._files.unlink(path)"): "a shard that is not whole: nothing needs it",
     ("write_shard", "files.unlink(path)"): "the same",
     ("_zero_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
-    ("Rewriter._sync", "output.file.truncate(output.offset)"): "what a source left that did not read back: only rot",
+    (
+        "FileContentStore.sync_output",
+        "output.file.truncate(output.offset)",
+    ): "what a source left that did not read back: only rot",
     ("_allocate_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
     ("_allocate_ahead", "file.allocate(offset, ahead)"): "the same",
 }

@@ -4,12 +4,9 @@ import os
 
 import pytest
 
-from tests.crash.explore import Recording, Tally, explore
+from tests.crash.explore import SEED, Recording, Tally, explore
 from tests.crash.workloads import INIT, WORKLOADS
 from tests.proof.figures import note
-
-SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
-"""Printed with every failure; the environment repeats or varies a run."""
 
 SAMPLE = float(os.environ.get("ULLAGE_CRASH_SAMPLE", "0.08"))
 NESTED = float(os.environ.get("ULLAGE_CRASH_NESTED", "0.01"))

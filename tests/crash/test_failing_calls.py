@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.crash.failing import WAYS, count_calls, fail_once, require_no_leaks, require_sound
+from tests.crash.explore import SEED
+from tests.crash.failing import WAYS, count_calls, fail_once, made, recoveries, require_no_leaks, require_sound
 from tests.crash.steps import put, snapshot, take
 from tests.crash.workloads import SPEC, WORKLOADS
 from tests.proof.figures import note
 from tests.support import ManualClock, abandon
-from ullage_agent.engine.errors import CommitOutcomeUnknown, ContentWriteFailed
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import CrashFiles, Fault
+from ullage.engine.engine import Engine
+from ullage.errors import CommitOutcomeUnknown, ContentWriteFailed
+from ullage.testing.crashing import CrashFiles, Fault
 
-SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
 SHARE = float(os.environ.get("ULLAGE_FAULTS", "0"))
 
 SAMPLE = 18
@@ -57,11 +57,9 @@ def test_an_error_at_any_call_surfaces_and_loses_nothing(name: str) -> None:
     assert struck.total() > 0.9 * len(chosen(name))  # a reading call more or less depends on what hashing orders
 
 
-def made() -> tuple[Repository, CrashFiles, ManualClock]:
+def written() -> tuple[Engine, CrashFiles, ManualClock]:
     """A fresh repository that has written once."""
-    files, clock = CrashFiles(), ManualClock()
-    Repository.initialize(SPEC, files, clock)
-    repository = Repository.open(SPEC, files, clock)
+    repository, files, clock = made()
     put("a", 100)(repository, clock)
     return repository, files, clock
 
@@ -138,7 +136,7 @@ def test_calls_that_look_fail_on_demand_too(kind: str) -> None:
 
 def test_no_file_is_lost_when_the_disks_figures_cannot_be_read() -> None:
     """A writer that is refused because statvfs fails gives its file back: the next one uses it, and close closes it."""
-    repository, files, clock = made()
+    repository, files, clock = written()
     files.fault = fault("usage")
 
     with pytest.raises(OSError, match="Input/output"):
@@ -152,7 +150,7 @@ def test_no_file_is_lost_when_the_disks_figures_cannot_be_read() -> None:
 
 def test_a_snapshot_whose_name_was_not_synced_is_synced_by_the_next_start() -> None:
     """A start removes what its snapshot covers, so it first makes that snapshot's name durable."""
-    repository, files, clock = made()
+    repository, files, clock = written()
     put("a", *[40 + n for n in range(9)])(repository, clock)
     take("a", 10)(repository, clock)
     files.fault = fault("sync_directory", 2)  # a checkpoint syncs the directory of the new log, then the snapshot's
@@ -162,31 +160,26 @@ def test_a_snapshot_whose_name_was_not_synced_is_synced_by_the_next_start() -> N
     assert files.fault.struck.path == "/r/flowfile"
     repository.close()
 
-    Repository.open(SPEC, files, clock)
+    Engine.open(SPEC, files, clock)
 
-    for image in files.crash_point().images(SEED):
-        recovered = Repository.open(SPEC, CrashFiles(image), clock)
-        require_sound(recovered)
+    for recovered, _ in recoveries(files.crash_point()):
         assert recovered.queue("a").figures().flow_files == 0
 
 
 def test_an_adopted_orphan_survives_a_loss_of_power() -> None:
     """An orphan that a killed process never synced is synced before a record names it."""
-    repository, files, clock = made()
+    repository, files, clock = written()
     session = repository.session()
     session.write(session.create(), b"in the file that is open already")
     session.write(session.create(), bytes(6_000))  # which ends that file
     with session.writing(session.create()) as stream:
         stream.write(bytes(6_000))
     abandon(repository)
-    repository = Repository.open(SPEC, files, clock)
+    repository = Engine.open(SPEC, files, clock)
 
     assert repository.reclamation.adopt_orphans() == 1
 
-    for image in files.crash_point().images(SEED):
-        crashed = CrashFiles(image)
-        recovered = Repository.open(SPEC, crashed, clock)
-        require_sound(recovered)
+    for recovered, crashed in recoveries(files.crash_point()):
         require_no_leaks(recovered, crashed)
 
 
@@ -197,36 +190,34 @@ def test_an_init_that_is_resumed_syncs_what_the_first_one_made() -> None:
         files = CrashFiles()
         files.fault = fault("sync_directory", at)
         try:
-            Repository.initialize(SPEC, files, clock)
+            Engine.initialize(SPEC, files, clock)
             break
         except OSError:
             assert files.fault.struck is not None
         if files.fault.struck.path == "/r":
             continue  # the root's own identity: a start looks after that
-        Repository.initialize(SPEC, files, clock)
-        for image in files.crash_point().images(SEED):
-            Repository.open(SPEC, CrashFiles(image), clock).close()
+        Engine.initialize(SPEC, files, clock)
+        for _ in recoveries(files.crash_point()):
+            continue
 
 
 def test_a_failed_sync_of_the_log_stops_it_and_the_next_start_writes_anew_what_the_disk_may_lack() -> None:
     """What a lost frame said is served after the restart, and is durable then, though the frame itself never is."""
-    repository, files, clock = made()
+    repository, files, clock = written()
     files.fault = fault("sync", 2)  # content first, then the log
     with pytest.raises(CommitOutcomeUnknown):
         put("a", 200)(repository, clock)
     repository.close()
 
-    served = Repository.open(SPEC, files, clock).queue("a").figures().flow_files
+    served = Engine.open(SPEC, files, clock).queue("a").figures().flow_files
 
-    for image in files.crash_point().images(SEED):
-        recovered = Repository.open(SPEC, CrashFiles(image), clock)
-        require_sound(recovered)
+    for recovered, _ in recoveries(files.crash_point()):
         assert recovered.queue("a").figures().flow_files == served == 2
 
 
 def test_a_failed_sync_of_content_is_definite_and_stops_only_the_container() -> None:
     """Nothing is committed, reads and removals go on, and no second sync is believed."""
-    repository, files, clock = made()
+    repository, files, clock = written()
     files.fault = fault("sync")
 
     with pytest.raises(ContentWriteFailed):
@@ -238,16 +229,13 @@ def test_a_failed_sync_of_content_is_definite_and_stops_only_the_container() -> 
         put("a", 300)(repository, clock)
     take("a", 1)(repository, clock)
     repository.close()
-    for image in files.crash_point().images(SEED):
-        require_sound(Repository.open(SPEC, CrashFiles(image), clock))
+    assert len(list(recoveries(files.crash_point()))) > 0
 
 
 def test_a_start_that_fails_in_one_partition_releases_the_files_of_all() -> None:
     """Whichever read of whichever log fails, no file is held when `open` has raised."""
     spec = WORKLOADS["partitions"].spec
-    files, clock = CrashFiles(), ManualClock()
-    Repository.initialize(spec, files, clock)
-    repository = Repository.open(spec, files, clock)
+    repository, files, clock = made(spec)
     for size in range(6):
         put("a", size)(repository, clock)
     abandon(repository)
@@ -257,7 +245,7 @@ def test_a_start_that_fails_in_one_partition_releases_the_files_of_all() -> None
         files = CrashFiles(image)
         files.fault = fault("read", at)
         try:
-            Repository.open(spec, files, clock).close()
+            Engine.open(spec, files, clock).close()
         except OSError:
             is_over = False
         else:

@@ -1,61 +1,53 @@
 """A power loss after what no workload does: a stranger changed the files, or the process went on after a failure."""
 
 import errno
-import os
 from contextlib import suppress
 
 import msgspec
 import pytest
 
-from tests.crash.explore import resumed
-from tests.crash.failing import require_sound
+from tests.crash.explore import SEED, resumed
+from tests.crash.failing import made, recoveries, require_sound
 from tests.crash.steps import clean, drop, put
 from tests.crash.workloads import SPEC
 from tests.support import ManualClock
-from ullage_agent.contract import HostPath, Provenance
-from ullage_agent.engine.errors import CommitOutcomeUnknown, NotARepository, UllageError
-from ullage_agent.engine.model import Delete
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repair import Mend, execute_repair, plan_repair
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import CrashFiles, CrashPoint, Fault
+from ullage.contract import HostPath, ProvenanceSettings
+from ullage.engine.check.repair import Mend
+from ullage.engine.engine import Engine
+from ullage.engine.model import Delete
+from ullage.engine.provenance.query import Query
+from ullage.errors import CommitOutcomeUnknown, NotARepository, UllageError
+from ullage.testing.crashing import CrashFiles, CrashPoint, Fault
 
 SECOND = msgspec.structs.replace(
     SPEC, storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/second"))
 )
 """The same repository in another place: where a backup is restored."""
 
-SEED = int(os.environ.get("ULLAGE_CRASH_SEED", "20261121"))
-
 
 def test_a_length_that_a_repair_recorded_survives_a_loss_of_power() -> None:
     """What somebody appended to a file was never synced: the repair does it before its record counts on these bytes."""
-    files, clock = CrashFiles(), ManualClock()
-    Repository.initialize(SPEC, files, clock)
-    with Repository.open(SPEC, files, clock) as repository:
+    repository, files, clock = made()
+    with repository:
         put("kept", 300)(repository, clock)
         put("dead", 400)(repository, clock)
         drop("dead")(repository, clock)
         (entry,) = repository.ledger.entries()
-        path = repository.content.container_of(entry.claim).live_path(entry.claim)
+        path = repository.content.path_of(entry.claim)
     files.open(path, writable=True).write(b"appended by a stranger", 700)
 
-    with Repository.open(SPEC, files, clock) as repository:
-        plan = plan_repair(repository)
+    with Engine.open(SPEC, files, clock) as repository:
+        plan = repository.repair.plan()
         assert [step.mend for step in plan.steps] == [Mend.RESEAL]
-        execute_repair(repository, plan)
+        repository.repair.execute(plan)
 
-    for image in files.crash_point().images(SEED):
-        with Repository.open(SPEC, CrashFiles(image), clock) as recovered:
-            require_sound(recovered)
-            assert recovered.files.size(path).length == 700 + len(b"appended by a stranger")
+    for _, recovered in recoveries(files.crash_point()):
+        assert recovered.size(path).length == 700 + len(b"appended by a stranger")
 
 
 def test_a_promise_whose_commit_failed_destroys_nothing_later() -> None:
     """The removal and the promise to delete share a failed sync: the next cleaning of that process touches no file."""
-    files, clock = CrashFiles(), ManualClock()
-    Repository.initialize(SPEC, files, clock)
-    repository = Repository.open(SPEC, files, clock)
+    repository, files, clock = made()
     put("a", 6_000)(repository, clock)
     (record,) = repository.ledger.flow_files()
     # Another thread's removal, which has not come to its sync yet.
@@ -69,17 +61,14 @@ def test_a_promise_whose_commit_failed_destroys_nothing_later() -> None:
             clean(repository, clock)
     repository.close()
 
-    for image in files.crash_point().images(SEED):
-        with Repository.open(SPEC, CrashFiles(image), clock) as recovered:
-            require_sound(recovered)
-            assert recovered.queue("a").figures().flow_files == 1
+    for recovered, _ in recoveries(files.crash_point()):
+        assert recovered.queue("a").figures().flow_files == 1
 
 
-def _backed_up(clock: ManualClock) -> CrashFiles:
+def _backed_up() -> CrashFiles:
     """A repository with content, swapped FlowFiles and event files, and a backup of it at /b that was acknowledged."""
-    files = CrashFiles()
-    Repository.initialize(SPEC, files, clock)
-    with Repository.open(SPEC, files, clock) as repository:
+    repository, files, clock = made()
+    with repository:
         put("a", *[300] * 30)(repository, clock)
         put("a", 6_000, 20_000)(repository, clock)
         assert repository.queue("a").figures().swapped > 0
@@ -88,33 +77,27 @@ def _backed_up(clock: ManualClock) -> CrashFiles:
     return files
 
 
-def _require_all(files: CrashFiles, clock: ManualClock) -> None:
-    with Repository.open(SECOND, files, clock) as recovered:
-        require_sound(recovered)
-        assert _served(recovered) == (32, 32)
-
-
-def _served(repository: Repository) -> tuple[int, int]:
+def _served(repository: Engine) -> tuple[int, int]:
     """FlowFiles and events."""
     return repository.queue("a").figures().flow_files, len(repository.history.query(Query()).events)
 
 
 def test_a_backup_that_was_acknowledged_survives_a_loss_of_power() -> None:
     """Its files, their names and its manifest are on the disk when the report comes back."""
-    clock = ManualClock()
-    for image in _backed_up(clock).crash_point().images(SEED):
+    for image in _backed_up().crash_point().images(SEED):
         files = CrashFiles(image)
-        Repository.restore_backup("/b", SECOND, files)
-        _require_all(files, clock)
+        Engine.restore_backup("/b", SECOND, files)
+        with Engine.open(SECOND, files, ManualClock()) as recovered:
+            require_sound(recovered)
+            assert _served(recovered) == (32, 32)
 
 
 def test_a_restored_repository_survives_a_loss_of_power() -> None:
     """So do those of a restored repository: nobody has to keep the backup until the first commit."""
-    clock = ManualClock()
-    files = _backed_up(clock)
-    Repository.restore_backup("/b", SECOND, files)
-    for image in files.crash_point().images(SEED):
-        _require_all(CrashFiles(image), clock)
+    files = _backed_up()
+    Engine.restore_backup("/b", SECOND, files)
+    for recovered, _ in recoveries(files.crash_point(), SECOND):
+        assert _served(recovered) == (32, 32)
 
 
 class Killed(BaseException):
@@ -124,7 +107,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("has_history", [False, True])
 def test_a_first_commit_after_an_init_that_was_killed_survives_a_loss_of_power(*, has_history: bool) -> None:
     """The name that makes a directory a repository may exist in memory only; whoever opens it makes it durable."""
-    spec = msgspec.structs.replace(SPEC, provenance=Provenance(enabled=has_history))
+    spec = msgspec.structs.replace(SPEC, provenance=ProvenanceSettings(enabled=has_history))
     clock = ManualClock()
     call, was_killed = 0, True
     while was_killed:
@@ -133,21 +116,19 @@ def test_a_first_commit_after_an_init_that_was_killed_survives_a_loss_of_power(*
         files.fault = Fault(call, Killed())
         was_killed = False
         try:
-            Repository.initialize(spec, files, clock)
+            Engine.initialize(spec, files, clock)
         except Killed:
             was_killed = True
         files.fault = None
         try:
-            repository = Repository.open(spec, files, clock)
+            repository = Engine.open(spec, files, clock)
         except NotARepository:  # the init was cut short before its commit point
             continue
         with repository:
             put("a", 300)(repository, clock)
             point = files.crash_point()
-        for image in point.images(SEED):
-            with Repository.open(spec, CrashFiles(image), clock) as recovered:
-                require_sound(recovered)
-                assert recovered.queue("a").figures().flow_files == 1, f"killed at call {call} of the init"
+        for recovered, _ in recoveries(point, spec):
+            assert recovered.queue("a").figures().flow_files == 1, f"killed at call {call} of the init"
     assert call > 20
 
 
@@ -156,10 +137,9 @@ def test_what_an_unclean_start_serves_survives_a_loss_of_power() -> None:
 
     Both count on what the killed process had written and not come to sync.
     """
-    files, clock = CrashFiles(), ManualClock()
-    Repository.initialize(SPEC, files, clock)
+    repository, files, clock = made()
     kills: list[CrashPoint] = []
-    with Repository.open(SPEC, files, clock) as repository:
+    with repository:
         put("a", 300)(repository, clock)
         files.before = lambda call: kills.append(files.crash_point())
         put("a", 400)(repository, clock)
@@ -167,9 +147,9 @@ def test_what_an_unclean_start_serves_survives_a_loss_of_power() -> None:
     assert len(kills) > 10
     for kill in kills:
         killed = resumed(kill)
-        with Repository.open(SPEC, killed, clock) as repository:
+        with Engine.open(SPEC, killed, clock) as repository:
             served = _served(repository)
             image = killed.crash_point().image(())
-        with Repository.open(SPEC, CrashFiles(image), clock) as recovered:
+        with Engine.open(SPEC, CrashFiles(image), clock) as recovered:
             require_sound(recovered)
             assert _served(recovered) == served

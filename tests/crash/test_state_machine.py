@@ -12,12 +12,12 @@ from tests.crash.failing import require_no_leaks
 from tests.crash.steps import LARGE
 from tests.crash.workloads import SPEC
 from tests.proof.figures import note
-from tests.support import ManualClock, abandon
-from ullage_agent.engine.errors import HandleDeleted, HandleNotFound
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
-from ullage_agent.engine.testing import CrashFiles
+from tests.support import ManualClock, abandon, committing
+from ullage.engine.engine import Engine
+from ullage.engine.model import FlowFileRecord
+from ullage.engine.session import ProcessSession
+from ullage.errors import HandleDeleted, HandleNotFound
+from ullage.testing.crashing import CrashFiles
 
 EXAMPLES = int(os.environ.get("ULLAGE_MACHINE_EXAMPLES", "80"))
 
@@ -39,7 +39,7 @@ class Holding:
 
     session: ProcessSession
     taken: dict[bytes, tuple[str, bytes]]
-    flow_files: dict[bytes, FlowFile]
+    flow_files: dict[bytes, FlowFileRecord]
     contents: dict[bytes, bytes] = field(default_factory=dict)
 
 
@@ -54,25 +54,24 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.holdings: list[Holding] = []
         self.live: dict[str, bytes] = {}
         self.deleted: dict[str, tuple[bytes, int]] = {}
-        self.repository: Repository | None = None
+        self.repository: Engine | None = None
         self.steps = 0
 
     @property
-    def open(self) -> Repository:
+    def open(self) -> Engine:
         assert self.repository is not None
         return self.repository
 
     @initialize()
     def make(self) -> None:
-        Repository.initialize(SPEC, self.files, self.clock)
-        self.repository = Repository.open(SPEC, self.files, self.clock)
+        Engine.initialize(SPEC, self.files, self.clock)
+        self.repository = Engine.open(SPEC, self.files, self.clock)
 
     @rule(queue=queues, wanted=st.lists(sizes, min_size=1, max_size=6), choice=choices)
     def ingest(self, queue: str, wanted: list[int], choice: random.Random) -> None:
         contents = [choice.randbytes(size) for size in wanted]
-        with self.open.session() as session:
+        with committing(self.open) as session:
             records = session.ingest(queue, contents)
-            session.commit()
         self.free.update({record.uuid: (queue, data) for record, data in zip(records, contents, strict=True)})
 
     @precondition(lambda self: len(self.holdings) < SESSIONS_MAX)
@@ -194,7 +193,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(["StatsBased", "CompactAll"]))
     def compact(self, policy: str) -> None:
-        compactor = self.open.reclamation.compactor
+        compactor = self.open.compactor
         compactor.execute(compactor.plan(policy=policy))
 
     @rule()
@@ -234,7 +233,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         for holding in self.holdings:
             self.free.update(holding.taken)
         self.holdings = []
-        self.repository = Repository.open(SPEC, self.files, self.clock)
+        self.repository = Engine.open(SPEC, self.files, self.clock)
         self.require_sound()
         with self.open.session() as session:
             found = {

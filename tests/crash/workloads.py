@@ -49,24 +49,24 @@ from tests.crash.steps import (
     wait,
 )
 from tests.support import ManualClock
-from ullage_agent.contract import (
-    Archive,
-    Claims,
-    Compaction,
-    Container,
+from ullage.contract import (
+    ArchiveSettings,
+    ClaimSettings,
+    CompactionSettings,
+    ContainerSettings,
     ContentRepositorySpec,
     Duration,
     FlowFileSettings,
     HostPath,
-    Provenance,
-    Punch,
+    ProvenanceSettings,
+    PunchSettings,
     Quantity,
-    Storage,
-    Truncation,
+    StorageSettings,
     TruncationMode,
+    TruncationSettings,
 )
-from ullage_agent.engine.model import Action, EventType
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, EventType
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,21 @@ class Restart:
 
 
 SPEC = ContentRepositorySpec(
-    storage=Storage(host_path=HostPath(path="/r"), sections=2),
-    claims=Claims(
+    storage=StorageSettings(host_path=HostPath(path="/r"), sections=2),
+    claims=ClaimSettings(
         max_appendable_size=Quantity(4 * KB),
         max_flow_files=5,
         max_batch_file=Quantity(16 * KB),
         large_claim=Quantity(5 * KB),
     ),
-    archive=Archive(enabled=False),
+    archive=ArchiveSettings(enabled=False),
     flow_file=FlowFileSettings(swap_threshold=4, swap_batch=2),
-    truncation=Truncation(mode=TruncationMode.EAGER),
-    compaction=Compaction(
+    truncation=TruncationSettings(mode=TruncationMode.EAGER),
+    compaction=CompactionSettings(
         deleted_retention=Duration(60_000),
         output_size=Quantity(16 * KB),
         bytes_per_second=Quantity(1 << 40),  # a limit, so that one call comes after the other
-        punch=Punch(min_run=Quantity(4 * KB)),
+        punch=PunchSettings(min_run=Quantity(4 * KB)),
     ),
 )
 
@@ -101,10 +101,10 @@ def _with(**sections: object) -> ContentRepositorySpec:
     return msgspec.structs.replace(SPEC, **sections)
 
 
-def restore(repository: Repository, clock: ManualClock) -> None:
+def restore(repository: Engine, clock: ManualClock) -> None:
     """Make another repository of the backup."""
     spec = _with(storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/copy")))
-    Repository.restore_backup("/b", spec, repository.files)
+    Engine.restore_backup("/b", spec, repository._files)
 
 
 WRITES: list[Step] = [
@@ -215,7 +215,7 @@ ERRORS: list[Step | Restart] = [
 ]
 
 KEEPING = _with(
-    archive=Archive(max_retention_period=Duration(60_000), max_usage_percentage=99, backpressure_percentage=100)
+    archive=ArchiveSettings(max_retention_period=Duration(60_000), max_usage_percentage=99, backpressure_percentage=100)
 )
 ROOMY = _with(archive=KEEPING.archive, flow_file=FlowFileSettings())
 
@@ -389,14 +389,14 @@ THREE_PARTITIONS = _with(flow_file=FlowFileSettings(partitions=3, swap_threshold
 TWO_CONTAINERS = _with(
     storage=msgspec.structs.replace(
         SPEC.storage,
-        containers=(Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2")),
+        containers=(ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="volumes/c2")),
     )
 )
 
 DRAINED = _with(
     storage=msgspec.structs.replace(SPEC.storage, provenance_directories=("p1", "p2")),
     flow_file=FlowFileSettings(partitions=2, swap_threshold=4, swap_batch=2),
-    provenance=Provenance(rollover_events=4, max_storage_time=Duration(60_000)),
+    provenance=ProvenanceSettings(rollover_events=4, max_storage_time=Duration(60_000)),
 )
 
 GROWTH: list[Step | Restart] = [
@@ -411,11 +411,9 @@ GROWTH: list[Step | Restart] = [
     clean,
 ]
 
+LEFT = ContainerSettings(name="c2", sub_path="volumes/c2", evacuate=True)
 LEAVING = _with(
-    storage=msgspec.structs.replace(
-        SPEC.storage,
-        containers=(Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2", evacuate=True)),
-    )
+    storage=msgspec.structs.replace(SPEC.storage, containers=(ContainerSettings(name="c1", sub_path="c1"), LEFT))
 )
 
 EVACUATION: list[Step | Restart] = [

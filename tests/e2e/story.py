@@ -11,8 +11,7 @@ import pytest
 
 from tests.cluster.node import Cluster
 from tests.cluster.release import CHART, Flows, installed_on
-from ullage_agent.client import Client
-from ullage_agent.client.http import HttpClient
+from ullage import FlowFile, Repository, Session
 
 POLLED = 500
 HELD_SECONDS = 300.0
@@ -30,31 +29,23 @@ class Story:
     dropped: dict[str, str] = field(default_factory=dict)
     """Of those that were dropped."""
 
-    def http(self) -> HttpClient:
-        """For what the client has no method for."""
-        node = self.flows.client.node
-        return HttpClient(node.url, node.token, ca_file=node.ca_file)
-
     def is_all_there(self) -> bool:
         """Whether everything that was kept can be read, and is what it was."""
-        client = self.flows.client
-        is_found = all(client.get(handle) == content for handle, content in self.handles.items())
-        return is_found and (not self.digests or digests(client, "kept") == self.digests)
+        repository = self.flows.repository
+        is_found = all(repository.handles.get(handle) == content for handle, content in self.handles.items())
+        return is_found and (not self.digests or digests(repository, "kept") == self.digests)
 
     def keep(self, count: int, size: int) -> None:
         """Put so many contents of `size` bytes that must be there to the end."""
         contents = [secrets.token_bytes(size) for _ in range(count)]
-        self.handles |= dict(zip(self.flows.client.put_many(contents), contents, strict=True))
+        self.handles |= dict(zip(self.flows.repository.handles.put_many(contents), contents, strict=True))
 
 
 @pytest.fixture(scope="session")
 def story(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     """An older chart is installed, and a repository is Ready whose window is closed."""
     folder = tmp_path_factory.mktemp("story")
-    with (
-        installed_on(cluster, _older_chart(folder)),
-        cluster.namespace(f"story-{secrets.token_hex(4)}") as place,
-    ):
+    with installed_on(cluster, _older_chart(folder)), cluster.namespace(f"story-{secrets.token_hex(4)}") as place:
         flows = Flows(cluster, place, folder)
         flows.begin()
         yield Story(flows)
@@ -73,21 +64,16 @@ def _older_chart(folder: Path) -> Path:
     return chart
 
 
-def digests(client: Client, queue: str) -> dict[str, str]:
+def digests(repository: Repository, queue: str) -> dict[str, str]:
     """Of the contents that stand in a queue, by FlowFile; the queue stays as it is."""
     found: dict[str, str] = {}
-    sessions = []
-    while True:
-        held = client.queues.poll(queue, POLLED, HELD_SECONDS)
-        sessions.append(held.session)
-        if not held.flow_files:
-            break
-        for each in held.flow_files:
-            found[each.id] = digest_of(b"".join(client.queues.content(held.session, each.id)))
-    for session in sessions:
-        client.queues.rollback(session)
+    with repository.session(lease_seconds=HELD_SECONDS) as session:
+        while held := session.get_many(queue, POLLED):
+            found |= {each.id: digest_of(session, each) for each in held}
     return found
 
 
-def digest_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def digest_of(session: Session, flow_file: FlowFile) -> str:
+    """Of the content of a FlowFile that a session holds."""
+    with session.read(flow_file) as content:
+        return hashlib.sha256(content.read()).hexdigest()

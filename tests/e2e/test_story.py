@@ -5,6 +5,7 @@ What a flow wrote is kept through everything that follows: a window that gives s
 upgrade that changes a kind, and a release that is removed and comes back.
 """
 
+import hashlib
 import json
 import secrets
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,10 @@ import pytest
 from tests.cluster import images
 from tests.cluster.operator_process import objects
 from tests.cluster.release import CHART, CLOSED, OPEN, PORT, RELEASE, Flows, install
+from tests.cluster.workloads import made
 from tests.e2e.story import HELD_SECONDS, POLLED, Story, digest_of, digests
-from ullage_agent.client import Client, Retries
-
-pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
+from ullage import EventQuery, Retries
+from ullage.errors import Unauthenticated
 
 LIBRARY = "/usr/lib/python3.11"
 """Real files of the agent's image: some thousand, most of them small."""
@@ -44,8 +45,8 @@ def test_a_flow_on_each_node_puts_real_files_through_the_service(story: Story) -
         assert put["count"] > 1000
         assert put["skipped"] == []
         assert flows.disk_bytes(node) >= put["bytes"]
-        if node == flows.client.state().node:
-            queue = flows.client.queues.find("inbox")
+        if node == flows.repository.state().node:
+            queue = flows.repository.queues.find("inbox")
             assert (queue.flow_files, queue.size_bytes) == (put["count"], put["bytes"])
 
 
@@ -71,27 +72,40 @@ def _flow(place: str, node: str) -> dict[str, Any]:
         "containers": [container],
         "volumes": [{"name": "authority", "configMap": {"name": "flows-ullage-ca"}}],
     }
-    metadata = {"name": f"flow-{node}", "namespace": place, "labels": {"app": "flow"}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return made("v1", "Pod", f"flow-{node}", place, metadata={"labels": {"app": "flow"}}, spec=spec)
+
+
+def test_agents_run_without_root_and_refuse_strangers(story: Story) -> None:
+    """Their user cannot write to the image, Python's path has no current directory, and no token means 401."""
+    flows = story.flows
+    look = "import os, sys; print(os.getuid(), sys.flags.safe_path); open('/opt/ullage/new', 'w')"
+    command = ("exec", "daemonset/flows-ullage", flows.here, "--container=agent", "--", "sh", "-c")
+
+    refused = flows.cluster.kubectl(*command, f'python -c "{look}" 2>&1 || true')
+
+    assert refused.startswith("10001 True")
+    assert "Read-only file system" in refused
+    with flows.connected(is_known=False) as stranger, pytest.raises(Unauthenticated):
+        stranger.handles.page()
 
 
 def test_drops_leave_dead_bytes_while_the_window_is_closed(story: Story) -> None:
     """Two of three FlowFiles are done with: the disk is as full as before, and nothing was given back."""
     flows = story.flows
-    node = flows.client.state().node
+    node = flows.repository.state().node
     full = flows.disk_bytes(node)
     gone = 0
-    with story.http() as http:
-        while (held := flows.client.queues.poll("inbox", POLLED, HELD_SECONDS)).flow_files:
-            found = {}
-            for each in held.flow_files:
-                found[each.id] = digest_of(b"".join(flows.client.queues.content(held.session, each.id)))
-            kept = [each.id for each in held.flow_files[::3]]
-            changes = {"changes": [{"id": id, "to": "kept"} for id in kept]}
-            http.ask("POST", f"/v1/sessions/{held.session}/commit", object, body=changes)
+    with flows.repository.session(lease_seconds=HELD_SECONDS) as session:
+        while held := session.get_many("inbox", POLLED):
+            found = {each.id: digest_of(session, each) for each in held}
+            kept = [each.id for each in held[::3]]
+            rest = [each for each in held if each.id not in kept]
+            session.transfer(kept, "kept")
+            session.remove(rest)
+            session.commit()
             story.digests |= {id: found[id] for id in kept}
-            story.dropped |= {id: digest for id, digest in found.items() if id not in kept}
-            gone += sum(each.size for each in held.flow_files if each.id not in kept)
+            story.dropped |= {each.id: found[each.id] for each in rest}
+            gone += sum(each.size for each in rest)
 
     flows.cluster.wait_until("what was dropped is dead", lambda: flows.dead_bytes() >= gone)
     assert len(story.dropped) > 500
@@ -101,29 +115,25 @@ def test_drops_leave_dead_bytes_while_the_window_is_closed(story: Story) -> None
 
 def test_the_past_of_a_dropped_file_can_be_read_and_replayed(story: Story) -> None:
     """Its events tell what happened; while its bytes are there it can be put back into a queue."""
-    client = story.flows.client
-    client.queues.define("again")
+    repository = story.flows.repository
+    repository.queues.define("again")
     id, digest = next(iter(story.dropped.items()))
-    with story.http() as http:
-        events = http.ask("GET", "/v1/provenance/events", dict[str, Any], query={"flow_file": id})["events"]
-        assert events[0]["attributes"]["absolute.path"].startswith(LIBRARY)
-        assert events[-1]["type"] == "DROP"
-        past = b"".join(http.content(f"/v1/provenance/events/{events[0]['id']}/content"))
-        assert digest_of(past) == digest
-        replayed = http.ask(
-            "POST", f"/v1/provenance/events/{events[0]['id']}/replay", dict[str, Any], body={"queue": "again"}
-        )
-        assert digests(client, "again") == {replayed["id"]: digest}
-        graph = http.ask("GET", f"/v1/provenance/lineage/{id}", dict[str, Any])
-    assert "REPLAY" in {event["type"] for event in graph["events"]}
-    assert client.queues.drop("again") == 1
+    events = repository.provenance.search(EventQuery(flow_file=id)).events
+    assert events[0].attributes["absolute.path"].startswith(LIBRARY)
+    assert events[-1].type == "DROP"
+    with repository.provenance.content(events[0].id) as past:
+        assert hashlib.sha256(past.read()).hexdigest() == digest
+    replayed = repository.provenance.replay(events[0].id, "again")
+    assert digests(repository, "again") == {replayed.id: digest}
+    assert "REPLAY" in {event.type for event in repository.provenance.lineage(id).events}
+    assert repository.queues.drop("again") == 1
 
 
 def test_the_window_opens_and_the_disk_falls_to_what_the_plan_said(story: Story) -> None:
     """As many bytes come back as the plan promised, but for parts of blocks; what was kept is what it was."""
     flows = story.flows
-    node = flows.client.state().node
-    plan = flows.client.plan(respects_guards=True)
+    node = flows.repository.state().node
+    plan = flows.repository.reclamation.plan(respects_guards=True)
     full = flows.disk_bytes(node)
     slack = BLOCK * 2 * plan.step_count
     assert plan.frees_bytes > 10 * slack
@@ -136,6 +146,10 @@ def test_the_window_opens_and_the_disk_falls_to_what_the_plan_said(story: Story)
     flows.cluster.wait_until("the status says so", lambda: flows.shown()["status"]["reclaimed"] != "0")
     flows.apply(CLOSED)
     flows.wait_until_ready()
+    row = flows.cluster.kubectl("get", "contentrepositories", flows.here).splitlines()[1].split()
+    shown = dict(zip(_headings(flows), row, strict=False))
+    assert (shown["NODES"], shown["READY"]) == ("2", "2")
+    assert shown["RECLAIMED"] == flows.shown()["status"]["reclaimed"]
     assert abs(full - flows.disk_bytes(node) - plan.frees_bytes) <= slack
     assert story.is_all_there()
 
@@ -143,16 +157,16 @@ def test_the_window_opens_and_the_disk_falls_to_what_the_plan_said(story: Story)
 def test_a_pod_killed_under_load_loses_and_doubles_nothing(story: Story) -> None:
     """SIGKILL amid puts: the client tries again by itself, and each content is there once."""
     flows = story.flows
-    node = flows.client.state().node
+    node = flows.repository.state().node
     pod = flows.pods()[node]
     contents = [secrets.token_bytes(PUT_BYTES) for _ in range(PUTS)]
     some_are_put = Event()
     put: dict[str, bytes] = {}
 
-    with Client(flows.client.node, retries=Retries(attempts=40)) as client, ThreadPoolExecutor(4) as threads:
+    with flows.connected(Retries(attempts=40)) as repository, ThreadPoolExecutor(4) as threads:
 
         def store(content: bytes) -> str:
-            handle = client.put(content)
+            handle = repository.handles.put(content)
             put[handle] = content
             if len(put) == PUTS // 4:
                 some_are_put.set()
@@ -162,7 +176,7 @@ def test_a_pod_killed_under_load_loses_and_doubles_nothing(story: Story) -> None
         assert some_are_put.wait(120)
         flows.cluster.kill_container(flows.namespace, pod)
         assert len({each.result() for each in storing}) == PUTS
-        listed = [each.handle for each in client.handles(limit=1000).handles]
+        listed = [each.handle for each in repository.handles.all()]
 
     assert sorted(listed) == sorted(put)
     status = flows.cluster.get(f"pod/{pod}", flows.here)["status"]["containerStatuses"][0]
@@ -174,12 +188,12 @@ def test_a_pod_killed_under_load_loses_and_doubles_nothing(story: Story) -> None
 def test_a_node_that_loses_its_power_comes_back_with_everything(story: Story) -> None:
     """Kubelet, containerd and all pods of a node die at once; when it has started again its agent has what it had."""
     flows = story.flows
-    node = flows.client.state().node
+    node = flows.repository.state().node
 
     flows.cluster.restart(node)
 
     flows.wait_until_ready()
-    assert flows.client.state().node == node
+    assert flows.repository.state().node == node
     assert story.is_all_there()
 
 
@@ -246,7 +260,7 @@ def _failing(flows: Flows) -> dict[str, str]:
 def test_a_removed_release_leaves_the_data_and_one_installed_later_finds_it(story: Story) -> None:
     """The repository and the release go, the directories stay; the same repository is made of them again."""
     flows = story.flows
-    identity = flows.client.state().repository
+    identity = flows.repository.state().repository
     flows.delete()
     flows.cluster.helm("uninstall", *RELEASE, "--wait", "--timeout=120s")
     assert objects(flows.cluster, flows.namespace) == {}
@@ -257,5 +271,5 @@ def test_a_removed_release_leaves_the_data_and_one_installed_later_finds_it(stor
     flows.begin()
 
     assert {node: flows.disk_bytes(node) for node in flows.cluster.nodes} == before
-    assert flows.client.state().repository == identity
+    assert flows.repository.state().repository == identity
     assert story.is_all_there()

@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-import pytest
 
 from tests.cluster.node import Cluster
 from tests.cluster.release import SYSTEM, Flows
 from tests.e2e.story import Story
-from ullage_agent.client import Client, Retries
-from ullage_agent.client.errors import NotReachable
-from ullage_operator import certificates
-
-pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
+from ullage import Retries
+from ullage.errors import NotReachable
+from ullage_operator.repository import certificates
 
 COUNT = 20
 SIZE = 64 << 10
@@ -27,7 +24,7 @@ def test_an_agent_serves_on_while_kubelet_and_containerd_are_killed(story: Story
     """Both come back and find the pod: it is the same container, which was not asked to end."""
     flows = story.flows
     story.keep(COUNT, SIZE)
-    node = flows.client.state().node
+    node = flows.repository.state().node
     pod = flows.pods()[node]
     before = _container(flows, pod)
 
@@ -97,8 +94,8 @@ def _secret(flows: Flows, name: str) -> dict[str, str]:
 def _complaint(flows: Flows) -> str:
     """Of a client that connects now; nothing if it is answered."""
     try:
-        with Client(flows.client.node, retries=Retries(attempts=1)) as client:
-            client.state()
+        with flows.connected(Retries(attempts=1)) as repository:
+            repository.state()
     except NotReachable as error:
         return str(error)
     return ""

@@ -12,19 +12,17 @@ import pytest
 import yaml
 
 from tests.cluster import images
-from tests.cluster.prometheus import Answers, program
+from tests.cluster.prometheus import Answers, program, scraping
 from tests.cluster.release import SYSTEM, Flows, account
 from tests.cluster.scenario import panels
+from tests.cluster.workloads import made
 from tests.e2e.story import Story
-
-pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
 
 NAME = "prometheus"
 PORT = 9090
 AGENT_PORT = 8482
 OPERATOR_PORT = 8483
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-EVERY = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"}
 PATIENCE = "5s"
 """Of every alert here; in the chart they wait minutes, so that nobody is woken by what passes."""
 
@@ -63,26 +61,15 @@ def watched(story: Story) -> Iterator[Watched]:
 def _configuration(flows: Flows) -> dict[str, Any]:
     """Addresses of DNS: Debian's Prometheus has no eyes for Kubernetes."""
     agents = [address_of(flows, node) for node in flows.cluster.nodes]
-    mine = {
-        "job_name": "ullage-agent",
-        "scheme": "https",
-        "tls_config": {"ca_file": "/configuration/ca.crt"},
-        "authorization": {"credentials_file": TOKEN},
-        "static_configs": [{"targets": agents}],
-    }
-    theirs = {
-        "job_name": "ullage-operator",
-        "honor_labels": True,
-        "static_configs": [{"targets": [f"ullage-operator.{SYSTEM}.svc.cluster.local:{OPERATOR_PORT}"]}],
-    }
+    operator = f"ullage-operator.{SYSTEM}.svc.cluster.local:{OPERATOR_PORT}"
+    tls, alerts = {"ca_file": "/configuration/ca.crt"}, "/configuration/alerts.yaml"
+    config = scraping(agents, operator, tls=tls, token=TOKEN, every="2s", alerts=alerts)
     rules = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))
     for group in rules["groups"]:
         for rule in group["rules"]:
             rule["for"] = PATIENCE
-    config = {"global": EVERY, "scrape_configs": [mine, theirs], "rule_files": ["/configuration/alerts.yaml"]}
     files = {"prometheus.yml": json.dumps(config), "alerts.yaml": json.dumps(rules)}
-    metadata = {"name": NAME, "namespace": flows.namespace}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files}
+    return made("v1", "ConfigMap", NAME, flows.namespace, data=files)
 
 
 def address_of(flows: Flows, node: str) -> str:
@@ -116,12 +103,7 @@ def _pod(flows: Flows) -> dict[str, Any]:
             {"name": "data", "emptyDir": {}},
         ],
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": NAME, "namespace": flows.namespace},
-        "spec": spec,
-    }
+    return made("v1", "Pod", NAME, flows.namespace, spec=spec)
 
 
 def test_every_panel_of_the_dashboards_shows_data(watched: Watched) -> None:
@@ -130,8 +112,8 @@ def test_every_panel_of_the_dashboards_shows_data(watched: Watched) -> None:
     empty: list[str] = []
 
     def all_show_something() -> bool:
-        (handle,) = flows.client.put_many([secrets.token_bytes(SIZE)])
-        flows.client.delete(handle)
+        (handle,) = flows.repository.handles.put_many([secrets.token_bytes(SIZE)])
+        flows.repository.handles.delete(handle)
         empty[:] = ["/".join(panel) for panel, (expression, _) in panels().items() if not _shows(watched, expression)]
         return not empty
 
@@ -153,7 +135,7 @@ def _shows(watched: Watched, expression: str) -> bool:
 def test_an_alert_fires_while_an_agent_hangs_and_clears_afterwards(watched: Watched) -> None:
     """Its process is stopped for a while: it is the one that the alert is about, and it goes on where it was."""
     flows = watched.story.flows
-    node = next(node for node in flows.cluster.nodes if node != flows.client.state().node)
+    node = next(node for node in flows.cluster.nodes if node != flows.repository.state().node)
     alert = ("UllageAgentDown", address_of(flows, node))
     pod = flows.pods()[node]
     flows.cluster.wait_until("no alert is about agents", lambda: "UllageAgentDown" not in dict(watched.firing()))

@@ -80,7 +80,7 @@ class Jobs:
     def disk_bytes(self) -> int:
         """What content takes on the node of which some was dropped."""
         flows = self.story.flows
-        return flows.disk_bytes(flows.client.state().node)
+        return flows.disk_bytes(flows.repository.state().node)
 
     def wait_until_deferred(self, application: str) -> None:
         """The window opens, and the node waits for the application."""
@@ -88,7 +88,7 @@ class Jobs:
         flows.apply(OPEN)
 
         def is_deferred() -> bool:
-            found = objects(flows.cluster, flows.namespace)[flows.client.state().node]["spec"].get("deferral") or {}
+            found = objects(flows.cluster, flows.namespace)[flows.repository.state().node]["spec"].get("deferral") or {}
             return f"{flows.namespace}/{application}" in found.get("waitsFor", ()) and flows.is_("MaintenanceDeferred")
 
         self.wait_until(f"the window waits for {application}", is_deferred)
@@ -126,14 +126,14 @@ def test_the_window_waits_for_a_job_that_reads(jobs: Jobs) -> None:
     read = jobs.wait_for("driver", "read")
     assert (read["rows"], read["bytes"]) == (spark_job.ROWS, spark_job.ROWS * spark_job.SIZE)
     assert read["local"] > spark_job.ROWS // 2
-    node = flows.client.state().node
+    node = flows.repository.state().node
     pinned = jobs.wait_for("driver", "report")["pinned"]
     assert pinned[f"{node}/(handles)"] >= DROPPED - SIZE
     full = jobs.disk_bytes()
     jobs.wait_until_deferred("story")
     assert jobs.disk_bytes() == full
 
-    flows.client.queues.define("enough")
+    flows.repository.queues.define("enough")
 
     jobs.wait_for("driver", "ended")
     jobs.wait_until_reclaimed(full)
@@ -175,7 +175,7 @@ def test_an_application_that_is_suspended_stands_in_nobodys_way(kubeflow: Jobs) 
 
     _wait_until_state(kubeflow, "paused", "SUSPENDED")
     kubeflow.wait_until_reclaimed(full)
-    flows.client.queues.define("resumed")
+    flows.repository.queues.define("resumed")
     flows.cluster.kubectl("patch", name, flows.here, "--type=merge", '--patch={"spec": {"suspend": false}}')
     assert kubeflow.wait_for("paused-driver", "ended")
     assert kubeflow.said("paused-driver")["read"]["rows"] == spark_job.ROWS
@@ -240,7 +240,7 @@ def test_a_scheduled_application_is_waited_for_each_time_it_runs(kubeflow: Jobs)
     kubeflow.wait_for(f"{first}-driver", "report")
     full = kubeflow.disk_bytes()
     kubeflow.wait_until_deferred(first)
-    flows.client.queues.define("once")
+    flows.repository.queues.define("once")
     _wait_until_state(kubeflow, first, "COMPLETED")
     kubeflow.wait_until_reclaimed(full)
     flows.cluster.kubectl("delete", spark.SCHEDULED, "regular", flows.here, "--timeout=120s")

@@ -12,10 +12,9 @@ from tests.cluster.node import DATA, Cluster
 from tests.cluster.release import SPEC, Flows
 from tests.cluster.test_operator_volumes import CLASS, volume
 from tests.e2e.story import Story
-from ullage_agent.client import Client, Retries
-from ullage_agent.client.errors import Refused
-
-pytestmark = pytest.mark.timeout(1200)  # seconds; on a busy machine an image alone takes minutes to load
+from ullage import Retries
+from ullage.errors import UllageError
+from ullage.wire.problems import problem_of
 
 MIB = 1 << 20
 VOLUME_BYTES = 256 * MIB
@@ -45,13 +44,13 @@ class Volumes:
     def put(self) -> None:
         """Some contents more, at once or not at all."""
         contents = [secrets.token_bytes(SIZE) for _ in range(COUNT)]
-        with Client(self.flows.client.node, retries=Retries(attempts=1)) as client:
-            self.kept |= dict(zip(client.put_many(contents), contents, strict=True))
+        with self.flows.connected(Retries(attempts=1)) as repository:
+            self.kept |= dict(zip(repository.handles.put_many(contents), contents, strict=True))
 
     def is_all_there(self) -> bool:
         """Whether both repositories have what they should have."""
         return self.story.is_all_there() and all(
-            self.flows.client.get(handle) == content for handle, content in self.kept.items()
+            self.flows.repository.handles.get(handle) == content for handle, content in self.kept.items()
         )
 
     @property
@@ -61,8 +60,8 @@ class Volumes:
 
     @property
     def machine(self) -> Machine:
-        """The node that the client speaks to."""
-        return self.flows.cluster.nodes[self.flows.client.state().node]
+        """The node that is spoken to."""
+        return self.flows.cluster.nodes[self.flows.repository.state().node]
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +146,7 @@ def test_a_volume_that_fills_up_is_read_emptied_and_written_again(volumes: Volum
     assert flows.is_("Ready")
 
     for handle in list(volumes.kept)[: len(volumes.kept) * 3 // 4]:
-        flows.client.delete(handle)
+        flows.repository.handles.delete(handle)
         del volumes.kept[handle]
 
     flows.cluster.wait_until("there is room again", lambda: _free_bytes(machine, top) > 32 * MIB)
@@ -160,8 +159,8 @@ def _refusal(volumes: Volumes) -> str:
     """Why some contents more are refused; empty if they are stored."""
     try:
         volumes.put()
-    except Refused as refused:
-        return refused.slug
+    except UllageError as error:
+        return problem_of(error).slug
     return ""
 
 

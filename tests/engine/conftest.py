@@ -1,14 +1,14 @@
 import pytest
 
-from ullage_agent.engine import repository
-from ullage_agent.engine.wal import partition
+from ullage.engine.content import reserve
+from ullage.engine.wal import partition
 
 
 @pytest.fixture(autouse=True)
 def _small_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of test repositories with the default reserves would fill the machine that runs them."""
-    monkeypatch.setattr(repository, "LOG_RESERVE_BYTES", 256 << 10)
-    monkeypatch.setattr(repository, "CONTENT_RESERVE_BYTES", 256 << 10)
+    monkeypatch.setattr(reserve, "LOG_RESERVE_BYTES", 256 << 10)
+    monkeypatch.setattr(reserve, "CONTENT_RESERVE_BYTES", 256 << 10)
 
 
 @pytest.fixture

@@ -1,28 +1,22 @@
 """What settings of provenance change, for test_settings_matter.py."""
 
 from collections.abc import Callable
-from typing import Any
 
-from tests.support import Workshop, put_all
-from ullage_agent.engine.errors import BackPressure, ProvenanceDamaged
-from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.provenance.query import Query
+from tests.support import Workshop, event_store, put_all
+from ullage.engine.maintenance import MaintenanceRunner
+from ullage.engine.provenance.query import Query
+from ullage.errors import BackPressure, ProvenanceDamaged
 
 KB = 1024
 Observe = Callable[[Workshop], object]
-
-
-def opened(workshop: Workshop) -> Any:
-    assert workshop.repository is not None
-    return workshop.repository
 
 
 def event_files(seconds: float) -> Observe:
     """Which event files there are after some work, and so much time under maintenance."""
 
     def observe(workshop: Workshop) -> object:
-        repository = opened(workshop)
-        upkeep = Maintenance(repository)
+        repository = workshop.repository
+        upkeep = MaintenanceRunner(repository)
         put_all(repository, "q", [b"x"] * 20)
         for _ in range(2):
             upkeep.run_due()
@@ -41,11 +35,11 @@ def without_files(query: Query) -> Observe:
     def observe(workshop: Workshop) -> object:
         shards(workshop)
         workshop.expects_problems = True
-        opened(workshop).provenance.event_files.close()
+        event_store(workshop.repository).event_files.close()
         for path in workshop.path.glob("provenance/**/*.parquet"):
             path.unlink()
         try:
-            return opened(workshop).history.query(query).events
+            return workshop.repository.history.query(query).events
         except ProvenanceDamaged as error:
             return type(error)
 
@@ -54,15 +48,15 @@ def without_files(query: Query) -> Observe:
 
 def shards(workshop: Workshop) -> object:
     for _ in range(4):
-        put_all(opened(workshop), "q", [b"x"] * 3, n="1")
-        opened(workshop).provenance.drain()
-        opened(workshop).history.index_step()
+        put_all(workshop.repository, "q", [b"x"] * 3, n="1")
+        workshop.repository.provenance.drain()
+        workshop.repository.provenance.index_step()
     return len(list((workshop.path / "provenance" / "index").iterdir()))
 
 
 def event_bytes(workshop: Workshop) -> object:
-    put_all(opened(workshop), "q", [b"x"] * 2000)
-    opened(workshop).provenance.drain()
+    put_all(workshop.repository, "q", [b"x"] * 2000)
+    workshop.repository.provenance.drain()
     return sum(path.stat().st_size for path in workshop.path.glob("provenance/**/*.parquet")) > 100 * KB
 
 
@@ -73,7 +67,7 @@ def refused_for_events(workshop: Workshop) -> object:
     events.write_text("no directory")
     try:
         for _ in range(60):
-            put_all(opened(workshop), "q", [b"x"] * 5)
+            put_all(workshop.repository, "q", [b"x"] * 5)
     except (BackPressure, OSError):
         return True
     finally:

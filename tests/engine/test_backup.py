@@ -6,27 +6,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.engine.provenance.history import history, told
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, drain, put_all, spec_at
+from tests.support import Workshop, committing, content_sizes, drain, put_all, spec_at
+from ullage.contract import ContainerSettings, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action
+from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument, NotABackup, RepositoryDamaged
 from ullage_agent.cli.app import app
-from ullage_agent.contract import Container, Quantity
-from ullage_agent.engine.errors import ContentMissing, RepositoryDamaged, SessionMisuse
-from ullage_agent.engine.model import Action
-from ullage_agent.engine.repository import Repository
 
 KB = 1024
 MB = 1 << 20
-TWO = {"containers": (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2"))}
+TWO = {"containers": (ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="volumes/c2"))}
 
 
 def restored(source: Path, root: Path, queue: str, **sections: Any) -> list[bytes]:
     """Restore, check deeply, and read a queue to its end."""
     spec = spec_at(root, **sections)
-    Repository.restore_backup(str(source), spec)
-    with Repository.open(spec) as repository:
+    Engine.restore_backup(str(source), spec)
+    with Engine.open(spec) as repository:
         assert repository.check(deep=True).problems == ()
         assert repository.check().orphans == ()
         return drain(repository, queue)
@@ -36,9 +36,8 @@ def files_below(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-def test_a_restored_backup_holds_what_was_committed_and_nothing_later(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_restored_backup_holds_what_was_committed_and_nothing_later(repository: Engine, tmp_path: Path) -> None:
     """Content of any size, handles, an open resource claim and the queue's order come back; later commits do not."""
-    repository = workshop.make()
     contents = [b"a" * KB, b"b" * (3 << 20), b"", b"c" * 70 * KB]
     put_all(repository, "q", contents)
     handle = repository.handles.put(b"kept by id")
@@ -47,8 +46,8 @@ def test_a_restored_backup_holds_what_was_committed_and_nothing_later(workshop: 
     put_all(repository, "q", [b"later"])
 
     spec = spec_at(tmp_path / "r")
-    Repository.restore_backup(str(tmp_path / "b"), spec)
-    with Repository.open(spec) as again:
+    Engine.restore_backup(str(tmp_path / "b"), spec)
+    with Engine.open(spec) as again:
         assert again.check(deep=True).problems == ()
         with again.handles.get(handle) as reader:
             assert reader.read() == b"kept by id"
@@ -94,10 +93,9 @@ def test_unchanged_files_are_not_copied_again(workshop: Workshop, tmp_path: Path
 def test_a_truncated_resource_claim_is_copied_anew(workshop: Workshop, tmp_path: Path) -> None:
     """Another generation and length is another file of the backup."""
     repository = workshop.make(provenance={"enabled": False})
-    with repository.session() as session:
+    with committing(repository) as session:
         session.transfer(session.write(session.create(), b"s" * KB), "small")
         session.transfer(session.write(session.create(), b"l" * 3000 * KB), "large")
-        session.commit()
     repository.backup(str(tmp_path / "b"))
     repository.queues.drop(repository.queue("large"))
     repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
@@ -139,9 +137,11 @@ def test_containers_can_lie_elsewhere_after_a_restore(workshop: Workshop, tmp_pa
         put_all(repository, "q", [content])
     repository.backup(str(tmp_path / "b"))
 
-    with pytest.raises(SessionMisuse, match="has containers c2"):
-        Repository.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "none"))
-    elsewhere = {"containers": (Container(name="c2", sub_path="x/y"), Container(name="c1", sub_path="z"))}
+    with pytest.raises(InvalidArgument, match="has containers c2"):
+        Engine.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "none"))
+    elsewhere = {
+        "containers": (ContainerSettings(name="c2", sub_path="x/y"), ContainerSettings(name="c1", sub_path="z"))
+    }
 
     assert restored(tmp_path / "b", tmp_path / "r", "q", storage=elsewhere) == contents
     assert not (tmp_path / "none").exists()
@@ -156,16 +156,16 @@ def test_a_directory_that_is_not_empty_is_left_alone(workshop: Workshop, tmp_pat
     other.mkdir()
     (other / "thesis.txt").write_text("the only copy")
 
-    with pytest.raises(SessionMisuse, match=r"thesis\.txt"):
+    with pytest.raises(DirectoryNotEmpty, match=r"thesis\.txt"):
         repository.backup(str(other))
-    with pytest.raises(SessionMisuse, match="lies in the repository"):
+    with pytest.raises(InvalidArgument, match="lies in the repository"):
         repository.backup(str(workshop.path / "c1" / "b"))
-    with pytest.raises(SessionMisuse, match=r"thesis\.txt"):
-        Repository.restore_backup(str(tmp_path / "b"), spec_at(other))
-    with pytest.raises(SessionMisuse, match="is not empty"):
-        Repository.restore_backup(str(tmp_path / "b"), workshop.spec)
-    with pytest.raises(SessionMisuse, match="holds no backup"):
-        Repository.restore_backup(str(other), spec_at(tmp_path / "r"))
+    with pytest.raises(DirectoryNotEmpty, match=r"thesis\.txt"):
+        Engine.restore_backup(str(tmp_path / "b"), spec_at(other))
+    with pytest.raises(DirectoryNotEmpty, match="is not empty"):
+        Engine.restore_backup(str(tmp_path / "b"), workshop.spec)
+    with pytest.raises(NotABackup, match="holds no backup"):
+        Engine.restore_backup(str(other), spec_at(tmp_path / "r"))
 
     assert files_below(other) == {"thesis.txt": b"the only copy"}
 
@@ -173,12 +173,11 @@ def test_a_directory_that_is_not_empty_is_left_alone(workshop: Workshop, tmp_pat
 def test_a_backup_of_another_repository_is_not_overwritten(workshop: Workshop, tmp_path: Path) -> None:
     """Each repository needs a directory of its own."""
     put_all(workshop.make(), "q", [b"x"])
-    assert workshop.repository is not None
     workshop.repository.backup(str(tmp_path / "b"))
     spec = spec_at(tmp_path / "second")
-    Repository.initialize(spec)
+    Engine.initialize(spec)
 
-    with Repository.open(spec) as second, pytest.raises(SessionMisuse, match="backup of repository"):
+    with Engine.open(spec) as second, pytest.raises(DirectoryNotEmpty, match="backup of repository"):
         second.backup(str(tmp_path / "b"))
 
     assert restored(tmp_path / "b", tmp_path / "r", "q") == [b"x"]
@@ -196,7 +195,7 @@ def test_a_flipped_bit_of_a_backup_is_found_by_the_restore(workshop: Workshop, t
     file.write_bytes(data)
 
     with pytest.raises(RepositoryDamaged, match="checksum"):
-        Repository.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "r"))
+        Engine.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "r"))
 
     assert not (tmp_path / "r" / "ullage.json").exists()
 
@@ -217,15 +216,14 @@ def test_a_file_that_is_missing_fails_the_backup_and_leaves_the_last(workshop: W
     assert restored(tmp_path / "b", tmp_path / "r", "q") == [b"x" * 60 * KB]
 
 
-def test_any_call_of_a_backup_may_fail(tmp_path: Path) -> None:
+def test_any_call_of_a_backup_may_fail(tmp_path: Path, files: FailingFiles) -> None:
     """Whichever call of the second backup fails, the directory restores to the first or the second, and the next
     backup succeeds.
     """
-    files = FailingFiles()
     spec = spec_at(tmp_path / "r")
-    Repository.initialize(spec)
+    Engine.initialize(spec)
     destination = tmp_path / "b"
-    with Repository.open(spec, files) as repository:
+    with Engine.open(spec, files) as repository:
         put_all(repository, "q", [b"1" * 60 * KB])
         repository.backup(str(destination))
         for number, (kind, path) in enumerate(
@@ -272,9 +270,8 @@ def test_the_commands_back_up_and_restore(workshop: Workshop, tmp_path: Path) ->
     assert (tmp_path / "r" / "elsewhere").is_dir()
 
 
-def test_history_is_in_the_backup(workshop: Workshop, tmp_path: Path) -> None:
+def test_history_is_in_the_backup(repository: Engine, tmp_path: Path) -> None:
     """Events in files and those that only the log held come back with their numbers, and go on from there."""
-    repository = workshop.make()
     for _ in range(2):
         put_all(repository, "q", [b"x"] * 3)
         repository.provenance.drain()
@@ -286,29 +283,28 @@ def test_history_is_in_the_backup(workshop: Workshop, tmp_path: Path) -> None:
     put_all(repository, "q", [b"later still"])
 
     spec = spec_at(tmp_path / "r")
-    Repository.restore_backup(str(tmp_path / "b"), spec)
+    Engine.restore_backup(str(tmp_path / "b"), spec)
 
     assert report.kept_files > 2
-    with Repository.open(spec) as again:
+    with Engine.open(spec) as again:
         assert [told(event) for event in history(again)] == expected
         put_all(again, "q", [b"z"])
         assert [event.sequence for event in history(again)] == list(range(1, len(expected) + 2))
         assert again.check(deep=True).problems == ()
 
 
-def test_events_that_no_file_takes_are_in_the_backup(workshop: Workshop, tmp_path: Path) -> None:
+def test_events_that_no_file_takes_are_in_the_backup(workshop: Workshop, tmp_path: Path, files: FailingFiles) -> None:
     """Where a rollover fails the snapshot carries them, and so does the backup's."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     put_all(repository, "q", [b"x"] * 3)
     files.fail("create", "*.parquet", times=1_000_000)
     expected = [told(event) for event in history(repository)]
 
     repository.backup(str(tmp_path / "b"))
     spec = spec_at(tmp_path / "r")
-    Repository.restore_backup(str(tmp_path / "b"), spec)
+    Engine.restore_backup(str(tmp_path / "b"), spec)
 
-    with Repository.open(spec) as again:
+    with Engine.open(spec) as again:
         assert [told(event) for event in history(again)] == expected
 
 
@@ -319,21 +315,19 @@ def test_punched_and_rewritten_files_are_in_the_backup(workshop: Workshop, tmp_p
     repository = workshop.make(archive={"enabled": False}, claims=claims, compaction=compaction)
     kept = [bytes([n]) * 60_000 for n in range(1, 5)]
     for content in kept:
-        with repository.session() as session:
+        with committing(repository) as session:
             session.ingest("drop", [b"d" * (2 * MB)])
             session.ingest("q", [content])
-            session.commit()
     repository.content.retire_idle()
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("rewritten", [b"r" * 9_000])
         session.ingest("drop", [b"d" * 90_000])
         session.ingest("rewritten", [b"s" * 9_000])
-        session.commit()
     repository.content.retire_idle()
     repository.backup(str(tmp_path / "b"))
     repository.queues.drop(repository.queue("drop"))
     repository.reclamation.clean()
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     done = compactor.execute(compactor.plan())
     survey = repository.reclamation.survey().containers[0]
 
@@ -341,8 +335,8 @@ def test_punched_and_rewritten_files_are_in_the_backup(workshop: Workshop, tmp_p
 
     assert set(done.done) == {Action.PUNCH, Action.REWRITE}
     spec = spec_at(tmp_path / "r")
-    Repository.restore_backup(str(tmp_path / "b"), spec)
-    with Repository.open(spec) as again:
+    Engine.restore_backup(str(tmp_path / "b"), spec)
+    with Engine.open(spec) as again:
         assert again.check(deep=True).problems == ()
         assert again.reclamation.survey().containers[0].disk_bytes == survey.disk_bytes
         assert drain(again, "q") == kept

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Workshop, content_sizes, put_all
-from ullage_agent.engine.model import ContentClaim
+from tests.support import Workshop, claim_of, content_sizes, put_all
+from ullage.engine.engine import Engine
+from ullage.engine.model import ContentClaim
 
 MB = 1 << 20
 
@@ -26,7 +27,6 @@ def damaged(workshop: Workshop) -> Workshop:
 
 
 def problems_of(workshop: Workshop, *, deep: bool = False) -> str:
-    assert workshop.repository is not None
     before = content_sizes(workshop.path)
     problems = workshop.repository.check(deep=deep).problems
     assert content_sizes(workshop.path) == before
@@ -40,19 +40,16 @@ def largest(workshop: Workshop) -> Path:
 
 def test_a_wrong_count_is_found(damaged: Workshop) -> None:
     """One claimant too many in the ledger."""
-    assert damaged.repository is not None
     record = next(record for record in damaged.repository.ledger.flow_files() if record.size == 100)
-    assert record.claim is not None
-    entry = damaged.repository.ledger.entry(record.claim.resource)
+    entry = damaged.repository.ledger.entry(claim_of(record).resource)
     assert entry is not None
-    entry.add(record.claim)
+    entry.add(claim_of(record))
 
     assert "the ledger counts 2 claimants, the FlowFiles say 1" in problems_of(damaged)
 
 
 def test_overlapping_claims_are_found(damaged: Workshop) -> None:
     """Two base claims never share bytes."""
-    assert damaged.repository is not None
     entry = next(damaged.repository.ledger.entries())
     entry.add(ContentClaim(entry.claim.index, 50, 100, 0))
 
@@ -61,7 +58,6 @@ def test_overlapping_claims_are_found(damaged: Workshop) -> None:
 
 def test_a_wrong_charge_is_found(damaged: Workshop) -> None:
     """A container that is charged for bytes nobody has."""
-    assert damaged.repository is not None
     damaged.repository.content.containers["c1"].add_bytes(7)
 
     assert "container c1 is charged for" in problems_of(damaged)
@@ -101,9 +97,8 @@ def test_a_lost_swap_file_is_found(damaged: Workshop) -> None:
     assert f"{path} is missing" in problems_of(damaged)
 
 
-def test_progress_ends_at_all_live_bytes(workshop: Workshop) -> None:
+def test_progress_ends_at_all_live_bytes(repository: Engine) -> None:
     """The last call says that everything was verified."""
-    repository = workshop.make()
     put_all(repository, "q", [b"x" * 100] * 3)
     told: list[tuple[int, int]] = []
 

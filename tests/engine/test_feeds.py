@@ -4,30 +4,27 @@ import random
 
 import pytest
 
-from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.errors import SessionMisuse
-from ullage_agent.engine.feeds import LASTS_MILLIS, Taken
-from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.model import EventType
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, claim_of, drain, put_all
+from ullage.engine.engine import Engine
+from ullage.engine.feeds import LASTS_MILLIS, FeedBatch
+from ullage.engine.maintenance import MaintenanceRunner
+from ullage.engine.model import EventType
+from ullage.engine.provenance.query import Query
+from ullage.errors import InvalidArgument
 
 HELD = "stream:orders:in"
 MINUTE = 60_000
 
 
-def filled(workshop: Workshop, count: int = 6) -> Repository:
+def filled(workshop: Workshop, count: int = 6) -> Engine:
     repository = workshop.make()
     put_all(repository, "in", [bytes([number]) for number in range(count)])
     return repository
 
 
-def contents(repository: Repository, after: int, through: int) -> list[bytes]:
-    found = []
-    for record in repository.feeds.records("orders", "in", after, through):
-        assert record.claim is not None
-        found.append(repository.reader.read(record.claim, record.start, record.size))
-    return found
+def contents(repository: Engine, after: int, through: int) -> list[bytes]:
+    records = repository.feeds.records("orders", "in", after, through)
+    return [repository.reader.read(claim_of(record), record.start, record.size) for record in records]
 
 
 def test_what_is_taken_is_read_in_order_and_removed_once_it_is_done(workshop: Workshop) -> None:
@@ -46,7 +43,7 @@ def test_what_is_taken_is_read_in_order_and_removed_once_it_is_done(workshop: Wo
     assert feeds.done("orders", "in", first.through) == 4
     assert feeds.done("orders", "in", first.through) == 0
     assert contents(repository, 0, second.through) == [b"\4", b"\5", b"new"]
-    assert feeds.take("orders", "in", second.through, 10) == Taken(second.through, 0, 0)
+    assert feeds.take("orders", "in", second.through, 10) == FeedBatch(second.through, 0, 0)
     events = repository.history.query(Query(types=(EventType.DROP,), limit=100)).events
     assert [event.component for event in events] == [HELD] * 4
 
@@ -64,7 +61,7 @@ def test_taking_again_takes_the_same(workshop: Workshop) -> None:
     assert (fewer.taken, fewer.waiting) == (2, 4)
     more = repository.feeds.take("orders", "in", 0, 5)
     assert (more.taken, more.waiting) == (5, 1)
-    assert repository.feeds.take("orders", "in", 0, 0) == Taken(0, 0, 6)
+    assert repository.feeds.take("orders", "in", 0, 0) == FeedBatch(0, 0, 6)
 
 
 def test_nobody_else_gets_what_a_stream_has_taken_and_nothing_of_it_expires(workshop: Workshop) -> None:
@@ -86,7 +83,7 @@ def test_what_waits_for_too_long_goes_back(workshop: Workshop) -> None:
     """Each sign of the stream begins its time anew; then others get it, behind what is in the queue."""
     repository = filled(workshop, 3)
     feeds = repository.feeds
-    maintenance = Maintenance(repository)
+    maintenance = MaintenanceRunner(repository)
     taken = feeds.take("orders", "in", 0, 2, 10 * MINUTE)
     workshop.clock.advance(9 * 60)
     assert feeds.take("orders", "in", 0, 2, 10 * MINUTE) == taken
@@ -146,7 +143,7 @@ def test_no_more_is_taken_than_a_queue_keeps_in_memory(workshop: Workshop) -> No
 @pytest.mark.parametrize(("stream", "queue"), [("", "in"), ("a:b", "in"), ("a" * 101, "in"), ("x", HELD)])
 def test_impossible_names_are_refused(workshop: Workshop, stream: str, queue: str) -> None:
     """A name must say where FlowFiles go back to."""
-    with pytest.raises(SessionMisuse, match="stream"):
+    with pytest.raises(InvalidArgument, match="stream"):
         workshop.make().feeds.take(stream, queue, 0, 1)
 
 

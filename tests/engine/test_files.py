@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.failing_files import FailingFiles
-from ullage_agent.engine.files import (
+from ullage.engine.files import (
     IOV_MAX,
     File,
     OsFiles,
@@ -288,7 +288,7 @@ def test_a_lock_is_exclusive_until_it_is_closed(path: str) -> None:
 def test_a_lock_ends_with_its_process(path: str) -> None:
     """A killed holder leaves the file and no lock."""
     program = (
-        "import sys, os, signal\nfrom ullage_agent.engine.files import OsFiles\n"
+        "import sys, os, signal\nfrom ullage.engine.files import OsFiles\n"
         "lock = OsFiles().lock(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -304,9 +304,8 @@ def test_a_lock_ends_with_its_process(path: str) -> None:
     DISK.lock(path).close()
 
 
-def test_directories_are_made_from_the_top(tmp_path: Path) -> None:
+def test_directories_are_made_from_the_top(tmp_path: Path, files: FailingFiles) -> None:
     """Each missing parent is made and synced in its own parent before the next; one that is there is synced anyway."""
-    files = FailingFiles()
     make_directories(files, str(tmp_path / "a" / "b" / "c"))
     make_directories(files, str(tmp_path / "a" / "b" / "c"))
 
@@ -338,9 +337,8 @@ def test_a_replacement_that_fails_leaves_the_old_file(path: str, kind: str) -> N
     assert not DISK.exists(path + ".partial")
 
 
-def test_a_replacement_is_durable_when_it_returns(path: str) -> None:
+def test_a_replacement_is_durable_when_it_returns(path: str, files: FailingFiles) -> None:
     """Bytes are synced before the name moves, and the name after it."""
-    files = FailingFiles()
     replace_file(files, path, b"data")
 
     assert [kind for kind, _ in files.calls] == ["create", "write", "sync", "close", "rename", "sync_directory"]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, put_all
-from ullage_agent.contract import Duration, Punch, Quantity
-from ullage_agent.engine.errors import ClaimGone, ContentReclaimed, LeaseLost, LeaseRefused, UllageError
-from ullage_agent.engine.model import Action, ContentClaim, FlowFile, Lease
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, claim_of, committing, content_sizes, put_all
+from tests.threads import in_thread
+from ullage.contract import Duration, PunchSettings, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, ContentClaim, FlowFileRecord, LeaseRecord
+from ullage.errors import ClaimGone, ContentReclaimed, LeaseLost, LeaseRefused, UllageError
 
 KB = 1024
 MB = 1 << 20
@@ -21,37 +22,41 @@ HOUR = 3_600_000
 LOOSE: dict[str, Any] = {
     "claims": {"max_appendable_size": Quantity(MB), "max_flow_files": 40},
     "archive": {"enabled": False},
-    "compaction": {"bytes_per_second": Quantity(0), "punch": Punch(min_run=Quantity(64 * KB))},
+    "compaction": {"bytes_per_second": Quantity(0), "punch": PunchSettings(min_run=Quantity(64 * KB))},
 }
 
 
-def fill(repository: Repository, seed: int = 1) -> dict[ContentClaim, bytes]:
+def fill(repository: Engine, seed: int = 1) -> dict[ContentClaim, bytes]:
     """Two files in which `keep` and `drop` alternate; the contents of `drop` by claim."""
     chooser = random.Random(seed)
     dropped: dict[ContentClaim, bytes] = {}
     for _ in range(2):
-        with repository.session() as session:
+        with committing(repository) as session:
             for number in range(40):
                 data = chooser.randbytes(chooser.randint(1, 30_000))
                 (record,) = session.ingest("drop" if number % 4 else "keep", [data])
                 if number % 4 and record.claim is not None:
                     dropped[record.claim] = data
-            session.commit()
     return dropped
 
 
-def reclaim(repository: Repository) -> int:
+def reclaim(repository: Engine) -> int:
     """Everything that can be done; bytes freed."""
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     freed = repository.reclamation.clean().freed_bytes
     freed += repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True)).freed_bytes
     return freed + compactor.execute(compactor.plan(policy="CompactAll")).freed_bytes
 
 
-def acquire(repository: Repository, scope: str, duration_millis: int = HOUR) -> Lease:
+def acquire(repository: Engine, scope: str, duration_millis: int = HOUR) -> LeaseRecord:
     """A lease on a snapshot, or on every resource claim by name."""
     indexes = [entry.claim.index for entry in repository.ledger.entries()] if scope == "resources" else []
     return repository.leases.acquire("reader", duration_millis, indexes)
+
+
+@pytest.fixture
+def repository(workshop: Workshop) -> Engine:
+    return workshop.make(**LOOSE)
 
 
 @pytest.mark.parametrize("restart", ["none", "clean", "crash", "checkpoint"])
@@ -78,9 +83,8 @@ def test_what_a_lease_holds_is_read_after_its_death(workshop: Workshop, scope: s
 
 
 @pytest.mark.parametrize("end", ["release", "revoke", "expire"])
-def test_a_reader_whose_lease_ended_gets_an_error(workshop: Workshop, end: str) -> None:
+def test_a_reader_whose_lease_ended_gets_an_error(workshop: Workshop, repository: Engine, end: str) -> None:
     """Also where the bytes would still be there: what is read under a lost lease is discarded."""
-    repository = workshop.make(**LOOSE)
     claim = next(iter(fill(repository)))
     lease = acquire(repository, "snapshot", 1000)
     if end == "expire":
@@ -93,6 +97,14 @@ def test_a_reader_whose_lease_ended_gets_an_error(workshop: Workshop, end: str) 
     with pytest.raises(LeaseLost):
         repository.leases.renew(lease.id, 1000)
     assert repository.leases.all() == []
+
+
+def test_leases_are_told_in_the_order_of_their_beginning(repository: Engine) -> None:
+    """That of their transactions: of one millisecond too, and after one of them was renewed."""
+    begun = [acquire(repository, str(number), 60_000).id for number in range(9)]
+    repository.leases.renew(begun[0], 30_000)
+
+    assert [lease.id for lease in repository.leases.all()] == begun
 
 
 def test_a_lease_that_ends_during_the_read_fails_the_read(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +126,8 @@ def test_a_lease_that_ends_during_the_read_fails_the_read(workshop: Workshop, mo
     monkeypatch.undo()
 
 
-def test_a_snapshot_knows_nothing_of_what_was_dead_before(workshop: Workshop) -> None:
+def test_a_snapshot_knows_nothing_of_what_was_dead_before(repository: Engine) -> None:
     """Dead bytes of before the lease, and files born after it, come back all the same."""
-    repository = workshop.make(**LOOSE)
     fill(repository)
     repository.queues.drop(repository.queue("drop"))
     repository.leases.acquire("reader", HOUR)
@@ -174,7 +185,7 @@ def test_a_file_whose_descriptor_was_passed_is_never_changed_in_place(workshop: 
     repository.queues.drop(repository.queue("drop"))
     repository.leases.revoke(lease.id)
     repository = workshop.crash()
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     in_place = frozenset({Action.PUNCH, Action.TRUNCATE})
 
     punched = repository.reclamation.execute(compactor.plan(actions=in_place))
@@ -193,32 +204,29 @@ def test_a_reader_without_a_lease_that_is_overtaken_is_told_so(workshop: Worksho
     """Bytes that go between the look-up and the read are reclaimed, neither missing nor corrupt."""
     files = FailingFiles()
     repository = workshop.make(files, **LOOSE | {"compaction": LOOSE["compaction"] | {"min_reclaim": 0}})
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("keep", [b"k" * 10_000])
         (record,) = session.ingest("drop", [b"d" * 2_000_000])
         if action != Action.TRUNCATE:
             session.ingest("keep", [b"l" * 10_000])
-        session.commit()
     repository.content.retire_idle()
     repository.reclamation.clean()  # which seals it
-    assert record.claim is not None
+    claim = claim_of(record)
     found: list[object] = []
 
-    def read(claim: ContentClaim = record.claim) -> None:
+    def read() -> None:
         try:
             found.append(repository.reader.read(claim, 0, claim.length))
         except UllageError as error:
             found.append(type(error))
 
     gate = files.hold("read", "*/c1/*")
-    reader = threading.Thread(target=read)
-    reader.start()
-    gate.wait_until_reached()
-    repository.queues.drop(repository.queue("drop"))
-    compactor = repository.reclamation.compactor
-    report = compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({action})))
-    gate.open()
-    reader.join()
+    with in_thread(read):
+        gate.wait_until_reached()
+        repository.queues.drop(repository.queue("drop"))
+        compactor = repository.compactor
+        report = compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({action})))
+        gate.open()
 
     assert report.done == {action: 1}
     # Whoever has the old file of a rewrite open still reads it.
@@ -228,7 +236,7 @@ def test_a_reader_without_a_lease_that_is_overtaken_is_told_so(workshop: Worksho
 class Crowd:
     """Writers, readers under leases, and one who reclaims and revokes, all at once."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Engine) -> None:
         self.repository = repository
         self.failures: list[BaseException] = []
         self.is_over = threading.Event()
@@ -253,11 +261,10 @@ class Crowd:
             sizes = [chooser.randint(1, 60_000) for _ in range(12)]
             put_all(self.repository, queue, [bytes([size % 251]) * size for size in sizes])
             if number % 3 == 2:
-                with self.repository.session() as session:
+                with committing(self.repository) as session:
                     held = session.get_many(queue, 20)
                     session.remove_many(held[::2])
                     session.transfer_many(held[1::2], queue)
-                    session.commit()
 
     def read(self, chooser: random.Random) -> None:
         """Lease after lease; most are released, some are left to their end."""
@@ -285,11 +292,10 @@ class Crowd:
         has_seen = self.read_count > 100 and self.freed_bytes > 0
         return self.is_over.is_set() and (has_seen or bool(self.failures))
 
-    def _read_one(self, lease: Lease, record: FlowFile, is_older: bool) -> bool:
+    def _read_one(self, lease: LeaseRecord, record: FlowFileRecord, is_older: bool) -> bool:
         """Right bytes, or an error that says why not; False once the lease is lost."""
-        assert record.claim is not None
         try:
-            data = self.repository.leases.read(lease.id, record.claim, record.start, record.size)
+            data = self.repository.leases.read(lease.id, claim_of(record), record.start, record.size)
         except LeaseLost:
             return False
         except ContentReclaimed:
@@ -325,9 +331,8 @@ def test_many_readers_writers_and_a_reclaimer(workshop: Workshop) -> None:
     assert crowd.freed_bytes > 0
 
 
-def test_a_lease_grows_and_shrinks(workshop: Workshop) -> None:
+def test_a_lease_grows_and_shrinks(workshop: Workshop, repository: Engine) -> None:
     """What it takes in is held from then on, over a restart too; what it leaves out is given back."""
-    repository = workshop.make(**LOOSE)
     dropped = fill(repository)
     first, second = sorted({claim.resource for claim in dropped})
     lease = repository.leases.acquire("reader", HOUR, [first], holds_files=True)
@@ -345,9 +350,8 @@ def test_a_lease_grows_and_shrinks(workshop: Workshop) -> None:
     assert reclaim(repository) > 0
 
 
-def test_a_lease_does_not_grow_over_what_is_gone(workshop: Workshop) -> None:
+def test_a_lease_does_not_grow_over_what_is_gone(repository: Engine) -> None:
     """Nothing new that is dead, nothing at all once it has ended, and no snapshot in disguise."""
-    repository = workshop.make(**LOOSE)
     fill(repository)
     lease = acquire(repository, "resources")
     snapshot = acquire(repository, "snapshot")

@@ -3,18 +3,18 @@ import threading
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.contract import Punch
-from ullage_agent.engine import maintenance
-from ullage_agent.engine.maintenance import Maintenance
+from tests.support import Workshop, committing, content_sizes, drain, put_all
+from ullage.contract import PunchSettings
+from ullage.engine import maintenance
+from ullage.engine.engine import Engine
+from ullage.engine.maintenance import MaintenanceRunner
 
 EVERY = {"clean", "truncate", "swap", "expire", "purge", "provenance", "index"}
 
 
-def test_tasks_run_when_they_are_due(workshop: Workshop) -> None:
+def test_tasks_run_when_they_are_due(workshop: Workshop, repository: Engine) -> None:
     """Nothing runs at once; each task runs after its own time, once, and again after it."""
-    repository = workshop.make()
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
     assert upkeep.run_due(is_heavy=False) == []
 
     workshop.clock.advance(59)
@@ -27,13 +27,12 @@ def test_tasks_run_when_they_are_due(workshop: Workshop) -> None:
     assert upkeep.failures == []
 
 
-def test_the_tasks_do_their_work(workshop: Workshop) -> None:
+def test_the_tasks_do_their_work(workshop: Workshop, repository: Engine) -> None:
     """Expired FlowFiles and handles go, dead content to the archive, the log is covered."""
-    repository = workshop.make()
     repository.queues.define("q", priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=1_000)
     put_all(repository, "q", [b"x" * 100_000])
     repository.handles.put(b"y", ttl_millis=1_000)
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
 
     workshop.clock.advance(120)
     upkeep.run_due(is_heavy=False)
@@ -47,12 +46,11 @@ def test_the_tasks_do_their_work(workshop: Workshop) -> None:
     assert repository.log.snapshot_id > 0
 
 
-def test_a_failing_task_is_recorded_and_tried_again(workshop: Workshop) -> None:
+def test_a_failing_task_is_recorded_and_tried_again(workshop: Workshop, files: FailingFiles) -> None:
     """A failure is told and kept, spares the other tasks, and ends when its cause does."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     told: list[str] = []
-    upkeep = Maintenance(repository, lambda name, error: told.append(f"{name}: {error}"))
+    upkeep = MaintenanceRunner(repository, lambda name, error: told.append(f"{name}: {error}"))
     files.fail("create", "*snapshot*", times=100)
     put_all(repository, "q", [b"x"])
     workshop.clock.advance(120)
@@ -77,7 +75,7 @@ def test_an_unforeseen_failure_is_recorded_too(workshop: Workshop, monkeypatch: 
         raise ZeroDivisionError
 
     monkeypatch.setattr(repository.queues, "expire", fail)
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
     workshop.clock.advance(60)
 
     assert set(upkeep.run_due(is_heavy=False)) == EVERY
@@ -89,7 +87,7 @@ def test_failures_are_not_kept_without_end(workshop: Workshop, monkeypatch: pyte
     monkeypatch.setattr(maintenance, "FAILURES_KEPT", 3)
     files = FailingFiles()
     repository = workshop.make(files)
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
     files.fail("create", "*snapshot*", times=100)
     for _ in range(5):
         put_all(repository, "q", [b"x"])
@@ -102,7 +100,7 @@ def test_failures_are_not_kept_without_end(workshop: Workshop, monkeypatch: pyte
 def test_a_large_log_is_due_at_once(workshop: Workshop) -> None:
     """When the log has grown past its size the checkpoint does not wait; without a change there is none."""
     repository = workshop.make(flow_file={"checkpoint_log_size": 10_000})
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
     put_all(repository, "q", [b"x"])
     assert upkeep.run_due(is_heavy=False) == []
 
@@ -116,11 +114,10 @@ def test_a_large_log_is_due_at_once(workshop: Workshop) -> None:
     assert repository.log.snapshot_id == snapshot
 
 
-def test_a_large_log_that_cannot_be_covered_waits(workshop: Workshop) -> None:
+def test_a_large_log_that_cannot_be_covered_waits(workshop: Workshop, files: FailingFiles) -> None:
     """After a failed checkpoint the next one comes in its time, not at every look."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file={"checkpoint_log_size": 10_000})
-    upkeep = Maintenance(repository)
+    repository = workshop.make(flow_file={"checkpoint_log_size": 10_000})
+    upkeep = MaintenanceRunner(repository)
     put_all(repository, "q", [b"x"] * 500)
     files.fail("create", "*snapshot*", times=100)
 
@@ -132,14 +129,13 @@ def test_a_large_log_that_cannot_be_covered_waits(workshop: Workshop) -> None:
     assert upkeep.run_due(is_heavy=False) == []
 
 
-def test_a_failed_swap_out_is_tried_again(workshop: Workshop) -> None:
+def test_a_failed_swap_out_is_tried_again(workshop: Workshop, files: FailingFiles) -> None:
     """What could not be swapped out at the commit is by maintenance."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file={"swap_threshold": 4, "swap_batch": 2})
+    repository = workshop.make(flow_file={"swap_threshold": 4, "swap_batch": 2})
     files.fail("create", "*.swap")
     put_all(repository, "q", [b"x"] * 6)
     assert repository.queue("q").figures().swapped == 0
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
     workshop.clock.advance(60)
 
     upkeep.run_due(is_heavy=False)
@@ -152,7 +148,7 @@ def test_the_thread_starts_stops_and_starts(workshop: Workshop, monkeypatch: pyt
     """A started maintenance does what is due by itself until it is stopped, and can be started again."""
     monkeypatch.setattr(maintenance, "TICK_SECONDS", 0.001)
     repository = workshop.make()
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
     threads = threading.active_count()
     for round_ in range(2):
         ran = threading.Event()
@@ -170,14 +166,13 @@ def test_compaction_runs_at_start_and_then_in_its_time(workshop: Workshop) -> No
     """What died before the last end is looked at at once, and again after checkFrequency."""
     repository = workshop.make(
         archive={"enabled": False},
-        compaction={"min_used_percentage": 0, "min_reclaim": 0, "punch": Punch(enabled=False)},
+        compaction={"min_used_percentage": 0, "min_reclaim": 0, "punch": PunchSettings(enabled=False)},
     )
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("keep", [b"k" * 1000])
         session.ingest("drop", [b"d" * 200_000])
-        session.commit()
     repository.queues.drop(repository.queue("drop"))
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
 
     first = [upkeep.run_due(is_heavy=True) for _ in range(2)]
     workshop.clock.advance(3600)

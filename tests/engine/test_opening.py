@@ -7,23 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, drain, put_all, spec_at
-from ullage_agent.contract import Container
-from ullage_agent.engine.errors import (
-    ForeignContainer,
-    NotARepository,
-    RepositoryDamaged,
-    RepositoryLocked,
-    SessionMisuse,
-)
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, content_sizes, drain, open_descriptors, put_all, spec_at
+from ullage.contract import ContainerSettings
+from ullage.engine.engine import Engine
+from ullage.errors import ForeignContainer, NotARepository, RepositoryDamaged, RepositoryExists, RepositoryLocked
 
-TWO = {"containers": (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="volumes/c2"))}
+TWO = {"containers": (ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="volumes/c2"))}
 
 
 def count_init_calls(path: Path) -> int:
     files = FailingFiles()
-    Repository.initialize(spec_at(path / "counted", storage=TWO), files)
+    Engine.initialize(spec_at(path / "counted", storage=TWO), files)
     return len(files.calls)
 
 
@@ -48,13 +42,13 @@ def test_an_init_interrupted_at_any_step_is_resumed(tmp_path: Path) -> None:
     for last in range(total):
         spec = spec_at(tmp_path / f"at-{last}", storage=TWO)
         with pytest.raises(KeyboardInterrupt):
-            Repository.initialize(spec, StopAfter(last))
+            Engine.initialize(spec, StopAfter(last))
         try:
-            Repository.initialize(spec)
-        except SessionMisuse:
+            Engine.initialize(spec)
+        except RepositoryExists:
             # Past the commit point: only the syncs behind it are missing.
             assert (tmp_path / f"at-{last}" / "ullage.json").exists()
-        with Repository.open(spec) as repository:
+        with Engine.open(spec) as repository:
             put_all(repository, "q", [b"x"])
             assert repository.check(deep=True).problems == ()
         shutil.rmtree(tmp_path / f"at-{last}")
@@ -66,10 +60,10 @@ def test_an_open_before_the_init_ended_says_so(tmp_path: Path) -> None:
     files = FailingFiles()
     files.fail("rename", "*/r/ullage.json")
     with pytest.raises(OSError, match="Input/output"):
-        Repository.initialize(spec, files)
+        Engine.initialize(spec, files)
 
     with pytest.raises(NotARepository, match="run `ullage init` again"):
-        Repository.open(spec)
+        Engine.open(spec)
 
 
 def test_an_interrupted_init_of_another_repository_is_refused(tmp_path: Path) -> None:
@@ -78,25 +72,24 @@ def test_an_interrupted_init_of_another_repository_is_refused(tmp_path: Path) ->
     files = FailingFiles()
     files.fail("rename", "*/r/ullage.json")
     with pytest.raises(OSError, match="Input/output"):
-        Repository.initialize(spec, files)
-    Repository.initialize(spec_at(tmp_path / "other"))
+        Engine.initialize(spec, files)
+    Engine.initialize(spec_at(tmp_path / "other"))
     shutil.copy(tmp_path / "other" / "c1" / "ullage.json", tmp_path / "r" / "c1" / "ullage.json")
 
     with pytest.raises(ForeignContainer):
-        Repository.initialize(spec)
+        Engine.initialize(spec)
 
 
-def test_init_never_overwrites_a_repository(workshop: Workshop) -> None:
+def test_init_never_overwrites_a_repository(workshop: Workshop, repository: Engine) -> None:
     """Doing it again is refused while it is open, and after."""
-    repository = workshop.make()
     put_all(repository, "q", [b"x"])
 
     with pytest.raises(RepositoryLocked):
-        Repository.initialize(workshop.spec)
+        Engine.initialize(workshop.spec)
     repository = workshop.reopen()
     workshop.close()
-    with pytest.raises(SessionMisuse, match="already holds"):
-        Repository.initialize(workshop.spec)
+    with pytest.raises(RepositoryExists, match="already holds"):
+        Engine.initialize(workshop.spec)
 
     assert drain(workshop.open(), "q") == [b"x"]
 
@@ -109,7 +102,7 @@ def test_a_directory_without_a_repository_is_left_as_it_is(tmp_path: Path, exist
         root.mkdir()
 
     with pytest.raises(NotARepository, match="ullage init"):
-        Repository.open(spec_at(root))
+        Engine.open(spec_at(root))
 
     assert not exists or list(root.iterdir()) == []
 
@@ -121,9 +114,9 @@ def test_a_root_without_its_identity_is_damaged(workshop: Workshop) -> None:
     identity = (workshop.path / "ullage.json").rename(workshop.path / "saved")
 
     with pytest.raises(RepositoryDamaged, match=r"ullage\.json is missing"):
-        Repository.open(workshop.spec)
+        Engine.open(workshop.spec)
     with pytest.raises(RepositoryDamaged, match="restore that file"):
-        Repository.initialize(workshop.spec)
+        Engine.initialize(workshop.spec)
 
     identity.rename(workshop.path / "ullage.json")
     assert drain(workshop.open(), "q") == [b"x"]
@@ -139,7 +132,7 @@ def test_a_lost_flowfile_repository_stops_the_start(workshop: Workshop, lost: st
 
     for _ in range(2):
         with pytest.raises(RepositoryDamaged, match="restore") as caught:
-            Repository.open(workshop.spec)
+            Engine.open(workshop.spec)
         assert "nothing was removed" in str(caught.value)
 
     assert content_sizes(workshop.path) == before
@@ -161,17 +154,15 @@ def test_an_empty_ledger_beside_content_stops_the_start(workshop: Workshop) -> N
 
     for _ in range(2):
         with pytest.raises(RepositoryDamaged, match="restore"):
-            Repository.open(workshop.spec)
+            Engine.open(workshop.spec)
 
     assert content_sizes(workshop.path) == before
 
 
-def test_a_second_process_is_locked_out(workshop: Workshop) -> None:
+def test_a_second_process_is_locked_out(workshop: Workshop, repository: Engine) -> None:
     """Until the first one closes; a failed attempt disturbs nothing."""
-    repository = workshop.make()
-
     with pytest.raises(RepositoryLocked, match="another process"):
-        Repository.open(workshop.spec)
+        Engine.open(workshop.spec)
     put_all(repository, "q", [b"x"])
 
     assert drain(workshop.reopen(), "q") == [b"x"]
@@ -194,8 +185,8 @@ def test_a_failed_open_releases_everything(tmp_path: Path, kind: str, path: str)
     """Whatever failed, no descriptor and no lock is left, and a second open works."""
     spec = spec_at(tmp_path / "r", archive={"enabled": False})
     files = FailingFiles()
-    Repository.initialize(spec)
-    repository = Repository.open(spec, files)
+    Engine.initialize(spec)
+    repository = Engine.open(spec, files)
     put_all(repository, "q", [b"x" * (2 << 20)])
     put_all(repository, "keep", [b"y"])
     drain(repository, "q")
@@ -208,24 +199,9 @@ def test_a_failed_open_releases_everything(tmp_path: Path, kind: str, path: str)
     files.fail(kind, path, error=errno.EIO)
 
     with pytest.raises(OSError, match="Input/output"):
-        Repository.open(spec, files)
+        Engine.open(spec, files)
 
     assert open_descriptors(tmp_path) == before
-    with Repository.open(spec, files) as repository:
+    with Engine.open(spec, files) as repository:
         assert repository.check(deep=True).problems == ()
         assert drain(repository, "keep") == [b"y"]
-
-
-def open_descriptors(path: Path) -> set[str]:
-    """The files below `path` that this process holds open."""
-    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    found = set()
-    for link in links:
-        try:
-            target = str(link.readlink())
-        except FileNotFoundError:
-            # The descriptor of the listing itself.
-            continue
-        if target.startswith(str(path)):
-            found.add(target)
-    return found

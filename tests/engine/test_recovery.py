@@ -1,35 +1,13 @@
 """After an unclean end: what the log brought back is proved before anything is served."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.engine.errors import RepositoryDamaged
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, claim_of, drain, entry_of, flip, put_all
+from ullage.engine.engine import Engine
+from ullage.errors import RepositoryDamaged
 
 MB = 1 << 20
-
-
-def crash_only(workshop: Workshop) -> None:
-    """End the process without opening again."""
-    repository = workshop.repository
-    assert repository is not None
-    repository.log.abandon()
-    repository.close()
-    workshop.repository = None
-
-
-def spoil(path: Path, offset: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(b"\x00\xff\x00")
-
-
-def content_file(workshop: Workshop, resource: int) -> Path:
-    (name,) = (name for name in content_sizes(workshop.path) if name.endswith(f"-{resource}"))
-    return workshop.path / name
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -43,12 +21,11 @@ def test_corrupt_content_of_frames_after_the_snapshot_stops_the_start(
     if swapped:
         put_all(repository, "q", [b"y"] * 5)
         assert repository.queue("q").figures().swapped > 0
-    assert record.claim is not None
-    crash_only(workshop)
-    path = content_file(workshop, record.claim.resource)
-    spoil(path, record.claim.offset + offset)
+    workshop.kill()
+    path = workshop.content_file(claim_of(record).resource)
+    flip(path, claim_of(record).offset + offset)
 
-    with pytest.raises(RepositoryDamaged, match=f"resource claim {record.claim.resource} .*{path}"):
+    with pytest.raises(RepositoryDamaged, match=f"resource claim {claim_of(record).resource} .*{path}"):
         workshop.open()
 
 
@@ -57,10 +34,10 @@ def test_one_spoiled_content_among_neighbours_is_named(workshop: Workshop, spoil
     """Small contents side by side are read back together; the one that fails is still told by its offset."""
     repository = workshop.make()
     claims = [record.claim for record in put_all(repository, "q", [bytes([n]) * 100 for n in range(20)])]
-    crash_only(workshop)
+    workshop.kill()
     claim = claims[spoiled]
     assert claim is not None
-    spoil(content_file(workshop, claim.resource), claim.offset + 50)
+    flip(workshop.content_file(claim.resource), claim.offset + 50)
 
     with pytest.raises(RepositoryDamaged, match=f"100 bytes at offset {claim.offset} do not match"):
         workshop.open()
@@ -70,63 +47,55 @@ def test_missing_content_of_frames_after_the_snapshot_stops_the_start(workshop: 
     """A file whose name never became durable is found out now, not by a reader next year."""
     repository = workshop.make()
     record = put_all(repository, "q", [b"x"])[0]
-    assert record.claim is not None
-    crash_only(workshop)
-    path = content_file(workshop, record.claim.resource)
+    workshop.kill()
+    path = workshop.content_file(claim_of(record).resource)
     path.unlink()
 
-    with pytest.raises(RepositoryDamaged, match=f"resource claim {record.claim.resource} .*{path} does not exist"):
+    with pytest.raises(RepositoryDamaged, match=f"resource claim {claim_of(record).resource} .*{path} does not exist"):
         workshop.open()
 
 
-def test_dead_content_is_not_asked_for(workshop: Workshop) -> None:
+def test_dead_content_is_not_asked_for(workshop: Workshop, repository: Engine) -> None:
     """What nobody needs any more cannot stop a start."""
-    repository = workshop.make()
     record = put_all(repository, "q", [b"x" * MB])[0]
     drain(repository, "q")
-    assert record.claim is not None
-    crash_only(workshop)
-    spoil(content_file(workshop, record.claim.resource), 5)
+    workshop.kill()
+    flip(workshop.content_file(claim_of(record).resource), 5)
 
     assert workshop.open().restored.clean is False
 
 
-def test_every_file_is_sealed_with_its_real_length(workshop: Workshop) -> None:
+def test_every_file_is_sealed_with_its_real_length(workshop: Workshop, repository: Engine) -> None:
     """Also with bytes of a session that never committed, which are dead from now on."""
-    repository = workshop.make()
     record = put_all(repository, "q", [b"committed"])[0]
     session = repository.session()
     session.write(session.create(), b"L" * (2 * MB))
 
     repository = workshop.crash()
 
-    assert record.claim is not None
-    entry = repository.ledger.entry(record.claim.resource)
-    assert entry is not None
+    entry = entry_of(repository, record)
     assert entry.claim.sealed
-    assert entry.claim.length == content_file(workshop, record.claim.resource).stat().st_size == 4096 + 2 * MB
+    assert entry.claim.length == workshop.content_file(claim_of(record).resource).stat().st_size == 4096 + 2 * MB
     assert repository.content.containers["c1"].bytes_used == 4096 + 2 * MB
 
 
-def test_an_open_file_is_synced_before_a_snapshot_seals_it(workshop: Workshop) -> None:
+def test_an_open_file_is_synced_before_a_snapshot_seals_it(workshop: Workshop, repository: Engine) -> None:
     """The page cache may show more of it than the disk holds: a seal must never count bytes that a crash takes away."""
-    repository = workshop.make()
     put_all(repository, "q", [b"x"])
-    crash_only(workshop)
+    workshop.kill()
     files = FailingFiles()
 
     workshop.open(files)
 
     order = [
-        files.calls.index(("sync", str(content_file(workshop, 1)))),
+        files.calls.index(("sync", str(workshop.content_file(1)))),
         files.calls.index(("rename", str(workshop.path / "flowfile" / "snapshot"))),
     ]
     assert order == sorted(order)
 
 
-def test_a_clean_end_needs_no_proof(workshop: Workshop) -> None:
+def test_a_clean_end_needs_no_proof(workshop: Workshop, repository: Engine) -> None:
     """The log's close frame says that nothing was in flight."""
-    repository = workshop.make()
     put_all(repository, "q", [b"x"])
     workshop.close()
     files = FailingFiles()
@@ -137,20 +106,16 @@ def test_a_clean_end_needs_no_proof(workshop: Workshop) -> None:
     assert files.count("sync", "*/c1/*") == 0
 
 
-def test_what_a_clean_close_left_open_is_sealed_by_the_next_start(workshop: Workshop) -> None:
+def test_what_a_clean_close_left_open_is_sealed_by_the_next_start(workshop: Workshop, repository: Engine) -> None:
     """A session that outlived its repository keeps a file from being sealed at close, but not for ever."""
-    repository = workshop.make()
     record = put_all(repository, "q", [b"x"])[0]
     session = repository.session()
     session.ingest("q", [b"never committed"])
-    assert record.claim is not None
-    workshop.repository = None
-    repository.close()
+    workshop.shut()
     session.rollback()
     repository = workshop.open()
     assert repository.restored.clean
-    entry = repository.ledger.entry(record.claim.resource)
-    assert entry is not None
+    entry = entry_of(repository, record)
 
     assert entry.claim.sealed
     assert entry.claim.length == repository.content.containers["c1"].bytes_used
@@ -159,7 +124,7 @@ def test_what_a_clean_close_left_open_is_sealed_by_the_next_start(workshop: Work
 
 def test_unclean_ends_in_a_row_lose_nothing(workshop: Workshop) -> None:
     """Five crashes, each with an uncommitted session, and every acknowledged content reads."""
-    repository: Repository = workshop.make()
+    repository: Engine = workshop.make()
     for number in range(5):
         put_all(repository, "q", [b"%d" % number, b"L" * (2 * MB)])
         repository.session().ingest("q", [b"lost"])

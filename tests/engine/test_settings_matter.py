@@ -10,34 +10,33 @@ import pytest
 from tests.engine.observing_provenance import (
     event_bytes,
     event_files,
-    opened,
     refused_for_events,
     shards,
     without_files,
 )
 from tests.operator.test_settings_matter import CASES as OPERATOR_CASES
 from tests.service.test_settings_matter import CASES as SERVICE_CASES
-from tests.support import Workshop, content_sizes, put_all
-from ullage_agent.contract import (
+from tests.support import Workshop, committing, content_sizes, put_all
+from ullage.contract import (
+    Calendar,
     CompactionTrigger,
-    Container,
+    ContainerSettings,
     ContentRepositorySpec,
     DurabilityMode,
     Duration,
-    Emergency,
+    EmergencySettings,
     MaintenanceOperation,
     OnFull,
-    Punch,
+    PunchSettings,
     Quantity,
     QueueDefaults,
     QueuePriority,
     TruncationMode,
     Window,
 )
-from ullage_agent.engine.errors import BackPressure, DiskFull, UllageError
-from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.windows import Calendar
+from ullage.engine.maintenance import MaintenanceRunner
+from ullage.engine.provenance.query import Query
+from ullage.errors import BackPressure, DiskFull, UllageError
 
 KB = 1024
 MB = 1 << 20
@@ -57,7 +56,6 @@ def _files(contents: list[int]) -> Observe:
     """How many content files commits of these sizes make."""
 
     def observe(workshop: Workshop) -> object:
-        assert workshop.repository is not None
         for size in contents:
             put_all(workshop.repository, "q", [b"x" * size])
         return len(content_sizes(workshop.path))
@@ -66,32 +64,31 @@ def _files(contents: list[int]) -> Observe:
 
 
 def _batch_files(workshop: Workshop) -> object:
-    assert workshop.repository is not None
     put_all(workshop.repository, "q", [b"x" * 40 * KB] * 4)
     return len(content_sizes(workshop.path))
 
 
 def _directories(workshop: Workshop) -> object:
-    put_all(opened(workshop), "q", [b"x" * 60 * KB])
-    put_all(opened(workshop), "q", [b"x" * 60 * KB])
+    put_all(workshop.repository, "q", [b"x" * 60 * KB])
+    put_all(workshop.repository, "q", [b"x" * 60 * KB])
     return sorted(str(path.relative_to(workshop.path)) for path in workshop.path.glob("*/*") if path.is_dir())
 
 
 def _large_offset(workshop: Workshop) -> object:
-    return put_all(opened(workshop), "q", [b"x" * KB, b"y" * 300 * KB])[1].claim.offset  # type: ignore[union-attr]
+    return put_all(workshop.repository, "q", [b"x" * KB, b"y" * 300 * KB])[1].claim.offset  # type: ignore[union-attr]
 
 
 def _time_of_commits(workshop: Workshop) -> object:
     start = workshop.clock.millis
     for _ in range(3):
-        put_all(opened(workshop), "q", [b"x"])
+        put_all(workshop.repository, "q", [b"x"])
     return workshop.clock.millis - start
 
 
 def _put_error(workshop: Workshop) -> object:
     try:
         for _ in range(4):
-            put_all(opened(workshop), "q", [b"x" * 60 * KB])
+            put_all(workshop.repository, "q", [b"x" * 60 * KB])
     except (BackPressure, DiskFull) as error:
         return type(error)
     return None
@@ -101,7 +98,7 @@ def _after_drop(advance_seconds: float) -> Observe:
     """Where content lies after its FlowFile was dropped, cleaned, and cleaned again later."""
 
     def observe(workshop: Workshop) -> object:
-        repository = opened(workshop)
+        repository = workshop.repository
         put_all(repository, "q", [b"x" * 60 * KB])
         repository.queues.drop(repository.queue("q"))
         repository.reclamation.clean()
@@ -120,8 +117,8 @@ def _due_after(seconds: float) -> Observe:
     """Which periodic tasks are due after so long."""
 
     def observe(workshop: Workshop) -> object:
-        maintenance = Maintenance(opened(workshop))
-        put_all(opened(workshop), "q", [b"x" * KB] * 100)
+        maintenance = MaintenanceRunner(workshop.repository)
+        put_all(workshop.repository, "q", [b"x" * KB] * 100)
         workshop.clock.advance(seconds)
         return maintenance.run_due()
 
@@ -132,7 +129,7 @@ def _compacts_after(seconds: float) -> Observe:
     """Whether compaction is due again after so long."""
 
     def observe(workshop: Workshop) -> object:
-        maintenance = Maintenance(opened(workshop))
+        maintenance = MaintenanceRunner(workshop.repository)
         maintenance.run_due()
         workshop.clock.advance(seconds)
         return maintenance.run_due(is_heavy=True)
@@ -142,16 +139,15 @@ def _compacts_after(seconds: float) -> Observe:
 
 def _snapshot_id(workshop: Workshop) -> object:
     for _ in range(3):
-        put_all(opened(workshop), "q", [b"x"] * 200)
-    return opened(workshop).log.snapshot_id > 1
+        put_all(workshop.repository, "q", [b"x"] * 200)
+    return workshop.repository.log.snapshot_id > 1
 
 
 def _after_truncation(workshop: Workshop) -> object:
-    repository = opened(workshop)
-    with repository.session() as session:
+    repository = workshop.repository
+    with committing(repository) as session:
         session.transfer(session.write(session.create(), b"s" * KB), "small")
         session.transfer(session.write(session.create(), b"l" * 300 * KB), "large")
-        session.commit()
     repository.queues.drop(repository.queue("large"))
     repository.reclamation.truncate()
     return list(content_sizes(workshop.path).values())
@@ -162,31 +158,31 @@ def _partitions(workshop: Workshop) -> object:
 
 
 def _swapped(workshop: Workshop) -> object:
-    repository = opened(workshop)
+    repository = workshop.repository
     put_all(repository, "q", [b""] * 100)
     figures = repository.queue("q").figures()
     return figures.swapped, figures.swap_files
 
 
 def _order(workshop: Workshop) -> object:
-    repository = opened(workshop)
+    repository = workshop.repository
     put_all(repository, "q", [b"1", b"333", b"22"])
     return [record.size for record in repository.queue("q").records()]
 
 
 def _is_full(workshop: Workshop) -> object:
-    put_all(opened(workshop), "q", [b"x" * KB] * 3)
-    return opened(workshop).queue("q").is_full
+    put_all(workshop.repository, "q", [b"x" * KB] * 3)
+    return workshop.repository.queue("q").is_full
 
 
 def _expired(workshop: Workshop) -> object:
-    put_all(opened(workshop), "q", [b"x"])
+    put_all(workshop.repository, "q", [b"x"])
     workshop.clock.advance(60)
-    return opened(workshop).queues.expire()
+    return workshop.repository.queues.expire()
 
 
 def _purged(workshop: Workshop) -> object:
-    repository = opened(workshop)
+    repository = workshop.repository
     repository.handles.delete(repository.handles.put(b"x"))
     workshop.clock.advance(3600)
     return repository.handles.purge()
@@ -194,14 +190,14 @@ def _purged(workshop: Workshop) -> object:
 
 def _spared(workshop: Workshop) -> object:
     """What is left of the disk after maintenance that obeys the windows, on a Tuesday evening, and what it told."""
-    repository = opened(workshop)
-    repository.reclamation.permission = Calendar(repository.spec.maintenance).permission
+    repository = workshop.repository
+    repository.reclamation.permit(Calendar(repository.spec.maintenance).permission)
     told = []
-    repository.reclamation.on_report = lambda name, report: told.append((name, report.emergency > 0))
+    repository.listeners.hear_reports(lambda name, report: told.append((name, report.emergency > 0)))
     put_all(repository, "q", [b"x" * 60 * KB] * 16)
     repository.content.retire_idle()
     repository.queues.drop(repository.queue("q"))
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
     workshop.clock.advance(60)
     upkeep.run_due()
     assert upkeep.failures == []
@@ -210,14 +206,13 @@ def _spared(workshop: Workshop) -> object:
 
 def _fragmented(workshop: Workshop) -> Any:
     """Two files of ten claims of 100 KB, of which every third lives; nothing runs in between."""
-    repository = opened(workshop)
+    repository = workshop.repository
     for _ in range(2):
-        with repository.session() as session:
+        with committing(repository) as session:
             for number in range(10):
                 session.ingest("drop" if number % 3 else "keep", [bytes([number]) * (100 * KB)])
-            session.commit()
     repository.queues.drop(repository.queue("drop"))
-    return repository.reclamation.compactor
+    return repository.compactor
 
 
 def _compacted(trigger: CompactionTrigger) -> Observe:
@@ -242,7 +237,7 @@ def _lease_error(milliseconds: int, count: int) -> Observe:
     def observe(workshop: Workshop) -> object:
         try:
             for _ in range(count):
-                opened(workshop).leases.acquire("reader", milliseconds)
+                workshop.repository.leases.acquire("reader", milliseconds)
         except UllageError as error:
             return type(error)
         return None
@@ -250,18 +245,18 @@ def _lease_error(milliseconds: int, count: int) -> Observe:
     return observe
 
 
-def _two(**fields: Any) -> tuple[Container, ...]:
-    return Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2", **fields)
+def _two(**fields: Any) -> tuple[ContainerSettings, ...]:
+    return ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="c2", **fields)
 
 
 def _used_containers(workshop: Workshop) -> object:
     for _ in range(2):
-        put_all(opened(workshop), "q", [b"x" * 60 * KB])
+        put_all(workshop.repository, "q", [b"x" * 60 * KB])
     return {path.split("/")[0] for path in content_sizes(workshop.path)}
 
 
-def _quota(capacity: int) -> tuple[Container, ...]:
-    return (Container(name="c1", sub_path="c1", capacity=Quantity(capacity)),)
+def _quota(capacity: int) -> tuple[ContainerSettings, ...]:
+    return (ContainerSettings(name="c1", sub_path="c1", capacity=Quantity(capacity)),)
 
 
 def _defaults(**fields: Any) -> dict[str, Any]:
@@ -291,7 +286,7 @@ DROPPING: dict[str, Any] = {"provenance": {"rollover_events": 50, "on_full": OnF
 CRAMPED: dict[str, Any] = {"provenance": {"rollover_events": 50}}
 
 UNGUARDED = {"min_used_percentage": 0, "min_reclaim": 0}
-LOOSE_FIELDS = UNGUARDED | {"bytes_per_second": Quantity(0), "punch": Punch(enabled=False)}
+LOOSE_FIELDS = UNGUARDED | {"bytes_per_second": Quantity(0), "punch": PunchSettings(enabled=False)}
 
 
 def _loose(**fields: Any) -> dict[str, Any]:
@@ -302,21 +297,31 @@ def _loose(**fields: Any) -> dict[str, Any]:
 
 def _punching(**fields: Any) -> dict[str, Any]:
     """The same, which only punches."""
-    punch = msgspec.structs.replace(Punch(min_run=Quantity(100 * KB)), **fields)
+    punch = msgspec.structs.replace(PunchSettings(min_run=Quantity(100 * KB)), **fields)
     return _loose(punch=punch, max_live_fraction=0.01)
 
 
 LOOSE = _loose()
 
+IN_MEMORY = {section: {"repository": "memory"} for section in ("content", "flow_file", "provenance")}
+"""They go together: what one forgets, no other may keep."""
+
+
+def _snapshots(workshop: Workshop) -> object:
+    return list(workshop.path.glob("flowfile/snapshot*"))
+
+
 CASES: dict[str, Case] = {
     "storage.containers.name": Case(
-        {}, {"storage": {"containers": (Container(name="c2", sub_path="c2"),)}}, _directories
+        {}, {"storage": {"containers": (ContainerSettings(name="c2", sub_path="c2"),)}}, _directories
     ),
     "storage.containers.subPath": Case(
-        {}, {"storage": {"containers": (Container(name="c1", sub_path="elsewhere"),)}}, _directories
+        {}, {"storage": {"containers": (ContainerSettings(name="c1", sub_path="elsewhere"),)}}, _directories
     ),
     "storage.containers.capacity": Case({}, SMALL, _put_error),
     "storage.sections": Case({}, {"storage": {"sections": 1}}, _directories),
+    "content.repository": Case({}, IN_MEMORY, _files([1])),
+    "flowFile.repository": Case({}, IN_MEMORY, _snapshots),
     "claims.maxAppendableSize": Case(
         {}, {"claims": {"max_appendable_size": Quantity(10 * KB)}}, _files([20 * KB, 20 * KB])
     ),
@@ -379,6 +384,7 @@ CASES: dict[str, Case] = {
     "truncation.frequency": Case({}, {"truncation": {"frequency": Duration(10_000)}}, _due_after(20)),
     "storage.provenanceDirectories": Case({}, {"storage": {"provenance_directories": ("p1",)}}, event_files(0)),
     "provenance.enabled": Case({}, {"provenance": {"enabled": False}}, event_files(60)),
+    "provenance.repository": Case({}, {"provenance": {"repository": "memory"}}, event_files(60)),
     "provenance.maxStorageTime": Case({}, {"provenance": {"max_storage_time": Duration(10_000)}}, event_files(60)),
     "provenance.maxStorageSize": Case({}, {"provenance": {"max_storage_size": Quantity(KB)}}, event_files(60)),
     "provenance.rolloverTime": Case({}, LAZY, event_files(50)),
@@ -416,7 +422,7 @@ CASES: dict[str, Case] = {
     "compaction.deletedRetention": Case({}, {"compaction": {"deleted_retention": Duration(60_000)}}, _purged),
     "maintenance.paused": Case(
         UNARCHIVED,
-        UNARCHIVED | {"maintenance": {"paused": True, "emergency": Emergency(min_free_percentage=100)}},
+        UNARCHIVED | {"maintenance": {"paused": True, "emergency": EmergencySettings(min_free_percentage=100)}},
         _spared,
     ),
     "maintenance.timeZone": Case(
@@ -427,7 +433,7 @@ CASES: dict[str, Case] = {
     "maintenance.windows": Case(UNARCHIVED, UNARCHIVED | {"maintenance": NIGHTS}, _spared),
     "maintenance.emergency.minFreePercentage": Case(
         UNARCHIVED | {"maintenance": NIGHTS},
-        UNARCHIVED | {"maintenance": NIGHTS | {"emergency": Emergency(min_free_percentage=10)}},
+        UNARCHIVED | {"maintenance": NIGHTS | {"emergency": EmergencySettings(min_free_percentage=10)}},
         _spared,
     ),
 }
@@ -463,7 +469,7 @@ def _leaves(kind: type, path: str = "") -> list[str]:
         name = f"{path}{field.encode_name}"
         nested = field.type if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct) else None
         if field.encode_name == "containers":
-            nested = Container
+            nested = ContainerSettings
         found.extend(_leaves(nested, f"{name}.") if nested is not None else [name])
     return found
 

@@ -6,24 +6,23 @@ from collections.abc import Callable
 import pytest
 
 from tests.support import Workshop, drain
-from ullage_agent.engine.errors import SessionMisuse, WriteClosed
-from ullage_agent.engine.flowfile.staged import StagedWrites
-from ullage_agent.engine.handles import HandlePut
-from ullage_agent.engine.model import STAGED_QUEUE, EventType, StagedWrite, WriteState, new_uuids
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.staging import CLOSED_MILLIS, PREPARED_MILLIS, SLICE
+from ullage.engine.engine import Engine
+from ullage.engine.ledger.staged import StagedWrites
+from ullage.engine.model import STAGED_QUEUE, EventType, StagedWrite, WriteState, new_uuids
+from ullage.engine.provenance.query import Query
+from ullage.engine.staging import CLOSED_MILLIS, PREPARED_MILLIS, SLICE
+from ullage.errors import WriteClosed, WriteIncomplete
 
 WRITE, ONE, TWO, THREE = new_uuids(4)
 HOUR = 3_600_000
 
 
-def begun(repository: Repository, queue: str = "in", **settings: int) -> Repository:
+def begun(repository: Engine, queue: str = "in", **settings: int) -> Engine:
     repository.staging.begin(WRITE, "test", queue=queue, **settings)
     return repository
 
 
-def seen(repository: Repository) -> int:
+def seen(repository: Engine) -> int:
     """FlowFiles and handles that anybody sees."""
     return sum(record.queue != STAGED_QUEUE for record in repository.ledger.flow_files())
 
@@ -136,9 +135,9 @@ def test_only_what_is_whole_can_be_prepared(workshop: Workshop) -> None:
     staging.stage(WRITE, ONE, 0, [b"a"])
 
     for wrong in ({ONE: 2}, {TWO: 1}, {ONE: 0}):
-        with pytest.raises(SessionMisuse):
+        with pytest.raises(WriteIncomplete):
             staging.prepare(WRITE, wrong)
-    with pytest.raises(SessionMisuse):
+    with pytest.raises(WriteIncomplete):
         staging.stage(WRITE, ONE, 2, [b"a gap"])
     with pytest.raises(WriteClosed):
         staging.commit(WRITE, {ONE: 1})
@@ -191,7 +190,7 @@ def test_a_write_whose_driver_died_is_aborted(workshop: Workshop) -> None:
 def test_a_write_outlives_the_process(workshop: Workshop, is_kill: bool) -> None:
     """What is staged, prepared and decided stands in the log, and in the snapshot that follows."""
 
-    def again() -> Repository:
+    def again() -> Engine:
         return workshop.crash() if is_kill else workshop.reopen()
 
     begun(workshop.make()).staging.stage(WRITE, ONE, 0, [b"a"])
@@ -206,7 +205,6 @@ def test_a_write_outlives_the_process(workshop: Workshop, is_kill: bool) -> None
     repository = again()
     repository.checkpoint()
     assert again().staging.begin(WRITE, "test").state == WriteState.COMMITTED
-    assert workshop.repository is not None
     assert drain(workshop.repository, "in") == [b"a", b"b"]
 
 
@@ -217,14 +215,15 @@ def test_many_appear_in_slices_and_a_kill_in_between_is_made_good(workshop: Work
     repository.staging.stage(WRITE, ONE, 0, contents)
     repository.staging.prepare(WRITE, {ONE: 1})
     commits: list[int] = []
+    commit = repository.committer.commit
 
     def interrupted(*arguments: object, **settings: object) -> int:
         if commits:
             raise KeyboardInterrupt
         commits.append(1)
-        return type(repository).commit(repository, *arguments, **settings)  # type: ignore[arg-type]
+        return commit(*arguments, **settings)  # type: ignore[arg-type]
 
-    repository.commit = interrupted  # type: ignore[method-assign]
+    repository.committer.commit = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         repository.staging.commit(WRITE, {ONE: 1})
     assert seen(repository) == SLICE
@@ -259,13 +258,8 @@ def test_a_large_content_is_staged_piece_by_piece(workshop: Workshop) -> None:
     """It is written once, however often it is sent."""
     repository = begun(workshop.make())
     pieces = [bytes([number]) * 300_000 for number in range(9)]
-
-    def write_to(put: HandlePut) -> None:
-        for piece in pieces:
-            put.write(piece)
-
     for _ in range(2):
-        repository.staging.stage_stream(WRITE, ONE, 0, write_to, {"n": "1"})
+        repository.staging.stage_stream(WRITE, ONE, 0, pieces, {"n": "1"})
     repository.staging.prepare(WRITE, {ONE: 1})
     repository.staging.commit(WRITE, {ONE: 1})
 

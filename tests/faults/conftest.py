@@ -3,17 +3,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults import failing_disk, volumes
-from ullage_agent.engine import repository
+from ullage.engine.content import reserve
 
 
 @pytest.fixture(autouse=True)
 def _small_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Volumes of megabytes, reserves of kilobytes."""
-    monkeypatch.setattr(repository, "LOG_RESERVE_BYTES", 256 << 10)
-    monkeypatch.setattr(repository, "CONTENT_RESERVE_BYTES", 256 << 10)
+    monkeypatch.setattr(reserve, "LOG_RESERVE_BYTES", 256 << 10)
+    monkeypatch.setattr(reserve, "CONTENT_RESERVE_BYTES", 256 << 10)
 
 
-@pytest.fixture(params=volumes.filesystems())
+@pytest.fixture(params=volumes.fillable())
 def volume(request: pytest.FixtureRequest) -> Iterator[volumes.Volume]:
     """A small volume of each filesystem that can be had here."""
     with volumes.volume(request.param) as made:

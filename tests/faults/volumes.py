@@ -40,14 +40,20 @@ CAP_SYS_ADMIN = 21
 _ROOT = Path(tempfile.gettempdir()) / "ullage-volumes"
 
 
-def missing() -> str:
-    """Why volumes cannot be mounted here; empty if they can."""
+def _cannot_mount() -> str:
     if os.geteuid() != 0:
         return "mounting needs root"
     status = Path("/proc/self/status").read_text(encoding="ascii")
     effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
     if not int(effective, 16) >> CAP_SYS_ADMIN & 1:
         return "mounting needs CAP_SYS_ADMIN"
+    return ""
+
+
+def missing() -> str:
+    """Why volumes on loop devices cannot be mounted here; empty if they can."""
+    if reason := _cannot_mount():
+        return reason
     if not Path("/dev/loop-control").exists():
         return "there are no loop devices"
     return ""
@@ -59,6 +65,11 @@ def filesystems() -> list[str]:
         return []
     known = Path("/proc/filesystems").read_text(encoding="ascii").split()
     return [name for name, command in MAKE.items() if shutil.which(command[0]) and name in known]
+
+
+def fillable() -> list[str]:
+    """Those, and one in memory, where blocks are counted exactly."""
+    return filesystems() if _cannot_mount() else [*filesystems(), "tmpfs"]
 
 
 def describe() -> str:
@@ -77,6 +88,11 @@ class Volume:
     def __init__(self, path: Path, image: Path) -> None:
         self.path = path
         self.image = image
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it lies in memory, where blocks are counted exactly."""
+        return not self.image.exists()
 
     @property
     def free_bytes(self) -> int:
@@ -123,6 +139,10 @@ def volume(filesystem: str, size_bytes: int = 0) -> Iterator[Volume]:
     with scratch() as directory:
         made = Volume(directory / "mount", directory / "image")
         made.path.mkdir()
+        if filesystem == "tmpfs":
+            run("mount", "-t", "tmpfs", "-o", f"size={16 * MIB}", "tmpfs", str(made.path))
+            yield made
+            return
         with made.image.open("wb") as file:
             file.truncate(max(size_bytes, SIZE_MIN[filesystem]))
         run(*MAKE[filesystem], str(made.image))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.rot.oracle import Frame, frames_from, start_of
 from tests.rot.specimen import Specimen, abandon, reopen, specimen
-from ullage_agent.engine.testing import CrashFiles, Image
+from ullage.testing.crashing import CrashFiles, Image
 
 SEED = int(os.environ.get("ULLAGE_FUZZ_SEED", "20261121"))
 EXAMPLES = int(os.environ.get("ULLAGE_FUZZ_EXAMPLES", "150"))
@@ -35,8 +35,8 @@ def backed_up() -> Image:
     repository = reopen(closed().image, closed().spec)
     try:
         repository.backup("/b")
-        assert isinstance(repository.files, CrashFiles)
-        return repository.files.image()
+        assert isinstance(repository._files, CrashFiles)
+        return repository._files.image()
     finally:
         abandon(repository)
 

@@ -21,7 +21,7 @@ KINDS = ("snapshot", "swap", "log", "identity")
 def fuzz(kind: str, seconds: int, seed: int) -> None:
     """In a process of its own: libFuzzer ends it."""
     atheris = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["ullage_agent.engine"]):
+    with atheris.instrument_imports(include=["ullage.engine"]):
         inputs = importlib.import_module("tests.fuzz.inputs")
     corpus = KEPT / kind
     corpus.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,10 @@ from hypothesis import given, seed, strategies as st
 from tests.fuzz.corpus import EXAMPLES, SEED, Edit, backed_up, closed, edited, edits
 from tests.fuzz.test_parsers import fuzz
 from tests.proof.figures import note
-from ullage_agent.contract import HostPath
-from ullage_agent.engine.errors import UllageError
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import CrashFiles
+from ullage.contract import HostPath
+from ullage.engine.engine import Engine
+from ullage.errors import UllageError
+from ullage.testing.crashing import CrashFiles
 
 MANIFEST = "/b/backup.json"
 HOSTILE: tuple[object, ...] = (
@@ -30,7 +30,7 @@ def restore(body: bytes) -> None:
     files = holding(body)
     before = backed_up()
     try:
-        Repository.restore_backup("/b", COPY, files)
+        Engine.restore_backup("/b", COPY, files)
     except UllageError:
         is_refused = True
     else:
@@ -117,7 +117,7 @@ def test_event_files_get_places_of_their_own(directory: str, said: str) -> None:
     files = holding(msgspec.json.encode(forged))
 
     with pytest.raises(UllageError, match=said):
-        Repository.restore_backup("/b", COPY, files)
+        Engine.restore_backup("/b", COPY, files)
 
     assert not any(path.startswith("/copy/") for path in files.image().files)
 
@@ -128,4 +128,4 @@ def test_two_event_files_of_one_place_are_refused() -> None:
     forged["provenance"].append(forged["provenance"][0])
 
     with pytest.raises(UllageError, match="as no backup does"):
-        Repository.restore_backup("/b", COPY, holding(msgspec.json.encode(forged)))
+        Engine.restore_backup("/b", COPY, holding(msgspec.json.encode(forged)))

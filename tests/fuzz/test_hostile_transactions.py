@@ -8,14 +8,14 @@ import pytest
 
 from tests.fuzz.corpus import killed, with_transaction
 from tests.rot.specimen import abandon, reopen
-from ullage_agent.engine.errors import RepositoryDamaged
-from ullage_agent.engine.model import FlowFile
+from ullage.engine.model import FlowFileRecord
+from ullage.errors import RepositoryDamaged
 
 NOBODY = bytes(16)
 HUGE = (1 << 64) - 1
 
 
-def resident() -> FlowFile:
+def resident() -> FlowFileRecord:
     """A FlowFile that stands in memory at the end, with content."""
     truth = killed().truth
     gone = {uuid for members in truth.swapped.values() for uuid in members}

@@ -25,20 +25,21 @@ from tests.fuzz.corpus import (
 )
 from tests.proof.figures import note
 from tests.rot.specimen import abandon, reopen, shown
-from ullage_agent.engine.backupfiles import read_manifest
-from ullage_agent.engine.content.containers import ContainerIdentity
-from ullage_agent.engine.errors import UllageError
-from ullage_agent.engine.files import Files, OsFiles
-from ullage_agent.engine.flowfile.swap import SWAP_MAGIC, SwapHeader
-from ullage_agent.engine.opening import read_identity
-from ullage_agent.engine.provenance.eventfiles import EventFiles
-from ullage_agent.engine.provenance.manifest import EventFile, Place
-from ullage_agent.engine.testing import CrashFiles, Image
-from ullage_agent.engine.wal.format import LogHeader, decode_header
-from ullage_agent.engine.wal.records import RecordReader
-from ullage_agent.engine.wal.restore import replay, resolve, scan_partition
-from ullage_agent.engine.wal.serde import MsgpackSerDe
-from ullage_agent.engine.wal.snapshot import SNAPSHOT_MAGIC, SnapshotHeader
+from ullage.engine.backupfiles import read_manifest
+from ullage.engine.content.containers import ContainerIdentity
+from ullage.engine.files import Files, OsFiles
+from ullage.engine.ledger.swap import SWAP_MAGIC, SwapHeader
+from ullage.engine.opening import read_identity
+from ullage.engine.provenance.eventfiles import EventFiles
+from ullage.engine.provenance.manifest import EventFile, ManifestFile
+from ullage.engine.wal.format import LogHeader, decode_header
+from ullage.engine.wal.records import RecordReader
+from ullage.engine.wal.restore import replay, resolve, scan_partition
+from ullage.engine.wal.serde import SerDe
+from ullage.engine.wal.snapshot import SNAPSHOT_MAGIC, SnapshotHeader
+from ullage.engine.wal.state import RecordDirectory
+from ullage.errors import UllageError
+from ullage.testing.crashing import CrashFiles, Image
 
 MEMORY_BYTES_MAX = 24 << 20
 """Two windows of a log, which hold a transaction of the largest size each, and what else a parser needs."""
@@ -53,7 +54,7 @@ fuzz = settings(
 
 
 def parse_snapshot(files: Files, path: str) -> None:
-    reader = RecordReader(files, path, SNAPSHOT_MAGIC, SnapshotHeader, MsgpackSerDe())
+    reader = RecordReader(files, path, SNAPSHOT_MAGIC, SnapshotHeader, SerDe())
     try:
         for _ in reader.blocks():
             continue
@@ -62,7 +63,7 @@ def parse_snapshot(files: Files, path: str) -> None:
 
 
 def parse_swap(files: Files, path: str) -> None:
-    reader = RecordReader(files, path, SWAP_MAGIC, SwapHeader, MsgpackSerDe())
+    reader = RecordReader(files, path, SWAP_MAGIC, SwapHeader, SerDe())
     try:
         for _ in reader.blocks():
             continue
@@ -74,8 +75,8 @@ def parse_log(files: Files, path: str) -> None:
     """A partition that has this file only."""
     (known,) = killed().files_like(".wal")
     header = msgspec.msgpack.decode(killed().image.files[known][16:400].split(b"ULLt")[0], type=LogHeader)
-    directory = path.rsplit("/", 1)[0]
-    chain = scan_partition(files, directory, 0, header.sequence, header.repository, MsgpackSerDe())
+    place = RecordDirectory(files, path.rsplit("/", 2)[0], header.repository, SerDe())
+    chain = scan_partition(place, 0, header.sequence)
     for _ in replay(files, [chain], resolve([chain], killed().snapshot_id)):
         continue
 
@@ -87,7 +88,7 @@ def parse_identity(files: Files, path: str) -> None:
 
 def parse_manifest(files: Files, path: str) -> None:
     repository = reopened_identity()
-    Place(files, path, repository).read()
+    ManifestFile(files, path, repository).read()
 
 
 def parse_event_file(files: Files, path: str) -> None:
@@ -109,7 +110,7 @@ def parse_backup(files: Files, path: str) -> None:
 def _listed() -> EventFile:
     """What the manifest says of the specimen's event file."""
     files = CrashFiles(killed().image)
-    manifest = Place(files, "/r/provenance/manifest", reopened_identity()).read()
+    manifest = ManifestFile(files, "/r/provenance/manifest", reopened_identity()).read()
     assert manifest is not None
     return manifest.files[0]
 
@@ -122,7 +123,7 @@ def reopened_identity() -> str:
 PARSERS: dict[str, tuple[str, str, Callable[[Files, str], None]]] = {
     "snapshot": ("/snapshot", "snapshot", parse_snapshot),
     "swap": (".swap", "1.swap", parse_swap),
-    "log": (".wal", "00000000000000000001.wal", parse_log),
+    "log": (".wal", "partition-0/00000000000000000001.wal", parse_log),
     "identity": ("ullage.json", "ullage.json", parse_identity),
     "manifest": ("/manifest", "manifest", parse_manifest),
     "event file": (".parquet", "1.parquet", parse_event_file),
@@ -133,7 +134,7 @@ PARSERS: dict[str, tuple[str, str, Callable[[Files, str], None]]] = {
 def parse(kind: str, data: bytes) -> None:
     """In memory; whatever is no UllageError passes through."""
     _, name, parser = PARSERS[kind]
-    files = CrashFiles(Image({f"/d/{name}": data}, frozenset({"/", "/d"})))
+    files = CrashFiles(Image({f"/d/{name}": data}, frozenset({"/", "/d", "/d/partition-0"})))
     try:
         parser(files, f"/d/{name}")
     except UllageError as error:
@@ -217,6 +218,7 @@ def test_no_length_field_makes_a_parser_allocate_without_bound(tmp_path: Path, k
     try:
         for at in places:
             for value in (0x7FFF_FFFF, 0xFFFF_FFFF, (64 << 20) - 1):
+                path.parent.mkdir(exist_ok=True)
                 path.write_bytes(data[:at] + struct.pack("<I", value) + data[at + 4 :])
                 tracemalloc.reset_peak()
                 # Refusing is right; what counts here is the memory it took.

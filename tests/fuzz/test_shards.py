@@ -13,9 +13,9 @@ from hypothesis import given, seed
 from tests.fuzz.corpus import EXAMPLES, SEED, Edit, edited, edits
 from tests.fuzz.test_parsers import fuzz
 from tests.proof.figures import note
-from ullage_agent.engine.provenance.shard import BLOCK_KEYS, MAGIC, Head, Shard, ShardDamaged, Span, write_shard
-from ullage_agent.engine.provenance.terms import ROW_BITS, Term
-from ullage_agent.engine.testing import CrashFiles, Image
+from ullage.engine.provenance.shard import BLOCK_KEYS, MAGIC, Shard, ShardDamaged, ShardHeader, Span, write_shard
+from ullage.engine.provenance.terms import ROW_BITS, Term
+from ullage.testing.crashing import CrashFiles, Image
 
 ROWS = 2 * BLOCK_KEYS
 TERMS = [[Term("type", 1), Term("type", 2)], [Term("flow_file", 1 << 20)]]
@@ -25,7 +25,7 @@ TERMS = [[Term("type", 1), Term("type", 2)], [Term("flow_file", 1 << 20)]]
 def shard() -> bytes:
     """One of two fields and some blocks."""
     chooser = random.Random(SEED)
-    head = Head(repository="r", fields=("type",), attributes=("a",), span=Span(1, ROWS, ROWS, 1))
+    head = ShardHeader(repository="r", fields=("type",), attributes=("a",), span=Span(1, ROWS, ROWS, 1))
     types = pa.array([chooser.randint(1, 3) << ROW_BITS | row for row in range(ROWS)], pa.uint64())
     uuids = pa.array([chooser.randrange(1 << 32) << ROW_BITS | row for row in range(ROWS)], pa.uint64())
     files = CrashFiles()

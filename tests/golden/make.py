@@ -19,15 +19,15 @@ from typing import Any
 from unittest import mock
 
 from tests.support import ManualClock, spec_at
-from ullage_agent.contract import Container, ContentRepositorySpec, Quantity
-from ullage_agent.engine.backupfiles import BACKUP_FORMAT
-from ullage_agent.engine.model import Action, FlowFile, Lifetime
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.wal.format import FORMAT_VERSION
-from ullage_agent.engine.wal.serde import MsgpackSerDe
+from ullage.contract import ContainerSettings, ContentRepositorySpec, Quantity
+from ullage.engine.backupfiles import BACKUP_FORMAT
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, FlowFileRecord, Lifetime
+from ullage.engine.wal.format import FORMAT_VERSION
+from ullage.engine.wal.serde import SerDe
 
 HERE = Path(__file__).parent
-PRESENT = f"format-{FORMAT_VERSION}-serde-{MsgpackSerDe.version}"
+PRESENT = f"format-{FORMAT_VERSION}-serde-{SerDe.version}"
 BACKUP = f"backup-{BACKUP_FORMAT}"
 MADE_AT_OPEN = ("ballast", "lock")
 """Files that every open makes anew: left out, for they hold nothing."""
@@ -37,8 +37,8 @@ def golden_spec(root: Path, partitions: int = 2) -> ContentRepositorySpec:
     """Two containers, few sections, and swapping at a handful of FlowFiles."""
     quota = Quantity(1 << 30)
     containers = (
-        Container(name="c1", sub_path="c1", capacity=quota),
-        Container(name="c2", sub_path="volumes/c2", capacity=quota),
+        ContainerSettings(name="c1", sub_path="c1", capacity=quota),
+        ContainerSettings(name="c2", sub_path="volumes/c2", capacity=quota),
     )
     return spec_at(
         root,
@@ -48,7 +48,7 @@ def golden_spec(root: Path, partitions: int = 2) -> ContentRepositorySpec:
     )
 
 
-def describe(repository: Repository) -> dict[str, Any]:
+def describe(repository: Engine) -> dict[str, Any]:
     """Everything a repository holds: what must be the same in the eyes of any later version."""
     flow_files = list(repository.ledger.flow_files())
     queues = {definition.number: definition.name for definition in repository.ledger.queues.values()}
@@ -76,7 +76,7 @@ def describe(repository: Repository) -> dict[str, Any]:
     }
 
 
-def drain(repository: Repository) -> dict[str, list[list[str]]]:
+def drain(repository: Engine) -> dict[str, list[list[str]]]:
     """Poll every queue empty, swap files included: uuid and SHA-256 of each FlowFile in its order. Nothing is kept."""
     found: dict[str, list[list[str]]] = {}
     with repository.session() as session:
@@ -89,7 +89,7 @@ def drain(repository: Repository) -> dict[str, list[list[str]]]:
     return found
 
 
-def fill(repository: Repository, clock: ManualClock) -> None:
+def fill(repository: Engine, clock: ManualClock) -> None:
     """A little of everything: sizes, slices, attributes, handles, swapping, dead tails and an archive."""
     text = random.Random(1).randbytes(4_093) * 300  # packs well, and still differs wherever one starts to read
     with repository.session() as session:
@@ -131,12 +131,12 @@ def make(target: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch, mock.patch("os.urandom", random.Random(20_261_121).randbytes):
         root = Path(scratch) / "repository"
         spec, clock = golden_spec(root), ManualClock()
-        Repository.initialize(spec, clock=clock)
-        with Repository.open(spec, clock=clock) as repository:
+        Engine.initialize(spec, clock=clock)
+        with Engine.open(spec, clock=clock) as repository:
             fill(repository, clock)
             repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
             repository.reclamation.clean()
-            compactor = repository.reclamation.compactor
+            compactor = repository.compactor
             compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({Action.PUNCH})))
             compactor.execute(compactor.plan(policy="CompactAll"))
             repository.leases.acquire("a reader", 3_600_000)
@@ -147,7 +147,7 @@ def make(target: Path) -> None:
             compactor.execute(compactor.plan(policy="CompactAll"))
             (target / "killed.tar.gz").write_bytes(_packed(root))
         (target / "closed.tar.gz").write_bytes(_packed(root))
-        with Repository.open(spec, clock=clock) as repository:
+        with Engine.open(spec, clock=clock) as repository:
             expected = describe(repository)
             expected["drained"] = drain(repository)
     text = json.dumps(expected, indent=1, ensure_ascii=False, sort_keys=True)
@@ -161,12 +161,12 @@ def make_backup(target: Path) -> None:
         root, backup = Path(scratch) / "repository", Path(scratch) / "backup"
         with tarfile.open(HERE / PRESENT / "closed.tar.gz") as tar:
             tar.extractall(root, filter="data")
-        with Repository.open(golden_spec(root), clock=ManualClock()) as repository:
+        with Engine.open(golden_spec(root), clock=ManualClock()) as repository:
             repository.backup(str(backup))
         (target / "backup.tar.gz").write_bytes(_packed(backup))
 
 
-def _flow_file(repository: Repository, record: FlowFile, queues: dict[int, str]) -> dict[str, Any]:
+def _flow_file(repository: Engine, record: FlowFileRecord, queues: dict[int, str]) -> dict[str, Any]:
     hasher = hashlib.sha256()
     if record.claim is not None:
         for piece in repository.reader.stream(record.claim, record.start, record.size):

@@ -20,9 +20,9 @@ import msgspec
 
 from tests.kill.protocol import DELETED, HANDLE, Change, Line, Task, sha_of, spec_for
 from tests.support import abandon
-from ullage_agent.engine.errors import HandleDeleted
-from ullage_agent.engine.model import HANDLE_QUEUE
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import HANDLE_QUEUE
+from ullage.errors import HandleDeleted
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,13 +66,13 @@ class Oracle:
         self.states: States = {}
         self.acknowledged = 0
         self.in_flight = 0
-        Repository.initialize(self.spec)
+        Engine.initialize(self.spec)
 
     def kill_once(self) -> None:
         """Let a worker work, kill it, look what is there, and compare."""
         lines = self._run_worker(self.random.getrandbits(32))
         self.after_kill()
-        repository = Repository.open(self.spec)
+        repository = Engine.open(self.spec)
         try:
             problems = repository.check(deep=True).problems
             assert problems == (), problems
@@ -178,7 +178,7 @@ class Oracle:
                 expected[id] = None
 
 
-def observe(repository: Repository) -> dict[str, Seen]:
+def observe(repository: Engine) -> dict[str, Seen]:
     """Everything that can be had of a repository, with the contents read; it is as before afterwards."""
     seen: dict[str, Seen] = {}
     for queue in repository.queues.all():

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tests.support import spec_at
-from ullage_agent.contract import ContentRepositorySpec, Duration, Quantity, TruncationMode
+from ullage.contract import ContentRepositorySpec, Duration, Quantity, TruncationMode
 
 HANDLE = "(handle)"
 DELETED = "(deleted handle)"

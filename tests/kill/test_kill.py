@@ -10,7 +10,7 @@ import pytest
 from tests.faults import failing_disk, volumes
 from tests.kill.oracle import Oracle
 from tests.proof.figures import note
-from ullage_agent.engine import repository
+from ullage.engine.content import reserve
 
 KILLS = int(os.environ.get("ULLAGE_KILLS", "0"))
 CAN_FAIL = not failing_disk.missing()
@@ -20,8 +20,8 @@ VOLUME_BYTES = 512 * volumes.MIB
 @pytest.fixture(autouse=True)
 def _small_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the worker."""
-    monkeypatch.setattr(repository, "LOG_RESERVE_BYTES", 256 << 10)
-    monkeypatch.setattr(repository, "CONTENT_RESERVE_BYTES", 256 << 10)
+    monkeypatch.setattr(reserve, "LOG_RESERVE_BYTES", 256 << 10)
+    monkeypatch.setattr(reserve, "CONTENT_RESERVE_BYTES", 256 << 10)
 
 
 @pytest.fixture

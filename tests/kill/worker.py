@@ -15,11 +15,11 @@ from collections.abc import Callable
 import msgspec
 
 from tests.kill.protocol import DELETED, HANDLE, LANE, QUEUES, Change, Line, Task, sha_of, spec_for
-from ullage_agent.engine import repository as repository_module
-from ullage_agent.engine.errors import HandleNotFound
-from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, parse_uuid
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
+from ullage.engine.content import reserve
+from ullage.engine.engine import Engine
+from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, parse_uuid
+from ullage.engine.session import ProcessSession
+from ullage.errors import HandleNotFound
 
 SIZES = (0, 1, 300, 9_000, 70_000, 250_000, 1_200_000)
 WEIGHTS = (2, 2, 12, 10, 5, 2, 1)
@@ -42,7 +42,7 @@ RESERVE_BYTES = 256 << 10
 class Worker:
     """What the threads share."""
 
-    def __init__(self, repository: Repository, seed: int) -> None:
+    def __init__(self, repository: Engine, seed: int) -> None:
         self.repository = repository
         self.seed = seed
         self._count = 0
@@ -192,7 +192,7 @@ class Hand:
             made = session.ingest(queue, contents, [{"sha256": sha} for sha in shas])
             self._commit(session, {record.id: Change(queue, sha) for record, sha in zip(made, shas, strict=True)})
 
-    def _change(self, session: ProcessSession, flow_file: FlowFile, changes: dict[str, Change | None]) -> None:
+    def _change(self, session: ProcessSession, flow_file: FlowFileRecord, changes: dict[str, Change | None]) -> None:
         """Route, mark, overwrite, append, clone, slice or split."""
         old = session.read(flow_file).read()
         if sha_of(old) != flow_file.attribute_map()["sha256"]:
@@ -229,7 +229,7 @@ class Hand:
                 session.remove(flow_file)
                 changes[flow_file.id] = None
 
-    def _merge(self, session: ProcessSession, taken: list[FlowFile], changes: dict[str, Change | None]) -> None:
+    def _merge(self, session: ProcessSession, taken: list[FlowFileRecord], changes: dict[str, Change | None]) -> None:
         content = b"|".join(session.read(flow_file).read() for flow_file in taken)
         merged = session.merge(taken, demarcator=b"|")
         if len(content) > LIVE_BYTES_MAX // 8:
@@ -243,7 +243,7 @@ class Hand:
     def _send(
         self,
         session: ProcessSession,
-        flow_file: FlowFile,
+        flow_file: FlowFileRecord,
         changes: dict[str, Change | None],
         *,
         sha: str = "",
@@ -284,10 +284,10 @@ def keep_up(worker: Worker) -> None:
 
 def main(task: Task) -> None:
     """Work until killed; a thread that fails says so and ends the process."""
-    repository_module.LOG_RESERVE_BYTES = RESERVE_BYTES
-    repository_module.CONTENT_RESERVE_BYTES = RESERVE_BYTES
+    reserve.LOG_RESERVE_BYTES = RESERVE_BYTES
+    reserve.CONTENT_RESERVE_BYTES = RESERVE_BYTES
     os.write(sys.stdout.fileno(), msgspec.json.encode(Line("opening")) + b"\n")
-    worker = Worker(Repository.open(spec_for(task.path)), task.seed)
+    worker = Worker(Engine.open(spec_for(task.path)), task.seed)
     handles: list[dict[str, bool]] = [{} for _ in range(task.threads)]
     for record in worker.repository.ledger.flow_files():
         if record.queue == HANDLE_QUEUE:

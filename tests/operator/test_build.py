@@ -1,14 +1,13 @@
 import json
 from typing import Any
 
-from tests.operator.support import wish
-from ullage_agent.contract import ContentRepositorySpec, dump, parse
-from ullage_agent.engine.wal.format import FORMAT_VERSION
-from ullage_agent.fleet import ENGINE_FORMAT
-from ullage_agent.service import host
-from ullage_operator import build
-from ullage_operator.desired import covers
-from ullage_operator.observe import Agent
+from tests.operator.support import repository
+from ullage.contract import ENGINE_FORMAT, ContentRepositorySpec, parse
+from ullage.engine.wal.format import FORMAT_VERSION
+from ullage_operator.agents import pods
+from ullage_operator.objects import covers
+from ullage_operator.observation import AgentPod
+from ullage_operator.repository import build
 
 
 def by_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -17,18 +16,9 @@ def by_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 def test_the_same_wish_gives_the_same_bytes() -> None:
     """Nothing in it depends on the process, the order of dictionaries or the time."""
-    one, other = (json.dumps(build.shared_objects(wish(), "agent:1")) for _ in range(2))
+    one, other = (json.dumps(build.shared_objects(repository(), "agent:1")) for _ in range(2))
 
     assert one == other
-
-
-def test_agents_know_the_fields_that_need_no_restart_as_the_operator_does() -> None:
-    """Of every field the operator's list says the same as the agent's own."""
-    document = dump(parse(build.agent_document(wish())))
-    paths = [path for path, _ in build.leaves(document["spec"])]
-
-    assert len(paths) > 50
-    assert [path for path in paths if build.is_live(path) != host.is_live(path)] == []
 
 
 def test_the_operator_knows_the_engine_s_format() -> None:
@@ -38,9 +28,9 @@ def test_the_operator_knows_the_engine_s_format() -> None:
 
 def test_a_live_setting_changes_the_file_and_not_the_pods() -> None:
     """Agents read the file again; pods are rolled only for what needs a restart."""
-    plain = build.shared_objects(wish(), "agent:1")
-    live = build.shared_objects(wish({"leases": {"maxCount": 5}}), "agent:1")
-    fixed = build.shared_objects(wish({"flowFile": {"partitions": 2}}), "agent:1")
+    plain = build.shared_objects(repository(), "agent:1")
+    live = build.shared_objects(repository({"leases": {"maxCount": 5}}), "agent:1")
+    fixed = build.shared_objects(repository({"flowFile": {"partitions": 2}}), "agent:1")
 
     assert by_kind(plain, "ConfigMap") != by_kind(live, "ConfigMap")
     assert by_kind(plain, "DaemonSet") == by_kind(live, "DaemonSet") != by_kind(fixed, "DaemonSet")
@@ -50,16 +40,16 @@ def test_an_agent_s_file_is_a_content_repository_without_the_cluster_s_fields() 
     """It can be read by the agent, lies where the volume is mounted, and does not change with the cluster's fields."""
     local = {"storage": {"localPersistentVolume": {"storageClassName": "a", "size": "1Gi"}}, "image": "x"}
 
-    spec: ContentRepositorySpec = parse(build.agent_document(wish(local))).spec
+    spec: ContentRepositorySpec = parse(pods.agent_document(repository(local))).spec
 
-    assert spec.storage.host_path.path == build.ROOT
+    assert spec.storage.host_path.path == pods.ROOT
     assert spec.storage.local_persistent_volume is None
     assert spec.image == ""
 
 
 def test_a_change_by_hand_is_noticed_and_what_the_api_server_adds_is_not() -> None:
     """Defaults beside our fields are none of our business; another value of ours is."""
-    desired = by_kind(build.shared_objects(wish(), "agent:1"), "DaemonSet")
+    desired = by_kind(build.shared_objects(repository(), "agent:1"), "DaemonSet")
     found = json.loads(json.dumps(desired))
     found["spec"]["revisionHistoryLimit"] = 10
     assert covers(found, desired)
@@ -70,16 +60,16 @@ def test_a_change_by_hand_is_noticed_and_what_the_api_server_adds_is_not() -> No
 
 def test_a_field_that_is_no_longer_wished_for_is_noticed() -> None:
     """The digest differs though everything that is still wished for is there."""
-    before = by_kind(build.shared_objects(wish({"nodeSelector": {"disk": "fast"}}), "agent:1"), "DaemonSet")
+    before = by_kind(build.shared_objects(repository({"nodeSelector": {"disk": "fast"}}), "agent:1"), "DaemonSet")
 
-    assert not covers(before, by_kind(build.shared_objects(wish(), "agent:1"), "DaemonSet"))
+    assert not covers(before, by_kind(build.shared_objects(repository(), "agent:1"), "DaemonSet"))
 
 
 def test_every_node_has_a_name_of_its_own() -> None:
     """Also where names have dots, or become alike without them."""
-    agents = {name: Agent(node=name, address="10.0.0.1", is_ready=True) for name in ("a.b", "a-b", "c")}
+    agents = {name: AgentPod(node=name, address="10.0.0.1", is_ready=True) for name in ("a.b", "a-b", "c")}
 
-    [made] = build.endpoint_slices(wish(), agents)
+    [made] = build.endpoint_slices(repository(), agents)
 
     assert len({endpoint["hostname"] for endpoint in made["endpoints"]}) == 3
     assert all("." not in endpoint["hostname"] for endpoint in made["endpoints"])

@@ -5,21 +5,21 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from tests.operator.support import wish
-from ullage_operator.build import certificate_names
-from ullage_operator.certificates import Kept, kept_of, next_rotation, rotated, secrets_of
+from tests.operator.support import repository
+from ullage_operator.repository.build import certificate_names
+from ullage_operator.repository.certificates import CertificateSet, kept_of, next_rotation, rotated, secrets_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HOSTS = ["*.flows-nodes.data.svc", "localhost"]
 
 
-def at(kept: Kept, when: datetime) -> Kept:
+def at(kept: CertificateSet, when: datetime) -> CertificateSet:
     return rotated(kept, when, "data/flows", HOSTS)
 
 
 def test_nothing_is_done_until_it_is_due() -> None:
     """The same certificates until two thirds of the leaf's life are over, then a new leaf of the same authority."""
-    first = at(Kept(), NOW)
+    first = at(CertificateSet(), NOW)
     due = next_rotation(first)
 
     assert at(first, due - timedelta(seconds=1)) is first
@@ -30,7 +30,7 @@ def test_nothing_is_done_until_it_is_due() -> None:
 
 def test_an_authority_is_published_before_it_signs() -> None:
     """Every leaf is signed by an authority that clients have had in their bundle for a day."""
-    kept, now = at(Kept(), NOW), NOW
+    kept, now = at(CertificateSet(), NOW), NOW
     published: dict[str, datetime] = {}
     end = NOW + timedelta(days=3650)
     while now < end:
@@ -50,7 +50,7 @@ def test_an_authority_is_published_before_it_signs() -> None:
 
 def test_other_names_need_another_leaf() -> None:
     """A certificate that does not name the services is renewed at once."""
-    kept = at(Kept(), NOW)
+    kept = at(CertificateSet(), NOW)
 
     other = rotated(kept, NOW, "data/flows", [*HOSTS, "more.example"])
 
@@ -59,7 +59,7 @@ def test_other_names_need_another_leaf() -> None:
 
 def test_what_is_kept_reads_back_equal() -> None:
     """Through the data of both secrets."""
-    kept = at(Kept(), NOW)
+    kept = at(CertificateSet(), NOW)
 
     assert kept_of(*secrets_of(kept)) == kept
 
@@ -86,7 +86,7 @@ def test_an_agent_is_not_taken_for_one_of_another_namespace(name: str, tmp_path:
 
 def answers_to(name: str, home: Path) -> bool:
     """Whether a client that trusts the repository's authority takes its agent for this one."""
-    kept = rotated(Kept(), datetime.now(UTC), "data/flows", certificate_names(wish()))
+    kept = rotated(CertificateSet(), datetime.now(UTC), "data/flows", certificate_names(repository()))
     chain, key = home / "tls.crt", home / "tls.key"
     chain.write_text(kept.leaf)
     key.write_text(kept.leaf_key)

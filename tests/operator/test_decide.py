@@ -2,14 +2,10 @@ from typing import Any
 
 import pytest
 
-from tests.operator.support import HOUR, NOW, SETTINGS, changed, fleet, node, wish
-from ullage_agent.fleet import RepositoryStatus
-from ullage_operator.decide import Decision, decide
-from ullage_operator.observe import Agent, Machine, Observation, Taint
-
-
-def decided(seen: Observation) -> Decision:
-    return decide(seen, SETTINGS)
+from tests.operator.support import HOUR, NOW, changed, decided, fleet, node, repository
+from ullage.contract import RepositoryStatus
+from ullage_operator.observation import AgentPod, ClusterNode, Taint
+from ullage_operator.repository.decide import Decision
 
 
 def condition(decision: Decision, type: str) -> tuple[str, str]:
@@ -26,14 +22,14 @@ def test_the_same_observation_gives_the_same_status() -> None:
     """What was written is not written again: a status is stable under its own repetition."""
     first = decided(fleet(3)).status
 
-    again = decided(fleet(3, wish=wish(status=first))).status
+    again = decided(fleet(3, repository=repository(status=first))).status
 
     assert first == again
 
 
 def test_a_lost_node_keeps_its_object() -> None:
     """Its data may come back: it is Degraded, and nothing is released."""
-    seen = changed(fleet(2), machines=(Machine(name="node-0", labels={}),))
+    seen = changed(fleet(2), cluster_nodes=(ClusterNode(name="node-0", labels={}),))
 
     decision = decided(seen)
 
@@ -44,7 +40,7 @@ def test_a_lost_node_keeps_its_object() -> None:
 
 def test_a_lost_node_is_released_by_the_annotation_only() -> None:
     """Who admits the loss gets rid of the object; while the node is there the annotation does nothing."""
-    seen = changed(fleet(2), machines=(Machine(name="node-0", labels={}),))
+    seen = changed(fleet(2), cluster_nodes=(ClusterNode(name="node-0", labels={}),))
     objects = {"node-0": node("node-0", is_released=True), "node-1": node("node-1", is_released=True)}
 
     decision = decided(changed(seen, objects=objects))
@@ -54,30 +50,32 @@ def test_a_lost_node_is_released_by_the_annotation_only() -> None:
 
 def test_an_object_without_data_goes_with_its_node() -> None:
     """Nothing was ever stored there, so there is nothing to admit."""
-    seen = changed(fleet(1), machines=(), objects={"node-0": node("node-0", repository_uuid="")})
+    seen = changed(fleet(1), cluster_nodes=(), objects={"node-0": node("node-0", repository_uuid="")})
 
     assert len(decided(seen).released) == 1
 
 
 def test_the_younger_of_two_with_one_directory_is_not_started() -> None:
     """Accepted is False with the reason, and hands stay off; the older one goes on."""
-    older = wish({"storage": {"hostPath": {"path": "/a/data/flows"}}}, name="older", created_millis=NOW - 2 * HOUR)
-    younger = wish({"storage": {"hostPath": {"path": "/a"}}})
+    older = repository(
+        {"storage": {"hostPath": {"path": "/a/data/flows"}}}, name="older", created_millis=NOW - 2 * HOUR
+    )
+    younger = repository({"storage": {"hostPath": {"path": "/a"}}})
 
-    decision = decided(fleet(1, wish=younger, others=(older,)))
+    decision = decided(fleet(1, repository=younger, others=(older,)))
 
     assert condition(decision, "Accepted") == ("False", "PathConflict")
     assert (decision.keeps_hands_off, decision.nodes) == (True, {})
-    assert not decided(fleet(1, wish=older, others=(younger,))).keeps_hands_off
+    assert not decided(fleet(1, repository=older, others=(younger,))).keeps_hands_off
 
 
 def test_one_path_on_different_nodes_is_no_conflict() -> None:
     """Repositories that never meet do not get in each other's way."""
     here = {"storage": {"hostPath": {"path": "/a/data/flows"}}, "nodeSelector": {"kubernetes.io/hostname": "node-0"}}
     there = {"storage": {"hostPath": {"path": "/a"}}, "nodeSelector": {"kubernetes.io/hostname": "node-1"}}
-    older = wish(here, name="older", created_millis=NOW - 2 * HOUR)
+    older = repository(here, name="older", created_millis=NOW - 2 * HOUR)
 
-    assert condition(decided(fleet(2, wish=wish(there), others=(older,))), "Accepted") == ("True", "Valid")
+    assert condition(decided(fleet(2, repository=repository(there), others=(older,))), "Accepted") == ("True", "Valid")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_what_cel_cannot_say_is_said_in_the_status(maintenance: dict[str, Any], 
 
 def test_a_paused_repository_is_left_alone() -> None:
     """The annotation keeps the operator's hands off everything but the status."""
-    decision = decided(fleet(2, wish=wish(is_paused=True)))
+    decision = decided(fleet(2, repository=repository(is_paused=True)))
 
     assert (decision.keeps_hands_off, decision.nodes) == (True, {})
     assert condition(decision, "Paused") == ("True", "Annotation")
@@ -116,9 +114,9 @@ def test_a_paused_repository_is_left_alone() -> None:
     ],
 )
 def test_taints_are_those_of_the_scheduler(spec: dict[str, Any], is_placed: bool) -> None:
-    """A tainted node gets an agent only where the wish tolerates the taint; that it is not ready matters to nobody."""
+    """A tainted node gets an agent only where the taint is tolerated; that it is not ready matters to nobody."""
     taints = (Taint("role", "gpu", "NoSchedule"), Taint("node.kubernetes.io/not-ready", "", "NoExecute"))
-    seen = fleet(0, spec, machines=(Machine(name="node-0", labels={}, taints=taints),))
+    seen = fleet(0, spec, cluster_nodes=(ClusterNode(name="node-0", labels={}, taints=taints),))
 
     assert bool(decided(seen).nodes) == is_placed
 
@@ -137,7 +135,9 @@ def test_node_affinity_is_that_of_the_scheduler(operator: str, values: list[str]
     """Required node affinity chooses nodes, operator by operator."""
     term = {"matchExpressions": [{"key": "zone", "operator": operator, "values": values}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-    seen = fleet(0, {"affinity": {"nodeAffinity": required}}, machines=(Machine(name="n", labels={"zone": "a"}),))
+    seen = fleet(
+        0, {"affinity": {"nodeAffinity": required}}, cluster_nodes=(ClusterNode(name="n", labels={"zone": "a"}),)
+    )
 
     assert bool(decided(seen).nodes) == is_placed
 
@@ -145,20 +145,20 @@ def test_node_affinity_is_that_of_the_scheduler(operator: str, values: list[str]
 def test_news_are_told_when_a_condition_turns() -> None:
     """A node is lost: one event. The same again: none."""
     calm = decided(fleet(2)).status
-    lost = changed(fleet(2, wish=wish(status=calm)), machines=(Machine(name="node-0", labels={}),))
+    lost = changed(fleet(2, repository=repository(status=calm)), cluster_nodes=(ClusterNode(name="node-0", labels={}),))
 
-    news = decided(lost).news
+    events = decided(lost).events
 
-    assert [(kind, reason) for kind, reason, _ in news] == [("Warning", "DegradedTrue")]
-    assert decided(changed(lost, wish=wish(status=decided(lost).status))).news == ()
+    assert [(kind, reason) for kind, reason, _ in events] == [("Warning", "DegradedTrue")]
+    assert decided(changed(lost, repository=repository(status=decided(lost).status))).events == ()
 
 
-@pytest.mark.parametrize("agents", [{}, {"node-0": Agent(node="node-0", address="10.0.0.1", is_ready=False)}])
-def test_an_agent_whose_pod_is_not_ready_serves_nobody(agents: dict[str, Agent]) -> None:
+@pytest.mark.parametrize("agents", [{}, {"node-0": AgentPod(node="node-0", address="10.0.0.1", is_ready=False)}])
+def test_an_agent_whose_pod_is_not_ready_serves_nobody(agents: dict[str, AgentPod]) -> None:
     """Though it said a moment ago that it serves. Its ticket stays: a busy node does not undo what it has begun."""
     seen = fleet(1, {"maintenance": {"windows": []}}, agents=agents)
 
-    decision = decide(seen, SETTINGS)
+    decision = decided(seen)
 
     ready = next(each for each in decision.status.conditions if each.type == "Ready")
     assert (ready.status, decision.status.nodes_ready) == ("False", 0)

@@ -5,13 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.operator.support import HOUR, NOW, SETTINGS, fleet, node, wish
-from ullage_operator import build
-from ullage_operator.decide import decide
-from ullage_operator.observe import Agent
-from ullage_operator.rollout import Rollout, rollout
-from ullage_operator.settings import Settings
-from ullage_operator.times import text_of
+from tests.operator.support import HOUR, NOW, SETTINGS, fleet, node, repository
+from ullage.contract import time_of
+from ullage_operator.agents import pods
+from ullage_operator.agents.rollout import Rollout, rollout
+from ullage_operator.observation import AgentPod
+from ullage_operator.repository import build
+from ullage_operator.repository.decide import decide
+from ullage_operator.settings import OperatorSettings
 
 NEWER = msgspec.structs.replace(SETTINGS, agent_format=2)
 NIGHTLY = {"name": "nightly", "schedule": "0 1 * * *", "duration": "1h"}
@@ -25,12 +26,12 @@ def rolled(
     ready: tuple[bool, ...] = (True, True, True),
     changed: tuple[bool, ...] = (False, False, False),
     now: int = NOW,
-    settings: Settings = NEWER,
+    settings: OperatorSettings = NEWER,
 ) -> Rollout:
     """What is rolled of three nodes; `changed`: whose pods are made from the new template."""
-    template = build.template_digest(build.template(wish(spec), settings.agent_image))
+    template = pods.template_digest(pods.template(repository(spec), settings.agent_image))
     agents = {
-        name: Agent(node=name, address="", is_ready=is_ready, name=name, template=template if is_new else "old")
+        name: AgentPod(node=name, address="", is_ready=is_ready, name=name, template=template if is_new else "old")
         for name, is_ready, is_new in zip(NODES, ready, changed, strict=True)
     }
     objects = {name: node(name, format=number) for name, number in zip(NODES, formats, strict=True)}
@@ -86,7 +87,7 @@ def test_as_many_go_as_may_be_away() -> None:
     ],
 )
 def test_other_rolls_are_the_workload_s_own(
-    formats: tuple[int, ...], strategy: dict[str, str], settings: Settings
+    formats: tuple[int, ...], strategy: dict[str, str], settings: OperatorSettings
 ) -> None:
     """The same format, one that nobody told, and those who delete pods themselves."""
     assert rolled(spec=windows(**strategy), formats=formats, settings=settings) == Rollout()
@@ -99,15 +100,15 @@ def test_the_condition_says_what_is_waited_for() -> None:
 
     found = next(each for each in decision.status.conditions if each.type == "Progressing")
     assert (found.status, found.reason) == ("True", "WaitsForWindow")
-    assert found.message.endswith("waits for a window on: node-0, node-1, node-2")
+    assert found.message.endswith("waits for a window on node-0, node-1, node-2.")
     assert decision.next_millis is not None
-    assert text_of(decision.next_millis) <= text_of(NOW + HOUR)
+    assert time_of(decision.next_millis) <= time_of(NOW + HOUR)
 
 
 def test_a_gated_daemonset_rolls_nothing_by_itself() -> None:
     """OnDelete while it lasts, with the template that is to come."""
     gated, free = (
-        next(each for each in build.shared_objects(wish(), "a:2", is_gated=gate) if each["kind"] == "DaemonSet")
+        next(each for each in build.shared_objects(repository(), "a:2", is_gated=gate) if each["kind"] == "DaemonSet")
         for gate in (True, False)
     )
 

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.operator.support import HOUR, NOW, SETTINGS, changed, document, fleet, node, wish
-from ullage_agent.fleet import Deferral, PlanningResult, PlanningStatus, RepositoryStatus
-from ullage_operator import build
-from ullage_operator.decide import decide, deletes_data
-from ullage_operator.observe import Blockers, PlanningRun, PlanningSeen
-from ullage_operator.planning_jobs import run_object
-from ullage_operator.times import text_of
+from tests.operator.support import HOUR, NOW, SETTINGS, changed, document, fleet, node, planning_run, repository
+from ullage.contract import Deferral, PlanningResult, PlanningStatus, RepositoryStatus, time_of
+from ullage_operator.agents import pods
+from ullage_operator.observation import Blockers, ObservedPlanning
+from ullage_operator.planning.build import run_object
+from ullage_operator.repository import build
+from ullage_operator.repository.decide import decide, deletes_data
 
 
 class Case(NamedTuple):
@@ -23,16 +23,16 @@ class Case(NamedTuple):
 
 
 def built(spec: dict[str, Any]) -> object:
-    return build.shared_objects(wish(spec), "agent:1")
+    return build.shared_objects(repository(spec), "agent:1")
 
 
 def set_of(spec: dict[str, Any]) -> object:
-    return build.stateful_set(wish(spec), "agent:1", "node-0")
+    return pods.stateful_set(repository(spec), "agent:1", "node-0")
 
 
 def tickets(spec: dict[str, Any]) -> object:
     """Who gets one of ten nodes, two of which have waited five hours for Spark."""
-    waiting = Deferral(since=text_of(NOW - 5 * HOUR), waits_for=("data/job",))
+    waiting = Deferral(since=time_of(NOW - 5 * HOUR), waits_for=("data/job",))
     busy: dict[str, tuple[str, ...]] = {"node-0": ("data/job",), "node-1": ("data/job",)}
     objects = {
         name: node(name, deferral=waiting if name in busy else None) for name in map("node-{}".format, range(10))
@@ -43,27 +43,16 @@ def tickets(spec: dict[str, Any]) -> object:
 
 def planned(spec: dict[str, Any]) -> object:
     """What becomes of planning at midnight, with four old runs and one that is due; and the object that runs it."""
-    told = PlanningStatus(next_run=text_of(NOW), last_run=text_of(NOW - HOUR), result=PlanningResult.SUCCEEDED)
-    seen = fleet(1, spec, planning=PlanningSeen(runs=tuple(run(number) for number in range(1, 5))))
-    seen = changed(seen, wish=wish(spec, status=RepositoryStatus(observed_generation=1, planning=told)))
+    told = PlanningStatus(next_run=time_of(NOW), last_run=time_of(NOW - HOUR), result=PlanningResult.SUCCEEDED)
+    seen = fleet(
+        1, spec, planning=ObservedPlanning(runs=tuple(planning_run(NOW - hours * HOUR) for hours in range(1, 5)))
+    )
+    seen = changed(seen, repository=repository(spec, status=RepositoryStatus(observed_generation=1, planning=told)))
     due = decide(seen, SETTINGS).planning
     made = None
     if due.begin is not None:
-        made = run_object(seen.wish, "spark:1", due.begin, is_application=False, has_authority=True)
+        made = run_object(seen.repository, "spark:1", due.begin, is_application=False, has_authority=True)
     return due, made
-
-
-def run(hours_ago: int) -> PlanningRun:
-    began = NOW - hours_ago * HOUR
-    return PlanningRun(
-        kind="Job",
-        name=f"flows-plan-{hours_ago}",
-        uid=str(hours_ago),
-        scheduled_millis=began,
-        began_millis=began,
-        result=PlanningResult.SUCCEEDED,
-        ended_millis=began + 60_000,
-    )
 
 
 def selectors(spec: dict[str, Any]) -> object:
@@ -80,7 +69,7 @@ def hourly(**planning: Any) -> dict[str, Any]:
 
 
 def blocking(**spark: Any) -> dict[str, Any]:
-    return {"maintenance": {"maxConcurrentNodes": "100%", "blockers": {"sparkPods": spark}}}
+    return {"maintenance": ALL_NODES["maintenance"] | {"blockers": {"sparkPods": spark}}}
 
 
 CASES = {
@@ -111,7 +100,7 @@ CASES = {
 
 @pytest.mark.parametrize("field", CASES)
 def test_a_field_changes_what_the_operator_does(field: str) -> None:
-    """Two wishes that differ in this field alone lead to different objects or decisions."""
+    """Two specs that differ in this field alone lead to different objects or decisions."""
     case = CASES[field]
 
     assert case.observe(case.base) != case.observe(case.spec)

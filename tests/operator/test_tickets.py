@@ -2,22 +2,10 @@ from typing import Any
 
 import pytest
 
-from tests.operator.support import (
-    HOUR,
-    MINUTE,
-    NOW,
-    SETTINGS,
-    changed,
-    fleet,
-    node,
-    report,
-    ticket,
-)
-from ullage_agent.contract import MaintenanceOperation
-from ullage_agent.fleet import Deferral, RunSpec, RunStatus, TicketState
-from ullage_operator.decide import Decision, decide
-from ullage_operator.observe import Blockers, Machine, Observation, Run
-from ullage_operator.times import text_of
+from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, lone, node, report, ticket
+from ullage.contract import Deferral, MaintenanceOperation, RunSpec, RunStatus, TicketState, time_of
+from ullage_operator.observation import Blockers, ClusterNode, RunObject
+from ullage_operator.repository.decide import Decision
 
 ONE = {"maintenance": {"maxConcurrentNodes": 1}}
 NIGHT: dict[str, Any] = {"name": "night", "schedule": "0 1 * * *", "duration": "3h"}
@@ -26,10 +14,6 @@ NIGHTLY: dict[str, Any] = {"maintenance": {"windows": [NIGHT]}}
 
 def holders(decision: Decision) -> list[str]:
     return [name for name, spec in decision.nodes.items() if spec.ticket is not None]
-
-
-def decided(seen: Observation) -> Decision:
-    return decide(seen, SETTINGS)
 
 
 @pytest.mark.parametrize(("share", "count"), [(3, 3), ("10%", 2), ("1%", 1), ("100%", 20)])
@@ -62,19 +46,18 @@ def test_a_closed_window_gives_nothing_and_says_when_it_opens() -> None:
 
     assert holders(decision) == []
     assert decision.next_millis == NOW + HOUR
-    assert decision.status.next_window == text_of(NOW + HOUR)
+    assert decision.status.next_window == time_of(NOW + HOUR)
 
 
 def test_an_open_window_gives_a_ticket_that_ends_with_it_where_runs_must_stop() -> None:
     """Ten minutes before the end: valid for ten minutes, and a run stops then."""
     stop = {"maintenance": {"windows": [{**NIGHT, "overrun": "Stop"}]}}
     late = NOW + 4 * HOUR - 10 * MINUTE
-    seen = changed(fleet(1, stop), now_millis=late, objects={"node-0": node("node-0", heard=late)})
 
-    given = decided(seen).nodes["node-0"].ticket
+    given = decided(changed(lone(stop, heard=late), now_millis=late)).nodes["node-0"].ticket
 
     assert given is not None
-    assert (given.not_after, given.stop_after) == (text_of(NOW + 4 * HOUR), text_of(NOW + 4 * HOUR))
+    assert (given.not_after, given.stop_after) == (time_of(NOW + 4 * HOUR), time_of(NOW + 4 * HOUR))
 
 
 @pytest.mark.parametrize(
@@ -82,23 +65,21 @@ def test_an_open_window_gives_a_ticket_that_ends_with_it_where_runs_must_stop() 
     [
         ("it is done", {"ticket": ticket(), "report": report(TicketState.COMPLETED), "wanted": ()}),
         ("it was refused", {"ticket": ticket(), "report": report(TicketState.REFUSED)}),
-        ("it expired before it was begun", {"ticket": ticket(not_after=text_of(NOW - MINUTE)), "wanted": ()}),
+        ("it expired before it was begun", {"ticket": ticket(not_after=time_of(NOW - MINUTE)), "wanted": ()}),
         ("the settings changed", {"ticket": ticket(generation=0), "wanted": ()}),
     ],
 )
 def test_a_ticket_is_taken_back(why: str, fields: dict[str, Any]) -> None:
     """Each of these ends it, and no other follows at once."""
-    seen = changed(fleet(1), objects={"node-0": node("node-0", **fields)})
+    seen = lone(**fields)
 
     assert decided(seen).nodes["node-0"].ticket is None, why
 
 
 def test_a_ticket_in_use_is_kept_past_its_last_beginning() -> None:
     """A run under way may finish; the ticket stays until it says that it has."""
-    late = ticket(not_after=text_of(NOW - MINUTE))
-    seen = changed(
-        fleet(1), objects={"node-0": node("node-0", ticket=late, report=report(TicketState.RUNNING, ended=None))}
-    )
+    late = ticket(not_after=time_of(NOW - MINUTE))
+    seen = lone(ticket=late, report=report(TicketState.RUNNING, ended=None))
 
     assert decided(seen).nodes["node-0"].ticket == late
 
@@ -116,13 +97,9 @@ def test_a_silent_node_keeps_its_place_until_its_ticket_ends() -> None:
 
 def test_a_cordoned_node_loses_its_ticket_and_is_told() -> None:
     """Whoever drains a node wants it quiet."""
-    seen = changed(
-        fleet(1),
-        machines=(Machine(name="node-0", labels={}, is_cordoned=True),),
-        objects={"node-0": node("node-0", ticket=ticket())},
-    )
+    cordoned = (ClusterNode(name="node-0", labels={}, is_cordoned=True),)
 
-    spec = decided(seen).nodes["node-0"]
+    spec = decided(changed(lone(ticket=ticket()), cluster_nodes=cordoned)).nodes["node-0"]
 
     assert (spec.ticket, spec.cordoned) == (None, True)
 
@@ -141,15 +118,15 @@ def test_a_node_with_executors_waits_and_says_for_whom() -> None:
     decision = decided(seen)
 
     assert holders(decision) == ["node-1"]
-    assert decision.nodes["node-0"].deferral == Deferral(since=text_of(NOW), waits_for=("data/etl",))
+    assert decision.nodes["node-0"].deferral == Deferral(since=time_of(NOW), waits_for=("data/etl",))
     assert decision.status.nodes_deferred == 1
 
 
 def test_waiting_is_bounded() -> None:
     """After maxDefer the node is reclaimed all the same; just before it is not, and the next look is then."""
-    waiting = Deferral(since=text_of(NOW - 6 * HOUR + MINUTE), waits_for=("data/etl",))
+    waiting = Deferral(since=time_of(NOW - 6 * HOUR + MINUTE), waits_for=("data/etl",))
     busy = Blockers(by_node={"node-0": ("data/etl",)})
-    before = changed(fleet(1, blockers=busy), objects={"node-0": node("node-0", deferral=waiting)})
+    before = changed(lone(deferral=waiting), blockers=busy)
 
     assert holders(decided(before)) == []
     assert decided(before).next_millis == NOW + MINUTE
@@ -163,20 +140,14 @@ def test_pods_that_cannot_be_asked_for_count_as_busy() -> None:
 
 def test_pausing_takes_everything_back() -> None:
     """spec.maintenance.paused leaves no ticket, not even one in use."""
-    running = node("node-0", ticket=ticket(), report=report(TicketState.RUNNING))
-    seen = changed(fleet(1, {"maintenance": {"paused": True}}), objects={"node-0": running})
+    running = {"ticket": ticket(), "report": report(TicketState.RUNNING)}
 
-    assert holders(decided(seen)) == []
+    assert holders(decided(lone({"maintenance": {"paused": True}}, **running))) == []
 
 
-def run(**spec: Any) -> Run:
-    return Run(
-        name="now",
-        generation=1,
-        created=text_of(NOW - MINUTE),
-        spec=RunSpec(repository="flows", **spec),
-        status=RunStatus(),
-    )
+def run(**spec: Any) -> RunObject:
+    asked = RunSpec(repository="flows", **spec)
+    return RunObject(name="now", generation=1, created=time_of(NOW - MINUTE), spec=asked, status=RunStatus())
 
 
 def test_a_run_waits_for_its_window_unless_it_overrides_it() -> None:
@@ -208,9 +179,8 @@ def test_operations_without_a_window_of_their_own_are_given() -> None:
     """A window about Rewrite leaves Truncate free at any time."""
     only = {"maintenance": {"windows": [{**NIGHT, "operations": ["Rewrite"]}]}}
     wanted = (MaintenanceOperation.TRUNCATE, MaintenanceOperation.REWRITE)
-    seen = changed(fleet(1, only), objects={"node-0": node("node-0", wanted=wanted)})
 
-    given = decided(seen).nodes["node-0"].ticket
+    given = decided(lone(only, wanted=wanted)).nodes["node-0"].ticket
 
     assert given is not None
     assert given.operations == (MaintenanceOperation.TRUNCATE,)

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from unittest import mock
 
-from tests.support import ManualClock, collect_now_and_then, spec_at
-from ullage_agent.contract import Container, ContentRepositorySpec, Punch, Quantity
-from ullage_agent.engine.errors import UllageError
-from ullage_agent.engine.flowfile.ledger import Ledger
-from ullage_agent.engine.model import (
+from tests.support import ManualClock, collect_now_and_then, committing, spec_at
+from ullage.contract import ContainerSettings, ContentRepositorySpec, PunchSettings, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.model import (
     Action,
     ContentClaim,
     Delete,
-    FlowFile,
+    FlowFileRecord,
     Lifetime,
     Operation,
     SwapDrop,
@@ -29,8 +29,8 @@ from ullage_agent.engine.model import (
     split_uuids,
     updated,
 )
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import CrashFiles, Image
+from ullage.errors import UllageError
+from ullage.testing.crashing import CrashFiles, Image
 
 ROOT = "/r"
 Shown = tuple[int, int, bytes, bytes]
@@ -43,7 +43,7 @@ class Truth:
 
     after: dict[int, dict[bytes, Shown]] = field(default_factory=lambda: {0: {}})
     contents: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    records: dict[bytes, FlowFile] = field(default_factory=dict)
+    records: dict[bytes, FlowFileRecord] = field(default_factory=dict)
     swapped: dict[str, list[bytes]] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
 
@@ -53,20 +53,20 @@ class Truth:
             self._apply(operation)
         self.after[id] = {uuid: self.show(record) for uuid, record in self.records.items()}
 
-    def show(self, record: FlowFile) -> Shown:
+    def show(self, record: FlowFileRecord) -> Shown:
         claim = record.claim
         data = b"" if claim is None else self.contents[claim.resource, claim.offset]
         return (record.queue, record.queued, record.attributes, data[record.start : record.start + record.size])
 
     def claims_of(self, operations: Sequence[Operation]) -> Iterator[ContentClaim]:
         for operation in operations:
-            if isinstance(operation, FlowFile) and operation.claim is not None:
+            if isinstance(operation, FlowFileRecord) and operation.claim is not None:
                 yield operation.claim
             elif isinstance(operation, Update) and operation.content and operation.content.claim:
                 yield operation.content.claim
 
     def _apply(self, operation: Operation) -> None:
-        if isinstance(operation, FlowFile):
+        if isinstance(operation, FlowFileRecord):
             self.records[operation.uuid] = operation
         elif isinstance(operation, Update):
             self.records[operation.uuid] = updated(self.records[operation.uuid], operation)
@@ -105,13 +105,13 @@ def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
     spec = _spec(partitions)
     files, clock, truth = CrashFiles(), ManualClock(), Truth()
     with mock.patch("os.urandom", random.Random(seed).randbytes):
-        Repository.initialize(spec, files, clock)
+        Engine.initialize(spec, files, clock)
         with _watched(files, truth):
-            repository = Repository.open(spec, files, clock)
+            repository = Engine.open(spec, files, clock)
             _fill(repository, clock, random.Random(seed), large=True)
             repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
             repository.reclamation.clean()
-            compactor = repository.reclamation.compactor
+            compactor = repository.compactor
             compactor.execute(compactor.plan(actions=frozenset({Action.PUNCH})))
             compactor.execute(compactor.plan(policy="CompactAll"))
             repository.leases.acquire("a reader", 3_600_000)
@@ -131,23 +131,23 @@ def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
     return Specimen(name, files.image(), spec, truth, last_id, snapshot_id, closed)
 
 
-def reopen(repository_image: Image, spec: ContentRepositorySpec) -> Repository:
+def reopen(repository_image: Image, spec: ContentRepositorySpec) -> Engine:
     """Open an image; the image itself stays as it is."""
     collect_now_and_then()
-    return Repository.open(spec, CrashFiles(repository_image), ManualClock(1_700_000_100_000))
+    return Engine.open(spec, CrashFiles(repository_image), ManualClock(1_700_000_100_000))
 
 
-def abandon(repository: Repository) -> None:
+def abandon(repository: Engine) -> None:
     """End without writing: the image is thrown away."""
     repository.log.abandon()
     repository.close()
 
 
-def shown(repository: Repository) -> tuple[dict[bytes, Shown], list[str]]:
+def shown(repository: Engine) -> tuple[dict[bytes, Shown], list[str]]:
     """All FlowFiles as readers see them, swapped ones included, and the message of each refusal to read one."""
     found: dict[bytes, Shown] = {}
     refused: list[str] = []
-    records: list[tuple[FlowFile, bytes | None]] = [(record, None) for record in repository.ledger.flow_files()]
+    records: list[tuple[FlowFileRecord, bytes | None]] = [(record, None) for record in repository.ledger.flow_files()]
     for name in sorted(repository.ledger.swaps):
         try:
             content = repository.swap_files.read(name)
@@ -172,14 +172,14 @@ def shown(repository: Repository) -> tuple[dict[bytes, Shown], list[str]]:
 def _spec(partitions: int) -> ContentRepositorySpec:
     quota = Quantity(1 << 30)
     containers = (
-        Container(name="c1", sub_path="c1", capacity=quota),
-        Container(name="c2", sub_path="volumes/c2", capacity=quota),
+        ContainerSettings(name="c1", sub_path="c1", capacity=quota),
+        ContainerSettings(name="c2", sub_path="volumes/c2", capacity=quota),
     )
     return spec_at(
         ROOT,
         storage={"containers": containers, "sections": 2},
         claims={"max_flow_files": 8, "large_claim": Quantity(500_000)},
-        compaction={"bytes_per_second": Quantity(0), "punch": Punch(min_run=Quantity(4096))},
+        compaction={"bytes_per_second": Quantity(0), "punch": PunchSettings(min_run=Quantity(4096))},
         flow_file={"partitions": partitions, "swap_threshold": 4, "swap_batch": 3},
     )
 
@@ -203,29 +203,25 @@ def _watched(files: CrashFiles, truth: Truth) -> Iterator[None]:
         yield
 
 
-def _fill(repository: Repository, clock: ManualClock, chooser: random.Random, *, large: bool) -> None:
+def _fill(repository: Engine, clock: ManualClock, chooser: random.Random, *, large: bool) -> None:
     """A little of everything, a transaction at a time; `large` adds contents of several blocks."""
     sizes = (0, 1, 700, 270_000, 530_000) if large else (0, 3, 900)
-    with repository.session() as session:
+    with committing(repository) as session:
         for size in sizes:
             record = session.create(attributes={"n": str(size)})
             session.write(record, chooser.randbytes(size), Lifetime.LONG if size == 1 else Lifetime.DEFAULT)
             session.transfer(record, "files")
-        session.commit()
-    with repository.session() as session:
+    with committing(repository) as session:
         first, second, third, *others = session.get_many("files", len(sizes))
         session.remove(second)
         session.put_attribute(first, "route", "kept")
         session.transfer_many([first, third, *session.split(third, [100, 400]), *others], "work")
-        session.commit()
     for queue in ("long", "back", "dropped"):
         clock.advance(1)
-        with repository.session() as session:
+        with committing(repository) as session:
             session.ingest(queue, [chooser.randbytes(size) for size in range(100, 108)], {"batch": queue})
-            session.commit()
-    with repository.session() as session:
+    with committing(repository) as session:
         session.remove_many(session.get_many("back", 5))
-        session.commit()
     repository.queues.drop(repository.queue("dropped"))
     repository.handles.put(chooser.randbytes(600), {"kind": "kept"})
     repository.handles.delete(repository.handles.put(chooser.randbytes(50), {"kind": "deleted"}))

@@ -11,10 +11,10 @@ from tests.proof.figures import note
 from tests.rot.specimen import Shown, abandon, reopen, shown, specimen
 from tests.rot.verdict import IDENTITY
 from tests.support import ManualClock
-from ullage_agent.contract import ContentRepositorySpec, HostPath
-from ullage_agent.engine.errors import UllageError
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.testing import CrashFiles, Image
+from ullage.contract import ContentRepositorySpec, HostPath
+from ullage.engine.engine import Engine
+from ullage.errors import UllageError
+from ullage.testing.crashing import CrashFiles, Image
 
 SAMPLE = float(os.environ.get("ULLAGE_ROT_SAMPLE", "0.003"))
 SEED = int(os.environ.get("ULLAGE_ROT_SEED", "20261121"))
@@ -31,7 +31,7 @@ class Backed:
         repository = reopen(whole.image, whole.spec)
         repository.backup(BACKUP)
         self.truth = shown(repository)[0]
-        files = repository.files
+        files = repository._files
         assert isinstance(files, CrashFiles)
         image = files.image()
         abandon(repository)
@@ -46,14 +46,14 @@ class Backed:
         """What a restoration says with `data` in the place of one file; there is no repository then."""
         files = CrashFiles(self.image._replace(files={**self.image.files, path: data}))
         with pytest.raises(UllageError) as caught:
-            Repository.restore_backup(BACKUP, self.spec, files)
+            Engine.restore_backup(BACKUP, self.spec, files)
         assert not files.exists(f"{COPY}/{IDENTITY}")
         return str(caught.value)
 
     def restored(self) -> dict[bytes, Shown]:
         files = CrashFiles(self.image)
-        Repository.restore_backup(BACKUP, self.spec, files)
-        repository = Repository.open(self.spec, files, ManualClock(1_700_000_100_000))
+        Engine.restore_backup(BACKUP, self.spec, files)
+        repository = Engine.open(self.spec, files, ManualClock(1_700_000_100_000))
         try:
             assert repository.check(deep=True).problems == ()
             return shown(repository)[0]

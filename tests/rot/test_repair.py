@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.support import ManualClock, abandon, put_all, spec_at
+from ullage.engine.check.repair import Mend, RepairPlan
+from ullage.engine.engine import Engine
 from ullage_agent.cli.app import app
-from ullage_agent.engine.repair import Mend, RepairPlan, execute_repair, plan_repair
-from ullage_agent.engine.repository import Repository
 
 SMALL, LARGE = 1_000, 1 << 20
 
@@ -28,17 +28,17 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def repository(root: Path) -> Iterator[Repository]:
+def repository(root: Path) -> Iterator[Engine]:
     """The same, open again after what the test's own arrangement did to its files."""
     with _open(root) as repository:
         yield repository
 
 
-def _open(root: Path, *, make: bool = False) -> Repository:
+def _open(root: Path, *, make: bool = False) -> Engine:
     spec = spec_at(root, claims={"max_flow_files": 2})
     if make:
-        Repository.initialize(spec, clock=ManualClock())
-    return Repository.open(spec, clock=ManualClock())
+        Engine.initialize(spec, clock=ManualClock())
+    return Engine.open(spec, clock=ManualClock())
 
 
 def content(root: Path, size: int) -> Path:
@@ -54,11 +54,11 @@ def leave_orphan(root: Path) -> Path:
     return orphan
 
 
-def mend(repository: Repository) -> list[Mend]:
+def mend(repository: Engine) -> list[Mend]:
     """Plan, do, and demand that a second plan is empty."""
-    plan = plan_repair(repository, deep=True)
-    execute_repair(repository, plan)
-    assert plan_repair(repository, deep=True).steps == ()
+    plan = repository.repair.plan(deep=True)
+    repository.repair.execute(plan)
+    assert repository.repair.plan(deep=True).steps == ()
     return [step.mend for step in plan.steps]
 
 
@@ -122,7 +122,7 @@ def test_the_record_of_a_file_that_nobody_uses_is_forgotten_with_it(root: Path) 
         assert repository.check(deep=True).problems == ()
 
 
-def test_leftovers_are_removed(root: Path, repository: Repository) -> None:
+def test_leftovers_are_removed(root: Path, repository: Engine) -> None:
     """Swap files that no transaction names, and identities that never came into force, hold nothing."""
     leftovers = [root / "ullage.json.partial", root / "swap" / "1-1-00000000-0000-4000-8000-000000000000.swap"]
     for path in leftovers:
@@ -139,8 +139,8 @@ def test_a_repair_that_is_cut_short_is_resumed(root: Path) -> None:
     leave_orphan(root)
 
     repository = _open(root)
-    plan = plan_repair(repository)
-    execute_repair(repository, RepairPlan(plan.steps[:1], plan.report))
+    plan = repository.repair.plan()
+    repository.repair.execute(RepairPlan(plan.steps[:1], plan.report))
     abandon(repository)
     with _open(root) as repository:
         assert mend(repository) == [step.mend for step in plan.steps[1:]]

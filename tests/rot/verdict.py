@@ -5,8 +5,8 @@ from collections import Counter
 
 from tests.rot.oracle import damage
 from tests.rot.specimen import Specimen, abandon, reopen, shown
-from ullage_agent.engine.errors import UllageError
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.errors import UllageError
 
 OPENING = "caught at opening"
 CHECKING = "caught by check"
@@ -44,7 +44,7 @@ def names_place(path: str, message: str) -> bool:
     return path in message or (os.path.basename(path) == IDENTITY and os.path.dirname(path) in message)
 
 
-def _judge(whole: Specimen, path: str, data: bytes, repository: Repository) -> str:
+def _judge(whole: Specimen, path: str, data: bytes, repository: Engine) -> str:
     report = repository.check(deep=True)
     found, refused = shown(repository)
     assert all(path in message for message in refused), refused

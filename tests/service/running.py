@@ -16,14 +16,13 @@ import msgspec
 import yaml
 
 from tests.support import spec_at
-from ullage_agent.contract import AuthMode, ContentRepository, Metadata, Service, TlsMode, dump
-from ullage_agent.engine.repository import Repository
+from ullage.contract import AuthMode, ContentRepository, Duration, Metadata, ServiceSettings, TlsMode, dump
+from ullage.engine.engine import Engine
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.server import Server
-from ullage_agent.units import Duration
 
 START_SECONDS = 60.0
-HERE = Service(http_port=0, flight_port=None, metrics_port=None, socket_path="")
+HERE = ServiceSettings(http_port=0, flight_port=None, metrics_port=None, socket_path="")
 LOCAL: dict[str, Any] = {"tls": {"mode": TlsMode.NONE}, "auth": {"mode": AuthMode.NONE}}
 
 UNGUARDED: dict[str, Any] = {"min_used_percentage": 0, "min_reclaim": 0, "deleted_retention": Duration(0)}
@@ -36,7 +35,7 @@ def document_at(path: Path, **sections: Any) -> ContentRepository:
     return ContentRepository(metadata=Metadata(name="flows"), spec=spec_at(path, service=service, **sections))
 
 
-def half_dead(repository: Repository, size: int, count: int) -> list[str]:
+def half_dead(repository: Engine, size: int, count: int) -> list[str]:
     """So many contents put together, of which every second is deleted for good; the ids of the others."""
     handles = repository.handles
     ids = handles.put_many([secrets.token_bytes(size) for _ in range(count)])
@@ -71,12 +70,12 @@ class Running:
     def __exit__(self, *exception: object) -> None:
         self.client.close()
         self.stop()
-        with Repository.open(self.document.spec) as repository:
+        with Engine.open(self.document.spec) as repository:
             assert repository.check(deep=True).problems == ()
 
     @property
-    def repository(self) -> Repository:
-        return self.server.host.repository
+    def repository(self) -> Engine:
+        return self.server.host.repository.engine
 
     def stop(self) -> None:
         """Gracefully; waits."""

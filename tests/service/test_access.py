@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import ManualClock
+from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Anonymous, Principal, Verb, bearer
-from ullage_agent.service.errors import CannotListen, Forbidden, Unauthenticated
+from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
 

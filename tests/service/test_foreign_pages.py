@@ -19,8 +19,8 @@ def test_a_page_of_another_site_changes_nothing(running: Running, origin: str) -
 
     assert refused.status_code == 403
     assert "may change nothing" in refused.json()["detail"]
-    assert running.server.host.repository.check().orphans == ()
-    assert list(running.server.host.repository.ledger.flow_files()) == []
+    assert running.server.host.repository.engine.check().orphans == ()
+    assert list(running.server.host.repository.engine.ledger.flow_files()) == []
 
 
 def test_the_page_of_the_service_itself_may(running: Running) -> None:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.support import ManualClock, put_all, spec_at
-from ullage_agent.contract import Compaction, ContentRepository, Duration, Metadata, Punch, Quantity
-from ullage_agent.engine.errors import NotARepository, RepositoryLocked
+from ullage.contract import CompactionSettings, ContentRepository, Duration, Metadata, PunchSettings, Quantity
+from ullage.errors import NotARepository, RepositoryLocked
 from ullage_agent.service.errors import ReloadRefused
 from ullage_agent.service.host import Host, changed_fields
 
@@ -30,10 +30,10 @@ def test_a_host_makes_its_repository_only_when_told_to(tmp_path: Path) -> None:
 
 
 def test_a_stopped_host_leaves_next_to_nothing_to_replay_and_no_lock(tmp_path: Path) -> None:
-    """Stopping publishes a checkpoint and gives the lock back; only the seals of the close follow it."""
+    """ServiceStopping publishes a checkpoint and gives the lock back; only the seals of the close follow it."""
     host = Host(document(tmp_path / "r"))
     host.start(makes=True)
-    put_all(host.repository, "q", [b"x"] * 10)
+    put_all(host.repository.engine, "q", [b"x"] * 10)
     with pytest.raises(RepositoryLocked):
         Host(host.document).start()
     host.stop()
@@ -41,9 +41,9 @@ def test_a_stopped_host_leaves_next_to_nothing_to_replay_and_no_lock(tmp_path: P
     again = Host(host.document)
     again.start()
 
-    assert again.repository.restored.clean
-    assert again.repository.restored.transactions <= 1
-    assert again.repository.queue("q").figures().flow_files == 10
+    assert again.repository.engine.restored.clean
+    assert again.repository.engine.restored.transactions <= 1
+    assert again.repository.engine.queue("q").figures().flow_files == 10
     again.stop()
 
 
@@ -55,8 +55,8 @@ def test_a_reload_changes_what_can_change(tmp_path: Path) -> None:
     changed = host.reload(document(tmp_path / "r", leases={"max_duration": Duration(5)}, claims={"max_flow_files": 7}))
 
     assert changed == ("claims.maxFlowFiles", "leases.maxDuration")
-    assert host.repository.spec.leases.max_duration == 5
-    assert host.repository.content.limits.max_flow_files == 7
+    assert host.repository.engine.spec.leases.max_duration == 5
+    assert host.repository.engine.content.limits.max_flow_files == 7
     host.stop()
 
 
@@ -80,7 +80,7 @@ def test_a_reload_refuses_what_cannot_change(tmp_path: Path, sections: dict[str,
     with pytest.raises(ReloadRefused, match=field.replace(".", r"\.")):
         host.reload(document(tmp_path / "r", **sections, archive=archive))
 
-    assert host.repository.spec.archive.enabled
+    assert host.repository.engine.spec.archive.enabled
     host.stop()
 
 
@@ -99,7 +99,7 @@ def test_a_reload_refuses_a_policy_that_there_is_not(tmp_path: Path) -> None:
 def test_changed_fields_are_named_as_in_the_document(tmp_path: Path) -> None:
     """Nested fields have dots, lists count as one field."""
     one = document(tmp_path)
-    spec = msgspec.structs.replace(one.spec, compaction=Compaction(punch=Punch(enabled=False)))
+    spec = msgspec.structs.replace(one.spec, compaction=CompactionSettings(punch=PunchSettings(enabled=False)))
 
     assert list(changed_fields(one, one)) == []
     assert list(changed_fields(one, ContentRepository(metadata=Metadata(name="other"), spec=spec))) == [

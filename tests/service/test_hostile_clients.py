@@ -97,7 +97,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending(running: Running) -> N
         sock.sendall(b"POST /v1/handles?attribute=wrong HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n")
         sock.sendall(b"x" * 500_000)
 
-        assert b'"slug":"bad-request"' in answer(sock)
+        assert b'"slug":"invalid-argument"' in answer(sock)
 
 
 def test_headers_that_never_end_are_cut_off(strict: Running) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 
 from tests.service.running import LOCAL, Process, document_at
-from ullage_agent.engine.model import HANDLE_QUEUE
-from ullage_agent.engine.repository import Repository
+from tests.support import claim_of
+from ullage.engine.engine import Engine
+from ullage.engine.model import HANDLE_QUEUE
 
 CLIENTS = 32
 WRITES = 12
@@ -86,13 +87,12 @@ def test_kills_under_load_double_nothing_and_lose_nothing(tmp_path: Path) -> Non
         server.kill()
 
     assert load.refused == []
-    with Repository.open(document.spec) as repository:
+    with Engine.open(document.spec) as repository:
         assert repository.check(deep=True).problems == ()
         found = Counter(record.attribute_map()["name"] for record in repository.ledger.flow_files())
         assert found == Counter(load.acknowledged.keys())
         for record in repository.ledger.flow_files():
             name = record.attribute_map()["name"]
             assert load.acknowledged[name] == record.id
-            assert record.claim is not None
-            assert repository.reader.read(record.claim, record.start, len(name)) == name.encode()
+            assert repository.reader.read(claim_of(record), record.start, len(name)) == name.encode()
         assert {record.queue == HANDLE_QUEUE for record in repository.ledger.flow_files()} == {True, False}

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.service.certificates import Authority
+from tests.certificates import Authority
 from tests.support import ManualClock
+from ullage.errors import AccessUnknown, Forbidden, Unauthenticated
 from ullage_agent.service.access import Principal, Verb
-from ullage_agent.service.errors import AccessUnknown, CannotListen, Forbidden, Unauthenticated
+from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.kubernetes import GRACE_SECONDS, KEPT_SECONDS, ApiServer, KubernetesReview
 
 POD_TOKEN = "the pod's own"
@@ -27,9 +28,9 @@ class Cluster:
         self.allowed = {("alice", "get")}
         self.asked: list[dict[str, Any]] = []
         self.status = 201
-        self.authority = Authority("cluster")
-        self.authority.issue(directory, "api")
-        self.authority_path = self.authority.write(directory / "ca.crt")
+        self.authority = Authority(directory)
+        self.authority.issue(directory)
+        self.authority_path = self.authority.certificate
         (directory / "token").write_text(POD_TOKEN)
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -149,7 +150,7 @@ def test_what_was_allowed_still_is_while_the_api_server_is_away(cluster: Cluster
 
 def test_an_api_server_with_a_foreign_certificate_is_not_asked(cluster: Cluster, tmp_path: Path) -> None:
     """Whoever stands in its place learns no token."""
-    Authority("somebody else").write(tmp_path / "ca.crt")
+    Authority(tmp_path / "theirs").certificate.replace(tmp_path / "ca.crt")
     review = KubernetesReview(cluster.api, "data", "flows", ManualClock())
 
     with pytest.raises(AccessUnknown, match="SSLCertVerificationError"):

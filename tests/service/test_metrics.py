@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.running import Running, document_at
-from ullage_agent.metrics import PREFIX, TABLE, Kind
+from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 
 
 def scrape(running: Running) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -35,8 +35,8 @@ def test_names_follow_the_rules_of_prometheus() -> None:
     assert len({entry.name for entry in TABLE}) == len(TABLE)
     for entry in TABLE:
         assert re.fullmatch(r"[a-z][a-z_]*", entry.name)
-        assert entry.name.endswith("_total") == (entry.kind in (Kind.COUNTED, Kind.TOTAL))
-        assert entry.name.endswith("_seconds") or entry.kind is not Kind.TIMED
+        assert entry.name.endswith("_total") == (entry.kind in (MetricKind.COUNTED, MetricKind.TOTAL))
+        assert entry.name.endswith("_seconds") or entry.kind is not MetricKind.TIMED
         assert not re.search(r"(milli|kilo|mega|percent)", entry.name)
         assert entry.help.endswith(".")
         assert not {"claim", "resource", "uuid", "id", "flow_file", "path", "token"} & set(entry.labels)
@@ -51,7 +51,7 @@ def test_every_metric_of_the_table_is_there_once_something_happened(metered: Run
     client.post("/v1/leases", json={"duration_millis": 60_000})
     client.get("/v1/handles/none")
     run = client.post("/v1/reclamation/runs", json={"override": True}).json()["id"]
-    metered.server.host.repository.checkpoint()
+    metered.server.host.repository.engine.checkpoint()
     metered.server.metrics.count("maintenance_failures_total", "none", by=0)
     while client.get(f"/v1/reclamation/runs/{run}").json()["ended_millis"] is None:
         continue

@@ -13,9 +13,10 @@ import pytest
 
 from tests.service.browser import Browser
 from tests.service.running import Running, document_at, until
-from ullage_agent.contract import AuthMode, Duration as Time, MaintenanceOperation, Window
-from ullage_agent.engine.model import EventType
-from ullage_agent.engine.reclaim.policies import GROUP
+from tests.support import committing
+from ullage.contract import AuthMode, Duration as Time, MaintenanceOperation, Window
+from ullage.engine.reclaim.policies import POLICIES
+from ullage.enums import EventType
 from ullage_agent.service.access import Verb
 from ullage_agent.service.http import page
 from ullage_agent.service.tokens import line_of, new_token
@@ -62,7 +63,7 @@ def fill(running: Running) -> None:
     """Each commit is one file: some small contents, in the middle of them a doomed one, and a large one at the end."""
     chance = random.Random(SEED)
     for number in range(30):
-        with running.repository.session() as session:
+        with committing(running.repository) as session:
             for place in range(6):
                 flow_file = session.create(attributes={"filename": f"order-{number}-{place}.csv"})
                 session.write(flow_file, chance.randbytes(chance.randrange(8_000, 40_000)))
@@ -70,7 +71,6 @@ def fill(running: Running) -> None:
             tail = session.create(attributes={"filename": f"scan-{number}.tiff"})
             session.write(tail, chance.randbytes(MB * chance.choice((1, 2, 3))))
             session.transfer(tail, "scans" if number % 5 == 0 else "doomed")
-            session.commit()
     running.client.delete("/v1/queues/doomed/flowfiles").raise_for_status()
     resources = running.client.get("/v1/reclamation/resources").json()["resources"]
     held = [each["resource"] for each in resources if each["live_bytes"]][:3]
@@ -173,12 +173,13 @@ def test_the_page_has_no_script_or_style_inside_and_nothing_from_elsewhere() -> 
 
 
 def test_every_type_of_event_can_be_chosen(running: Running, browser: Browser) -> None:
-    """The search offers what the engine records, no more and no less."""
+    """The search offers what the engine records, no more and no less; no file of the page has a list of its own."""
     browser.open(running.url)
 
     offered = browser.ask("[...document.querySelectorAll('#search-type option')].map((each) => each.value)")
 
-    assert sorted(offered) == sorted(["", *EventType.__members__])
+    assert offered == ["", *EventType.__members__]
+    assert not [name for name in EventType.__members__ if f">{name}<" in (FILES / "index.html").read_text()]
 
 
 def test_policies_of_other_packages_can_be_chosen(
@@ -189,7 +190,7 @@ def test_policies_of_other_packages_can_be_chosen(
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text(
-        f"[{GROUP}]\nOldestFirst = ullage_agent.engine.reclaim.policies:CompactAll\nBroken = nowhere:Nothing\n"
+        f"[{POLICIES.group}]\nOldestFirst = ullage.engine.reclaim.policies:CompactAll\nBroken = nowhere:Nothing\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -283,16 +284,14 @@ def test_an_event_shows_its_attributes_and_gives_its_content(
 ) -> None:
     """Before and after, with what changed; the download is the content, and a replay puts it back."""
     content = b"id,total\n7,42\n"
-    with running.repository.session() as session:
+    with committing(running.repository) as session:
         flow_file = session.create(attributes={"filename": "order.csv"})
         session.write(flow_file, content)
         session.transfer(flow_file, "inbox")
-        session.commit()
-    with running.repository.session() as session:
+    with committing(running.repository) as session:
         (arrived,) = session.get_many("inbox", 1)
         session.put_attribute(arrived, "checked", "yes")
         session.transfer(arrived, "inbox")
-        session.commit()
     browser.downloads(tmp_path)
     browser.open(running.url)
 
@@ -314,22 +313,19 @@ def test_an_event_shows_its_attributes_and_gives_its_content(
 
 def test_a_fork_is_drawn_as_one(running: Running, browser: Browser) -> None:
     """Each child has a lane of its own, and a line to it from the event that made it."""
-    with running.repository.session() as session:
+    with committing(running.repository) as session:
         whole = session.create(attributes={"filename": "batch.zip"})
         session.write(whole, b"abc")
         session.transfer(whole, "inbox")
-        session.commit()
-    with running.repository.session() as session:
+    with committing(running.repository) as session:
         (whole,) = session.get_many("inbox", 1)
         parts = [session.clone(whole, start, 1) for start in range(3)]
         for part in parts:
             session.transfer(part, "parts")
         session.remove(whole)
-        session.commit()
-    with running.repository.session() as session:
+    with committing(running.repository) as session:
         for part in session.get_many("parts", 3):
             session.remove(part)
-        session.commit()
     graph = running.client.get(f"/v1/provenance/lineage/{whole.id}").json()
     browser.open(running.url)
 
@@ -386,11 +382,10 @@ def test_nothing_keeps_people_from_using_it(
 def test_names_of_any_length_fit_on_a_phone(running: Running, browser: Browser) -> None:
     """The longest queue name and a long attribute without a space break; markup in them stays text."""
     name = "q" * 200
-    with running.repository.session() as session:
+    with committing(running.repository) as session:
         flow_file = session.create(attributes={"filename": "<img src=x onerror=alert(1)>", "a" * 200: "v" * 4_000})
         session.write(flow_file, b"x")
         session.transfer(flow_file, name)
-        session.commit()
     browser.view(*PHONE)
     browser.open(running.url)
     browser.until(IS_FULL)

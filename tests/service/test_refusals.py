@@ -5,56 +5,19 @@ foreign certificate; and certificates and tokens that change while it serves.
 import os
 import re
 import ssl
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
 
-from tests.service.certificates import Authority
-from tests.service.running import Running, document_at, until
-from ullage_agent.contract import AuthMode, TlsMode
+from tests.certificates import Authority
+from tests.service.running import document_at, until
+from tests.service.secured import Secured
+from ullage.contract import AuthMode, TlsMode
 from ullage_agent.service.access import Verb
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.server import Server
-from ullage_agent.service.tokens import line_of, new_token
-
-HOUR = 3_600_000
-
-
-class Secured:
-    """A server with TLS and a token for each verb, and one that has expired."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.authority = Authority("ours")
-        self.serial = self.authority.issue(path / "tls", "node")
-        self.authority_path = self.authority.write(path / "ca.crt")
-        self.tokens: dict[str, str] = {}
-        lines = []
-        for verb in Verb:
-            self.tokens[verb], digest = new_token()
-            lines.append(line_of(verb, (verb,), 0, digest))
-        self.tokens["expired"], digest = new_token()
-        lines.append(line_of("expired", tuple(Verb), int(time.time() * 1000) - HOUR, digest))
-        self.token_file = path / "tokens"
-        self.token_file.write_text("".join(lines))
-        self.running = Running(
-            document_at(
-                path / "r",
-                service={"metrics_port": 0},
-                tls={"mode": TlsMode.SECRET, "directory": str(path / "tls")},
-                auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file)},
-            )
-        )
-
-    def client(self, token: str = "") -> httpx.Client:
-        headers = {"authorization": f"Bearer {self.tokens.get(token, token)}"} if token else {}
-        context = ssl.create_default_context(cafile=self.authority_path)
-        url = self.running.url.replace("0.0.0.0", "127.0.0.1")
-        return httpx.Client(base_url=url, verify=context, headers=headers)
 
 
 @pytest.fixture
@@ -114,8 +77,8 @@ def test_another_scheme_is_no_token(secured: Secured) -> None:
 
 def test_a_client_refuses_a_foreign_certificate(secured: Secured, tmp_path: Path) -> None:
     """Whoever trusts another authority does not talk to this server; nor does it speak without TLS."""
-    context = ssl.create_default_context(cafile=Authority("theirs").write(tmp_path / "theirs.crt"))
-    url = secured.running.url.replace("0.0.0.0", "127.0.0.1")
+    context = ssl.create_default_context(cafile=Authority(tmp_path / "theirs").certificate)
+    url = secured.url()
 
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{url}/healthz", verify=context)
@@ -127,15 +90,14 @@ def test_a_new_certificate_is_used_without_a_dropped_connection(secured: Secured
     """Connections that stand go on; new ones get the new certificate. Half a pair changes nothing."""
     with secured.client("get") as before:
         assert before.get("/v1/state").status_code == 200
-        key = (secured.path / "tls" / "tls.key").read_bytes()
-        (secured.path / "tls" / "tls.key").write_text("half a key")
+        serial = secured.serial()
+        key = (secured.tls / "tls.key").read_bytes()
+        (secured.tls / "tls.key").write_text("half a key")
         assert secured.running.server.reload_certificate() != ""
-        (secured.path / "tls" / "tls.key").write_bytes(key)
+        assert secured.serial() == serial
+        (secured.tls / "tls.key").write_bytes(key)
 
-        serial = secured.authority.issue(secured.path / "tls", "node")
-        assert secured.running.server.reload_certificate() == ""
-
-        assert _serial(secured) == serial != secured.serial
+        assert secured.renew() == secured.serial() != serial
         assert before.get("/v1/state").status_code == 200
 
 
@@ -143,7 +105,7 @@ def test_a_token_that_is_taken_away_no_longer_works(secured: Secured) -> None:
     """Within a second or two of the file's change, on connections that stand as well."""
     with secured.client("get") as client:
         assert client.get("/v1/state").status_code == 200
-        fresh = secured.path / "fresh"
+        fresh = secured.token_file.with_name("fresh")
         fresh.write_text("# nobody\n")
         os.replace(fresh, secured.token_file)
 
@@ -160,7 +122,7 @@ def test_a_session_belongs_to_whoever_began_it(secured: Secured) -> None:
 
 def test_metrics_ask_for_a_token_with_the_verb_get(secured: Secured) -> None:
     """As spec.auth.metrics has it by default; and no token stands in them."""
-    url = secured.running.server.urls["metrics"].replace("0.0.0.0", "127.0.0.1") + "metrics"
+    url = f"{secured.url('metrics')}/metrics"
     answers = []
     for token in ("", "ullage_nobody", "create", "get"):
         with secured.client(token) as client:
@@ -178,10 +140,3 @@ def test_without_a_certificate_nothing_is_served(tmp_path: Path) -> None:
         Server(lambda: document, makes=True).run()
 
     assert not (tmp_path / "r").exists()
-
-
-def _serial(secured: Secured) -> int:
-    host, port = secured.running.url.removeprefix("https://").split(":")
-    return x509.load_pem_x509_certificate(
-        ssl.get_server_certificate((host.replace("0.0.0.0", "127.0.0.1"), int(port))).encode()
-    ).serial_number

@@ -109,7 +109,8 @@ def test_a_repeated_poll_holds_the_same(restarted: Callable[[], Running]) -> Non
     more = [
         client.post(f"/v1/sessions/{first['session']}/poll", json=wanted, headers=key("more")).json() for _ in range(2)
     ]
-    assert [len(each["flow_files"]) for each in more] == [3, 3]
+    assert more[0] == more[1]
+    assert len(more[0]) == 2
     made = [
         client.post(f"/v1/sessions/{first['session']}/flowfiles", content=b"new", headers=key("make")).json()
         for _ in range(2)

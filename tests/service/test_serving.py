@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tests.service.running import LOCAL, Process, document_at, process, until
-from ullage_agent.contract import Duration
-from ullage_agent.engine.repository import Repository
+from ullage.contract import Duration
+from ullage.engine.engine import Engine
 
 
 def test_a_process_serves_and_ends_gracefully(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_process_serves_and_ends_gracefully(tmp_path: Path) -> None:
         made.signal(signal.SIGTERM)
 
         assert made.wait() == 0
-        with Repository.open(made.document.spec) as repository:
+        with Engine.open(made.document.spec) as repository:
             assert repository.restored.clean
             assert repository.restored.transactions <= 1
             assert repository.handles.head(id).size == 1_000
@@ -56,7 +56,7 @@ def test_an_upload_that_was_accepted_is_finished_before_the_end(tmp_path: Path) 
 
         assert made.wait() == 0
         assert answers[0].status_code == 201
-        with Repository.open(made.document.spec) as repository:
+        with Engine.open(made.document.spec) as repository:
             assert repository.handles.head(answers[0].json()["id"]).size == 4 << 20
 
 

@@ -8,24 +8,24 @@ import msgspec
 import pytest
 
 from tests.support import ManualClock
-from ullage_agent.contract import (
-    Auth,
+from ullage.contract import (
     AuthMode,
+    AuthSettings,
     ContentRepository,
     ContentRepositorySpec,
     ContractError,
     Metadata,
     MetricsAccess,
     Quantity,
-    Service,
-    Tls,
+    ServiceSettings,
     TlsMode,
+    TlsSettings,
     load_yaml,
 )
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.listening import authenticator_of, listening_of
 
-OPEN = {"tls": Tls(mode=TlsMode.SECRET), "auth": Auth(mode=AuthMode.TOKEN_FILE)}
+OPEN = {"tls": TlsSettings(mode=TlsMode.SECRET), "auth": AuthSettings(mode=AuthMode.TOKEN_FILE)}
 
 
 class Case(NamedTuple):
@@ -54,21 +54,23 @@ def _authenticator(spec: ContentRepositorySpec) -> object:
 
 
 CASES = {
-    "service.address": Case({}, {"service": Service(address="::1")}, _listening("address")),
-    "service.httpPort": Case({}, {"service": Service(http_port=9)}, _listening("http_port")),
-    "service.flightPort": Case({}, {"service": Service(flight_port=None)}, _listening("flight_port")),
-    "service.metricsPort": Case({}, {"service": Service(metrics_port=None)}, _listening("metrics_port")),
-    "service.socketPath": Case({}, {"service": Service(socket_path="")}, _listening("socket_path")),
+    "service.address": Case({}, {"service": ServiceSettings(address="::1")}, _listening("address")),
+    "service.httpPort": Case({}, {"service": ServiceSettings(http_port=9)}, _listening("http_port")),
+    "service.flightPort": Case({}, {"service": ServiceSettings(flight_port=None)}, _listening("flight_port")),
+    "service.metricsPort": Case({}, {"service": ServiceSettings(metrics_port=None)}, _listening("metrics_port")),
+    "service.socketPath": Case({}, {"service": ServiceSettings(socket_path="")}, _listening("socket_path")),
     "service.maxRequestBytes": Case(
-        {}, {"service": Service(max_request_bytes=Quantity(1))}, lambda spec: spec.service.max_request_bytes
+        {}, {"service": ServiceSettings(max_request_bytes=Quantity(1))}, lambda spec: spec.service.max_request_bytes
     ),
-    "tls.mode": Case({}, {"tls": Tls(mode=TlsMode.SECRET)}, _listening("tls")),
-    "tls.directory": Case(OPEN, OPEN | {"tls": Tls(mode=TlsMode.SECRET, directory="/x")}, _listening("tls")),
-    "auth.mode": Case({}, {"auth": Auth(mode=AuthMode.TOKEN_FILE)}, _authenticator),
-    "auth.tokenFile": Case(OPEN, OPEN | {"auth": Auth(mode=AuthMode.TOKEN_FILE, token_file="/x")}, _authenticator),
+    "tls.mode": Case({}, {"tls": TlsSettings(mode=TlsMode.SECRET)}, _listening("tls")),
+    "tls.directory": Case(OPEN, OPEN | {"tls": TlsSettings(mode=TlsMode.SECRET, directory="/x")}, _listening("tls")),
+    "auth.mode": Case({}, {"auth": AuthSettings(mode=AuthMode.TOKEN_FILE)}, _authenticator),
+    "auth.tokenFile": Case(
+        OPEN, OPEN | {"auth": AuthSettings(mode=AuthMode.TOKEN_FILE, token_file="/x")}, _authenticator
+    ),
     "auth.metrics": Case(
-        {"auth": Auth(mode=AuthMode.TOKEN_FILE)},
-        {"auth": Auth(mode=AuthMode.TOKEN_FILE, metrics=MetricsAccess.ANYONE)},
+        {"auth": AuthSettings(mode=AuthMode.TOKEN_FILE)},
+        {"auth": AuthSettings(mode=AuthMode.TOKEN_FILE, metrics=MetricsAccess.ANYONE)},
         _listening("asks_for_metrics"),
     ),
 }
@@ -120,7 +122,8 @@ def test_with_tls_and_tokens_every_address_is_served(tmp_path: Path) -> None:
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).touch()
     spec = msgspec.structs.replace(
-        ContentRepositorySpec.embedded(tmp_path), **OPEN | {"tls": Tls(mode=TlsMode.SECRET, directory=str(tmp_path))}
+        ContentRepositorySpec.embedded(tmp_path),
+        **OPEN | {"tls": TlsSettings(mode=TlsMode.SECRET, directory=str(tmp_path))},
     )
 
     listening = listening_of(spec)

@@ -11,14 +11,17 @@ from pyspark.sql import SparkSession
 from tests.spark.fleet import Fleet, fleet_at
 
 ROOT = Path(__file__).parents[2]
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of every JVM here: programs of seconds end before better compiled code and collectors of many threads pay off."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _workers_find_us() -> None:
-    """Python workers import from this tree, whatever the environment holds."""
+def _environment() -> None:
+    """Python workers import from this tree, whatever the environment holds; JVMs start quickly."""
     paths = [str(ROOT / name) for name in ("agent", "spark", ".")]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["JDK_JAVA_OPTIONS"] = JVM_OPTIONS
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .appName("ullage-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.codegen.wholeStage", "false")  # a plan runs once here: compiling it takes longer
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.driver.host", "127.0.0.1")

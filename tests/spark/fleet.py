@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.service.running import Running, document_at
-from ullage_agent.engine.model import STAGED_QUEUE, FlowFile
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import STAGED_QUEUE, FlowFileRecord
 
 
 class Fleet:
@@ -22,7 +22,7 @@ class Fleet:
         """The option of the same name."""
         return ",".join(agent.server.urls["flight"] for agent in self.agents.values())
 
-    def repository(self, name: str) -> Repository:
+    def repository(self, name: str) -> Engine:
         return self.agents[name].repository
 
     def fill(self, seed: int, count: int = 60) -> dict[tuple[str, str], bytes]:
@@ -40,7 +40,7 @@ class Fleet:
             found |= {(name, id): content for id, content in zip(ids, contents, strict=False)}
         return found
 
-    def records(self) -> dict[tuple[str, str], FlowFile]:
+    def records(self) -> dict[tuple[str, str], FlowFileRecord]:
         """Everything that anybody sees, resident ones, by node and uuid."""
         return {
             (name, record.id): record
@@ -52,7 +52,7 @@ class Fleet:
     def rest(self) -> None:
         """No maintenance from here on: a test that compares figures wants them to stay."""
         for agent in self.agents.values():
-            maintenance = agent.server.host._maintenance
+            maintenance = agent.server.host.repository._maintenance
             assert maintenance is not None
             maintenance.stop()
 
@@ -60,7 +60,7 @@ class Fleet:
         """Every file is closed, so that it may be reclaimed."""
         for agent in self.agents.values():
             agent.repository.content.retire_idle()
-            agent.repository._commit_seals()
+            agent.repository.reclamation._commit_seals()
 
     def hidden(self) -> int:
         """What is staged."""

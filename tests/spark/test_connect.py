@@ -56,10 +56,10 @@ with snapshot(spark, endpoint=endpoint) as held:
 
 
 def packages(batches):
-    import ullage_agent, ullage_spark
+    import ullage, ullage_spark
 
     for batch in batches:
-        yield pa.RecordBatch.from_arrays([pa.array([ullage_spark.__file__, ullage_agent.__file__])], names=["path"])
+        yield pa.RecordBatch.from_arrays([pa.array([ullage_spark.__file__, ullage.__file__])], names=["path"])
 
 
 places = spark.range(1).mapInArrow(packages, "path string").collect()
@@ -75,7 +75,7 @@ def pack_environment(path: Path) -> None:
     job = path / "job"
     venv.EnvBuilder(symlinks=True, with_pip=False).create(job)
     (packages,) = job.glob("lib/python3*/site-packages")
-    for name in ("agent/ullage_agent", "spark/ullage_spark", "spark/pyspark_ullage"):
+    for name in ("agent/ullage", "spark/ullage_spark", "spark/pyspark_ullage"):
         shutil.copytree(ROOT / name, packages / Path(name).name, ignore=shutil.ignore_patterns("__pycache__"))
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     with tarfile.open(path / "job.tar.gz", "w:gz") as archive:

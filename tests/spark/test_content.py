@@ -15,7 +15,7 @@ from tests.spark.fleet import Fleet
 from ullage_spark import SparkSourceError, snapshot, with_content
 from ullage_spark.fleet import discover, socket_of
 from ullage_spark.opener import ADDRESS, AHEAD_FILES, Opener, pickled
-from ullage_spark.settings import Settings
+from ullage_spark.settings import SourceOptions
 
 Key = TypeVar("Key")
 
@@ -42,7 +42,7 @@ def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, 
     """Of queues and handles, of all sizes; through descriptors where the socket is, over Flight where it is not."""
     contents = fleet.fill(5, 40)
     options: dict[str, Any] = {"endpoint": fleet.endpoint, **({} if path == "descriptors" else {"socket": "/nowhere"})}
-    local = [socket_of(Settings.of(options), node) is not None for node in discover(Settings.of(options))]
+    local = [socket_of(SourceOptions.of(options), node) is not None for node in discover(SourceOptions.of(options))]
     assert local == [path == "descriptors"] * 2
 
     with snapshot(spark, **options) as held:
@@ -89,7 +89,7 @@ def test_files_are_asked_for_ahead_in_few_transactions(spark: SparkSession, flee
         with repository.session() as session:
             session.ingest("in", [content, bytes(1 << 20)])  # what follows ends the file
             session.commit()
-    settings = Settings.of({"endpoint": fleet.endpoint})
+    settings = SourceOptions.of({"endpoint": fleet.endpoint})
     nodes = {node.name: node for node in discover(settings)}
     with snapshot(spark, endpoint=fleet.endpoint) as held:
         rows = held.table("flowfiles", where=f"size < {1 << 20}").toArrow().combine_chunks().to_batches()
@@ -133,13 +133,13 @@ def drop_and_reclaim(fleet: Fleet) -> None:
             agent.repository.queues.drop(agent.repository.queue(queue))
         agent.repository.reclamation.execute(agent.repository.reclamation.plan_truncation(eager=True))
         agent.repository.reclamation.clean()
-        agent.repository.reclamation.compactor.execute(agent.repository.reclamation.compactor.plan(policy="CompactAll"))
+        agent.repository.compactor.execute(agent.repository.compactor.plan(policy="CompactAll"))
 
 
 def rewrite(fleet: Fleet) -> None:
     for agent in fleet.agents.values():
         agent.repository.queues.drop(agent.repository.queue("out"))
-        agent.repository.reclamation.compactor.execute(agent.repository.reclamation.compactor.plan(policy="CompactAll"))
+        agent.repository.compactor.execute(agent.repository.compactor.plan(policy="CompactAll"))
 
 
 def revoke(fleet: Fleet) -> None:
@@ -205,8 +205,8 @@ def test_rows_without_an_address_are_refused(spark: SparkSession, fleet: Fleet) 
 
 def test_another_nodes_socket_is_not_taken_for_its_own(fleet: Fleet) -> None:
     """Every node has a socket of the same path: the one that is seen must be the node's."""
-    a, b = discover(Settings.of({"endpoint": fleet.endpoint}))
-    wrong = Settings.of({"endpoint": fleet.endpoint, "socket": b.socket})
+    a, b = discover(SourceOptions.of({"endpoint": fleet.endpoint}))
+    wrong = SourceOptions.of({"endpoint": fleet.endpoint, "socket": b.socket})
 
     assert socket_of(wrong, a) is None
     assert socket_of(wrong, b) is not None

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import Node, addresses_of, flight_of, http_url_of
-from ullage_spark.settings import Settings
+from ullage_spark.fleet import FleetNode, addresses_of, flight_of, http_url_of
+from ullage_spark.settings import SourceOptions
 
 SLICE = {
     "metadata": {"namespace": "data", "labels": {"kubernetes.io/service-name": "flows-nodes"}},
@@ -22,7 +22,7 @@ SLICE = {
 def test_nodes_of_a_headless_service_go_by_the_names_in_their_certificates() -> None:
     """Those that are ready; a service without Flight is told."""
     assert addresses_of([SLICE]) == [
-        Node(
+        FleetNode(
             name=node,
             flight=f"grpc+tls://{host}.flows-nodes.data.svc:8481",
             url=f"https://{host}.flows-nodes.data.svc:8480",
@@ -35,16 +35,16 @@ def test_nodes_of_a_headless_service_go_by_the_names_in_their_certificates() -> 
 
 def test_http_is_at_the_usual_port_unless_said_otherwise() -> None:
     """Runs of reclamation go over HTTP."""
-    assert http_url_of(Node(name="a", flight="grpc://10.0.0.1:9")) == "http://10.0.0.1:8480"
-    assert http_url_of(Node(name="a", flight="grpc+tls://a.b:9")) == "https://a.b:8480"
-    assert http_url_of(Node(name="a", flight="grpc://x:9", url="http://y:1")) == "http://y:1"
+    assert http_url_of(FleetNode(name="a", flight="grpc://10.0.0.1:9")) == "http://10.0.0.1:8480"
+    assert http_url_of(FleetNode(name="a", flight="grpc+tls://a.b:9")) == "https://a.b:8480"
+    assert http_url_of(FleetNode(name="a", flight="grpc://x:9", url="http://y:1")) == "http://y:1"
 
 
 def test_a_renewed_token_makes_a_new_client(tmp_path: Path) -> None:
     """A projected token is replaced every hour: each use reads the file again."""
     file = tmp_path / "token"
-    settings = Settings.of({"endpoint": "grpc://127.0.0.1:1", "tokenFile": str(file)})
-    node = Node(name="a", flight="grpc://127.0.0.1:1")
+    settings = SourceOptions.of({"endpoint": "grpc://127.0.0.1:1", "tokenFile": str(file)})
+    node = FleetNode(name="a", flight="grpc://127.0.0.1:1")
     file.write_text("one\n", encoding="utf-8")
     first = flight_of(settings, node)
     assert (settings.bearer(), flight_of(settings, node)) == ("one", first)

@@ -11,17 +11,16 @@ from typing import Any
 import msgspec
 import pyspark
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession, functions
-from typer.testing import CliRunner
 
-from tests.operator.support import wish
+from tests.operator.support import repository
 from tests.spark.fleet import Fleet
+from ullage.contract import Calendar, Duration, EmergencySettings, MaintenanceOperation, MaintenanceSettings, Window
+from ullage.engine.byteranges import unpack_ranges
+from ullage.engine.provenance.query import Query
 from ullage_agent.cli.app import app
-from ullage_agent.contract import Duration, Emergency, Maintenance, MaintenanceOperation, Window
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.runs import unpack_runs
-from ullage_agent.windows import Calendar
-from ullage_operator.planning_jobs import PROGRAM, SPARK_SUBMIT, run_object
+from ullage_operator.planning.build import PROGRAM, SPARK_SUBMIT, run_object
 from ullage_spark import SparkSourceError, snapshot
 from ullage_spark.archive import RESTORED_FROM, exported, restorable
 from ullage_spark.fleet import discover
@@ -29,7 +28,7 @@ from ullage_spark.lineage import lineage
 from ullage_spark.plan import Budget, carry_out, reclamation_plan
 from ullage_spark.report import HANDLES, NOBODY, fragmentation
 from ullage_spark.rollup import rollup
-from ullage_spark.settings import Settings
+from ullage_spark.settings import SourceOptions
 
 ROOT = Path(__file__).parents[2]
 MB = 1 << 20
@@ -74,7 +73,7 @@ def dead_bytes(fleet: Fleet) -> dict[str, int]:
     found = {}
     for name, agent in fleet.agents.items():
         entries = [entry for entry in agent.repository.ledger.entries() if not entry.claim.archived_millis]
-        punched = sum(run.length for entry in entries for run in unpack_runs(entry.claim.holes))
+        punched = sum(run.length for entry in entries for run in unpack_ranges(entry.claim.holes))
         found[name] = sum(entry.claim.length - entry.live_bytes for entry in entries) - punched
     return found
 
@@ -156,7 +155,7 @@ def close_windows(fleet: Fleet, name: str) -> None:
     hour = time.gmtime(host.clock.now_millis() / 1000 + 7_200).tm_hour
     operations = tuple(MaintenanceOperation)
     window = Window(name="night", schedule=f"0 {hour} * * *", duration=Duration(1_800_000), operations=operations)
-    maintenance = Maintenance(windows=(window,), emergency=Emergency(min_free_percentage=0))
+    maintenance = MaintenanceSettings(windows=(window,), emergency=EmergencySettings(min_free_percentage=0))
     spec = msgspec.structs.replace(host.spec, maintenance=maintenance)
     agent.document = msgspec.structs.replace(host.document, spec=spec)
     host.reload(agent.document)
@@ -177,7 +176,7 @@ def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> Non
 
     assert len(verdicts) == 2 * len(MaintenanceOperation)
     calendar = Calendar(fleet.agents["b"].server.host.spec.maintenance)
-    opens = calendar.verdict(MaintenanceOperation.REWRITE, int(time.time() * 1000)).opens_millis
+    opens = calendar.status(MaintenanceOperation.REWRITE, int(time.time() * 1000)).opens_millis
     assert verdicts["b", "rewrite"].opens_millis == opens
     assert {(row.node, row.may_start) for row in rows} == {("a", True), ("b", False)}
     assert all(row.opens_millis == opens and "window night" in row.why for row in rows if row.node == "b")
@@ -336,7 +335,7 @@ def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) ->
     """As the operator's planning calls it: the plan on stdout, and its last words where a pod keeps them."""
     scatter(fleet)
     last_words = tmp_path / "termination-log"
-    job = run_object(wish(), "spark:1", 0, is_application=False, has_authority=False)
+    job = run_object(repository(), "spark:1", 0, is_application=False, has_authority=False)
     there: list[str] = job["spec"]["template"]["spec"]["containers"][0]["command"]
     here = {
         SPARK_SUBMIT: str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
@@ -360,7 +359,7 @@ def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) ->
 def test_nodes_are_known_by_their_own_names(fleet: Fleet, option: str) -> None:
     """Whichever way they were found."""
     given = options_of(fleet) if option == "nodes" else {"endpoint": fleet.endpoint}
-    found = discover(Settings.of(given))
+    found = discover(SourceOptions.of(given))
 
     assert [node.name for node in found] == ["a", "b"]
     assert [node.repository for node in found] == [

@@ -16,12 +16,13 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
 from tests.support import drain
-from ullage_agent.client import NotReachable, Retries
+from ullage.errors import NotReachable, WriteClosed
+from ullage.wire.tickets import WRITE_COMMIT
 from ullage_spark import SparkSourceError, writer
 from ullage_spark.errors import WriteNotFinished
-from ullage_spark.fleet import discover, flight_of
-from ullage_spark.settings import Settings
-from ullage_spark.writer import NAMESPACE, Packed, Stored, finish
+from ullage_spark.fleet import HERE, FleetNode, ask, discover
+from ullage_spark.settings import SourceOptions
+from ullage_spark.writer import NAMESPACE, Packed, StagedAttempt, finish
 
 SCHEMA = "content binary, attributes map<string,string>"
 COLUMNS = StructType(
@@ -122,10 +123,10 @@ class Job:
         schema = COLUMNS
         self.writer = self.source.writer(schema, overwrite=False)
 
-    def attempt(self, *contents: bytes) -> Stored:
+    def attempt(self, *contents: bytes) -> StagedAttempt:
         batch = pa.record_batch({"content": pa.array(contents, pa.binary())})
         found = self.writer.write(iter([batch]))
-        assert isinstance(found, Stored)
+        assert isinstance(found, StagedAttempt)
         return found
 
 
@@ -136,7 +137,7 @@ def test_attempts_that_do_not_count_leave_nothing(fleet: Fleet) -> None:
     first, copy, other = job.attempt(b"one"), job.attempt(b"one"), job.attempt(b"two")
     job.writer.commit([first, other, None])
 
-    with pytest.raises(Exception, match="write-closed"):
+    with pytest.raises(WriteClosed):
         job.attempt(b"late")
     job.writer.abort([first, copy, other])  # as Spark does when it believes that the commit failed
     job.writer.commit([first, other])
@@ -151,10 +152,10 @@ def test_an_attempt_after_the_abort_is_refused(fleet: Fleet) -> None:
     job.attempt(b"one")
     job.writer.abort([None, None])
 
-    with pytest.raises(Exception, match="write-closed"):
+    with pytest.raises(WriteClosed):
         job.attempt(b"late")
     with pytest.raises(Exception, match="attempt"):
-        job.writer.commit([Stored("a", str(uuid.uuid4()), 1, 1)])
+        job.writer.commit([StagedAttempt("a", str(uuid.uuid4()), 1, 1)])
     assert (fleet.hidden(), fleet.records()) == (0, {})
 
 
@@ -164,25 +165,20 @@ def test_a_named_write_is_finished_by_whoever_repeats_it(
 ) -> None:
     """The driver dies amid the commit on two nodes: run again under its name, the write is there once."""
     job = Job(fleet, write="daily 2026-11-21")
-    messages: list[Any] = [attempt_on(job, fleet, name, name.encode()) for name in ("a", "b")]
+    messages: list[Any] = [attempt_on(job, name, name.encode()) for name in ("a", "b")]
     calls: list[str] = []
-    act = flight_of
 
     class Died(Exception):
         pass
 
-    class Dying:
-        def __init__(self, client: Any) -> None:
-            self.client = client
+    def dying(settings: SourceOptions, node: FleetNode, action: Any, request: Any) -> Any:
+        calls.append(action.name)
+        over = {"prepare": 1, "first commit": 1, "second commit": 2}[dies_at]
+        if action.name == f"write-{dies_at.rsplit(maxsplit=1)[-1]}" and calls.count(action.name) >= over:
+            raise Died
+        return ask(settings, node, action, request)
 
-        def write(self, action: str, *arguments: Any, **wish: Any) -> Any:
-            calls.append(action)
-            over = {"prepare": 1, "first commit": 1, "second commit": 2}[dies_at]
-            if action == dies_at.rsplit(maxsplit=1)[-1] and calls.count(action) >= over:
-                raise Died
-            return self.client.write(action, *arguments, **wish)
-
-    monkeypatch.setattr(writer, "flight_of", lambda settings, node: Dying(act(settings, node)))
+    monkeypatch.setattr(writer, "ask", dying)
     with pytest.raises(Died):
         job.writer.commit(messages)
     monkeypatch.undo()
@@ -190,45 +186,38 @@ def test_a_named_write_is_finished_by_whoever_repeats_it(
     assert seen == (dies_at == "second commit")
 
     again = Job(fleet, write="daily 2026-11-21")
-    again.writer.commit([attempt_on(again, fleet, name, name.encode()) for name in ("a", "b")])
+    again.writer.commit([attempt_on(again, name, name.encode()) for name in ("a", "b")])
 
     assert stored(fleet, "in") == [b"a", b"b"]
     assert fleet.hidden() == 0
     assert all(agent.repository.staging.pending() == [] for agent in fleet.agents.values())
 
 
-def attempt_on(job: Job, fleet: Fleet, node: str, content: bytes) -> Stored:
-    """An attempt whose partition falls to this node."""
-    nodes = discover(Settings.of(job.options))
-    attempts = job.writer._attempts  # type: ignore[attr-defined]
-    attempts._nodes = tuple(each for each in nodes if each.name == node)
-    return job.attempt(content)
+def attempt_on(job: Job, node: str, content: bytes) -> StagedAttempt:
+    """An attempt of an executor that stands on this node."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HERE, node)
+        return job.attempt(content)
 
 
 def test_a_node_that_is_away_is_told_later(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once one node has committed, nothing is aborted any more; the other one learns of it from the repeat."""
     job = Job(fleet, write="w")
-    messages: list[Any] = [attempt_on(job, fleet, name, name.encode()) for name in ("a", "b")]
-    act = flight_of
+    messages: list[Any] = [attempt_on(job, name, name.encode()) for name in ("a", "b")]
 
-    class Away:
-        def __init__(self, client: Any, is_away: bool) -> None:
-            self.client, self.is_away = client, is_away
+    def away(settings: SourceOptions, node: FleetNode, action: Any, request: Any) -> Any:
+        if node.name == "b" and action is WRITE_COMMIT:
+            raise NotReachable("away")
+        return ask(settings, node, action, request)
 
-        def write(self, action: str, *arguments: Any, **wish: Any) -> Any:
-            if self.is_away and action == "commit":
-                raise NotReachable("away")
-            return self.client.write(action, *arguments, **wish)
-
-    monkeypatch.setattr(writer, "RETRIES", Retries(attempts=1))
-    monkeypatch.setattr(writer, "flight_of", lambda settings, node: Away(act(settings, node), node.name == "b"))
+    monkeypatch.setattr(writer, "ask", away)
     with pytest.raises(WriteNotFinished, match="b first"):
         job.writer.commit(messages)
     with pytest.raises(WriteNotFinished):
         job.writer.abort(messages)
     monkeypatch.undo()
 
-    settings = Settings.of(job.options)
+    settings = SourceOptions.of(job.options)
     assert finish(settings, discover(settings), str(uuid.uuid5(NAMESPACE, "w")))
     assert stored(fleet, "in") == [b"a", b"b"]
 

@@ -10,8 +10,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet, fleet_at
-from ullage_agent.contract import Duration
-from ullage_agent.engine.provenance.query import Query
+from ullage.contract import Duration
+from ullage.engine.provenance.query import Query
 from ullage_spark.offsets import shares
 from ullage_spark.stream import EventReader
 

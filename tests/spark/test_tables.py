@@ -6,32 +6,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_type
 
 from tests.spark.fleet import Fleet
-from ullage_agent.contract import MaintenanceOperation
-from ullage_agent.service.flight.schemas import SCHEMAS
+from ullage.contract import MaintenanceOperation
 from ullage_spark import snapshot
 from ullage_spark.tables import COLUMNS, NODE
 
 DOC = Path(__file__).parents[2] / "docs" / "spark.md"
-
-
-def normal(kind: pa.DataType) -> str:
-    """A type whatever its fields are called: Spark and Arrow disagree on `item` and `element`."""
-    return re.sub(r"(item|element|key|value|entries): ?", "", str(kind)).replace(" not null", "")
-
-
-@pytest.mark.parametrize("table", COLUMNS)
-def test_columns_are_those_of_the_agent(table: str) -> None:
-    """Same names, same order, same types as docs/flight.md."""
-    assert list(COLUMNS[table]) == SCHEMAS[table].names
-    for name, kind in COLUMNS[table].items():
-        assert normal(to_arrow_type(kind)) == normal(SCHEMAS[table].field(name).type), name
 
 
 def test_the_page_lists_every_column() -> None:

@@ -1,19 +1,19 @@
 """`ullage agent`: what `ullage serve` does, as one node of a cluster."""
 
+from __future__ import annotations
+
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-import yaml
+import click
 
-from ullage_agent.contract import ContentRepository, ContractError, parse
-from ullage_agent.node import NodeAgent, volumes_of
-from ullage_agent.node_object import NodeObject, Unreachable
-from ullage_agent.service.log import configure, logger
-from ullage_agent.service.server import Server
-from ullage_agent.tickets import TicketOffice
+from ullage_agent.cli.options import command, from_environment
+
+if TYPE_CHECKING:
+    from ullage.contract import ContentRepository
+    from ullage_agent.node.objects import NodeObjectClient
 
 WAIT_SECONDS = 2.0
 
@@ -26,6 +26,10 @@ class _Settings:
         self._last: tuple[ContentRepository, int] | None = None
 
     def read(self) -> ContentRepository:
+        import yaml
+
+        from ullage.contract import ContractError, parse
+
         try:
             raw: Any = yaml.safe_load(self._path.read_text(encoding="utf-8"))
             document = parse(raw)
@@ -40,29 +44,34 @@ class _Settings:
         return last[1] if last is not None and last[0] == in_force else before
 
 
-def agent(
-    config: Annotated[
-        Path, typer.Option(envvar="ULLAGE_CONFIG", help="The ContentRepository, mounted by the operator.")
-    ],
-    node: Annotated[str, typer.Option(envvar="ULLAGE_NODE", help="This node's name.")],
-) -> None:
-    """Serve a repository as one node of a cluster: reclaim with tickets only, and report to the operator."""
+@command()
+@from_environment("FILE", "--config", required=True, help="The ContentRepository, mounted by the operator.")
+@from_environment("NAME", "--node", required=True, help="This node's name.")
+def agent(config: Path, node: str) -> None:
+    """Serve a repository as one node of a cluster. It reclaims with tickets only, and reports to the operator."""
+    from ullage_agent.node.node import NodeAgent, volumes_of
+    from ullage_agent.node.objects import NodeObjectClient
+    from ullage_agent.node.tickets import TicketHolder
+    from ullage_agent.service.errors import CannotListen
+    from ullage_agent.service.kubernetes import ApiServer
+    from ullage_agent.service.log import configure
+    from ullage_agent.service.server import Server
+
     configure()
     settings = _Settings(config)
     document = settings.read()
     where = document.metadata
     try:
-        api = NodeObject.of_this_pod(os.environ, where.namespace, where.name, node)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    office = TicketOffice()
+        api = NodeObjectClient(ApiServer.of_this_pod(os.environ), where.namespace, where.name, node)
+    except CannotListen as error:
+        raise click.UsageError("this process runs in no cluster: `ullage serve` is for a machine alone") from error
+    tickets = TicketHolder()
     agents: list[NodeAgent] = []
 
     def join(_: dict[str, str]) -> None:
-        repository = server.host.repository
-        volumes = volumes_of(repository, lambda path: os.stat(path).st_dev)
+        volumes = volumes_of(server.host.repository)
         joined = NodeAgent(
-            server.host, api, office, lambda: settings.generation(server.host.document, office.generation), volumes
+            server.host, api, tickets, lambda: settings.generation(server.host.document, tickets.generation), volumes
         )
         agents.append(joined)
         joined.start()
@@ -73,21 +82,24 @@ def agent(
 
     makes = _may_make(document.spec.storage.host_path.path, api)
     server = Server(
-        settings.read, node=node, makes=makes, on_ready=join, on_stop=leave, permission=office.permission_of
+        settings.read, node=node, makes=makes, on_ready=join, on_stop=leave, permission=tickets.permission_of
     )
     server.run()
 
 
-def _may_make(root: str, api: NodeObject) -> bool:
+def _may_make(root: str, api: NodeObjectClient) -> bool:
     """Only where the cluster knows of no repository on this node: an empty directory may be a volume that is missing.
 
     A repository that is there is opened without asking anybody; the API server may be away.
     """
+    from ullage_agent.node.objects import NodeObjectError
+    from ullage_agent.service.log import logger
+
     log = logger("node")
     while not os.path.exists(os.path.join(root, "ullage.json")):
         try:
             seen = api.read()
-        except Unreachable as error:
+        except NodeObjectError as error:
             log.warning("nothing here, and the cluster cannot be asked whether there should be", problem=str(error))
         else:
             if seen is not None:

@@ -1,66 +1,141 @@
-"""All commands of `ullage`, by name."""
+"""All commands of `ullage`, by name. The module of a command is imported when that command is asked for, so that each
+TAB and each --help costs what it shows.
+"""
 
-from typing import Annotated
+import os
+import sys
+from importlib import import_module
+from typing import Any, Final, NamedTuple
 
-import typer
+import click
+from click.shell_completion import CompletionItem
 
-from ullage_agent import __version__
-from ullage_agent.cli import agent, backup, demo, get, listing, provenance, put, reclaim, serve, spark, upkeep, windows
-from ullage_agent.cli.exits import Commands, ExitCode
+from ullage import __version__
+from ullage_agent.cli.exits import MEANINGS, ExitCode
+from ullage_agent.cli.output import say
 
-app = typer.Typer(
+CONTENT, SPACE, SERVICE, OTHER, HIDDEN = "Content", "Space", "Service", "Other", ""
+SERVICE_OPTIONS: Final = ("--url", "--token-file", "--ca")
+
+
+class Listed(NamedTuple):
+    """Where a command is listed, the module of this package in which it is, and what it does in a line."""
+
+    section: str
+    module: str
+    summary: str
+
+
+COMMANDS: Final = {
+    "init": Listed(CONTENT, "upkeep", "Make an empty repository."),
+    "put": Listed(CONTENT, "put", "Store content: each file becomes a FlowFile of a queue, or a handle."),
+    "get": Listed(CONTENT, "get", "Read content."),
+    "ls": Listed(CONTENT, "listing", "List queues, FlowFiles, resource claims or handles."),
+    "drop": Listed(CONTENT, "upkeep", "Remove all FlowFiles of a queue, or delete a handle."),
+    "undelete": Listed(CONTENT, "upkeep", "Bring a deleted handle back."),
+    "survey": Listed(SPACE, "space", "Show what the disk holds: live and dead content, and what can be given back."),
+    "plan": Listed(SPACE, "space", "Show what `reclaim` would do, for how many bytes copied."),
+    "reclaim": Listed(SPACE, "space", "Give dead bytes back at the lowest cost."),
+    "truncate": Listed(SPACE, "space", "Cut dead tails off resource claims that are still in use."),
+    "clean": Listed(SPACE, "space", "Give back what nobody refers to any more."),
+    "windows": Listed(SPACE, "windows", "Show whether each operation may run now, until when, and why."),
+    "serve": Listed(SERVICE, "serve", "Serve a repository over HTTP until Ctrl-C or SIGTERM."),
+    "agent": Listed(SERVICE, "agent", "Serve a repository as one node of a cluster."),
+    "token": Listed(SERVICE, "serve", "Make a bearer token for a service."),
+    "provenance": Listed(OTHER, "provenance", "What happened to FlowFiles: query, show, lineage, replay."),
+    "spark": Listed(OTHER, "spark", "Ask and plan over a whole fleet, with Spark."),
+    "check": Listed(OTHER, "upkeep", "Verify everything against everything."),
+    "checkpoint": Listed(OTHER, "upkeep", "Write a snapshot, so that the next start is quick."),
+    "backup": Listed(OTHER, "upkeep", "Bring a backup up to date, or begin one."),
+    "restore": Listed(OTHER, "upkeep", "Make a repository from a backup, every byte checked."),
+    "demo": Listed(OTHER, "demo", "Ingest real files, drop, reclaim, get killed, recover, and verify every byte."),
+    "demo-writer": Listed(HIDDEN, "demo", "The process that the demo kills."),
+}
+
+
+class Commands(click.Group):
+    """The group of all commands; every error passes here on its way out."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module = import_module(f"ullage_agent.cli.{entry.module}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in COMMANDS.items()
+            if entry.section and name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section in (CONTENT, SPACE, SERVICE, OTHER):
+            with formatter.section(section):
+                formatter.write_dl([(name, each.summary) for name, each in COMMANDS.items() if each.section == section])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(f"{code:3d}", meaning) for code, meaning in MEANINGS.items()])
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except KeyboardInterrupt:  # Click would say 1, with which `check` says that it found problems
+            raise _interrupted() from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except (KeyboardInterrupt, click.Abort):
+            raise _interrupted() from None
+        except BrokenPipeError:
+            _discard_output()
+            raise click.exceptions.Exit(ExitCode.BROKEN_PIPE) from None
+        except click.NoSuchOption as error:
+            if error.option_name not in SERVICE_OPTIONS:
+                raise
+            raise click.UsageError(
+                "this command works on a repository's files: run it where they are, with --root or --config", error.ctx
+            ) from error
+        except (click.ClickException, click.exceptions.Exit, ModuleNotFoundError):
+            raise
+        except Exception as error:
+            from ullage_agent.cli.failures import code_of, message_of
+
+            code = code_of(error)
+            if code is None:
+                raise
+            say(f"ullage: {message_of(error)}")
+            raise click.exceptions.Exit(code) from error
+        return result
+
+
+def _interrupted() -> click.exceptions.Exit:
+    """How a command ends after Ctrl-C."""
+    say("interrupted")
+    return click.exceptions.Exit(ExitCode.INTERRUPTED)
+
+
+def _discard_output() -> None:
+    """Python flushes stdout once more when it ends, which would fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+@click.command(
     cls=Commands,
     name="ullage",
-    help="A content repository that gives the space of dead content back.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 120},
 )
-
-
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
-        typer.echo(f"ullage {__version__}")
-        raise typer.Exit(ExitCode.OK)
-
-
-@app.callback()
-def ullage(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def app() -> None:
     """A content repository that gives the space of dead content back."""
-
-
-CONTENT, SPACE, SERVICE, OTHER = "Content", "Space", "Service", "Other"
-
-app.command(rich_help_panel=CONTENT)(upkeep.init)
-app.command(rich_help_panel=CONTENT)(put.put)
-app.command(rich_help_panel=CONTENT)(get.get)
-app.command(rich_help_panel=CONTENT)(listing.ls)
-app.command(rich_help_panel=CONTENT)(upkeep.drop)
-app.command(rich_help_panel=CONTENT)(upkeep.undelete)
-app.command(rich_help_panel=SPACE)(upkeep.survey)
-app.command(rich_help_panel=SPACE)(reclaim.plan)
-app.command(rich_help_panel=SPACE)(reclaim.reclaim)
-app.command(rich_help_panel=SPACE)(upkeep.truncate)
-app.command(rich_help_panel=SPACE)(upkeep.clean)
-app.command(rich_help_panel=SPACE)(windows.windows)
-app.add_typer(spark.app, name="spark", rich_help_panel=OTHER)
-app.add_typer(provenance.app, name="provenance", rich_help_panel=OTHER)
-app.command(rich_help_panel=SERVICE)(serve.serve)
-app.command(rich_help_panel=SERVICE)(agent.agent)
-app.command(rich_help_panel=SERVICE)(serve.token)
-app.command(rich_help_panel=OTHER)(upkeep.check)
-app.command(rich_help_panel=OTHER)(upkeep.checkpoint)
-app.command(rich_help_panel=OTHER)(backup.backup)
-app.command(rich_help_panel=OTHER)(backup.restore)
-app.command(rich_help_panel=OTHER)(demo.demo)
-app.command(name=demo.WRITER_COMMAND, hidden=True)(demo.writer)
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

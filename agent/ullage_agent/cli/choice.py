@@ -1,109 +1,127 @@
-"""Which repository a command works on: `--root`, `--config`, or their environment variables."""
+"""Which repository a command works on: the files of `--root` or `--config`, or the running service of `--url`."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import say, size
-from ullage_agent.contract import ContentRepository, ContentRepositorySpec, ContractError, Metadata, load_yaml
-from ullage_agent.engine.reclaim.permission import without_windows
-from ullage_agent.engine.repository import Repository
-from ullage_agent.windows import Calendar
 
-Root = Annotated[
-    Path | None,
-    typer.Option(
-        "--root",
-        "-r",
-        metavar="DIR",
-        envvar="ULLAGE_ROOT",
-        rich_help_panel="Repository",
-        help="The repository's directory, with the default settings.",
-    ),
-]
-
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        envvar="ULLAGE_CONFIG",
-        rich_help_panel="Repository",
-        help="A ContentRepository YAML: where it lies and how it is set (docs/configuration.md).",
-    ),
-]
-
-Override = Annotated[
-    bool, typer.Option("--override", help="Pass over the windows of spec.maintenance; what is paused stays paused.")
-]
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; sizes in bytes.")]
+if TYPE_CHECKING:
+    from ullage import Repository
+    from ullage.contract import ContentRepository, MaintenanceSettings
+    from ullage.wire.upkeep import RecoveryReport
 
 
-def chosen_spec(ctx: typer.Context, root: Path | None, config: Path | None) -> ContentRepositorySpec:
-    """The spec of the chosen repository. What the command line says beats the environment; there is no default."""
-    return chosen_document(ctx, root, config).spec
+@dataclass(frozen=True)
+class ChosenRepository:
+    """What the options say; `is_written` tells an option on the command line from an environment variable, which it
+    beats. There is no default place: nothing should ever be stored, or dropped, somewhere by accident.
+    """
 
+    root: Path | None
+    config: Path | None
+    url: str | None
+    token_file: Path | None
+    ca: Path | None
+    is_written: Callable[[str], bool]
 
-def chosen_document(ctx: typer.Context, root: Path | None, config: Path | None) -> ContentRepository:
-    """The same with its name."""
-    if root is not None and config is not None:
-        is_root = is_on_command_line(ctx, "root")
-        if is_root == is_on_command_line(ctx, "config"):
-            raise typer.BadParameter("--root and --config (or ULLAGE_ROOT and ULLAGE_CONFIG) exclude each other")
-        root, config = (root, None) if is_root else (None, config)
-    if root is not None:
-        return ContentRepository(metadata=Metadata(name="embedded"), spec=ContentRepositorySpec.embedded(root))
-    if config is not None:
-        try:
-            return load_yaml(config.read_text(encoding="utf-8"))
-        except (ContractError, UnicodeDecodeError) as error:
-            raise ContractError(f"{config}: {error}") from error
-    raise typer.BadParameter(
-        "which repository? Say --root DIR or --config FILE, or set ULLAGE_ROOT or ULLAGE_CONFIG; for a running "
-        "service many commands take --url"
-    )
+    def document(self) -> ContentRepository:
+        """The description of the repository whose files are chosen. ContractError names the file and the field."""
+        from ullage.contract import ContentRepository, ContentRepositorySpec, ContractError, Metadata, load_yaml
+
+        root, config = self.root, self.config
+        if root is not None and config is not None:
+            is_root = self.is_written("root")
+            if is_root == self.is_written("config"):
+                raise click.UsageError("--root and --config (or ULLAGE_ROOT and ULLAGE_CONFIG) exclude each other")
+            root, config = (root, None) if is_root else (None, config)
+        if root is not None:
+            return ContentRepository(metadata=Metadata(name="embedded"), spec=ContentRepositorySpec.embedded(root))
+        if config is not None:
+            try:
+                return load_yaml(config.read_text(encoding="utf-8"))
+            except (ContractError, UnicodeDecodeError) as error:
+                raise ContractError(f"{config}: {error}") from error
+        raise click.UsageError(
+            "which repository? Say --root DIR or --config FILE, or set ULLAGE_ROOT or ULLAGE_CONFIG; for a running "
+            "service many commands take --url"
+        )
+
+    @property
+    def root_directory(self) -> str:
+        """Where its files lie; empty for those of a service, which lie elsewhere."""
+        return "" if self.is_served else self.document().spec.storage.host_path.path
+
+    def maintenance(self) -> MaintenanceSettings:
+        """Its windows; of files they are read from the configuration alone."""
+        if not self.is_served:
+            return self.document().spec.maintenance
+        with self.opened() as repository:
+            return repository.reclamation.maintenance()
+
+    @contextmanager
+    def opened(self) -> Iterator[Repository]:
+        """The chosen repository: open here, with Ctrl-C deferred to safe points, or connected."""
+        if self.is_served:
+            with self._connected() as repository:
+                yield repository
+            return
+        with opened_here(self.document()) as repository:
+            yield repository
+
+    def _connected(self) -> Repository:
+        import ullage
+        from ullage import Retries
+
+        assert self.url is not None
+        token = None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
+        retries = Retries(attempts=3, longest_seconds=1.0)  # a person waits
+        return ullage.connect(self.url, token=token, ca_file=None if self.ca is None else str(self.ca), retries=retries)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it is the repository of a service."""
+        is_served = self.url is not None
+        if is_served and (self.root is not None or self.config is not None):
+            is_served = self.is_written("url")
+            if is_served == (self.is_written("root") or self.is_written("config")):
+                raise click.UsageError(
+                    "--url excludes --root and --config (so do their variables, ULLAGE_URL and the others)"
+                )
+        if not is_served and (self.is_written("token_file") or self.is_written("ca")):
+            raise click.UsageError("--token-file and --ca go with --url")
+        if is_served and not str(self.url).startswith(("http://", "https://")):
+            raise click.BadParameter(f"{self.url!r} is no URL: write http://127.0.0.1:8480/", param_hint="--url")
+        return is_served
 
 
 @contextmanager
-def opened(
-    ctx: typer.Context, root: Path | None, config: Path | None, *, overrides_windows: bool = False
+def opened_here(
+    config: ContentRepository | Path, on_recovery: Callable[[RecoveryReport], None] | None = None
 ) -> Iterator[Repository]:
-    """The chosen repository, open; says so when it had to be recovered. It gives space back as its windows allow."""
-    with opened_spec(chosen_spec(ctx, root, config)) as repository:
-        if overrides_windows:
-            repository.reclamation.permission = without_windows(repository.spec.maintenance)
-        report = repository.restored
-        if report.transactions and not report.clean:
-            say(f"recovered after an unclean end: {recovery_summary(repository)}")
-        yield repository
+    """A repository of this machine; says so when it had to be recovered. Its windows decide when it reclaims."""
+    import ullage
 
-
-@contextmanager
-def opened_spec(spec: ContentRepositorySpec) -> Iterator[Repository]:
-    """A repository, open, with Ctrl-C deferred to safe points."""
-    repository = Repository.open(spec)
-    repository.reclamation.permission = Calendar(spec.maintenance).permission
+    repository = ullage.open(config=config, maintain=False, on_recovery=on_recovery or say_recovery)
     with interrupts.deferred(), repository:
         yield repository
 
 
-def recovery_summary(repository: Repository) -> str:
-    """What the start found, in one line."""
-    report = repository.restored
-    torn = sum(tail.length for tail in report.torn)
+def say_recovery(report: RecoveryReport) -> None:
+    """On stderr, once."""
+    say(f"recovered after an unclean end: {recovery_summary(report)}")
+
+
+def recovery_summary(report: RecoveryReport) -> str:
+    """What a start had to do, in one line."""
     return (
-        f"{report.transactions:,} transactions replayed, {size(torn)} of torn log cut off, "
-        f"{len(report.discarded):,} unacknowledged transactions discarded"
+        f"{report.transactions:,} transactions replayed, {size(report.torn_bytes)} of torn log cut off, "
+        f"{report.discarded:,} unacknowledged transactions discarded"
     )
-
-
-def is_on_command_line(ctx: typer.Context, name: str) -> bool:
-    """Whether the option was written there, rather than in a variable."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"

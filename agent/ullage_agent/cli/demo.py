@@ -5,6 +5,7 @@ pipe must be there. Nothing that the repository says of itself is believed witho
 """
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -12,48 +13,31 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from ullage_agent.cli import demo_files
-from ullage_agent.cli.choice import Json, opened_spec
-from ullage_agent.cli.demo_files import LARGE_BYTES, Oracle, ingest
+import ullage
+from ullage import ContentStream, FlowFile, Repository, Session
+from ullage.wire.space import RunReport
+from ullage.wire.upkeep import RecoveryReport
+from ullage_agent.cli.choice import opened_here, recovery_summary
+from ullage_agent.cli.demo_files import LARGE_BYTES, Oracle, ingest, library_files, make_folder, make_large_file
 from ullage_agent.cli.demo_serve import serve_demo
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.figures import survey_document, survey_table
 from ullage_agent.cli.interrupts import interrupts
+from ullage_agent.cli.options import FILE, command, json_output, option
 from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, visible
-from ullage_agent.cli.sources import Source
-from ullage_agent.contract import (
-    Archive,
-    Container,
-    ContentRepository,
-    ContentRepositorySpec,
-    HostPath,
-    Metadata,
-    Quantity,
-    Storage,
-    dump,
-    load_yaml,
-)
-from ullage_agent.engine.check import CheckReport
-from ullage_agent.engine.model import Action, FlowFile
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
-
-UNPACED = 1 << 40
-"""Bytes a second: nobody else uses the repository of a demo."""
+from ullage_agent.cli.sources import Source, walk
+from ullage_agent.cli.space import run_to_the_end, survey_document, survey_table
 
 INDENT = (0, 0, 0, 3)
 CAPACITY_MIN_BYTES = 1 << 30
-MARKER = ".made-by-ullage-demo"
 WRITER_COMMAND = "demo-writer"
 
 SESSION_FILES = 100
@@ -64,6 +48,7 @@ CLONED, SPLIT, MERGED = 20, 20, 40
 WRITER_FILES_MAX = 40
 """Files in one transaction of the process that gets killed."""
 
+CONTAINER = "c1"
 INBOX, BULK, CRASH = "inbox", "bulk", "crash"
 QUEUE_OF_SUFFIX = {".py": "source", ".pyc": "compiled"}
 OTHER = "other"
@@ -89,24 +74,22 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
 
-def demo(
-    directory: Annotated[Path, typer.Option("--dir", help="A folder that does not exist yet.")] = Path("demo"),
-    tree: Annotated[
-        Path | None,
-        typer.Option(help="Files to ingest; default: the standard library of this Python.", show_default=False),
-    ] = None,
-    large_mb: Annotated[int, typer.Option(min=0, help="Size of one more file, made for the demo.")] = 300,
-    kills: Annotated[int, typer.Option(min=0, help="How often a writing process is killed.")] = 3,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the folder, to look around in it.")] = False,
-    serve: Annotated[
-        bool,
-        typer.Option("--serve", help="Then serve it: until Ctrl-C on a terminal, else for a moment."),
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Ingest real files, route, clone, split, merge, drop, truncate, get killed, recover, and verify every byte."""
-    if tree is not None and not tree.is_dir():
-        raise typer.BadParameter(f"{tree} is not a directory", param_hint="--tree")
+@command()
+@option("--dir", "directory", type=FILE, default=Path("demo"), help="A folder that does not exist yet.")
+@option(
+    "--tree",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Files to ingest; default: the standard library of this Python.",
+)
+@option(
+    "--large-mb", type=click.IntRange(min=0), metavar="N", default=300, help="Size of one more file, made for the demo."
+)
+@option("--kills", type=click.IntRange(min=0), metavar="N", default=3, help="How often a writing process is killed.")
+@option("--keep", is_flag=True, help="Leave the folder, to look around in it.")
+@option("--serve", is_flag=True, help="Then serve it: until Ctrl-C on a terminal, else for a moment.")
+@json_output
+def demo(directory: Path, tree: Path | None, large_mb: int, kills: int, keep: bool, serve: bool, as_json: bool) -> None:
+    """Ingest real files, drop, reclaim, get killed, recover, and verify every byte."""
     started = time.monotonic()
     folder = make_folder(directory)
     run = _Demo(folder, console(stderr=as_json))
@@ -128,22 +111,8 @@ def demo(
     if is_kept:
         say(f"look around: ullage ls --config {folder / 'repository.yaml'}")
     if outcome.problems:
-        raise typer.Exit(ExitCode.PROBLEMS)
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
     run.screen.print(_summary(outcome, seconds), style="bold green")
-
-
-def make_folder(directory: Path) -> Path:
-    """A fresh folder. One that an earlier demo left is replaced, any other one is left alone."""
-    folder = directory.absolute()
-    if os.path.lexists(folder):
-        if not (folder / MARKER).is_file():
-            raise typer.BadParameter(
-                f"{directory} exists and was not made by the demo: name another with --dir", param_hint="--dir"
-            )
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    (folder / MARKER).touch()
-    return folder
 
 
 class _Demo:
@@ -154,7 +123,6 @@ class _Demo:
         self._folder = folder
         self._oracle = Oracle()
         self._outcome = Outcome()
-        self._spec = ContentRepositorySpec()
         self._config = folder / "repository.yaml"
 
     def play(self, tree: Path | None, large_bytes: int, kills: int) -> Outcome:
@@ -162,11 +130,11 @@ class _Demo:
         self._step(1, "Files")
         sources = self._gather(tree, large_bytes)
         self._initialize(sum(source.size for source in sources))
-        with opened_spec(self._spec) as repository:
+        with opened_here(self._config) as repository:
             self._step(2, "Ingest, route, clone, split, merge")
             self._ingest(repository, sources)
             self._route(repository)
-            self._reshape(repository, {source.attributes["filename"]: source for source in sources})
+            self._reshape(repository)
             self._show_queues(repository)
             self._step(3, "Drop")
             self._drop(repository)
@@ -177,11 +145,12 @@ class _Demo:
             self._rewrite(repository)
             self._show_space(repository, "rewritten")
         self._step(5, f"Kill a writing process, {kills} times")
-        self._write_list(sources)
+        listed = [source for source in sources if source.size < 8 << 20]  # not the one huge file: it commits often
+        (self._folder / "files.json").write_text(json.dumps(listed), encoding="utf-8")
         for number in range(kills):
             self._kill(number)
         self._step(6, "Check, and read everything back")
-        with opened_spec(self._spec) as repository:
+        with opened_here(self._config) as repository:
             self._check(repository)
             self._read_back(repository)
         for problem in self._outcome.problems:
@@ -198,7 +167,7 @@ class _Demo:
         self.screen.print("", made, "", sep="\n")
 
     def _gather(self, tree: Path | None, large_bytes: int) -> list[Source]:
-        sources = demo_files.tree_files(str(tree)) if tree else demo_files.library_files()
+        sources = list(walk(str(tree), os.devnull, [])) if tree else library_files()
         total = sum(source.size for source in sources)
         large = sum(source.size >= LARGE_BYTES for source in sources)
         origin = str(tree) if tree else "the standard library of this Python"
@@ -208,7 +177,7 @@ class _Demo:
         if large_bytes:
             with bar("   Making a large file", large_bytes) as progress:
                 path = str(self._folder / "large.bin")
-                sources.insert(len(sources) // 2, demo_files.make_large_file(path, large_bytes, progress.advance))
+                sources.insert(len(sources) // 2, make_large_file(path, large_bytes, progress.advance))
             self._tell(f"one more of {size(large_bytes)}, made here from random bytes")
         return sources
 
@@ -217,16 +186,19 @@ class _Demo:
         comes back at once.
         """
         capacity = max(CAPACITY_MIN_BYTES, 2 * total_bytes)
-        self._spec = ContentRepositorySpec(
-            storage=Storage(
-                host_path=HostPath(path=str(self._folder / "repository")),
-                containers=(Container(name="c1", sub_path="c1", capacity=Quantity(capacity)),),
-            ),
-            archive=Archive(enabled=False),
-        )
-        document = dump(ContentRepository(metadata=Metadata(name="demo"), spec=self._spec))
+        container = {"name": CONTAINER, "subPath": CONTAINER, "capacity": capacity}
+        root = str(self._folder / "repository")
+        document = {
+            "apiVersion": "ullage.dev/v1alpha1",
+            "kind": "ContentRepository",
+            "metadata": {"name": "demo"},
+            "spec": {
+                "storage": {"hostPath": {"path": root}, "containers": [container]},
+                "archive": {"enabled": False},
+            },
+        }
         self._config.write_text(json.dumps(document, indent=2), encoding="utf-8")  # JSON is YAML
-        Repository.initialize(self._spec)
+        ullage.initialize(config=self._config)
 
     def _ingest(self, repository: Repository, sources: list[Source]) -> None:
         started = time.monotonic()
@@ -248,20 +220,17 @@ class _Demo:
 
     def _route(self, repository: Repository) -> None:
         """By size and by the attribute `suffix`."""
-        while True:
-            with repository.session() as session:
-                flow_files = session.get_many(INBOX, ROUTED_AT_ONCE)
-                if not flow_files:
-                    return
+        with repository.session() as session:
+            while flow_files := session.get_many(INBOX, ROUTED_AT_ONCE):
                 for flow_file in flow_files:
-                    suffix = flow_file.attribute_map()["suffix"]
+                    suffix = flow_file.attributes["suffix"]
                     queue = BULK if flow_file.size >= LARGE_BYTES else QUEUE_OF_SUFFIX.get(suffix, OTHER)
                     session.transfer(flow_file, queue)
                     self._oracle.queue[flow_file.id] = queue
                 session.commit()
-            interrupts.check()
+                interrupts.check()
 
-    def _reshape(self, repository: Repository, sources: dict[str, Source]) -> None:
+    def _reshape(self, repository: Repository) -> None:
         """Clone some of what will be dropped, split and merge some of what stays."""
         with repository.session() as session:
             clones = self._clone(session)
@@ -270,107 +239,95 @@ class _Demo:
             session.commit()
         self._tell(f"cloned {clones:,}, split {pieces[0]:,} into {pieces[1]:,} slices, merged {merged:,} into one")
 
-    def _clone(self, session: ProcessSession) -> int:
-        originals = session.get_by(BULK, lambda record: record.size < 1 << 20, CLONED)
+    def _clone(self, session: Session) -> int:
+        held = session.get_many(BULK, CLONED)
+        session.transfer(held, BULK)
+        originals = [each for each in held if each.size < 1 << 20]
         for original in originals:
-            clone = session.clone(original)
-            session.transfer(clone, "clones")
-            session.transfer(original, BULK)
-            self._oracle.expect(clone.id, self._oracle.sha256[original.id], "clones")
+            self._send(session, session.clone(original), "clones", self._oracle.sha256[original.id])
         return len(originals)
 
-    def _split(self, session: ProcessSession) -> tuple[int, int]:
-        originals = session.get_by("source", lambda record: record.size >= 3, SPLIT)
-        slices = 0
+    def _split(self, session: Session) -> tuple[int, int]:
+        held = session.get_many("source", SPLIT)
+        session.transfer(held, "source")
+        originals = [each for each in held if each.size >= 3]
         for original in originals:
-            data = self._original_bytes(original)
+            data = io.BytesIO(self._original_bytes(original))
             third = original.size // 3
-            sizes = [third, third, original.size - 2 * third]
-            start = 0
-            for piece, length in zip(session.split(original, sizes), sizes, strict=True):
-                session.transfer(piece, "pieces")
-                self._oracle.expect(piece.id, hashlib.sha256(data[start : start + length]).hexdigest(), "pieces")
-                start += length
-                slices += 1
-            session.remove(original)
-            self._oracle.forget([original.id])
-        return len(originals), slices
+            for piece in session.split(original, [third, third, original.size - 2 * third]):
+                self._send(session, piece, "pieces", hashlib.sha256(data.read(piece.size)).hexdigest())
+        session.remove(originals)
+        self._oracle.forget(original.id for original in originals)
+        return len(originals), 3 * len(originals)
 
-    def _merge(self, session: ProcessSession) -> int:
+    def _merge(self, session: Session) -> int:
         originals = session.get_many(OTHER, MERGED)
         if not originals:
             return 0
         merged = session.merge(originals, demarcator=b"\n")
         data = b"\n".join(self._original_bytes(original) for original in originals)
-        session.transfer(merged, "merged")
-        session.remove_many(originals)
+        self._send(session, merged, "merged", hashlib.sha256(data).hexdigest())
+        session.remove(originals)
         self._oracle.forget(original.id for original in originals)
-        self._oracle.expect(merged.id, hashlib.sha256(data).hexdigest(), "merged")
         return len(originals)
+
+    def _send(self, session: Session, flow_file: FlowFile, queue: str, sha256: str) -> None:
+        session.transfer(flow_file, queue)
+        self._oracle.expect(flow_file.id, sha256, queue)
 
     def _original_bytes(self, flow_file: FlowFile) -> bytes:
         """A file's bytes from where it came from, not from the repository."""
-        attributes = flow_file.attribute_map()
+        attributes = flow_file.attributes
         data = Path(attributes["absolute.path"], attributes["filename"]).read_bytes()
         if hashlib.sha256(data).hexdigest() != self._oracle.sha256[flow_file.id]:
-            raise typer.BadParameter(f"{attributes['filename']} changed while the demo ran: choose another --tree")
+            raise click.BadParameter(f"{attributes['filename']} changed while the demo ran: choose another --tree")
         return data
 
     def _show_queues(self, repository: Repository) -> None:
-        figures = [(queue.name, queue.figures()) for queue in repository.queues.all()]
-        rows = [(name, f"{found.flow_files:,}", size(found.size_bytes)) for name, found in figures if found.flow_files]
+        found = [queue for queue in repository.queues.all() if queue.flow_files]
+        rows = [(queue.name, f"{queue.flow_files:,}", size(queue.size_bytes)) for queue in found]
         self._show(table(("queue", ">FlowFiles", ">content"), rows))
 
     def _drop(self, repository: Repository) -> None:
-        for name in DROPPED:
-            queue = repository.queue(name)
-            figures = queue.figures()
-            with bar(f"   Dropping {name}", figures.flow_files, is_bytes=False) as progress:
-                dropped = repository.queues.drop(queue, progress.reach)
+        for queue in repository.queues.all():
+            if queue.name not in DROPPED:
+                continue
+            with bar(f"   Dropping {queue.name}", queue.flow_files, is_bytes=False) as progress:
+                dropped = repository.queues.drop(queue.name, on_progress=progress.reach)
             self._outcome.dropped += dropped
-            self._oracle.forget_queue(name)
-            self._tell(f"dropped {dropped:,} FlowFiles of queue {name}, {size(figures.size_bytes)}")
+            self._oracle.forget_queue(queue.name)
+            self._tell(f"dropped {dropped:,} FlowFiles of queue {queue.name}, {size(queue.size_bytes)}")
             interrupts.check()
 
     def _show_space(self, repository: Repository, moment: str) -> None:
-        taken = repository.reclamation.survey()
-        allocated = sum(
-            os.stat(path).st_blocks * 512
-            for container in repository.content.containers.values()
-            for path in container.content_files()
-        )
-        self._outcome.surveys[moment] = survey_document(taken) | {"allocated_bytes": allocated}
-        self._show(survey_table(survey_document(taken)))
+        taken = survey_document(repository.reclamation.survey().containers)
+        files = (self._folder / "repository" / CONTAINER).rglob("[0-9]*-[0-9]*")
+        allocated = sum(path.stat().st_blocks * 512 for path in files)
+        self._outcome.surveys[moment] = taken | {"allocated_bytes": allocated}
+        self._show(survey_table(taken))
         self._tell(f"the filesystem says: {size(allocated)} allocated to content files")
 
     def _reclaim(self, repository: Repository) -> None:
-        plan = repository.reclamation.plan_truncation(eager=True)
-        with bar("   Truncating", len(plan.steps) or None, is_bytes=False) as progress:
-            report = repository.reclamation.execute(plan, on_progress=lambda steps, _: progress.reach(steps))
-        cut = report.done.get(Action.TRUNCATE, 0)
+        report = self._run(repository, operations=["Truncate"])
+        cut = report.done["truncate"]
         self._tell(f"cut {cut:,} dead tails off resource claims that are still in use: {size(report.freed_bytes)}")
-        cleaned = repository.reclamation.clean()
-        deleted = cleaned.done.get(Action.DELETE, 0)
-        self._tell(f"deleted {deleted:,} resource claims that nobody uses: {size(cleaned.freed_bytes)}")
-        self._outcome.freed_bytes = report.freed_bytes + cleaned.freed_bytes
+        cleaned = repository.reclamation.clean().report
+        self._tell(f"deleted {cleaned.done['delete']:,} resource claims that nobody uses: {size(cleaned.freed_bytes)}")
+        self._outcome.freed_bytes += cleaned.freed_bytes
 
     def _rewrite(self, repository: Repository) -> None:
-        """What stays dead lies between live content."""
-        compactor = repository.reclamation.compactor
-        plan = compactor.plan(policy="CompactAll")
-        with bar("   Rewriting", len(plan.steps) or None, is_bytes=False) as progress:
-            ticket = repository.reclamation.ticket(None, lambda: interrupts.is_pending)
-            report = compactor.execute(plan, ticket, UNPACED, lambda steps, _: progress.reach(steps))
+        """What stays dead lies between live content. Nobody else uses the disk's bandwidth here."""
+        report = self._run(repository, policy="CompactAll", bytes_per_second=0)
         self._tell(
-            f"rewrote {report.done.get(Action.REWRITE, 0):,} resource claims, whose dead bytes lay between live ones: "
+            f"rewrote {report.done['rewrite']:,} resource claims, whose dead bytes lay between live ones: "
             f"{size(report.freed_bytes)} for {size(report.copied_bytes)} copied"
         )
-        self._outcome.freed_bytes += report.freed_bytes
 
-    def _write_list(self, sources: list[Source]) -> None:
-        """What the writer shall ingest: not the one huge file, so that it commits often."""
-        listed = [source for source in sources if source.size < 8 << 20]
-        (self._folder / "files.json").write_text(json.dumps(listed), encoding="utf-8")
+    def _run(self, repository: Repository, **asked: Any) -> RunReport:
+        report = run_to_the_end(repository, **asked).report
+        assert report is not None
+        self._outcome.freed_bytes += report.freed_bytes
+        return report
 
     def _kill(self, number: int) -> None:
         acknowledged = self._run_writer(number)
@@ -378,18 +335,16 @@ class _Demo:
             return
         for uuid, sha256 in acknowledged.items():
             self._oracle.expect(uuid, sha256, CRASH)
+        found: list[RecoveryReport] = []
         started = time.monotonic()
-        with opened_spec(self._spec) as repository:
+        with opened_here(self._config, found.append):
             seconds = time.monotonic() - started
-            report = repository.restored
-        torn = sum(tail.length for tail in report.torn)
         self._outcome.kills += 1
         self._outcome.acknowledged += len(acknowledged)
-        self._outcome.replayed += report.transactions
+        self._outcome.replayed += sum(report.transactions for report in found)
         self._tell(
             f"SIGKILL after {len(acknowledged):,} acknowledged files; reopened in {seconds:.2f} s: "
-            f"{report.transactions:,} transactions replayed, {size(torn)} of torn log cut off, "
-            f"{len(report.discarded):,} discarded"
+            + "".join(map(recovery_summary, found))
         )
 
     def _run_writer(self, number: int) -> dict[str, str]:
@@ -423,7 +378,7 @@ class _Demo:
 
     def _check(self, repository: Repository) -> None:
         with bar("   Checking", None) as progress:
-            report: CheckReport = repository.check(deep=True, on_progress=progress.reach)
+            report = repository.check(deep=True, on_progress=progress.reach)
         self._outcome.problems.extend(report.problems)
         self._outcome.orphans = len(report.orphans)
         self._tell(
@@ -436,15 +391,14 @@ class _Demo:
     def _read_back(self, repository: Repository) -> None:
         """Every FlowFile of every queue against its SHA-256: nothing missing, nothing that should be gone."""
         missing = dict(self._oracle.sha256)
-        figures = [queue.figures() for queue in repository.queues.all()]
-        total = sum(found.size_bytes for found in figures)
-        with bar("   Reading back", total) as progress, ExitStack() as sessions, interrupts.allowed():
-            for queue in repository.queues.all():
-                session = sessions.enter_context(repository.session())
-                while flow_files := session.get_many(queue.name, ROUTED_AT_ONCE):
-                    for flow_file in flow_files:
-                        self._compare(session, flow_file, queue.name, missing.pop(flow_file.id, None))
-                        progress.advance(flow_file.size)
+        queues = repository.queues.all()
+        total = sum(queue.size_bytes for queue in queues)
+        with bar("   Reading back", total) as progress, interrupts.allowed():
+            for queue in queues:
+                for flow_file in repository.queues.all_flow_files(queue.name):
+                    with repository.content(flow_file.id) as content:
+                        self._compare(content, flow_file, queue.name, missing.pop(flow_file.id, None))
+                    progress.advance(flow_file.size)
         self._outcome.problems.extend(f"{uuid} is missing from {self._oracle.queue[uuid]}" for uuid in missing)
         unacknowledged = self._outcome.unacknowledged
         self._tell(
@@ -454,12 +408,11 @@ class _Demo:
         if unacknowledged:
             self._tell(f"{unacknowledged:,} more were committed, but killed before they could say so")
 
-    def _compare(self, session: ProcessSession, flow_file: FlowFile, queue: str, sha256: str | None) -> None:
+    def _compare(self, content: ContentStream, flow_file: FlowFile, queue: str, sha256: str | None) -> None:
         outcome = self._outcome
         found = hashlib.sha256()
-        with session.read(flow_file) as content:
-            for piece in content:
-                found.update(piece)
+        for piece in content:
+            found.update(piece)
         if sha256 is None and queue == CRASH:
             outcome.unacknowledged += 1
         elif sha256 is None:
@@ -473,11 +426,17 @@ class _Demo:
             outcome.verified_bytes += flow_file.size
 
 
-def writer(config: Path, files: Path) -> None:
-    """Ingest files for ever, and say uuid and SHA-256 of each once it is committed."""
+@command(hidden=True)
+@click.argument("config", type=FILE)
+@click.argument("files", type=FILE)
+def demo_writer(config: Path, files: Path) -> None:
+    """The process that the demo kills.
+
+    It ingests files for ever, and says uuid and SHA-256 of each once it is committed.
+    """
     sources = [Source(*fields) for fields in json.loads(files.read_text(encoding="utf-8"))]
     at = random.randrange(len(sources))  # noqa: S311 - another place each time
-    with opened_spec(load_yaml(config.read_text(encoding="utf-8")).spec) as repository:
+    with opened_here(config) as repository:
         while True:
             count = random.randint(1, WRITER_FILES_MAX)  # noqa: S311 - commits of all sizes
             with repository.session() as session:

@@ -1,14 +1,23 @@
 """The demo's input: real files, their SHA-256, and what must therefore be found in the repository."""
 
+import contextlib
 import hashlib
 import os
+import shutil
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
 
 from ullage_agent.cli.sources import Source, walk
-from ullage_agent.engine.session import ProcessSession
+
+if TYPE_CHECKING:
+    from ullage import Session
+
+MARKER = ".made-by-ullage-demo"
 
 LARGE_BYTES = 50 << 10
 """From here on a file streams, and lies behind the small ones of its session: what `truncate` can give back alone."""
@@ -19,6 +28,8 @@ ENOUGH_FILES = 3_000
 FILES_MAX = 10_000
 
 PIECE_BYTES = 1 << 20
+
+_unless_unreadable = contextlib.suppress(PermissionError, FileNotFoundError)  # listed before, gone or closed since
 
 NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages"})
 
@@ -56,32 +67,8 @@ def library_files() -> list[Source]:
     return sources[:FILES_MAX]
 
 
-def tree_files(top: str) -> list[Source]:
-    """The files of a directory tree."""
-    return list(walk(top, os.devnull, []))
-
-
-class HashingFile:
-    """A file that is read once: by the repository, and on the way by SHA-256."""
-
-    def __init__(self, file: IO[bytes], on_bytes: Callable[[int], None]) -> None:
-        self._file = file
-        self._on_bytes = on_bytes
-        self._hash = hashlib.sha256()
-
-    def read(self, count: int = -1) -> bytes:
-        data = self._file.read(count)
-        self._hash.update(data)
-        self._on_bytes(len(data))
-        return data
-
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-
 def ingest(
-    session: ProcessSession, sources: Sequence[Source], queue: str, on_bytes: Callable[[int], None]
+    session: "Session", sources: Sequence[Source], queue: str, on_bytes: Callable[[int], None]
 ) -> dict[str, str]:
     """Put files into a queue as one transaction; uuid and SHA-256 of each, to be believed once this returns.
 
@@ -89,46 +76,39 @@ def ingest(
     it was listed, or is not for us to read, is left out.
     """
     found: dict[str, str] = {}
-    contents: list[bytes] = []
-    attributes: list[dict[str, str]] = []
-    hashes: list[str] = []
-    for source in (source for source in sources if source.size < LARGE_BYTES):
-        file = open_readable(source.path)
-        if file is None:
-            continue
-        with file:
-            data = file.read()
-        contents.append(data)
-        attributes.append(attributes_of(source))
-        hashes.append(hashlib.sha256(data).hexdigest())
-        on_bytes(len(data))
-    if contents:
-        records = session.ingest(queue, contents, attributes)
-        found.update(zip((record.id for record in records), hashes, strict=True))
-    large = [source for source in sources if source.size >= LARGE_BYTES]
+    small = [(source, data) for source in sources if source.size < LARGE_BYTES for data in _read(source, on_bytes)]
+    if small:
+        ids = session.ingest(queue, [data for _, data in small], [_attributes_of(source) for source, _ in small])
+        found.update(zip(ids, (hashlib.sha256(data).hexdigest() for _, data in small), strict=True))
+    large = (source for source in sources if source.size >= LARGE_BYTES)
     for source in sorted(large, key=lambda source: source.size):
-        file = open_readable(source.path)
-        if file is None:
-            continue
-        with file:
-            reader = HashingFile(file, on_bytes)
-            flow_file = session.create(attributes=attributes_of(source))
-            session.write(flow_file, iter(lambda: reader.read(PIECE_BYTES), b""))  # noqa: B023 - read at once
-        session.transfer(flow_file, queue)
-        found[flow_file.id] = reader.sha256
+        with _unless_unreadable, open(source.path, "rb") as file:
+            sha256 = hashlib.sha256()
+            flow_file = session.create(attributes=_attributes_of(source))
+            session.write(flow_file, _hashed(file, sha256, on_bytes))
+            session.transfer(flow_file, queue)
+            found[flow_file.id] = sha256.hexdigest()
     session.commit()
     return found
 
 
-def open_readable(path: str) -> IO[bytes] | None:
-    """The file, or None where it cannot be opened."""
-    try:
-        return open(path, "rb")
-    except OSError:
-        return None
+def _read(source: Source, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    """A small file, or nothing where it cannot be read."""
+    with _unless_unreadable:
+        data = Path(source.path).read_bytes()
+        on_bytes(len(data))
+        yield data
 
 
-def attributes_of(source: Source) -> dict[str, str]:
+def _hashed(file: IO[bytes], sha256: "hashlib._Hash", on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    """A file that is read once: by the repository, and on the way by SHA-256."""
+    while piece := file.read(PIECE_BYTES):
+        sha256.update(piece)
+        on_bytes(len(piece))
+        yield piece
+
+
+def _attributes_of(source: Source) -> dict[str, str]:
     """What routing looks at beside the file's names."""
     return source.attributes | {"suffix": os.path.splitext(source.path)[1]}
 
@@ -143,3 +123,17 @@ def make_large_file(path: str, size_bytes: int, on_bytes: Callable[[int], None])
             on_bytes(len(piece))
             left -= len(piece)
     return Source(path, size_bytes, {"filename": os.path.basename(path), "path": "./"})
+
+
+def make_folder(directory: Path) -> Path:
+    """A fresh folder. One that an earlier demo left is replaced, any other one is left alone."""
+    folder = directory.absolute()
+    if os.path.lexists(folder):
+        if not (folder / MARKER).is_file():
+            raise click.BadParameter(
+                f"{directory} exists and was not made by the demo: name another with --dir", param_hint="--dir"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / MARKER).touch()
+    return folder

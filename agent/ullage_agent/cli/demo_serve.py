@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from ullage.contract import AuthMode, AuthSettings, ContentRepository, ServiceSettings, TlsMode, TlsSettings, load_yaml
 from ullage_agent.cli.output import many, say, tell
-from ullage_agent.contract import Auth, AuthMode, ContentRepository, Service, Tls, TlsMode, load_yaml
 
 PORT = 8480
 ANSWER_SECONDS = 60
@@ -22,8 +22,8 @@ def serve_demo(config: Path) -> int:
     """Serve the demo's repository on loopback: until Ctrl-C on a terminal, else until it has answered once. Returns how
     many FlowFiles it said it holds; 0 on a terminal, where nobody asked.
     """
-    from ullage_agent.service.log import configure  # noqa: PLC0415 - half a second, for this step alone
-    from ullage_agent.service.server import Server  # noqa: PLC0415
+    from ullage_agent.service.log import configure
+    from ullage_agent.service.server import Server
 
     configure(level=logging.ERROR)
     document = _for_this_machine(load_yaml(config.read_text(encoding="utf-8")))
@@ -57,9 +57,9 @@ def _hint(is_watched: bool) -> str:
 
 
 def _for_this_machine(document: ContentRepository) -> ContentRepository:
-    service = Service(http_port=_port(), flight_port=None, metrics_port=None, socket_path="")
+    service = ServiceSettings(http_port=_port(), flight_port=None, metrics_port=None, socket_path="")
     spec = msgspec.structs.replace(
-        document.spec, service=service, tls=Tls(mode=TlsMode.NONE), auth=Auth(mode=AuthMode.NONE)
+        document.spec, service=service, tls=TlsSettings(mode=TlsMode.NONE), auth=AuthSettings(mode=AuthMode.NONE)
     )
     return msgspec.structs.replace(document, spec=spec)
 

@@ -1,47 +1,50 @@
 """`ullage get`: content of a FlowFile or handle, or the next FlowFiles of a queue."""
 
+from __future__ import annotations
+
 import os
 import sys
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
 
-import typer
+import click
 
-from ullage_agent.cli.choice import Config, Json, Root, opened
+from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.output import bar
-from ullage_agent.cli.saving import STDOUT, copy, free_path, report_taken, sync_directory, write_file
-from ullage_agent.cli.served_get import get_from_queue, get_one
-from ullage_agent.cli.service import Ca, TokenFile, Url, chosen_service, connected
-from ullage_agent.engine.content.reader import ContentStream
-from ullage_agent.engine.errors import FlowFileNotFound, SessionMisuse
-from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, parse_uuid
-from ullage_agent.engine.repository import Repository
+from ullage_agent.cli.options import FILE, command, json_output, on_repository, option
+from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
+
+if TYPE_CHECKING:
+    from ullage import Repository, Session
+
+STDOUT = Path("-")
+
+NAME_BYTES_MAX = 200
+"""Longer names are replaced by the uuid: a filesystem's limit is 255, and a uuid may have to be added."""
 
 BATCH_FLOW_FILES = 100
 """FlowFiles that one commit takes out of a queue, after all of them are safe in the directory."""
 
 
+@command()
+@click.argument("uuid", required=False, help="The uuid of a FlowFile or handle.")
+@option("--output", "-o", type=FILE, metavar="PATH", help="A file, - for stdout; with --queue a directory.")
+@option("--range", "range_", metavar="START:LENGTH", help="A part of it; without LENGTH to its end.")
+@option("--queue", "-q", metavar="NAME", help="Take the next FlowFiles of this queue.")
+@option(
+    "--count", "-n", type=click.IntRange(min=0), metavar="N", default=1, help="With --queue: how many; 0 takes all."
+)
+@json_output
+@on_repository
 def get(
-    ctx: typer.Context,
-    uuid: Annotated[str | None, typer.Argument(help="Of a FlowFile or handle.", show_default=False)] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="A file, - for stdout; with --queue a directory.", show_default=False),
-    ] = None,
-    range_: Annotated[
-        str | None, typer.Option("--range", metavar="START:LENGTH", help="A part of it; without LENGTH to its end.")
-    ] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", "-q", help="Take the next FlowFiles of this queue.", show_default=False)
-    ] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="With --queue: how many; 0 takes all.")] = 1,
-    root: Root = None,
-    config: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    as_json: Json = False,
+    where: ChosenRepository,
+    uuid: str | None,
+    output: Path | None,
+    range_: str | None,
+    queue: str | None,
+    count: int,
+    as_json: bool,
 ) -> None:
     """Read content. By UUID it goes to stdout and stays where it is; its checksum is verified on the way.
 
@@ -49,28 +52,18 @@ def get(
     durable there.
     """
     if (uuid is None) == (queue is None):
-        raise typer.BadParameter("say either a UUID or --queue NAME")
+        raise click.UsageError("say either a UUID or --queue NAME")
     if queue is not None and range_ is not None:
-        raise typer.BadParameter("--range goes with a UUID, not with --queue")
+        raise click.UsageError("--range goes with a UUID, not with --queue")
     if uuid is not None and as_json:
-        raise typer.BadParameter("--json goes with --queue: by UUID the output is the content itself")
+        raise click.UsageError("--json goes with --queue: by UUID the output is the content itself")
     start, length = parse_range(range_)
-    service = chosen_service(ctx, root, config, url, token_file, ca)
-    if service is not None:
-        with connected(service) as client:
-            if uuid is not None:
-                get_one(client, uuid, start, length, output or STDOUT)
-            else:
-                assert queue is not None
-                get_from_queue(client, queue, count, output or Path(), as_json)
-        return
-    with opened(ctx, root, config) as repository:
-        if uuid is not None:
+    with where.opened() as repository:
+        if queue is not None:
+            _get_from_queue(repository, queue, count, output or Path(), as_json)
+        elif uuid is not None:
             with interrupts.allowed():
                 _get_one(repository, uuid, start, length, output or STDOUT)
-        else:
-            assert queue is not None
-            _get_from_queue(repository, queue, count, output or Path(), as_json)
 
 
 def parse_range(text: str | None) -> tuple[int, int | None]:
@@ -79,94 +72,123 @@ def parse_range(text: str | None) -> tuple[int, int | None]:
         return 0, None
     start, colon, length = text.partition(":")
     if not (colon and start.isdecimal() and (length.isdecimal() or not length)):
-        raise typer.BadParameter(f"{text!r} is not START:LENGTH", param_hint="--range")
+        raise click.BadParameter(f"{text!r} is not START:LENGTH", param_hint="--range")
     return int(start), int(length) if length else None
 
 
-def _get_one(repository: Repository, text: str, start: int, length: int | None, output: Path) -> None:
-    with open_content(repository, text, start, length) as content, bar("Getting", content.size) as progress:
+def _get_one(repository: Repository, id: str, start: int, length: int | None, output: Path) -> None:
+    with repository.content(id, start, length) as content, bar("Getting", content.size) as progress:
         if output == STDOUT:
-            copy(content, sys.stdout.buffer, progress)
+            _copy(content, sys.stdout.buffer, progress)
             sys.stdout.buffer.flush()
         else:
-            write_file(output, content, progress)
+            _write_file(output, content, progress)
 
 
-def open_content(repository: Repository, text: str, start: int = 0, length: int | None = None) -> ContentStream:
-    """The content of a FlowFile, also of a swapped out one, or of a handle."""
-    try:
-        uuid = parse_uuid(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not a uuid", param_hint="UUID") from error
-    record = repository.ledger.find(uuid)
-    if record is not None and record.queue == HANDLE_QUEUE:
-        return repository.handles.get(record.id, start, length)
-    crcs: dict[tuple[int, int], bytes] = {}
-    if record is None:
-        record, crcs = _find_swapped(repository, uuid)
-    length = record.size - start if length is None else length
-    if not 0 <= start <= start + length <= record.size:
-        raise SessionMisuse(f"range {start}:{length} lies outside FlowFile {record.id} of {record.size} bytes")
-    claim = record.claim
-    if claim is None:
-        return ContentStream(iter(()), 0, lambda: None)
-    known = crcs.get((claim.resource, claim.offset))
-    # Nobody else has the repository open and this process changes nothing meanwhile, so nothing needs a pin.
-    return ContentStream(repository.reader.stream(claim, record.start + start, length, known), length, lambda: None)
-
-
-def _find_swapped(repository: Repository, uuid: bytes) -> tuple[FlowFile, dict[tuple[int, int], bytes]]:
-    """A swapped out FlowFile, and the checksums that lie beside it."""
-    for name in repository.ledger.swaps:
-        content = repository.swap_files.read(name)
-        for record in content.records:
-            if record.uuid == uuid:
-                return record, {(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks}
-    raise FlowFileNotFound("there is no FlowFile and no handle with this uuid")
-
-
-def _get_from_queue(repository: Repository, name: str, count: int, directory: Path, as_json: bool) -> None:
-    queue = repository.queues.find(name)
-    waiting = queue.figures().flow_files
+def _get_from_queue(repository: Repository, queue: str, count: int, directory: Path, as_json: bool) -> None:
+    waiting = repository.queues.find(queue).flow_files
     wanted = min(count, waiting) if count else waiting
     directory.mkdir(parents=True, exist_ok=True)
-    taken: list[dict[str, object]] = []
+    taken: list[dict[str, Any]] = []
     with bar("Getting", wanted, is_bytes=False) as progress:
         while len(taken) < wanted:
-            batch = _take_batch(repository, name, min(BATCH_FLOW_FILES, wanted - len(taken)), directory)
+            batch = _take_batch(repository, queue, min(BATCH_FLOW_FILES, wanted - len(taken)), directory)
             if not batch:
                 break
             taken.extend(batch)
             progress.advance(len(batch))
             interrupts.check()
-    report_taken(name, directory, taken, queue.figures().flow_files, as_json)
+    left = repository.queues.find(queue).flow_files
+    if as_json:
+        print_json({"queue": queue, "directory": str(directory), "flow_files": taken, "left": left})
+        return
+    total = sum(item["size"] for item in taken)
+    say(f"{many(len(taken), 'FlowFile')}, {size(total)}, from queue {queue} to {directory}; {left:,} are left")
 
 
-def _take_batch(repository: Repository, name: str, count: int, directory: Path) -> list[dict[str, object]]:
+def _take_batch(repository: Repository, queue: str, count: int, directory: Path) -> list[dict[str, Any]]:
     """Write the next FlowFiles to the directory, durably, then let them leave the queue."""
     written: list[Path] = []
-    taken: list[dict[str, object]] = []
-    with repository.session() as session:
+    with repository.session(lease_seconds=60.0) as session:
         try:
-            for record in session.get_many(name, count):
-                path = free_path(directory, record.attribute_map(), record.id)
-                with interrupts.allowed():
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with session.read(record) as content, path.open("xb") as file:
-                        written.append(path)
-                        for piece in content:
-                            file.write(piece)
-                        file.flush()
-                        os.fsync(file.fileno())
-                taken.append(
-                    {"uuid": record.id, "file": str(path), "size": record.size, "attributes": record.attribute_map()}
-                )
-                session.remove(record)
-            for folder in sorted({path.parent for path in written}):
-                sync_directory(folder)
+            taken = _write_next(session, queue, count, directory, written)
         except BaseException:
             for path in written:
                 path.unlink(missing_ok=True)
             raise
-        session.commit()
+        try:
+            session.commit()
+        except Exception as error:
+            # They may be all that is left, if only the answer was lost.
+            error.add_note(
+                f"{many(len(written), 'file')} stay in {directory}; the FlowFiles may be in their queue, too"
+            )
+            raise
     return taken
+
+
+def _write_next(session: Session, queue: str, count: int, directory: Path, written: list[Path]) -> list[dict[str, Any]]:
+    taken = []
+    for record in session.get_many(queue, count):
+        path = _free_path(directory, record.attributes, record.id)
+        with interrupts.allowed():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with session.read(record) as content, path.open("xb") as file:
+                written.append(path)
+                for piece in content:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+        taken.append({"uuid": record.id, "file": str(path), "size": record.size, "attributes": record.attributes})
+        session.remove(record)
+    for folder in sorted({path.parent for path in written}):
+        _sync_directory(folder)
+    return taken
+
+
+def _free_path(directory: Path, attributes: Mapping[str, str], id: str) -> Path:
+    """Where a FlowFile goes by its attributes `path` and `filename`: below the directory, over no other file."""
+    name = PurePosixPath(attributes.get("filename", "")).name
+    if name in ("", ".", "..") or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
+        name = id
+    below = PurePosixPath(attributes.get("path", ""))
+    if below.is_absolute() or ".." in below.parts or "\0" in str(below):
+        below = PurePosixPath()
+    path = directory / below / name
+    return path.with_name(f"{name}.{id}") if os.path.lexists(path) else path
+
+
+def _write_file(path: Path, content: Iterable[bytes], progress: Bar) -> None:
+    """The whole content or no file: it gets its name last.
+
+    But for what is no file: a rename would put one in place of /dev/null, of a pipe somebody reads, or of a link.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            _copy(content, file, progress)
+        return
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            _copy(content, file, progress)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _copy(pieces: Iterable[bytes], file: IO[bytes], progress: Bar) -> None:
+    """All of it, in order."""
+    for piece in pieces:
+        file.write(piece)
+        progress.advance(len(piece))
+
+
+def _sync_directory(path: Path) -> None:
+    """Names in it are durable afterwards."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

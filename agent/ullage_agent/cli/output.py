@@ -1,25 +1,21 @@
 """What people and scripts get to see: tables and bars for the former, one JSON document for the latter."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, Task
+    from rich.table import Table
 
 PIPED_COLUMNS = 500
 """Width when nobody watches: wide enough that no line is cut for a program that reads it."""
@@ -32,6 +28,8 @@ UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 def console(*, stderr: bool = False) -> Console:
     """A console that takes text as it is: names of files are no markup."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_COLUMNS
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
@@ -39,12 +37,12 @@ def console(*, stderr: bool = False) -> Console:
 
 def say(text: str) -> None:
     """A remark on stderr: what went wrong, or what should not mix with content or JSON on stdout."""
-    console(stderr=True).print(visible(text, keep="\n"), soft_wrap=True)
+    click.echo(visible(text, keep="\n"), err=True)
 
 
 def tell(text: str) -> None:
     """A result for people, on stdout."""
-    console().print(visible(text), soft_wrap=True)
+    click.echo(visible(text))
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -69,9 +67,22 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def moment(millis: int) -> str:
+    """In UTC, as every table shows time, wherever it is looked at from."""
+    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def print_json(document: object) -> None:
     """One JSON document on stdout, in ASCII: a file's name that is no UTF-8 survives as Python reads it back."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def tell_or_print(document: object, text: str, as_json: bool) -> None:
+    """A result: one JSON document, or a sentence."""
+    if as_json:
+        print_json(document)
+    else:
+        tell(text)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals: Iterable[object] = ()) -> None:
@@ -97,13 +108,10 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals: Iterable[object] = ()) -> Table:
     """Columns whose title starts with `>` are for numbers; a column may end with totals."""
-    made = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="bold",
-        footer_style="bold",
-    )
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold", footer_style="bold")
     footers = [str(total) for total in totals]
     made.show_footer = bool(footers)
     for number, title in enumerate(columns):
@@ -119,27 +127,46 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals: Iter
 
 
 class Bar:
-    """One progress bar."""
+    """One progress bar, or none where nobody watches."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
+    def __init__(self, progress: Progress | None, *, is_bytes: bool) -> None:
         self._progress = progress
-        self._task = task
+        self._is_bytes = is_bytes
+        self.done = 0
 
     def advance(self, count: int) -> None:
-        self._progress.update(self._task, advance=count)
+        self.reach(self.done + count)
 
     def reach(self, done: int, total: int | None = None) -> None:
         """Set what is done, and the total where it is only known now."""
-        self._progress.update(self._task, completed=done, total=total)
+        self.done = done
+        if self._progress is not None:
+            [task] = self._progress.tasks
+            self._progress.update(task.id, completed=done, total=total)
+            self._progress.update(task.id, amount=self._amount(task))
+
+    def _amount(self, task: Task) -> str:
+        """What is done, of how much, and how fast, as far as each is known."""
+        words = size if self._is_bytes else "{:,}".format
+        whole = "" if task.total is None else f" of {words(int(task.total))}"
+        speed = f", {words(int(task.speed))}/s" if self._is_bytes and task.speed else ""
+        return f"{words(self.done)}{whole}{speed}"
 
 
 @contextmanager
 def bar(text: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Bar]:
     """A bar on stderr while the block runs; nothing where stderr is no terminal."""
-    screen = console(stderr=True)
-    figures: tuple[ProgressColumn, ...] = (
-        (DownloadColumn(binary_units=True), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
+    if not sys.stderr.isatty():
+        yield Bar(None, is_bytes=is_bytes)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}", markup=False),
+        TimeElapsedColumn(),
     )
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), *figures, TimeElapsedColumn())
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        yield Bar(progress, progress.add_task(text, total=total))
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        progress.add_task(text, total=total, amount="")
+        yield Bar(progress, is_bytes=is_bytes)

@@ -1,12 +1,15 @@
-"""A lineage, a document of `cli.events`, as a picture: Mermaid where Markdown is shown, SVG for everywhere else.
+"""A lineage, as programs get it, as a picture: Mermaid where Markdown is shown, SVG for everywhere else.
 
 Time goes down, a row an event; FlowFiles stand side by side, a column each, in the order in which they appear.
 """
 
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
-from ullage_agent.cli.events import Document, filename
 from ullage_agent.cli.output import size
+
+Document = Mapping[str, Any]
 
 BOX_WIDTH, BOX_HEIGHT = 220, 44
 COLUMN_WIDTH, ROW_HEIGHT = 250, 74
@@ -21,6 +24,11 @@ COLORS = {
     **dict.fromkeys(("DROP", "EXPIRE"), "#f3d4d4"),
 }
 OTHER_COLOR = "#ececec"
+
+
+def filename(event: Document) -> str:
+    """The file name at the event; without one, the FlowFile."""
+    return str(event["attributes"].get("filename", event["flow_file"]))
 
 
 def mermaid(lineage: Document) -> str:

@@ -2,31 +2,28 @@
 
 import enum
 import re
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Any, Final
 
-import typer
+import click
+import msgspec
 
+from ullage import EventQuery
+from ullage.contract import Duration
+from ullage.enums import LineageDirection
 from ullage_agent.cli import picture
-from ullage_agent.cli.choice import Config, Json, Root, opened
-from ullage_agent.cli.events import document, lineage_document, print_event, print_events
+from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.output import print_json, say, size, tell
-from ullage_agent.cli.served_past import Found, Refusal, served_event, served_lineage, served_search
-from ullage_agent.cli.service import Ca, TokenFile, Url, chosen_service, connected
-from ullage_agent.engine.clock import SystemClock
-from ullage_agent.engine.model import EventType
-from ullage_agent.engine.provenance.events import EventId, ProvenanceEvent
-from ullage_agent.engine.provenance.history import History
-from ullage_agent.engine.provenance.lineage import Way
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.units import Duration, Quantity
+from ullage_agent.cli.options import FILE, PAIR, SIZE, Group, OneOf, json_output, on_repository, option
+from ullage_agent.cli.output import moment, print_json, print_table, say, size, tell, tell_or_print
 
-app = typer.Typer(no_args_is_help=True, help="What happened to FlowFiles: search, show, lineage, replay.")
-
-Event = Annotated[str, typer.Argument(metavar="EVENT", help="An event's sequence number, or its id like 17.0.")]
+NESTED: Final = ("previous_attributes", "attributes", "content", "previous_content")
+MOMENTS: Final = ("time_millis", "entry_millis", "lineage_millis")
+EVENT: Final = click.argument("event", help="An event's sequence number, or its id like 17.0.")
 
 
 class Picture(enum.StrEnum):
@@ -37,223 +34,190 @@ class Picture(enum.StrEnum):
     SVG = "svg"
 
 
-@app.command()
-def query(
-    ctx: typer.Context,
-    types: Annotated[list[str] | None, typer.Option("--type", "-t", metavar="TYPE", help="Only these types.")] = None,
-    flow_file: Annotated[str, typer.Option("--uuid", "-u", help="Events of this FlowFile.")] = "",
-    related: Annotated[list[str] | None, typer.Option(help="Its events, and those that name it as kin.")] = None,
-    component: Annotated[str, typer.Option(help="By this component.")] = "",
-    relationship: Annotated[str, typer.Option(help="Along this relationship.")] = "",
-    filename: Annotated[str, typer.Option(help="With this file name.")] = "",
-    attribute: Annotated[list[str] | None, typer.Option("--attribute", "-a", metavar="NAME=VALUE")] = None,
-    since: Annotated[str, typer.Option(metavar="TIME", help="ISO 8601 in UTC, or an age like 90m.")] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="The same; excluded.")] = "",
-    min_size: Annotated[str, typer.Option(help="Content of so many bytes or more, like 1Mi.")] = "",
-    max_size: Annotated[str, typer.Option(help="Content of so many bytes or fewer.")] = "",
-    after: Annotated[int, typer.Option(help="Only later events than this sequence number.")] = 0,
-    before: Annotated[int | None, typer.Option(help="Only earlier ones.")] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="The newest first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 50,
-    root: Root = None,
-    config: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    as_json: Json = False,
-) -> None:
-    """Search events, in order. What is not said is not asked."""
-    now = SystemClock().now_millis()
-    wanted = Query(
-        types=tuple(_type(name) for name in types or ()),
-        flow_file=flow_file,
-        related=tuple(related or ()),
-        component=component,
-        relationship=relationship,
-        filename=filename,
-        attributes=tuple(_attribute(text) for text in attribute or ()),
-        since_millis=_time(since, now),
-        until_millis=_time(until, now),
-        size_min=int(Quantity.parse(min_size)) if min_size else None,
-        size_max=int(Quantity.parse(max_size)) if max_size else None,
-        after=after,
-        before=before,
-        limit=limit,
-        newest_first=newest,
-    )
-    service = chosen_service(ctx, root, config, url, token_file, ca)
-    if service is not None:
-        with connected(service) as client:
-            found = served_search(client, wanted)
-    else:
-        with opened(ctx, root, config) as repository, interrupts.allowed():
-            page = repository.history.query(wanted)
-        lost = [(each.first_sequence, each.events) for each in page.lost]
-        found = Found([document(event) for event in page.events], page.next, page.removed_through, lost)
+@click.group(cls=Group)
+def provenance() -> None:
+    """What happened to FlowFiles: query, show, lineage, replay."""
+
+
+def _time(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int | None:
+    """A moment, or an age counted back from now."""
+    if not text:
+        return None
+    try:
+        return round(time.time() * 1000) - int(Duration.parse(text))
+    except ValueError:
+        pass  # not an age, so a moment, or neither
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.UsageError(f"{text!r} is neither a time like 2026-01-31T12:00 nor an age like 90m") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+@provenance.command()
+@option("--type", "-t", "types", metavar="TYPE", multiple=True, help="Only these types.")
+@option("--uuid", "-u", "flow_file", metavar="UUID", default="", help="Events of this FlowFile.")
+@option("--related", metavar="UUID", multiple=True, help="Its events, and those that name it as parent or child.")
+@option("--component", metavar="NAME", default="", help="By this component.")
+@option("--relationship", metavar="NAME", default="", help="Along this relationship.")
+@option("--filename", metavar="NAME", default="", help="With this file name.")
+@option("--attribute", "-a", "attributes", type=PAIR, multiple=True, help="With it after the event.")
+@option("--since", "since_millis", callback=_time, metavar="TIME", default="", help="ISO 8601 in UTC, or an age: 90m.")
+@option("--until", "until_millis", callback=_time, metavar="TIME", default="", help="Before then.")
+@option("--min-size", "size_min", type=SIZE, help="Content of so many bytes or more, like 1Mi.")
+@option("--max-size", "size_max", type=SIZE, help="Content of so many bytes or fewer.")
+@option("--after", metavar="N", type=int, default=0, help="Only later events than this sequence number.")
+@option("--before", metavar="N", type=int, help="Only earlier events than this sequence number.")
+@option("--newest", "newest_first", is_flag=True, help="The newest first.")
+@option("--limit", "-n", type=int, metavar="N", default=50, help="At most so many.")
+@json_output
+@on_repository
+def query(where: ChosenRepository, as_json: bool, attributes: tuple[tuple[str, str], ...], **conditions: Any) -> None:
+    """Search events, in order. All conditions that are given must hold."""
+    try:
+        asked = msgspec.convert({"attributes": dict(attributes), **conditions}, EventQuery)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(str(error)) from error
+    with where.opened() as repository, interrupts.allowed():
+        found = repository.provenance.search(asked)
+    document = msgspec.to_builtins(found)
     if as_json:
-        print_json(found._asdict())
+        print_json(document)
         return
-    print_events(found.events)
+    _print_events(document["events"])
     if found.next is not None:
-        say(f"more: --{'before' if newest else 'after'} {found.next}")
-    if found.removed_through > after:
+        say(f"more: --{'before' if asked.newest_first else 'after'} {found.next}")
+    if found.removed_through > asked.after:
         say(f"events up to {found.removed_through:,} were removed: their retention is over")
     for first, count in found.lost:
         say(f"{count:,} events from {first:,} on were lost: they found no room")
 
 
-@app.command()
-def show(
-    ctx: typer.Context,
-    event: Event,
-    content: Annotated[bool, typer.Option("--content", help="Write its content to stdout instead.")] = False,
-    before: Annotated[bool, typer.Option("--before", help="With --content: what it was before.")] = False,
-    root: Root = None,
-    config: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    as_json: Json = False,
-) -> None:
+@provenance.command()
+@EVENT
+@option("--content", is_flag=True, help="Write its content to stdout instead.")
+@option("--before", is_flag=True, help="With --content: what it was before.")
+@json_output
+@on_repository
+def show(where: ChosenRepository, event: str, content: bool, before: bool, as_json: bool) -> None:
     """Show everything an event says, and whether it can be replayed."""
     named = _named(event)
-    service = chosen_service(ctx, root, config, url, token_file, ca)
-    if service is not None:
-        with connected(service) as client:
-            if content:
-                _write(client.provenance.content(str(named), previous=before))
-                return
-            shown, refused = served_event(client, str(named))
-    else:
-        with opened(ctx, root, config) as repository, interrupts.allowed():
-            found = _found(repository.history, named)
-            if content:
-                with repository.history.content(found, before=before) as stream:
-                    _write(stream)
-                return
-            refusal = repository.history.refusal(found)
-        shown = document(found)
-        refused = None if refusal is None else Refusal(str(refusal.reason), refusal.message)
+    with where.opened() as repository, interrupts.allowed():
+        if content:
+            with repository.provenance.content(named, previous=before) as stream:
+                for piece in stream:
+                    sys.stdout.buffer.write(piece)
+            return
+        shown = msgspec.to_builtins(repository.provenance.event(named))
+        replayable = repository.provenance.replayability(named)
     if as_json:
-        print_json({**shown, "replay": None if refused is None else refused.reason})
+        print_json({**shown, "replay": replayable.reason or None})
     else:
-        print_event(shown, "" if refused is None else refused.message)
+        _print_event(shown, replayable.message)
 
 
-@app.command()
+@provenance.command()
+@click.argument("flow_file", metavar="UUID", help="The uuid of the FlowFile, also of one that is gone.")
+@option(
+    "--way",
+    type=OneOf(LineageDirection),
+    default=LineageDirection.BOTH,
+    help="Look for what it came from, what became of it, or both.",
+)
+@option("--depth", type=int, metavar="N", default=100, help="So many generations at most.")
+@option("--limit", "-n", type=int, metavar="N", default=1_000, help="So many events at most.")
+@option("--format", "-f", "form", type=OneOf(Picture), default=Picture.TABLE, help="How to draw it.")
+@option("--output", "-o", type=FILE, metavar="PATH", help="Write the picture to this file.")
+@json_output
+@on_repository
 def lineage(
-    ctx: typer.Context,
-    flow_file: Annotated[str, typer.Argument(metavar="UUID", help="The FlowFile, also one that is gone.")],
-    way: Annotated[Way, typer.Option(help="Whom to look for.")] = Way.BOTH,
-    depth: Annotated[int, typer.Option(help="Generations.")] = 100,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Events at most.")] = 1_000,
-    form: Annotated[Picture, typer.Option("--format", "-f", help="Table, Mermaid or SVG.")] = Picture.TABLE,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the picture to this file.")] = None,
-    root: Root = None,
-    config: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    as_json: Json = False,
+    where: ChosenRepository,
+    flow_file: str,
+    way: LineageDirection,
+    depth: int,
+    limit: int,
+    form: Picture,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Trace what a FlowFile was made from and what became of it."""
-    service = chosen_service(ctx, root, config, url, token_file, ca)
-    if service is not None:
-        with connected(service) as client:
-            found = served_lineage(client, flow_file, way, depth, limit)
-    else:
-        with opened(ctx, root, config) as repository, interrupts.allowed():
-            try:
-                found = lineage_document(repository.history.lineage(flow_file, way=way, depth=depth, events_max=limit))
-            except ValueError as error:
-                raise typer.BadParameter(str(error)) from error
+    with where.opened() as repository, interrupts.allowed():
+        found = msgspec.to_builtins(repository.provenance.lineage(flow_file, way=way, depth=depth, limit=limit))
     if as_json:
         print_json(found)
     elif form == Picture.TABLE:
-        print_events(found["events"])
+        _print_events(found["events"])
     else:
         text = picture.mermaid(found) if form == Picture.MERMAID else picture.svg(found)
         if output is None:
-            typer.echo(text, nl=False)
+            click.echo(text, nl=False)
         else:
             output.write_text(text, encoding="utf-8")
     if found["is_cut"]:
         say(f"more than {limit:,} events: --limit shows more, --depth fewer generations")
 
 
-@app.command()
-def replay(
-    ctx: typer.Context,
-    event: Event,
-    queue: Annotated[str, typer.Option("--queue", "-q", help="Where to, if not where it came from.")] = "",
-    root: Root = None,
-    config: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    as_json: Json = False,
-) -> None:
+@provenance.command()
+@EVENT
+@option("--queue", "-q", metavar="NAME", default="", help="Where to, if not where it came from.")
+@json_output
+@on_repository
+def replay(where: ChosenRepository, event: str, queue: str, as_json: bool) -> None:
     """Put a FlowFile back into its queue, as it was before an event."""
-    named = _named(event)
-    service = chosen_service(ctx, root, config, url, token_file, ca)
-    if service is not None:
-        with connected(service) as client:
-            done = client.provenance.replay(str(named), queue)
-        id, flow_file, name, size_bytes = done.event, done.id, done.queue, done.size
-    else:
-        with opened(ctx, root, config) as repository:
-            found = _found(repository.history, named)
-            record = repository.history.replay(found, queue)
-        id, flow_file, name, size_bytes = str(found.id), record.id, queue or found.queue, record.size
-    if as_json:
-        print_json({"event": id, "flow_file": flow_file, "queue": name, "size": size_bytes})
-    else:
-        tell(f"replayed event {id} as FlowFile {flow_file} ({size(size_bytes)}) in queue {name}")
+    with where.opened() as repository:
+        done = repository.provenance.replay(_named(event), queue)
+    tell_or_print(
+        {"event": done.event, "flow_file": done.id, "queue": done.queue, "size": done.size},
+        f"replayed event {done.event} as FlowFile {done.id} ({size(done.size)}) in queue {done.queue}",
+        as_json,
+    )
 
 
-def _named(text: str) -> EventId | int:
+def _named(text: str) -> str:
     """The event that the user names."""
-    if match := re.fullmatch(r"(\d{1,18})\.(\d{1,9})", text, re.ASCII):
-        return EventId(int(match[1]), int(match[2]))
-    if re.fullmatch(r"\d{1,18}", text, re.ASCII) is None:
-        raise typer.BadParameter(f"{text!r} is neither a sequence number nor an id like 17.0")
-    return int(text)
+    if re.fullmatch(r"\d{1,18}(\.\d{1,9})?", text, re.ASCII) is None:
+        raise click.UsageError(f"{text!r} is neither a sequence number nor an id like 17.0")
+    return text
 
 
-def _found(history: History, event: EventId | int) -> ProvenanceEvent:
-    return history.event(event) if isinstance(event, int) else history.find(event)
+def _print_events(events: Sequence[picture.Document]) -> None:
+    """A table, a row an event."""
+    print_table(
+        (">event", "time", "type", "component", "FlowFile", "file name", ">size", "details"),
+        [
+            (
+                event["sequence"],
+                moment(event["time_millis"]),
+                event["type"],
+                event["component_type"] or event["component"],
+                event["flow_file"],
+                picture.filename(event),
+                size(event["size"]),
+                event["relationship"] or event["transit_uri"] or event["details"],
+            )
+            for event in events
+        ],
+    )
 
 
-def _write(pieces: Iterable[bytes]) -> None:
-    out = typer.get_binary_stream("stdout")
-    for piece in pieces:
-        out.write(piece)
+def _print_event(event: picture.Document, refusal: str) -> None:
+    """Everything that one event says, and why it cannot be replayed; empty if it can."""
+    rows = [
+        (name.removesuffix("_millis"), moment(value)) if name in MOMENTS else (name, value)
+        for name, value in event.items()
+        if name not in NESTED and value not in ("", [], None)
+    ]
+    print_table(("field", "value"), rows)
+    before, now = event["previous_attributes"], event["attributes"]
+    print_table(
+        ("attribute", "before", "now"),
+        [(name, before.get(name, ""), now.get(name, "")) for name in sorted({*before, *now})],
+    )
+    tell(f"content: {_place(event['content'])}; before: {_place(event['previous_content'])}")
+    tell(refusal or "can be replayed")
 
 
-def _type(name: str) -> EventType:
-    try:
-        return EventType[name.upper()]
-    except KeyError as error:
-        raise typer.BadParameter(f"{name!r} is no type of event: {', '.join(EventType.__members__)}") from error
-
-
-def _attribute(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise typer.BadParameter(f"{text!r} is no NAME=VALUE")
-    return name, value
-
-
-def _time(text: str, now_millis: int) -> int | None:
-    """A moment, or an age counted back from now."""
-    if not text:
-        return None
-    try:
-        return now_millis - int(Duration.parse(text))
-    except ValueError:
-        pass  # not an age, so a moment, or neither
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is neither a time like 2026-01-31T12:00 nor an age like 90m") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+def _place(content: picture.Document | None) -> str:
+    if content is None or content["resource"] is None:
+        return "none"
+    return f"{size(content['size'])} of resource claim {content['resource']} at {content['offset'] + content['start']}"

@@ -1,23 +1,30 @@
 """What is put: files, directory trees and stdin, gathered, read and handed to a target piece by piece."""
 
-import io
+import contextlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ullage_agent.cli.exits import message_of
+from ullage.errors import QueueNotFound
+from ullage.streams import PIECE_BYTES
+from ullage_agent.cli.failures import message_of
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import Bar, console, many, print_json, say, size, visible
+
+if TYPE_CHECKING:
+    from ullage import Handles, Queues
 
 SMALL_BYTES = 256 << 10
 """Files up to this size are gathered in memory; larger ones stream."""
 
 BATCH_FILES = 1_000
-BATCH_BYTES = 32 << 20
-"""A commit of small files: enough to make its syncs cheap, little enough to hold in memory."""
+BATCH_BYTES = 8 << 20
+"""A commit of small files: enough to make its syncs cheap, little enough for one request to a service."""
 
 LISTED_MAX = 20
 """Up to so many uuids are printed; --json prints all."""
@@ -100,47 +107,100 @@ def _source(path: str, below: str) -> Source:
     return Source(path, os.stat(path).st_size, {name: as_text(value) for name, value in attributes.items()})
 
 
-class InputFile(io.RawIOBase):
-    """A source that can be interrupted, shows how far it is, and tells its own errors from the repository's."""
-
-    def __init__(self, path: str, on_bytes: Callable[[int], None]) -> None:
-        self._on_bytes = on_bytes
-        try:
-            self._file: IO[bytes] = sys.stdin.buffer if path == STDIN else open(path, "rb")  # noqa: SIM115 - `close` does
-        except OSError as error:
-            raise SourceUnreadable(message_of(error)) from error
-        self._path = path
-
-    def read(self, count: int = -1) -> bytes:
-        try:
-            with interrupts.allowed():
-                data = self._file.read(count)
-        except OSError as error:
-            raise SourceUnreadable(f"{self._path}: {error.strerror}") from error
-        self._on_bytes(len(data))
-        return data
-
-    def close(self) -> None:
-        if self._path != STDIN:
-            self._file.close()
-        super().close()
+def pieces_of_source(path: str, on_bytes: Callable[[int], None]) -> Generator[bytes]:
+    """What is in a source, first as much as tells a small one, which ends there. Its own errors are told from the
+    repository's, and reading can be interrupted.
+    """
+    count = SMALL_BYTES + 1
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
+            while True:
+                with interrupts.allowed():
+                    piece = file.read(count)
+                if not piece:
+                    return
+                on_bytes(len(piece))
+                yield piece
+                count = PIECE_BYTES
+    except OSError as error:
+        raise SourceUnreadable(f"{path}: {error.strerror}") from error
 
 
 class Target:
-    """Where things are put, and what has become of them so far. `queue`: which one, None for handles."""
+    """Where things are put, and what has become of them so far: small ones share transactions."""
 
-    def __init__(self, queue: str | None, progress: Bar) -> None:
+    def __init__(
+        self,
+        queue: str | None,
+        put: Callable[[Iterable[bytes], dict[str, str]], str],
+        put_many: Callable[[list[bytes], list[dict[str, str]]], list[str]],
+        room: Callable[[], int],
+        progress: Bar,
+    ) -> None:
+        """`queue`: which one; None for handles. `room` says how many files the next commit may have."""
         self.queue = queue
         self.progress = progress
         self.stored: list[Stored] = []
         self.commits = 0
+        self._put = put
+        self._put_many = put_many
+        self._room = room
+        self._batch: list[tuple[Source, dict[str, str], bytes]] = []
+        self._batch_files = 0
+        self._batch_bytes = 0
 
-    def add(self, source: Source, attributes: dict[str, str], data: bytes | IO[bytes]) -> None:
-        """Take one; a small one as bytes, which may wait for `flush`."""
-        raise NotImplementedError
+    def add(self, source: Source, attributes: dict[str, str], pieces: Iterator[bytes]) -> None:
+        """Take one; a small one may wait for `flush`."""
+        before = self.progress.done
+        head = next(pieces, b"")
+        if len(head) > SMALL_BYTES:
+            self.flush()
+            id = self._put(chain([head], pieces), attributes)
+            self._note([Stored(id, source.path, self.progress.done - before)])
+            return
+        if self._batch_bytes + len(head) > BATCH_BYTES:
+            self.flush()
+        if not self._batch:
+            self._batch_files = self._room()
+        self._batch.append((source, attributes, head))
+        self._batch_bytes += len(head)
+        if len(self._batch) >= self._batch_files:
+            self.flush()
 
     def flush(self) -> None:
         """Commit what was gathered."""
+        if not self._batch:
+            return
+        ids = self._put_many([data for _, _, data in self._batch], [attributes for _, attributes, _ in self._batch])
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        self._note([Stored(id, source.path, len(data)) for id, (source, _, data) in zip(ids, batch, strict=True)])
+
+    def _note(self, stored: list[Stored]) -> None:
+        self.stored.extend(stored)
+        self.commits += 1
+        interrupts.check()
+
+
+def queue_target(queues: "Queues", name: str, force: bool, progress: Bar) -> Target:
+    """A queue, which is made on first use. Back-pressure is looked at once a commit, so none goes beyond its limit."""
+
+    def room() -> int:
+        try:
+            status = queues.find(name)
+        except QueueNotFound:
+            status = queues.define(name)
+        is_bounded = status.count_max and not force
+        return min(BATCH_FILES, max(1, status.count_max - status.flow_files)) if is_bounded else BATCH_FILES
+
+    return Target(
+        name, partial(queues.put, name, force=force), partial(queues.put_many, name, force=force), room, progress
+    )
+
+
+def handle_target(handles: "Handles", ttl_millis: int, progress: Bar) -> Target:
+    """Handles."""
+    put = partial(handles.put, ttl_millis=ttl_millis)
+    return Target(None, put, partial(handles.put_many, ttl_millis=ttl_millis), lambda: BATCH_FILES, progress)
 
 
 def put_all(target: Target, sources: Iterable[Source], common: dict[str, str], skipped: list[str]) -> None:
@@ -148,45 +208,14 @@ def put_all(target: Target, sources: Iterable[Source], common: dict[str, str], s
     try:
         for source in sources:
             try:
-                _put_one(target, source, source.attributes | common)
+                with contextlib.closing(pieces_of_source(source.path, target.progress.advance)) as pieces:
+                    target.add(source, source.attributes | common, pieces)
             except SourceUnreadable as error:
                 skipped.append(str(error))
         target.flush()
     except Exception as error:
         error.add_note(f"{many(len(target.stored), 'file')} had been stored before and stay")
         raise
-
-
-def _put_one(target: Target, source: Source, attributes: dict[str, str]) -> None:
-    with InputFile(source.path, target.progress.advance) as file:
-        head = _read_up_to(file, SMALL_BYTES + 1)
-        if len(head) <= SMALL_BYTES:
-            target.add(source, attributes, head)
-        else:
-            target.add(source, attributes, _Joined(head, file))  # type: ignore[arg-type]
-
-
-def _read_up_to(file: InputFile, count: int) -> bytes:
-    """Pipes give less than asked for before their end."""
-    parts: list[bytes] = []
-    while count > 0 and (part := file.read(count)):
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
-class _Joined:
-    """A file whose head was read already."""
-
-    def __init__(self, head: bytes, rest: InputFile) -> None:
-        self._head = head
-        self._rest = rest
-
-    def read(self, count: int = -1) -> bytes:
-        if self._head:
-            head, self._head = self._head, b""
-            return head
-        return self._rest.read(count)
 
 
 def report(target: Target, skipped: list[str], as_json: bool, seconds: float) -> None:

@@ -4,96 +4,100 @@ Each command is a function of DataFrames in `ullage_spark`, with a session and a
 spark-submit it takes the session that there is, alone it makes a local one.
 """
 
+import functools
 import importlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from ullage_agent.cli.choice import Json, Override
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.options import (
+    SIZE,
+    Function,
+    Group,
+    from_environment,
+    json_output,
+    option,
+    override,
+    with_options,
+)
 from ullage_agent.cli.output import print_json, print_rows, say, size, tell
-from ullage_agent.units import Quantity
-
-app = typer.Typer(help="Ask and plan over a whole fleet, with Spark.", no_args_is_help=True)
 
 ROWS_SHOWN = 40
 """Rows that people see; --json has all, --output keeps them."""
 
-Endpoint = Annotated[
-    str,
-    typer.Option(
-        "--endpoint",
-        "-e",
-        envvar="ULLAGE_ENDPOINT",
-        help="The nodes: grpc://HOST:PORT,..., or kubernetes:NAMESPACE/NAME.",
+OUTPUT = option("--output", "-o", metavar="PATH", default="", help="Write Parquet there, on any filesystem of Hadoop.")
+
+OF_FLEET = (
+    from_environment(
+        "NODES", "--endpoint", "-e", default="", help="The nodes: grpc://HOST:PORT,..., or kubernetes:NAMESPACE/NAME."
     ),
-]
-Nodes = Annotated[str, typer.Option(help="Instead: a JSON list of nodes with name, flight, url.")]
-TokenFile = Annotated[str, typer.Option("--token-file", help="The bearer token; read again when it is renewed.")]
-CaFile = Annotated[str, typer.Option("--ca-file", help="Whom to trust.")]
-Output = Annotated[str, typer.Option("--output", "-o", help="Write Parquet there, on any filesystem of Hadoop.")]
+    option("--nodes", metavar="JSON", default="", help="Instead: a list of nodes with name, flight, url."),
+    option("--token-file", metavar="FILE", default="", help="The bearer token; read again when it is renewed."),
+    option("--ca-file", metavar="FILE", default="", help="The authority that signed the nodes' certificates."),
+)
 
 
-class _Asked:
-    """A snapshot of the fleet, and what reads and writes of it need."""
+def on_fleet(function: Function) -> Function:
+    """A command on all nodes of a repository; it gets `fleet`, the options of Spark's sources."""
 
-    def __init__(self, spark: Any, held: Any, options: dict[str, str]) -> None:
-        self.spark = spark
-        self.held = held
-        self.options = options
+    @functools.wraps(function)
+    def wrapped(*, endpoint: str, nodes: str, token_file: str, ca_file: str, **rest: Any) -> Any:
+        if not endpoint and not nodes:
+            raise click.UsageError("which nodes? Say --endpoint, or set ULLAGE_ENDPOINT")
+        fleet = {"endpoint": endpoint, "nodes": nodes, "tokenFile": token_file, "caFile": ca_file}
+        return function(fleet=fleet, **rest)
+
+    return with_options(wrapped, OF_FLEET)
 
 
-@app.command()
-def report(
-    endpoint: Endpoint = "",
-    nodes: Nodes = "",
-    token_file: TokenFile = "",
-    ca_file: CaFile = "",
-    output: Output = "",
-    as_json: Json = False,
-) -> None:
+@click.group(cls=Group)
+def spark() -> None:
+    """Ask and plan over a whole fleet, with Spark."""
+
+
+@spark.command()
+@OUTPUT
+@json_output
+@on_fleet
+def report(fleet: dict[str, str], output: str, as_json: bool) -> None:
     """Who pins which disk: dead bytes that cannot be given back yet, by node, disk, queue, age and size."""
-    with _asked(endpoint, nodes, token_file, ca_file) as asked:
+    with _snapshot(fleet) as held:
         job = importlib.import_module("ullage_spark.report").fragmentation
-        found = job(asked.held.table("resource_claims"), asked.held.table("flowfiles"), int(time.time() * 1000))
+        found = job(held.table("resource_claims"), held.table("flowfiles"), int(time.time() * 1000))
         _answer(found, output, as_json=as_json)
 
 
-@app.command()
+@spark.command()
+@option("--budget", type=SIZE, default="10Gi", help="What may be copied on each disk.")
+@option("--policy", default="CompactAll", help="Which files: CompactAll, or StatsBased.")
+@option("--run", is_flag=True, help="Hand the plan to the agents, and follow it to the end.")
+@override
+@option("--summary", metavar="FILE", default="", help="Write there, in one line, what the plan comes to.")
+@OUTPUT
+@json_output
+@on_fleet
 def plan(
-    endpoint: Endpoint = "",
-    nodes: Nodes = "",
-    token_file: TokenFile = "",
-    ca_file: CaFile = "",
-    budget: Annotated[str, typer.Option(help="What may be copied on each disk.")] = "10Gi",
-    policy: Annotated[str, typer.Option(help="Which files: CompactAll, or StatsBased.")] = "CompactAll",
-    run: Annotated[bool, typer.Option("--run", help="Hand the plan to the agents, and follow it to the end.")] = False,
-    override: Override = False,
-    summary: Annotated[str, typer.Option(help="Write there, in one line, what the plan comes to.")] = "",
-    output: Output = "",
-    as_json: Json = False,
+    fleet: dict[str, str], budget: str, policy: str, run: bool, override: bool, summary: str, output: str, as_json: bool
 ) -> None:
     """What to give back on each disk for a budget of copied bytes, and when it may be; with --run, give it back."""
-    with _asked(endpoint, nodes, token_file, ca_file, holds=False) as asked:
+    with _snapshot(fleet, holds=False) as held:
         job = importlib.import_module("ullage_spark.plan")
         if policy not in job.POLICIES:
-            raise typer.BadParameter(f"--policy: one of {', '.join(job.POLICIES)}")
+            raise click.UsageError(f"--policy: one of {', '.join(job.POLICIES)}")
         made = job.reclamation_plan(
-            asked.held.table("resource_claims"),
-            job.Budget(_bytes(budget)),
-            windows=asked.held.table("windows"),
-            policy=policy,
+            held.table("resource_claims"), job.Budget(budget), windows=held.table("windows"), policy=policy
         ).cache()
         if summary:
             Path(summary).write_text(_in_a_line(job.total(made)), encoding="utf-8")
         if not run:
             _answer(made, output, as_json=as_json)
             return
-        runs = job.carry_out(made, override=override, **asked.options)
+        runs = job.carry_out(made, override=override, **fleet)
     if as_json:
         names = ("node", "planned", "run", "refusal")
         print_json([{name: getattr(each, name) for name in names} for each in runs])
@@ -103,108 +107,85 @@ def plan(
             f"{each.node}: {each.planned} resource claims planned, {size(each.run.freed_bytes)} given back"
         )
     if any(each.refusal or each.run.problem for each in runs):
-        raise typer.Exit(ExitCode.PROBLEMS)
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
 
 
-@app.command()
-def lineage(
-    flow_file: Annotated[str, typer.Argument(metavar="UUID")],
-    endpoint: Endpoint = "",
-    nodes: Nodes = "",
-    token_file: TokenFile = "",
-    ca_file: CaFile = "",
-    depth: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
-    output: Output = "",
-    as_json: Json = False,
-) -> None:
+@spark.command()
+@click.argument("flow_file", metavar="UUID", help="The uuid of the FlowFile, also of one that is gone.")
+@option("--depth", type=click.IntRange(1, 10_000), default=100, help="So many generations at most.")
+@OUTPUT
+@json_output
+@on_fleet
+def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_json: bool) -> None:
     """What a FlowFile was made from and what became of it, on all nodes."""
-    with _asked(endpoint, nodes, token_file, ca_file, holds=False) as asked:
+    with _snapshot(fleet, holds=False) as held:
         job = importlib.import_module("ullage_spark.lineage").lineage
-        found = job(asked.held.table("provenance"), flow_file, depth=depth)
+        found = job(held.table("provenance"), flow_file, depth=depth)
         columns = ["millis", "node", "type", "uuid", "parents", "children", "component", "queue", "size", "details"]
         _answer(found.events.select(*columns), output, as_json=as_json)
     if not found.is_whole:
         say("there is more of it: ask with a larger --depth, or from another of its FlowFiles")
 
 
-@app.command()
-def rollup(
-    output: Annotated[str, typer.Argument(metavar="PATH", help="Parquet, a folder a day.")],
-    endpoint: Endpoint = "",
-    nodes: Nodes = "",
-    token_file: TokenFile = "",
-    ca_file: CaFile = "",
-    seconds: Annotated[int, typer.Option(min=1, help="Length of a stretch of time.")] = 3_600,
-) -> None:
+@spark.command()
+@click.argument("output", metavar="PATH", help="Parquet, a folder a day.")
+@option("--seconds", type=click.IntRange(min=1), default=3_600, help="Length of a stretch of time.")
+@on_fleet
+def rollup(fleet: dict[str, str], output: str, seconds: int) -> None:
     """Keep the history in figures: events and bytes by time, node, type, component and queue."""
-    with _asked(endpoint, nodes, token_file, ca_file, holds=False) as asked:
+    with _snapshot(fleet, holds=False) as held:
         job = importlib.import_module("ullage_spark.rollup").rollup
-        job(asked.held.table("provenance"), seconds).write.mode("append").partitionBy("day").parquet(output)
+        job(held.table("provenance"), seconds).write.mode("append").partitionBy("day").parquet(output)
     tell(f"rolled up into {output}")
 
 
-@app.command()
-def export(
-    output: Annotated[str, typer.Argument(metavar="PATH", help="Parquet, with contents.")],
-    endpoint: Endpoint = "",
-    nodes: Nodes = "",
-    token_file: TokenFile = "",
-    ca_file: CaFile = "",
-    where: Annotated[str, typer.Option(help="Only these, such as: queue = 'in' AND size < 1000")] = "",
-) -> None:
+@spark.command()
+@click.argument("output", metavar="PATH", help="Parquet, with contents.")
+@option("--where", metavar="SQL", default="", help="Only these, such as: queue = 'in' AND size < 1000")
+@on_fleet
+def export(fleet: dict[str, str], output: str, where: str) -> None:
     """Write FlowFiles with their contents to any filesystem of Hadoop, all of one moment."""
-    with _asked(endpoint, nodes, token_file, ca_file) as asked:
+    with _snapshot(fleet) as held:
         job = importlib.import_module("ullage_spark.archive").exported
-        job(asked.held.table("flowfiles", where=where), **asked.options).write.parquet(output)
+        job(held.table("flowfiles", where=where), **fleet).write.parquet(output)
     tell(f"exported to {output}")
 
 
-@app.command(name="import")
-def restore(
-    source: Annotated[str, typer.Argument(metavar="PATH", help="What `export` wrote.")],
-    endpoint: Endpoint = "",
-    nodes: Nodes = "",
-    token_file: TokenFile = "",
-    ca_file: CaFile = "",
-    queue: Annotated[str, typer.Option(help="Where they are to stand; else they become handles.")] = "",
-    name: Annotated[str, typer.Option(help="Name of the import: repeated with it, it is carried out once.")] = "",
-) -> None:
+@spark.command(name="import")
+@click.argument("source", metavar="PATH", help="What `export` wrote.")
+@option("--queue", metavar="NAME", default="", help="The queue they go to; else they become handles.")
+@option("--name", default="", help="Name of the import: repeated with it, it is carried out once.")
+@on_fleet
+def restore(fleet: dict[str, str], source: str, queue: str, name: str) -> None:
     """Write exported contents to a fleet again, under new uuids: each once, or none."""
-    options = {"endpoint": endpoint, "nodes": nodes, "tokenFile": token_file, "caFile": ca_file}
-    with _session() as spark:
+    with _session() as session:
         job = importlib.import_module("ullage_spark.archive").restorable
-        writer = job(spark.read.parquet(source)).write.format("ullage").mode("append")
-        writer.options(**options, queue=queue, write=name).save()
+        writer = job(session.read.parquet(source)).write.format("ullage").mode("append")
+        writer.options(**fleet, queue=queue, write=name).save()
     tell(f"imported from {source}")
 
 
 @contextmanager
-def _asked(endpoint: str, nodes: str, token_file: str, ca_file: str, *, holds: bool = True) -> Iterator[_Asked]:
-    options = {"endpoint": endpoint, "nodes": nodes, "tokenFile": token_file, "caFile": ca_file}
-    if not endpoint and not nodes:
-        raise typer.BadParameter("--endpoint, or ULLAGE_ENDPOINT, names the nodes")
-    with _session() as spark:
+def _snapshot(fleet: dict[str, str], *, holds: bool = True) -> Iterator[Any]:
+    """The tables of the fleet, all of one moment."""
+    with _session() as session:
         snapshot = importlib.import_module("ullage_spark").snapshot
-        with snapshot(spark, holds=holds, **options) as held:
-            yield _Asked(spark, held, options)
+        with snapshot(session, holds=holds, **fleet) as held:
+            yield held
 
 
 @contextmanager
 def _session() -> Iterator[Any]:
     """Spark's session: that of spark-submit if there is one, which is left as it is, else a local one."""
-    try:
-        sql = importlib.import_module("pyspark.sql")
-        importlib.import_module("ullage_spark")
-    except ModuleNotFoundError as error:
-        say(f"no module {error.name}: pip install 'ullage[spark]'")
-        raise typer.Exit(ExitCode.PROBLEMS) from error
+    sql = importlib.import_module("pyspark.sql")
+    importlib.import_module("ullage_spark")  # what of the extra is missing is told before a session is made
     before = sql.SparkSession.getActiveSession()
-    spark = before or sql.SparkSession.builder.appName("ullage").getOrCreate()
+    session = before or sql.SparkSession.builder.appName("ullage").getOrCreate()
     try:
-        yield spark
+        yield session
     finally:
         if before is None:
-            spark.stop()
+            session.stop()
 
 
 def _answer(found: Any, output: str, *, as_json: bool) -> None:
@@ -234,10 +215,3 @@ def _cell(name: str, value: Any) -> Any:
 def _in_a_line(total: Any) -> str:
     frees, copies = size(total.frees_bytes), size(total.copies_bytes)
     return f"{total.resource_claims} resource claims on {total.nodes} nodes give {frees} back for {copies} copied\n"
-
-
-def _bytes(text: str) -> int:
-    try:
-        return int(Quantity.parse(text))
-    except ValueError as error:
-        raise typer.BadParameter(f"--budget: {error}") from error

@@ -1,275 +1,123 @@
-"""Making, emptying, measuring and checking a repository."""
+"""Making, emptying, checking and copying a repository."""
 
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from pathlib import Path
 
+import click
 import msgspec
-import typer
 
-from ullage_agent.cli.choice import Config, Json, Override, Root, chosen_spec, opened
-from ullage_agent.cli.exits import ExitCode, end_if_closed
-from ullage_agent.cli.figures import survey_document, survey_table
+import ullage
+from ullage.wire.upkeep import RepairReport
+from ullage_agent.cli.choice import ChosenRepository, say_recovery
+from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, tell
-from ullage_agent.cli.served_space import served_survey
-from ullage_agent.cli.service import Ca, TokenFile, Url, chosen_service, connected
-from ullage_agent.engine.check import CheckReport
-from ullage_agent.engine.model import Action
-from ullage_agent.engine.reclaim.plan import Plan
-from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.repair import RepairStep, execute_repair, plan_repair
-from ullage_agent.engine.repository import Repository
-
-if TYPE_CHECKING:
-    from ullage_agent.client import Client
-
-LISTED_STEPS = 20
-"""Steps of a plan that people see; --json has all."""
+from ullage_agent.cli.options import FILE, PAIR, command, json_output, on_files, on_repository, option
+from ullage_agent.cli.output import Bar, bar, console, many, print_json, say, size, tell, tell_or_print
 
 
-def init(ctx: typer.Context, root: Root = None, config: Config = None, as_json: Json = False) -> None:
+@command()
+@json_output
+@on_files
+def init(where: ChosenRepository, as_json: bool) -> None:
     """Make an empty repository. An init that was interrupted is finished."""
-    spec = chosen_spec(ctx, root, config)
-    identity = Repository.initialize(spec)
-    path = spec.storage.host_path.path
-    if as_json:
-        print_json({"repository": identity.repository, "root": path, "containers": identity.containers})
-    else:
-        tell(f"made repository {identity.repository} in {path}")
+    document = where.document()
+    made = ullage.initialize(config=document)
+    path = document.spec.storage.host_path.path
+    tell_or_print({"root": path, **msgspec.to_builtins(made)}, f"made repository {made.repository} in {path}", as_json)
 
 
-def drop(
-    ctx: typer.Context,
-    queue: Annotated[str | None, typer.Argument(help="Every FlowFile of it goes.", show_default=False)] = None,
-    handle: Annotated[str | None, typer.Option("--handle", metavar="UUID", help="Delete this handle instead.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    root: Root = None,
-    config: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    as_json: Json = False,
-) -> None:
+@command()
+@click.argument("queue", required=False, help="The queue to empty.")
+@option("--handle", metavar="UUID", help="Delete this handle instead.")
+@option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_output
+@on_repository
+def drop(where: ChosenRepository, queue: str | None, handle: str | None, yes: bool, as_json: bool) -> None:
     """Remove all FlowFiles of a queue, or delete a handle (`undelete` brings that back while its retention lasts).
 
     Their content is dead from then on; `clean` and `truncate` give its space back.
     """
     if (queue is None) == (handle is None):
-        raise typer.BadParameter("say either a QUEUE or --handle UUID")
-    service = chosen_service(ctx, root, config, url, token_file, ca)
-    if service is not None:
-        with connected(service) as client:
-            _drop_served(client, queue, handle, yes, as_json)
-        return
-    with opened(ctx, root, config) as repository:
+        raise click.UsageError("say either a QUEUE or --handle UUID")
+    with where.opened() as repository:
         if handle is not None:
             repository.handles.delete(handle)
-            _tell_or_print({"handle": handle, "state": "deleted"}, f"deleted handle {handle}", as_json)
+            tell_or_print({"handle": handle, "state": "deleted"}, f"deleted handle {handle}", as_json)
             return
         assert queue is not None
         found = repository.queues.find(queue)
-        figures = found.figures()
         if not yes:
             with interrupts.allowed():
-                _confirm(f"Drop {many(figures.flow_files, 'FlowFile')} ({size(figures.size_bytes)}) of queue {queue}?")
-
-        with bar(f"Dropping {queue}", figures.flow_files, is_bytes=False) as progress:
-
-            def on_progress(dropped: int) -> None:
-                progress.reach(dropped)
-                interrupts.check()
-
-            dropped = repository.queues.drop(found, on_progress)
-    _tell_or_print(
+                _confirm(f"Drop {many(found.flow_files, 'FlowFile')} ({size(found.size_bytes)}) of queue {queue}?")
+        with bar(f"Dropping {queue}", found.flow_files, is_bytes=False) as progress:
+            dropped = repository.queues.drop(queue, on_progress=_interruptible(progress))
+    tell_or_print(
         {"queue": queue, "dropped": dropped}, f"dropped {many(dropped, 'FlowFile')} of queue {queue}", as_json
     )
 
 
-def _drop_served(client: "Client", queue: str | None, handle: str | None, yes: bool, as_json: bool) -> None:
-    if handle is not None:
-        client.delete(handle)
-        _tell_or_print({"handle": handle, "state": "deleted"}, f"deleted handle {handle}", as_json)
-        return
-    assert queue is not None
-    if not yes:
-        found = client.queues.find(queue)
-        _confirm(f"Drop {many(found.flow_files, 'FlowFile')} ({size(found.size_bytes)}) of queue {queue}?")
-    dropped = client.queues.drop(queue)
-    _tell_or_print(
-        {"queue": queue, "dropped": dropped}, f"dropped {many(dropped, 'FlowFile')} of queue {queue}", as_json
-    )
-
-
-def undelete(
-    ctx: typer.Context,
-    uuid: Annotated[str, typer.Argument(help="Of a deleted handle.")],
-    root: Root = None,
-    config: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    as_json: Json = False,
-) -> None:
+@command()
+@click.argument("uuid", help="The uuid of a deleted handle.")
+@json_output
+@on_repository
+def undelete(where: ChosenRepository, uuid: str, as_json: bool) -> None:
     """Bring a deleted handle back."""
-    service = chosen_service(ctx, root, config, url, token_file, ca)
-    if service is not None:
-        with connected(service) as client:
-            client.undelete(uuid)
-    else:
-        with opened(ctx, root, config) as repository:
-            repository.handles.undelete(uuid)
-    _tell_or_print({"handle": uuid, "state": "live"}, f"handle {uuid} is back", as_json)
+    with where.opened() as repository:
+        repository.handles.undelete(uuid)
+    tell_or_print({"handle": uuid, "state": "live"}, f"handle {uuid} is back", as_json)
 
 
-def survey(
-    ctx: typer.Context,
-    root: Root = None,
-    config: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    as_json: Json = False,
-) -> None:
-    """Show what the disk holds: live and dead content, and what could be given back.
-
-    `tails` is dead content that `truncate` can cut off, `unused` what lies in resource claims that nobody uses and
-    `clean` takes away; both are part of `dead`. `archive` and `deleted` (handles that can still be
-    undeleted) are not part of `disk`. `ratio` is disk / live, `used` the share of the
-    container's capacity, or of its volume, that is taken.
-    """
-    service = chosen_service(ctx, root, config, url, token_file, ca)
-    if service is not None:
-        with connected(service) as client:
-            document = served_survey(client)
-    else:
-        with opened(ctx, root, config) as repository, interrupts.allowed():
-            taken = repository.reclamation.survey()
-            document = {"repository": repository.identity.repository, "root": repository.root} | survey_document(taken)
-    if as_json:
-        print_json(document)
-        return
-    console().print(survey_table(document))
-
-
-def truncate(
-    ctx: typer.Context,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, change nothing.")] = False,
-    respect_threshold: Annotated[
-        bool,
-        typer.Option(
-            "--respect-threshold", help="Only under the conditions of spec.truncation, as the periodic task does."
-        ),
-    ] = False,
-    override: Override = False,
-    root: Root = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
-    """Cut dead tails off resource claims that are still in use. Moves no bytes."""
-    with opened(ctx, root, config, overrides_windows=override) as repository:
-        plan = repository.reclamation.plan_truncation(eager=not respect_threshold)
-        if dry_run:
-            _print_plan(plan, as_json)
-            return
-        with bar("Truncating", len(plan.steps) or None, is_bytes=False) as progress:
-
-            def on_progress(steps: int, _: int) -> None:
-                progress.reach(steps)
-                interrupts.check()
-
-            report = repository.reclamation.execute(plan, on_progress=on_progress)
-    _print_report(report, plan, as_json)
-    end_if_closed(report)
-
-
-def clean(
-    ctx: typer.Context,
-    orphans: Annotated[
-        bool, typer.Option("--orphans", help="Also take up content files that a crash left and nothing refers to.")
-    ] = False,
-    override: Override = False,
-    root: Root = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
-    """Give back what nobody refers to any more: expired FlowFiles and handles, unused resource claims, old archive.
-
-    With the archive enabled, unused resource claims move there first and go when its retention is over, or when the
-    volume is fuller than spec.archive.maxUsagePercentage.
-    """
-    with opened(ctx, root, config, overrides_windows=override) as repository:
-        expired = repository.queues.expire()
-        purged = repository.handles.purge()
-        adopted = repository.reclamation.adopt_orphans() if orphans else 0
-        report = repository.reclamation.clean()
-    document = _report_document(report)
-    document |= {"expired_flow_files": expired, "purged_handles": purged, "adopted_orphans": adopted}
-    done = document["done"]
-    text = (
-        f"{many(expired, 'FlowFile')} expired, {many(purged, 'handle')} purged; "
-        f"{many(done['archive'], 'resource claim')} archived, {done['delete']:,} deleted: "
-        f"{size(report.freed_bytes)} given back"
-    )
-    if orphans:
-        text = f"{many(adopted, 'orphan')} taken up; {text}"
-    if report.emergency:
-        say(f"{many(report.emergency, 'step')} ran without permission: a container is nearly full")
-    _tell_or_print(document, text, as_json)
-    end_if_closed(report)
-
-
-def check(
-    ctx: typer.Context,
-    deep: Annotated[bool, typer.Option("--deep", help="Also read every live byte against its checksum.")] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be mended without losing anything, then check again.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --repair: show what it would do, change nothing.")
-    ] = False,
-    root: Root = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
+@command()
+@option("--deep", is_flag=True, help="Also read every live byte against its checksum.")
+@option("--repair", is_flag=True, help="Mend what can be mended without losing anything, then check again.")
+@option("--dry-run", is_flag=True, help="With --repair: show what it would do, change nothing.")
+@json_output
+@on_repository
+def check(where: ChosenRepository, deep: bool, repair: bool, dry_run: bool, as_json: bool) -> None:
     """Verify everything against everything; exit code 1 if something contradicts.
 
     Opening alone already does what every start does: it finishes what a crash cut short and removes what a crash left
-    of logs, snapshots and swap files. `--repair` adopts orphans (for `clean` to take away), records the true length
-    of a file whose dead tail is longer or shorter than it should be, forgets the record of a file that nobody uses
-    and that is gone, and removes leftovers. Whatever else was found it leaves alone and lists.
+    of logs, snapshots and swap files. `--repair`, which wants the files and no service beside it, adopts orphans (for
+    `clean` to take away), records the true length of a file whose dead tail is longer or shorter than it should be,
+    forgets the record of a file that nobody uses and that is gone, and removes leftovers. Whatever else was found it
+    leaves alone and lists.
     """
     if dry_run and not repair:
-        raise typer.BadParameter("--dry-run goes with --repair: a check changes nothing")
-    with opened(ctx, root, config) as repository:
-        with bar("Checking", None) as progress, interrupts.allowed():
-            plan = plan_repair(repository, deep=deep, on_progress=progress.reach)
-        report = plan.report
-        if repair and plan.steps and not dry_run:
-            execute_repair(repository, plan)
-            with bar("Checking again", None) as progress, interrupts.allowed():
-                report = repository.check(deep=deep, on_progress=progress.reach)
-    steps = plan.steps if repair else ()
-    if as_json:
-        document = {
-            "problems": report.problems,
-            "orphans": report.orphans,
-            "flow_files": report.flow_files,
-            "resource_claims": report.resource_claims,
-            "bytes_verified": report.bytes_verified,
-        }
-        repairs = {"repairs": [step._asdict() for step in steps], "repaired": not dry_run} if repair else {}
-        print_json(document | repairs)
+        raise click.UsageError("--dry-run goes with --repair: a check changes nothing")
+    if repair:
+        found = _repaired(where, deep=deep, dry_run=dry_run)
     else:
-        _print_check(report, steps, "would " if dry_run else "did ", is_deep=deep)
-    if report.problems:
-        raise typer.Exit(ExitCode.PROBLEMS)
+        with where.opened() as repository, bar("Checking", None) as progress, interrupts.allowed():
+            found = RepairReport(mended=[], check=repository.check(deep=deep, on_progress=progress.reach))
+    if as_json:
+        repairs = {"repairs": msgspec.to_builtins(found.mended), "repaired": not dry_run} if repair else {}
+        print_json(msgspec.to_builtins(found.check) | repairs)
+    else:
+        _print_check(found, "would " if dry_run else "did ", is_deep=deep)
+    if found.check.problems:
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
 
 
-def _print_check(report: CheckReport, steps: Sequence[RepairStep], did: str, *, is_deep: bool) -> None:
-    screen = console()
-    for step in steps:
+def _repaired(where: ChosenRepository, *, deep: bool, dry_run: bool) -> RepairReport:
+    if where.is_served:
+        raise click.UsageError(
+            "--repair works on a repository's files: run it where they are, while nobody serves them"
+        )
+    with bar("Checking", None) as progress, interrupts.deferred():
+        return ullage.repair(
+            config=where.document(),
+            deep=deep,
+            dry_run=dry_run,
+            on_progress=_interruptible(progress),
+            on_recovery=say_recovery,
+        )
+
+
+def _print_check(found: RepairReport, did: str, *, is_deep: bool) -> None:
+    screen, report = console(), found.check
+    for step in found.mended:
         length = f", {size(step.length)}" if step.length else ""
         screen.print(f"{did}{step.mend}: {step.path}{length}", soft_wrap=True)
     for problem in report.problems:
@@ -283,90 +131,83 @@ def _print_check(report: CheckReport, steps: Sequence[RepairStep], did: str, *, 
     )
 
 
-def checkpoint(ctx: typer.Context, root: Root = None, config: Config = None, as_json: Json = False) -> None:
-    """Write a snapshot and drop the logs it covers, so that the next start is quick."""
+@command()
+@json_output
+@on_repository
+def checkpoint(where: ChosenRepository, as_json: bool) -> None:
+    """Write a snapshot, so that the next start is quick, and drop the logs it covers."""
     started = time.monotonic()
-    with opened(ctx, root, config) as repository:
-        with bar("Writing the snapshot", None, is_bytes=False) as progress:
-            repository.checkpoint(progress.reach)
-        covered = repository.log.snapshot_id
-        written = repository.log.snapshot_bytes
-    seconds = time.monotonic() - started
-    document = {"last_transaction": covered, "snapshot_bytes": written}
-    _tell_or_print(document, f"snapshot of {size(written)} up to transaction {covered:,}, {seconds:.1f} s", as_json)
+    with where.opened() as repository, bar("Writing the snapshot", None, is_bytes=False) as progress:
+        report = repository.checkpoint(on_progress=progress.reach)
+    tell_or_print(
+        msgspec.to_builtins(report),
+        f"snapshot of {size(report.snapshot_bytes)} up to transaction {report.last_transaction:,}, "
+        f"{time.monotonic() - started:.1f} s",
+        as_json,
+    )
 
 
-def _print_plan(plan: Plan, as_json: bool) -> None:
+@command()
+@click.argument("destination", metavar="DEST", help="A directory of its own, best on another disk.")
+@json_output
+@on_repository
+def backup(where: ChosenRepository, destination: str, as_json: bool) -> None:
+    """Bring a backup up to date, or begin one. What DEST has already is not copied again.
+
+    Interrupted at any point, DEST holds the last whole backup. A service writes it where it runs.
+    """
+    with where.opened() as repository, bar("Copying", None) as progress:
+        report = repository.backup(destination, on_progress=_interruptible(progress))
+    tell_or_print(
+        msgspec.to_builtins(report),
+        f"copied {many(report.copied_files, 'file')}, {size(report.copied_bytes)}; had {report.kept_files:,} already, "
+        f"{size(report.kept_bytes)}; up to transaction {report.last_id:,}",
+        as_json,
+    )
+
+
+@command()
+@click.argument("source", metavar="SRC", type=FILE, help="A backup.")
+@click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
+@option(
+    "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
+)
+@json_output
+def restore(source: Path, root: Path, containers: tuple[tuple[str, str], ...], as_json: bool) -> None:
+    """Make a repository from a backup, every byte checked.
+
+    Each file is verified while it is copied; then everything is checked as `check --deep` does.
+    """
+    with bar("Restoring", None) as progress:
+        made = ullage.restore(source, root, containers=dict(containers), on_progress=progress.reach)
+    for problem in made.check.problems:
+        say(f"problem: {problem}")
     if as_json:
-        print_json(
-            {
-                "steps": [_step(step) for step in plan.steps],
-                "frees_bytes": plan.frees_bytes,
-                "deferred": [_step(step) for step in plan.deferred],
-                "reason": plan.reason,
-            }
-        )
-        return
-    if plan.steps:
-        shown = plan.steps[:LISTED_STEPS]
-        rows = [
-            (step.action.name.lower(), step.resource, step.container, size(step.length), size(step.frees_bytes))
-            for step in shown
-        ]
-        console().print(table(("action", ">resource claim", "container", ">cut to", ">frees"), rows))
-        if len(plan.steps) > len(shown):
-            tell(f"and {len(plan.steps) - len(shown):,} smaller ones")
-    tell(f"{many(len(plan.steps), 'dead tail')}, {size(plan.frees_bytes)} to give back; nothing was changed")
-    _tell_deferred(plan)
-
-
-def _step(step: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.structs.asdict(step)
-    return fields | {"action": step.action.name.lower()}
-
-
-def _print_report(report: Report, plan: Plan, as_json: bool) -> None:
-    if as_json:
-        deferred = {"deferred": len(plan.deferred), "reason": plan.reason}
-        print_json(_report_document(report) | deferred)
-        return
-    tell(f"cut {many(report.done.get(Action.TRUNCATE, 0), 'dead tail')}: {size(report.freed_bytes)} given back")
-    if report.emergency:
-        say(f"{many(report.emergency, 'step')} ran without permission: a container is nearly full")
-    if report.skipped:
-        tell(f"{report.skipped:,} were overtaken by events and left alone")
-    _tell_deferred(plan)
-
-
-def _report_document(report: Report) -> dict[str, Any]:
-    done = {action.name.lower(): report.done.get(action, 0) for action in Action if action != Action.NONE}
-    return {
-        "done": done,
-        "freed_bytes": report.freed_bytes,
-        "skipped": report.skipped,
-        "refused": report.refused,
-        "emergency": report.emergency,
-    }
-
-
-def _tell_deferred(plan: Plan) -> None:
-    if plan.deferred:
-        deferred_bytes = sum(step.frees_bytes for step in plan.deferred)
-        tell(f"{many(len(plan.deferred), 'dead tail')} ({size(deferred_bytes)}) left for later: {plan.reason}")
-    elif plan.reason:
-        tell(plan.reason)
-
-
-def _tell_or_print(document: dict[str, Any], text: str, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
+        checked = {"problems": made.check.problems, "flow_files": made.check.flow_files}
+        print_json(msgspec.to_builtins(made.backup) | checked)
     else:
-        tell(text)
+        tell(
+            f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}, up to transaction "
+            f"{made.backup.last_id:,}: {made.check.flow_files:,} FlowFiles and handles, "
+            f"{many(len(made.check.problems), 'problem')}"
+        )
+    if made.check.problems:
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
+
+
+def _interruptible(progress: Bar) -> Callable[..., None]:
+    """Shows how far something is that loses nothing when it ends there: each step is a safe point."""
+
+    def on_progress(done: int, total: int | None = None) -> None:
+        progress.reach(done, total)
+        interrupts.check()
+
+    return on_progress
 
 
 def _confirm(question: str) -> None:
     """Ask; whoever cannot be asked must say --yes."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} Say --yes: there is no terminal to ask on")
-    if not typer.confirm(question):
-        raise typer.Exit(ExitCode.OK)
+        raise click.UsageError(f"{question} There is no terminal to ask on: say --yes.")
+    if not click.confirm(question):
+        raise click.exceptions.Exit(ExitCode.OK)

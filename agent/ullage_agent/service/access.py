@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from ullage_agent.service.errors import Forbidden, Unauthenticated
+from ullage.errors import Forbidden, Unauthenticated
 
 
 class Verb(enum.StrEnum):

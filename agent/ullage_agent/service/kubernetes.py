@@ -12,14 +12,16 @@ import os
 import ssl
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from ullage_agent.contract import GROUP
-from ullage_agent.engine.clock import Clock
+from ullage.clock import Clock
+from ullage.contract import GROUP
+from ullage.errors import AccessUnknown, Unauthenticated
 from ullage_agent.service.access import Principal, Verb, forbidden
-from ullage_agent.service.errors import AccessUnknown, CannotListen, Unauthenticated
+from ullage_agent.service.errors import CannotListen
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where the kubelet puts this pod's token and the cluster's certificate authority."""
@@ -43,21 +45,17 @@ Value = TypeVar("Value")
 
 
 class ApiServer:
-    """Posts reviews with this pod's token. The token and the authority's certificate are read anew each time: they
-    rotate.
-    """
+    """Asks with this pod's token. The token and the authority's certificate are read anew each time: they rotate."""
 
     def __init__(self, url: str, token_path: str, authority_path: str) -> None:
         split = urlsplit(url)
         if split.scheme != "https" or not split.hostname:
             raise CannotListen(f"the API server's address {url!r} is no https URL")
-        self._host = split.hostname
-        self._port = split.port or 443
-        self._token_path = token_path
-        self._authority_path = authority_path
+        self._host, self._port = split.hostname, split.port or 443
+        self._token_path, self._authority_path = token_path, authority_path
 
     @classmethod
-    def of_this_pod(cls, environment: dict[str, str], account: str = ACCOUNT) -> "ApiServer":
+    def of_this_pod(cls, environment: Mapping[str, str], account: str = ACCOUNT) -> "ApiServer":
         """The cluster this process runs in; CannotListen outside of one."""
         host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
@@ -68,20 +66,28 @@ class ApiServer:
         address = f"[{host}]" if ":" in host else host
         return cls(f"https://{address}:{port}", os.path.join(account, "token"), os.path.join(account, "ca.crt"))
 
-    def post(self, path: str, document: dict[str, Any]) -> dict[str, Any]:
-        """The answered document's status; AccessUnknown if there is none."""
+    @contextmanager
+    def answering(
+        self, method: str, path: str, document: object = None, *, kind: str = "application/json", seconds: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The answer to a request. OSError, HTTPException: there is none."""
+        with open(self._token_path, encoding="ascii") as file:
+            headers = {"Authorization": f"Bearer {file.read().strip()}", "Content-Type": kind}
+        context = ssl.create_default_context(cafile=self._authority_path)
+        connection = http.client.HTTPSConnection(self._host, self._port, timeout=seconds, context=context)
         try:
-            with open(self._token_path, encoding="ascii") as file:
-                token = file.read().strip()
-            context = ssl.create_default_context(cafile=self._authority_path)
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=REQUEST_SECONDS, context=context)
-            try:
-                headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-                connection.request("POST", path, json.dumps(document), headers)
-                answer = connection.getresponse()
+            connection.request(method, path, None if document is None else json.dumps(document), headers)
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+    def review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """The status of a review; AccessUnknown if there is none."""
+        group = path.removeprefix("/apis/").rpartition("/")[0]
+        document = {"apiVersion": group, "kind": kind, "spec": spec}
+        try:
+            with self.answering("POST", path, document, seconds=REQUEST_SECONDS) as answer:
                 body = answer.read(ANSWER_BYTES_MAX)
-            finally:
-                connection.close()
             if answer.status not in (200, 201):
                 raise AccessUnknown(f"the API server answered {answer.status} to a review")
             status: dict[str, Any] = json.loads(body).get("status") or {}
@@ -119,28 +125,18 @@ class KubernetesReview:
             raise forbidden(principal, verb)
 
     def _review_token(self, token: str) -> Principal | None:
-        status = self._api.post(
-            "/apis/authentication.k8s.io/v1/tokenreviews",
-            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}},
-        )
+        status = self._api.review("/apis/authentication.k8s.io/v1/tokenreviews", "TokenReview", {"token": token})
         user = status.get("user") or {}
         if status.get("authenticated") is not True or not user.get("username"):
             return None
         return Principal(str(user["username"]), tuple(map(str, user.get("groups") or ())))
 
     def _review_access(self, principal: Principal, verb: Verb) -> bool:
-        about = {
-            "group": GROUP,
-            "resource": RESOURCE,
-            "verb": str(verb),
-            "namespace": self._namespace,
-            "name": self._name,
-        }
+        about = {"group": GROUP, "resource": RESOURCE, "verb": str(verb)}
+        about |= {"namespace": self._namespace, "name": self._name}
         spec = {"user": principal.name, "groups": list(principal.groups), "resourceAttributes": about}
-        status = self._api.post(
-            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-            {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec},
-        )
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        status = self._api.review(path, "SubjectAccessReview", spec)
         return status.get("allowed") is True and status.get("denied") is not True
 
 

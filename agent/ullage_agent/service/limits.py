@@ -22,12 +22,6 @@ WIDE_BYTES: Final = 2 * MIB
 content a third of its speed.
 """
 
-RETRY_SECONDS: Final = 1
-"""What a refusal for want of room in the service tells the client to wait."""
-
-RETRY_PRESSURE_SECONDS: Final = 5
-"""The same where the disk or a queue is full: somebody has to take something out first."""
-
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """One service's bounds; tests make them small."""
@@ -62,9 +56,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch_read_bytes: int = 64 * MIB
     """Content that one batch of reads returns."""
 
-    page: int = 1_000
-    """Entries of a list in one answer."""
-
     attributes_bytes: int = 48 * KIB
     """Attributes that come in a header or in the query."""
 
@@ -73,9 +64,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     session_seconds_max: float = 3_600.0
     """How long a remote session may last without a heartbeat: what a vanished client withholds."""
-
-    runs_kept: int = 20
-    """Runs of reclamation that are remembered."""
 
     socket_connections: int = 256
     """Connections of the Unix socket; each has a thread, and holds at most a frame."""

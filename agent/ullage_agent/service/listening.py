@@ -1,11 +1,14 @@
 """Where a service listens and by whose word it lets in: worked out of the contract, before a socket is opened."""
 
 import os
+import ssl
+import threading
 from collections.abc import Callable
 
 import msgspec
 
-from ullage_agent.contract import (
+from ullage.clock import Clock
+from ullage.contract import (
     AuthMode,
     ContentRepository,
     ContentRepositorySpec,
@@ -13,7 +16,6 @@ from ullage_agent.contract import (
     TlsMode,
     listen_address as listen_address,
 )
-from ullage_agent.engine.clock import Clock
 from ullage_agent.service.access import Anonymous, Authenticator
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.kubernetes import ApiServer, KubernetesReview
@@ -25,6 +27,56 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
     certificate: str
     key: str
+
+
+class Certificate:
+    """The server's side of TLS 1.2 and 1.3, which can change while connections stand. CannotListen if the files cannot
+    be used at first.
+
+    New handshakes use what is in the files now; connections that stand go on with what they began with. Files that do
+    not fit together, because only one of the two has arrived, change nothing.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._refreshing = threading.Lock()
+        self._seen: tuple[object, ...] = ()
+        self._refused: tuple[object, ...] = ()
+        self.generation = -1
+        """0 for what the files held at first, and one more each time that they were taken over."""
+
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        if problem := self.refresh():
+            raise CannotListen(f"spec.tls.directory: {problem}")
+
+    def refresh(self) -> str:
+        """Take over changed files; what is wrong with them, told once, or nothing."""
+        # One at a time: OpenSSL takes in certificate and key one after the other, without Python's lock, and of two
+        # threads that do so with one context the second met the first one's certificate beside its own key.
+        with self._refreshing:
+            return self._refresh()
+
+    def _refresh(self) -> str:
+        stamp: tuple[object, ...] = ()
+        try:
+            stamp = self._stamp()
+            if stamp in (self._seen, self._refused):
+                return ""
+            # First into a context that nobody uses: half a pair must not get into the one that serves.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._files.certificate, self._files.key)
+            self.context.load_cert_chain(self._files.certificate, self._files.key)
+        except (OSError, ssl.SSLError) as error:
+            self._refused = stamp
+            return f"{self._files.certificate} and {self._files.key} cannot be used: {error}"
+        self._seen, self._refused = stamp, ()
+        self.generation += 1
+        return ""
+
+    def _stamp(self) -> tuple[object, ...]:
+        found = [os.stat(path) for path in (self._files.certificate, self._files.key)]
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
 
 
 class Listening(msgspec.Struct, frozen=True):
@@ -67,7 +119,7 @@ def authenticator_of(
     if auth.mode == AuthMode.TOKEN_FILE:
         return TokenFile(auth.token_file, clock, on_problem)
     metadata = document.metadata
-    return KubernetesReview(ApiServer.of_this_pod(dict(os.environ)), metadata.namespace, metadata.name, clock)
+    return KubernetesReview(ApiServer.of_this_pod(os.environ), metadata.namespace, metadata.name, clock)
 
 
 def _tls_files(spec: ContentRepositorySpec) -> TlsFiles | None:

@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from ullage_agent.engine.clock import Clock
+from ullage.clock import Clock
 
 TOLD_AGAIN_SECONDS: Final = 60.0
 """How often the same failure is told. Some are tried each second, and a log may lie on the disk that is full."""

@@ -1,30 +1,31 @@
 """Where metrics come from: files that time what is done to them, hooks of the engine, and a look at the repository.
 
-The engine knows nothing of metrics. It takes any `Files`, and tells whoever asks of each commit and each reclamation.
+The repository knows nothing of metrics. It takes any `Files`, and tells whoever asks of each commit and each
+reclamation.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psutil
 
-from ullage_agent import __version__
-from ullage_agent.contract import MaintenanceOperation
-from ullage_agent.engine.files import File, OsFiles
-from ullage_agent.engine.model import Action
-from ullage_agent.engine.opening import FLOWFILE
-from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.reclaim.survey import Survey
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.wal.snapshot import SNAPSHOT
-from ullage_agent.metrics import Metrics, Sample
+from ullage import __version__
+from ullage.embedded.repository import File, OsFiles
+from ullage.enums import Action
+from ullage.wire.problems import BY_SLUG
+from ullage.wire.queues import QueueStatus
+from ullage.wire.service import ServiceStatus
+from ullage.wire.space import RunReport
 from ullage_agent.service.host import Host
-from ullage_agent.service.problems import SLUGS
-from ullage_agent.windows import Calendar
+from ullage_agent.service.metrics import Metrics, Sample
 
 QUEUES_MAX = 200
 """Queues with metrics of their own, by name; what is above it counts in the sums only."""
+
+
+CONTAINER_FIGURES = ("disk_bytes", "live_bytes", "archived_bytes", "tombstone_bytes", "leased_bytes", "resource_claims")
+"""Metrics of a container that are called as in its document."""
 
 
 class TimedFiles(OsFiles):
@@ -104,19 +105,19 @@ class Meter:
         for action in Action:
             if action is not Action.NONE:
                 metrics.expect("reclaim_actions_total", action.name.lower())
-        for slug in SLUGS:
+        for slug in BY_SLUG:
             metrics.expect("errors_total", slug)
         metrics.look(self._look)
 
     def attach(self) -> None:
-        """Have the engine tell of commits and reclamations."""
+        """Have the repository tell of commits and reclamations."""
         repository = self._host.repository
-        repository.on_commit = lambda seconds: self._metrics.time("commit_seconds", seconds)
-        repository.reclamation.on_report = self._reported
+        repository.hear_commits(lambda seconds: self._metrics.time("commit_seconds", seconds))
+        repository.reclamation.hear(self._reported)
 
-    def _reported(self, name: str, report: Report) -> None:
+    def _reported(self, _: str, report: RunReport) -> None:
         for action, count in report.done.items():
-            self._metrics.count("reclaim_actions_total", action.name.lower(), by=count)
+            self._metrics.count("reclaim_actions_total", action, by=count)
         self._metrics.count("reclaim_freed_bytes_total", by=max(0, report.freed_bytes))
         self._metrics.count("reclaim_copied_bytes_total", by=report.copied_bytes)
 
@@ -133,79 +134,55 @@ class Meter:
         yield Sample("write_amplification_ratio", written / stored if stored > 0 else 1)
         if self._host.is_open:
             repository = self._host.repository
-            yield from _space(repository)
-            yield from _queues(repository)
-            yield from _log(repository)
-            yield from self._windows()
-
-    def _windows(self) -> Iterator[Sample]:
-        calendar, now = Calendar(self._host.spec.maintenance), self._host.clock.now_millis()
-        for operation in MaintenanceOperation:
-            verdict = calendar.verdict(operation, now)
-            yield Sample("window_open", verdict.is_allowed, (operation,))
-            if verdict.opens_millis is not None:
-                yield Sample("window_opens_timestamp_seconds", verdict.opens_millis / 1000, (operation,))
+            found = repository.state()
+            yield from _space(found, repository.paths(), repository.spec.archive.backpressure_percentage)
+            yield from _queues(found, repository.queues.all())
+            yield from _log(found)
+            for window in found.windows:
+                yield Sample("window_open", window.is_allowed, (window.operation,))
+                if window.opens_millis is not None:
+                    yield Sample("window_opens_timestamp_seconds", window.opens_millis / 1000, (window.operation,))
 
 
-def _space(repository: Repository) -> Iterator[Sample]:
-    survey = repository.reclamation.survey()
-    leased = leased_bytes(repository, survey)
-    limit = repository.spec.archive.backpressure_percentage
-    for each in survey.containers:
+def _space(found: ServiceStatus, paths: Mapping[str, str], limit: float) -> Iterator[Sample]:
+    for each in found.containers:
         name = (each.name,)
-        middle = max(0, each.dead_bytes - each.dead_tail_bytes - each.free_bytes)
-        yield Sample("container_disk_bytes", each.disk_bytes, name)
-        yield Sample("container_live_bytes", each.live_bytes, name)
+        used = each.used_bytes / each.total_bytes if each.total_bytes else 1.0
+        middle = max(0, each.dead_bytes - each.dead_tail_bytes - each.unused_bytes)
+        for figure in CONTAINER_FIGURES:
+            yield Sample(f"container_{figure}", getattr(each, figure), name)
         yield Sample("container_dead_bytes", each.dead_tail_bytes, (each.name, "tail"))
-        yield Sample("container_dead_bytes", each.free_bytes, (each.name, "unused"))
+        yield Sample("container_dead_bytes", each.unused_bytes, (each.name, "unused"))
         yield Sample("container_dead_bytes", middle, (each.name, "middle"))
-        yield Sample("container_archived_bytes", each.archived_bytes, name)
-        yield Sample("container_tombstone_bytes", each.tombstone_bytes, name)
-        yield Sample("container_leased_bytes", leased.get(each.name, 0), name)
-        yield Sample("container_resource_claims", each.resource_claims, name)
-        yield Sample("container_used_ratio", each.usage.percentage / 100, name)
-        yield Sample("container_back_pressure", each.usage.percentage >= limit, name)
-        yield Sample("volume_free_bytes", psutil.disk_usage(each.path).free, name)
-    for container in repository.content.containers.values():
-        yield Sample("container_poisoned", container.failure is not None, (container.name,))
+        yield Sample("container_used_ratio", used, name)
+        yield Sample("container_back_pressure", used * 100 >= limit, name)
+        yield Sample("volume_free_bytes", psutil.disk_usage(paths[each.name]).free, name)
+        yield Sample("container_poisoned", each.name in found.poisoned, name)
 
 
-def leased_bytes(repository: Repository, survey: Survey) -> dict[str, int]:
-    """Bytes of files that leases keep from being rewritten, by container."""
-    held = repository.reclamation.compactor.leased(survey)
-    found: dict[str, int] = {}
-    for figures in survey.resources:
-        if figures.resource in held:
-            found[figures.container] = found.get(figures.container, 0) + figures.allocated_bytes
-    return found
+def _queues(found: ServiceStatus, queues: Sequence[QueueStatus]) -> Iterator[Sample]:
+    yield Sample("queues", found.queues)
+    yield Sample("queues_full", len(found.full_queues))
+    yield Sample("flow_files", found.flow_files)
+    yield Sample("swap_files", found.swap_files)
+    yield Sample("swapped_flow_files", sum(queue.swapped for queue in queues))
+    for queue in queues[:QUEUES_MAX]:
+        yield Sample("queue_flow_files", queue.flow_files, (queue.name,))
+        yield Sample("queue_bytes", queue.size_bytes, (queue.name,))
 
 
-def _queues(repository: Repository) -> Iterator[Sample]:
-    queues = repository.queues.all()
-    figures = [queue.figures() for queue in queues]
-    yield Sample("queues", len(queues))
-    yield Sample("queues_full", sum(queue.is_full for queue in queues))
-    yield Sample("flow_files", sum(each.flow_files for each in figures))
-    yield Sample("swap_files", sum(each.swap_files for each in figures))
-    yield Sample("swapped_flow_files", sum(each.swapped for each in figures))
-    for queue, each in list(zip(queues, figures, strict=True))[:QUEUES_MAX]:
-        yield Sample("queue_flow_files", each.flow_files, (queue.name,))
-        yield Sample("queue_bytes", each.size_bytes, (queue.name,))
-
-
-def _log(repository: Repository) -> Iterator[Sample]:
-    yield Sample("leases", len(repository.leases.all()))
-    yield Sample("remembered_answers", len(repository.ledger.answers))
-    yield Sample("log_bytes", repository.log.log_bytes)
-    yield Sample("log_syncs_total", repository.log.sync_count)
-    yield Sample("transactions_total", repository.log.durable)
-    yield Sample("provenance_waiting_events", repository.provenance.tail.events)
-    yield Sample("provenance_waiting_bytes", repository.provenance.tail.bytes)
-    snapshot = os.path.join(repository.root, FLOWFILE, SNAPSHOT)
+def _log(found: ServiceStatus) -> Iterator[Sample]:
+    yield Sample("leases", found.leases)
+    yield Sample("remembered_answers", found.remembered_answers)
+    yield Sample("log_bytes", found.log.bytes)
+    yield Sample("log_syncs_total", found.log.syncs)
+    yield Sample("transactions_total", found.log.durable_transaction)
+    yield Sample("provenance_waiting_events", found.provenance_waiting)
+    yield Sample("provenance_waiting_bytes", found.provenance_waiting_bytes)
     # None is made while nothing happens: that it is old then is nothing to wake anybody for.
-    is_behind = repository.log.last_id > repository.log.snapshot_id
-    age = time.time() - os.stat(snapshot).st_mtime if is_behind else 0.0
-    yield Sample("checkpoint_age_seconds", max(0.0, age))
+    is_behind = found.log.last_transaction > found.log.snapshot_transaction
+    age = found.now_millis - found.log.snapshot_millis if is_behind else 0
+    yield Sample("checkpoint_age_seconds", max(0, age) / 1000)
 
 
 def _is_content(path: str) -> bool:

@@ -14,27 +14,31 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import uvicorn
 import uvloop
 
-from ullage_agent.contract import ContentRepository, ContractError
-from ullage_agent.metrics import Metrics
+from ullage.contract import ContentRepository, ContractError
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Authenticator
-from ullage_agent.service.bulk import Bulk
 from ullage_agent.service.errors import CannotListen, ReloadRefused
+from ullage_agent.service.flight.listener import FlightListener
+from ullage_agent.service.flight.server import FlightServer, Shared
 from ullage_agent.service.host import Host, PermissionOf, windows_alone
 from ullage_agent.service.http.app import make_app
 from ullage_agent.service.http.protocol import guarded
 from ullage_agent.service.http.scrape import Scrape
 from ullage_agent.service.http.served import Served
 from ullage_agent.service.limits import DEFAULTS, Limits
-from ullage_agent.service.listening import Listening, authenticator_of, listening_of
+from ullage_agent.service.listening import Certificate, Listening, authenticator_of, listening_of
 from ullage_agent.service.log import Sparing, logger
 from ullage_agent.service.metering import Meter, TimedFiles
-from ullage_agent.service.tls import Certificate
+from ullage_agent.service.metrics import Metrics
+from ullage_agent.service.socket.server import SocketServer
 
 LOOK_SECONDS: Final = 2.0
 """How often files that can be reloaded are looked at, and sessions whose time is over are rolled back."""
@@ -45,6 +49,67 @@ SPARE_DESCRIPTORS: Final = 512
 BACKLOG: Final = 1_024
 
 Read = Callable[[], ContentRepository]
+
+
+class Bulk:
+    """Arrow Flight and the Unix socket of one service, started and stopped together.
+
+    It listens from its construction on, where the contract says; CannotListen, and nothing listens, if it cannot.
+    """
+
+    def __init__(
+        self,
+        repository: EmbeddedRepository,
+        authenticator: Authenticator,
+        limits: Limits,
+        listening: Listening,
+    ) -> None:
+        self.flight: FlightListener | None = None
+        self.socket: SocketServer | None = None
+        self._log = logger("bulk")
+        self._audit = logger("audit")
+        with ExitStack() as stack:
+            if listening.flight_port is not None:
+                shared = Shared(repository, limits)
+                make = partial(
+                    FlightServer,
+                    shared,
+                    authenticator,
+                    listening.address,
+                    tls=listening.tls,
+                    socket_path=listening.socket_path or "",
+                    on_failure=self._failed,
+                )
+                self.flight = FlightListener(make, listening.flight_port, shared)
+                stack.callback(self.flight.stop)
+            if listening.socket_path:
+                self.socket = SocketServer(
+                    repository, authenticator, limits, listening.socket_path, on_failure=self._failed
+                )
+                self.socket.start()
+                stack.callback(self.socket.stop)
+            self._stack = stack.pop_all()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where each is reached: a URL, and a path."""
+        found = {} if self.flight is None else {"flight": self.flight.url}
+        return found if self.socket is None else {**found, "socket": self.socket.path}
+
+    def renew(self, generation: int) -> None:
+        """Serve with the certificate that is in the files now; CannotListen as `FlightListener.renew` says."""
+        if self.flight is not None:
+            self.flight.renew(generation)
+
+    def stop(self) -> None:
+        """Refuse what is new, end what is under way, release what clients hold. Safe to call twice."""
+        self._stack.close()
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if isinstance(error, Unauthenticated | Forbidden):
+            self._audit.warning("refused", where=what, reason=str(error))
+        else:
+            self._log.error(what, exc_info=error)
 
 
 class Server:
@@ -73,6 +138,7 @@ class Server:
         self.metrics = Metrics()
         self.host = Host(
             self._document,
+            node=self.node,
             files=TimedFiles(self.metrics),
             on_failure=self._maintenance_failed,
             permission=permission,
@@ -113,17 +179,8 @@ class Server:
     async def _serve(
         self, listening: Listening, authenticator: Authenticator, sockets: dict[str, socket.socket]
     ) -> None:
-        served = Served(self.host, authenticator, self.limits, self.node, self.metrics)
-        self.bulk = await asyncio.to_thread(
-            Bulk,
-            self.host.repository,
-            authenticator,
-            self.limits,
-            listening,
-            self.node,
-            served.runs.all,
-            served.runs.verdicts,
-        )
+        served = Served(self.host, authenticator, self.limits, self.metrics)
+        self.bulk = await asyncio.to_thread(Bulk, served.repository, authenticator, self.limits, listening)
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way

@@ -10,39 +10,44 @@ is back in its queue.
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
-from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.model import FlowFile, format_uuid, new_uuids
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
-from ullage_agent.service.errors import BadRequest, NotFound, SessionBusy, SessionGone, TooManyRequests
+from ullage.clock import Clock
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.embedded.session import EmbeddedSession
+from ullage.errors import InvalidArgument, ServiceBusy, SessionBusy, SessionGone
+from ullage.uuids import format_uuid, new_uuids
+from ullage.wire.sessions import SessionRequest
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.uploads import COMPONENT
+
+T = TypeVar("T")
+
+ANSWERS_KEPT: Final = 16
+"""A client does one thing at a time in a session, so only its last requests can be repeats."""
 
 
+@dataclass(eq=False)
 class Lent:
-    """One remote session. `held` are its FlowFiles by uuid, as they are now."""
+    """One remote session."""
 
-    def __init__(
-        self, id: str, owner: str, session: ProcessSession, seconds: float, ends: float, key: str | None = None
-    ) -> None:
-        self.id = id
-        self.key = key
-        self.answers: dict[str, object] = {}
-        """To requests with an idempotency key, as long as the session: it is memory, and so are they."""
+    id: str
+    owner: str
+    session: EmbeddedSession
+    seconds: float
+    ends: float
+    key: str | None
+    is_over: bool = False
+    answers: OrderedDict[str | None, object] = field(default_factory=OrderedDict)
+    """To the last requests with an idempotency key: the session is memory, and so are they."""
 
-        self.owner = owner
-        self.session = session
-        self.seconds = seconds
-        self.ends = ends
-        self.held: dict[str, FlowFile] = {}
-        self.is_over = False
-        self._busy = threading.Lock()
+    _busy: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
-    def using(self) -> Iterator[ProcessSession]:
+    def using(self) -> Iterator[EmbeddedSession]:
         """One request works in the session; SessionBusy for a second, SessionGone once it is over.
 
         May be entered in one thread and left in another.
@@ -56,17 +61,16 @@ class Lent:
         finally:
             self._busy.release()
 
-    def find(self, uuid: str) -> FlowFile:
-        """One of its FlowFiles; NotFound."""
-        found = self.held.get(uuid)
-        if found is None:
-            raise NotFound(f"session {self.id} holds no FlowFile {uuid}")
+    def once(self, key: str | None, work: Callable[[], T]) -> T:
+        """The first answer to a request with this key, or what `work` gives; called while it is used."""
+        if key is None:
+            return work()
+        if key not in self.answers:
+            self.answers[key] = work()
+            if len(self.answers) > ANSWERS_KEPT:
+                self.answers.popitem(last=False)
+        found: T = self.answers[key]  # type: ignore[assignment]
         return found
-
-    def end(self) -> None:
-        """Nothing more happens in it; called while it is used."""
-        self.is_over = True
-        self.held.clear()
 
     def try_expire(self, now: float) -> bool:
         """Roll back if its time is over and nobody is at work in it; whether it ended."""
@@ -74,7 +78,7 @@ class Lent:
             return False
         try:
             if not self.is_over:
-                self.end()
+                self.is_over = True
                 self.session.rollback()
         finally:
             self._busy.release()
@@ -84,7 +88,7 @@ class Lent:
 class Sessions:
     """All remote sessions of a service. Thread-safe."""
 
-    def __init__(self, repository: Callable[[], Repository], clock: Clock, limits: Limits) -> None:
+    def __init__(self, repository: EmbeddedRepository, clock: Clock, limits: Limits) -> None:
         self._repository = repository
         self._clock = clock
         self._limits = limits
@@ -94,8 +98,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._lent)
 
-    def begin(self, owner: str, seconds: float, key: str | None = None) -> Lent:
+    def begin(self, owner: str, wish: SessionRequest, key: str | None = None) -> Lent:
         """A new session of this principal; while it lasts, the same one for the same key."""
+        seconds = wish.visibility_seconds
         self._require_seconds(seconds)
         self.expire()
         with self._lock:
@@ -103,10 +108,10 @@ class Sessions:
                 if (lent.owner, lent.key) == (owner, key) and not lent.is_over:
                     return lent
             if len(self._lent) >= self._limits.sessions:
-                raise TooManyRequests(f"{self._limits.sessions} sessions are open already: end some, or wait")
+                raise ServiceBusy(f"{self._limits.sessions} sessions are open already: end some, or wait")
             id = format_uuid(new_uuids(1)[0])
-            ends = self._clock.monotonic() + seconds
-            lent = Lent(id, owner, self._repository().session(COMPONENT, "remote session"), seconds, ends, key)
+            session = self._repository.session(wish.component, wish.component_type)
+            lent = Lent(id, owner, session, seconds, self._clock.monotonic() + seconds, key)
             self._lent[id] = lent
             return lent
 
@@ -126,8 +131,9 @@ class Sessions:
             lent.seconds = seconds
         lent.ends = self._clock.monotonic() + lent.seconds
 
-    def drop(self, lent: Lent) -> None:
-        """Forget a session that is over."""
+    def end(self, lent: Lent) -> None:
+        """Nothing more happens in it; called while it is used."""
+        lent.is_over = True
         with self._lock:
             self._lent.pop(lent.id, None)
 
@@ -138,7 +144,7 @@ class Sessions:
             due = [lent for lent in self._lent.values() if lent.ends <= now]
         over = [lent for lent in due if lent.try_expire(now)]
         for lent in over:
-            self.drop(lent)
+            self.end(lent)
         return len(over)
 
     def close(self) -> None:
@@ -151,7 +157,7 @@ class Sessions:
 
     def _require_seconds(self, seconds: float) -> None:
         if not 0 < seconds <= self._limits.session_seconds_max:
-            raise BadRequest(f"a session of {seconds} s: more than 0, at most {self._limits.session_seconds_max}")
+            raise InvalidArgument(f"a session of {seconds} s: more than 0, at most {self._limits.session_seconds_max}")
 
 
 def gone(id: str) -> SessionGone:

@@ -19,9 +19,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from ullage_agent.engine.clock import Clock
+from ullage.clock import Clock
+from ullage.errors import Unauthenticated
 from ullage_agent.service.access import Principal, Verb, forbidden
-from ullage_agent.service.errors import CannotListen, Unauthenticated
+from ullage_agent.service.errors import CannotListen
 
 NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:@/]{0,252}")
 DIGEST = re.compile(r"[0-9a-f]{64}")

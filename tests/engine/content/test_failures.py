@@ -1,24 +1,32 @@
 """Content that cannot be written or synced: a definite failure, and nothing half done stays behind."""
 
 import errno
-import threading
 
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.contract import Container, Quantity
-from ullage_agent.engine.errors import ContentWriteFailed, DiskFull, SessionMisuse
-from ullage_agent.engine.repository import Repository
+from tests.support import (
+    TWO,
+    Workshop,
+    claim_of,
+    committing,
+    content_sizes,
+    drain,
+    entry_of,
+    put_all,
+    put_each,
+)
+from tests.threads import in_thread
+from ullage.engine.engine import Engine
+from ullage.errors import ContentWriteFailed, DiskFull, SessionMisuse
 
 MB = 1 << 20
 CONTENT = "*/c[12]/[0-9]*/*"
 
 
-def test_a_failed_write_is_definite_and_seals_the_file(workshop: Workshop) -> None:
+def test_a_failed_write_is_definite_and_seals_the_file(workshop: Workshop, files: FailingFiles) -> None:
     """The session fails, its bytes are cut off again, and the next one writes to another file."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     first = put_all(repository, "q", [b"first"])[0]
     files.fail("write*", CONTENT)
     files.fail("write", CONTENT, keeps=3)
@@ -27,20 +35,16 @@ def test_a_failed_write_is_definite_and_seals_the_file(workshop: Workshop) -> No
         put_all(repository, "q", [b"second"])
 
     third = put_all(repository, "q", [b"third"])[0]
-    assert first.claim is not None
-    assert third.claim is not None
-    assert third.claim.resource != first.claim.resource
+    assert claim_of(third).resource != claim_of(first).resource
     repository.reclamation.truncate()
-    entry = repository.ledger.entry(first.claim.resource)
-    assert entry is not None
+    entry = entry_of(repository, first)
     assert (entry.claim.sealed, entry.claim.length) == (True, 5)
     assert drain(workshop.reopen(), "q") == [b"first", b"third"]
 
 
-def test_a_failed_write_amid_a_batch_dooms_the_sessions_commit(workshop: Workshop) -> None:
+def test_a_failed_write_amid_a_batch_dooms_the_sessions_commit(workshop: Workshop, files: FailingFiles) -> None:
     """Claims in the lost bytes were handed out already, so catching the error does not make the commit possible."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     files.fail("write_vector", CONTENT, error=errno.ENOSPC)
 
     with repository.session() as session:
@@ -54,14 +58,13 @@ def test_a_failed_write_amid_a_batch_dooms_the_sessions_commit(workshop: Worksho
     assert content_sizes(workshop.path) == {}
 
 
-def test_a_failed_stream_leaves_no_claim_with_a_hole(workshop: Workshop) -> None:
+def test_a_failed_stream_leaves_no_claim_with_a_hole(workshop: Workshop, files: FailingFiles) -> None:
     """Whoever catches the error and goes on gets an error again; the rest of the session can be committed."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     put_all(repository, "q", [b"first"])
     files.fail("write", CONTENT, at=2, keeps=1000)
 
-    with repository.session() as session:
+    with committing(repository) as session:
         lost, kept = session.create(), session.create()
         context = session.writing(lost)  # kept: it ends with its last reference
         out = context.__enter__()
@@ -75,16 +78,12 @@ def test_a_failed_stream_leaves_no_claim_with_a_hole(workshop: Workshop) -> None
         kept = session.write(kept, b"kept")
         session.remove(lost)
         session.transfer(kept, "q")
-        session.commit()
 
     assert drain(workshop.reopen(), "q") == [b"first", b"kept"]
 
 
-def test_a_file_that_cannot_be_created_is_a_definite_failure(workshop: Workshop) -> None:
+def test_a_file_that_cannot_be_created_is_a_definite_failure(repository: Engine, files: FailingFiles) -> None:
     """No room is DiskFull, anything else ContentWriteFailed, and the next attempt works."""
-    files = FailingFiles()
-    repository = workshop.make(files)
-
     files.fail("create", CONTENT, error=errno.ENOSPC)
     with pytest.raises(DiskFull):
         put_all(repository, "q", [b"x"])
@@ -96,12 +95,10 @@ def test_a_file_that_cannot_be_created_is_a_definite_failure(workshop: Workshop)
     assert drain(repository, "q") == [b"y"]
 
 
-def test_a_file_ahead_that_cannot_be_made_fails_nobody(workshop: Workshop) -> None:
+def test_a_file_ahead_that_cannot_be_made_fails_nobody(workshop: Workshop, files: FailingFiles) -> None:
     """What is put meanwhile has its own file; whoever needs the next one is told, if it fails then too."""
-    files = FailingFiles()
-    repository = workshop.make(files, claims={"max_flow_files": 1})
-    for content in (b"1", b"2"):
-        put_all(repository, "q", [content])
+    repository = workshop.make(claims={"max_flow_files": 1})
+    put_each(repository, "q", [b"1", b"2"])
     made = files.count("create", CONTENT)
 
     files.fail("create", CONTENT, at=2)
@@ -119,10 +116,8 @@ def test_a_file_ahead_that_cannot_be_made_fails_nobody(workshop: Workshop) -> No
 def test_a_failed_sync_stops_its_container_and_the_others_go_on(workshop: Workshop, kind: str) -> None:
     """Nothing is committed from it, no new file is put there, and what was there before still reads."""
     files = FailingFiles()
-    containers = (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2"))
-    repository = workshop.make(files, storage={"containers": containers}, claims={"max_flow_files": 1})
-    put_all(repository, "q", [b"before 1"])
-    put_all(repository, "q", [b"before 2"])
+    repository = workshop.make(files, storage=TWO, claims={"max_flow_files": 1})
+    put_each(repository, "q", [b"before 1", b"before 2"])
     files.fail(kind, "*/c1/*" if kind == "sync" else "*/c1/[0-9]*")
 
     failures = 0
@@ -155,26 +150,22 @@ def test_a_sync_failure_in_every_container_refuses_content_until_a_restart(works
     assert drain(repository, "q") == [b"y"]
 
 
-def test_a_rolled_back_session_leaves_no_file(workshop: Workshop) -> None:
+def test_a_rolled_back_session_leaves_no_file(workshop: Workshop, repository: Engine) -> None:
     """A new file that only it wrote to vanishes if it was ended, and is used again if not; nothing is charged."""
-    repository = workshop.make()
-
     with repository.session() as session:
         session.write(session.create(), b"L" * (2 * MB))
     large_left = content_sizes(workshop.path)
     with repository.session() as session:
         session.write(session.create(), b"small")
-    record = put_all(repository, "q", [b"next"])[0]
+    put_all(repository, "q", [b"next"])
 
     assert large_left == {}
-    assert record.claim is not None
     assert len(content_sizes(workshop.path)) == 1
     assert repository.check(deep=True).problems == ()
 
 
-def test_what_a_rolled_back_session_gathered_counts_for_nothing(workshop: Workshop) -> None:
+def test_what_a_rolled_back_session_gathered_counts_for_nothing(workshop: Workshop, repository: Engine) -> None:
     """Bytes that never reached the file are not part of its sealed length."""
-    repository = workshop.make()
     put_all(repository, "q", [b"committed"])
     with repository.session() as session:
         session.ingest("q", [b"never flushed"] * 3)
@@ -187,50 +178,32 @@ def test_what_a_rolled_back_session_gathered_counts_for_nothing(workshop: Worksh
     assert repository.content.containers["c1"].bytes_used == size
 
 
-def test_what_a_rolled_back_session_wrote_to_a_shared_file_is_cut_off(workshop: Workshop) -> None:
-    """A large content abandoned behind committed ones gives its bytes back at once."""
-    repository = workshop.make()
-    put_all(repository, "q", [b"committed"])
-
-    with repository.session() as session:
-        session.write(session.create(), b"L" * (5 * MB))
-
-    assert list(content_sizes(workshop.path).values()) == [len(b"committed")]
-    repository.reclamation.clean()
-    assert drain(workshop.crash(), "q") == [b"committed"]
-
-
-def test_a_seal_whose_transaction_failed_is_carried_by_the_next(workshop: Workshop) -> None:
+def test_a_seal_whose_transaction_failed_is_carried_by_the_next(
+    repository: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No resource claim stays open for ever because the log was full for a moment."""
-    files = FailingFiles()
-    repository = workshop.make(files)
     record = put_all(repository, "q", [b"committed"])[0]
     with repository.session() as session:
         session.write(session.create(), b"L" * (2 * MB))
-    assert record.claim is not None
-    commit = repository.reclamation._commit
 
-    def refuse(operations: object) -> None:
+    def refuse(*_: object, **__: object) -> int:
         raise DiskFull("for a moment")
 
-    repository.reclamation._commit = refuse
-    with pytest.raises(DiskFull):
-        repository.reclamation.clean()
-    repository.reclamation._commit = commit
+    with monkeypatch.context() as patch:
+        patch.setattr(repository.committer, "commit", refuse)
+        with pytest.raises(DiskFull):
+            repository.reclamation.clean()
     repository.reclamation.clean()
 
-    entry = repository.ledger.entry(record.claim.resource)
-    assert entry is not None
+    entry = entry_of(repository, record)
     assert entry.claim.sealed
 
 
-def test_a_session_that_outlives_its_repository_changes_nothing(workshop: Workshop) -> None:
+def test_a_session_that_outlives_its_repository_changes_nothing(workshop: Workshop, repository: Engine) -> None:
     """Its rollback after the close neither removes a file nor disturbs the repository opened since."""
-    repository = workshop.make()
     session = repository.session()
     session.ingest("q", [b"L" * (2 * MB)])
-    workshop.repository = None
-    repository.close()
+    workshop.shut()
     workshop.open()
     before = content_sizes(workshop.path)
 
@@ -246,40 +219,16 @@ def test_a_section_directory_made_by_another_thread_is_synced_before_it_is_used(
     gate = files.hold("sync_directory", str(workshop.path / "c1"))
     done: list[str] = []
 
-    def put(repository: Repository, name: str) -> None:
+    def put(name: str) -> None:
         put_all(repository, name, [b"x"])
         done.append(name)
 
     repository.queue("a")
     repository.queue("b")
-    threads = [threading.Thread(target=put, args=(repository, name)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    gate.wait_until_reached()
-    committed_early = list(done)
-    created_early = files.count("create", CONTENT)
-    gate.open()
-    for thread in threads:
-        thread.join()
+    with in_thread(lambda: put("a"), lambda: put("b")):
+        gate.wait_until_reached()
+        early = list(done), files.count("create", CONTENT)
+        gate.open()
 
-    assert committed_early == []
-    assert created_early == 0
+    assert early == ([], 0)
     assert sorted(done) == ["a", "b"]
-
-
-def test_a_quota_is_kept_and_another_container_is_used_instead(workshop: Workshop) -> None:
-    """A content that does not fit one container's capacity goes to one that has room; without one it is DiskFull."""
-    containers = (
-        Container(name="c1", sub_path="c1", capacity=Quantity(100_000)),
-        Container(name="c2", sub_path="c2", capacity=Quantity(600_000)),
-    )
-    repository = workshop.make(storage={"containers": containers})
-
-    records = [put_all(repository, "q", [b"x" * 200_000])[0] for _ in range(2)]
-    with pytest.raises(DiskFull, match="capacity"):
-        put_all(repository, "q", [b"x" * 250_000])
-
-    assert all(record.claim is not None for record in records)
-    assert repository.content.containers["c1"].bytes_used == 0
-    assert repository.content.containers["c2"].bytes_used == 400_000
-    assert repository.check().problems == ()

@@ -4,18 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Workshop, content_sizes, drain, put_all, spec_at
-from ullage_agent.contract import Container, ContractError
-from ullage_agent.engine.errors import ForeignContainer
-from ullage_agent.engine.repository import Repository
-
-TWO = (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2"))
+from tests.support import TWO, Workshop, content_sizes, drain, put_all, put_each, spec_at
+from ullage.contract import ContainerSettings, ContractError
+from ullage.engine.engine import Engine
+from ullage.errors import ForeignContainer
 
 
 def make_and_close(workshop: Workshop) -> dict[str, int]:
-    repository = workshop.make(storage={"containers": TWO}, claims={"max_flow_files": 1})
-    for number in range(4):
-        put_all(repository, "q", [b"%d" % number])
+    repository = workshop.make(storage=TWO, claims={"max_flow_files": 1})
+    put_each(repository, "q", [b"0", b"1", b"2", b"3"])
     workshop.close()
     return content_sizes(workshop.path)
 
@@ -58,8 +55,8 @@ def test_swapped_containers_stop_the_start(workshop: Workshop) -> None:
 def test_a_container_of_another_repository_stops_the_start(workshop: Workshop, tmp_path: Path) -> None:
     """The right name in the wrong repository is wrong."""
     make_and_close(workshop)
-    other = spec_at(tmp_path / "other", storage={"containers": TWO})
-    Repository.initialize(other)
+    other = spec_at(tmp_path / "other", storage=TWO)
+    Engine.initialize(other)
     (workshop.path / "c1" / "ullage.json").write_bytes((tmp_path / "other" / "c1" / "ullage.json").read_bytes())
 
     with pytest.raises(ForeignContainer, match="not container c1"):
@@ -71,15 +68,14 @@ def test_a_container_may_be_appended_and_is_used_from_then_on(workshop: Workshop
     repository = workshop.make(claims={"max_flow_files": 1})
     put_all(repository, "q", [b"x"])
 
-    repository = workshop.reopen(storage={"containers": TWO}, claims={"max_flow_files": 1})
-    for _ in range(3):
-        put_all(repository, "q", [b"y"])
+    repository = workshop.reopen(storage=TWO, claims={"max_flow_files": 1})
+    put_each(repository, "q", [b"y"] * 3)
     workshop.close()
 
     assert {name.split("/")[0] for name in content_sizes(workshop.path)} == {"c1", "c2"}
     with pytest.raises(ForeignContainer, match="missing from spec"):
         workshop.open(claims={"max_flow_files": 1})
-    assert len(drain(workshop.open(storage={"containers": TWO}), "q")) == 4
+    assert len(drain(workshop.open(storage=TWO), "q")) == 4
 
 
 def test_a_directory_with_content_but_no_identity_is_never_made_a_container(workshop: Workshop) -> None:
@@ -89,7 +85,7 @@ def test_a_directory_with_content_but_no_identity_is_never_made_a_container(work
     (section / "1700000000000-7").write_bytes(b"somebody's")
 
     with pytest.raises(ForeignContainer, match="holds content files"):
-        workshop.make(storage={"containers": TWO})
+        workshop.make(storage=TWO)
 
     assert (section / "1700000000000-7").read_bytes() == b"somebody's"
 
@@ -106,4 +102,6 @@ def test_the_number_of_sections_cannot_change(workshop: Workshop) -> None:
 def test_containers_cannot_share_a_directory(workshop: Workshop) -> None:
     """The spec itself refuses it."""
     with pytest.raises(ContractError):
-        workshop.make(storage={"containers": (TWO[0], Container(name="c2", sub_path="c1"))})
+        workshop.make(
+            storage={"containers": tuple(ContainerSettings(name=name, sub_path="c1") for name in ("c1", "c2"))}
+        )

@@ -4,40 +4,17 @@ from collections import Counter
 from pathlib import Path
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.contract import Container, Quantity
-from ullage_agent.engine.content.indexes import Indexes
-from ullage_agent.engine.model import ContentClaim, FlowFile, Lifetime, ResourceClaim
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, claim_of, committing, content_sizes, drain, entry_of, put_all, put_each
+from ullage.contract import Quantity
+from ullage.engine.content.claims import Indexes
+from ullage.engine.engine import Engine
+from ullage.engine.model import Lifetime
 
-TWO = (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2"))
 KB = 1024
 
 
 def files_below(path: Path) -> list[Path]:
     return [file for file in path.glob("c1/*/*-*") if file.is_file()]
-
-
-def claim_of(record: FlowFile) -> ContentClaim:
-    assert record.claim is not None
-    return record.claim
-
-
-def resource_of(repository: Repository, record: FlowFile) -> ResourceClaim:
-    entry = repository.ledger.entry(claim_of(record).resource)
-    assert entry is not None
-    return entry.claim
-
-
-def test_files_are_striped_round_robin_over_containers(workshop: Workshop) -> None:
-    """Each container gets every other file."""
-    repository = workshop.make(storage={"containers": TWO}, claims={"max_flow_files": 1})
-
-    records = [put_all(repository, "q", [b"x" * 10])[0] for _ in range(8)]
-
-    assert [resource_of(repository, record).container for record in records] == ["c1", "c2"] * 4 or [
-        resource_of(repository, record).container for record in records
-    ] == ["c2", "c1"] * 4
 
 
 def test_files_lie_in_the_section_of_their_index_modulo_1024(workshop: Workshop) -> None:
@@ -66,16 +43,13 @@ def test_a_section_comes_again_after_all_the_others(workshop: Workshop) -> None:
     assert Counter(index % 4 for index in taken[: taken.index(4_097)]) == dict.fromkeys(range(4), 1_024)
 
 
-def test_files_are_made_ahead_where_many_are_needed(workshop: Workshop) -> None:
+def test_files_are_made_ahead_where_many_are_needed(workshop: Workshop, files: FailingFiles) -> None:
     """Their names are synced together: sixteen sessions with a file each cost one sync of a directory."""
-    files = FailingFiles()
-    repository = workshop.make(files, claims={"max_flow_files": 1})
-    for _ in range(16):
-        put_all(repository, "q", [b"x"])
+    repository = workshop.make(claims={"max_flow_files": 1})
+    put_each(repository, "q", [b"x"] * 16)
     before = files.count("sync_directory", "*/c1/*"), files.count("create", "*/c1/*")
 
-    for _ in range(32):
-        put_all(repository, "q", [b"x"])
+    put_each(repository, "q", [b"x"] * 32)
 
     assert (files.count("sync_directory", "*/c1/*") - before[0], files.count("create", "*/c1/*") - before[1]) == (2, 32)
 
@@ -85,10 +59,9 @@ def test_files_made_ahead_go_with_a_close(workshop: Workshop) -> None:
     repository = workshop.make(claims={"max_flow_files": 1})
     for lifetime in Lifetime:
         for _ in range(10):
-            with repository.session() as session:
+            with committing(repository) as session:
                 session.write(record := session.create(), b"x", lifetime)
                 session.transfer(record, "q")
-                session.commit()
     assert len(files_below(workshop.path)) > 30
     assert not repository.reclamation.survey(orphans=True).orphans
 
@@ -100,8 +73,7 @@ def test_files_made_ahead_go_with_a_close(workshop: Workshop) -> None:
 def test_files_made_ahead_are_orphans_after_a_crash(workshop: Workshop) -> None:
     """They are few and empty, a start leaves them alone, and whoever adopts orphans gets rid of them."""
     repository = workshop.make(claims={"max_flow_files": 1})
-    for _ in range(10):
-        put_all(repository, "q", [b"x"])
+    put_each(repository, "q", [b"x"] * 10)
     ahead = len(files_below(workshop.path)) - 10
     assert 0 < ahead < 16
 
@@ -119,20 +91,20 @@ def test_a_file_is_appended_to_until_max_appendable_size(workshop: Workshop) -> 
     """The limit is tested when the file returns to the pool, so the claim that crosses it is still inside."""
     repository = workshop.make(claims={"max_appendable_size": Quantity(100)})
 
-    records = [put_all(repository, "q", [b"x" * 60])[0] for _ in range(3)]
+    records = put_each(repository, "q", [b"x" * 60] * 3)
 
     first, second, third = map(claim_of, records)
     assert (first.offset, second.offset, third.offset) == (0, 60, 0)
     assert first.resource == second.resource != third.resource
-    assert resource_of(repository, records[0]).sealed
-    assert not resource_of(repository, records[2]).sealed
+    assert entry_of(repository, records[0]).claim.sealed
+    assert not entry_of(repository, records[2]).claim.sealed
 
 
 def test_a_file_holds_at_most_max_flow_files_when_they_come_one_by_one(workshop: Workshop) -> None:
     """Three claims end the file where three are allowed."""
     repository = workshop.make(claims={"max_flow_files": 3})
 
-    claims = [claim_of(put_all(repository, "q", [b"x"])[0]) for _ in range(7)]
+    claims = [claim_of(record) for record in put_each(repository, "q", [b"x"] * 7)]
 
     assert [claims.index(claim) // 3 for claim in claims] == [
         sorted({claim.resource for claim in claims}).index(claim.resource) for claim in claims
@@ -145,18 +117,15 @@ def test_a_batch_fills_files_up_to_max_batch_file(workshop: Workshop) -> None:
 
     records = put_all(repository, "q", [b"x" * KB] * 100)
 
-    by_file: dict[int, int] = {}
-    for record in records:
-        by_file[claim_of(record).resource] = by_file.get(claim_of(record).resource, 0) + 1
-    assert sum(by_file.values()) == 100
+    by_file = Counter(claim_of(record).resource for record in records)
+    assert by_file.total() == 100
     assert max(by_file.values()) <= 64
     assert len(by_file) <= 4
-    assert all(resource_of(repository, record).sealed for record in records)
+    assert all(entry_of(repository, record).claim.sealed for record in records)
 
 
-def test_a_large_claim_starts_on_4_kib_and_ends_its_file(workshop: Workshop) -> None:
+def test_a_large_claim_starts_on_4_kib_and_ends_its_file(repository: Engine) -> None:
     """It shares its file with what came before, and with nothing after it."""
-    repository = workshop.make()
     small = put_all(repository, "q", [b"a" * 100])[0]
 
     large = put_all(repository, "q", [b"b" * (2 << 20)])[0]
@@ -164,60 +133,38 @@ def test_a_large_claim_starts_on_4_kib_and_ends_its_file(workshop: Workshop) -> 
 
     assert claim_of(large).resource == claim_of(small).resource
     assert claim_of(large).offset == 4096
-    assert resource_of(repository, large).sealed
-    assert resource_of(repository, large).length == claim_of(large).end
+    assert entry_of(repository, large).claim.sealed
+    assert entry_of(repository, large).claim.length == claim_of(large).end
     assert claim_of(after).resource != claim_of(large).resource
 
 
-def test_a_large_claim_ends_its_file_inside_one_session_too(workshop: Workshop) -> None:
+def test_a_large_claim_ends_its_file_inside_one_session_too(repository: Engine) -> None:
     """What the same session writes while a large content streams lands in another file."""
-    repository = workshop.make()
-
-    with repository.session() as session:
+    with committing(repository) as session:
         large, small = session.create(), session.create()
         with session.writing(large) as out:
             out.write(b"L" * (2 << 20))
             small = session.write(small, b"amid")
             out.write(b"L" * (1 << 20))
         session.transfer_many([large, small], "q")
-        session.commit()
 
     found = {record.size: record for record in repository.ledger.flow_files()}
     assert claim_of(found[3 << 20]).resource != claim_of(found[4]).resource
     assert repository.reader.read(claim_of(found[4]), 0, 4) == b"amid"
 
 
-def test_lifetime_classes_never_share_a_file(workshop: Workshop) -> None:
+def test_lifetime_classes_never_share_a_file(repository: Engine) -> None:
     """Each class has its own files, so that files die whole."""
-    repository = workshop.make()
-
-    with repository.session() as session:
+    with committing(repository) as session:
         records = {lifetime: session.ingest("q", [b"x"] * 3, lifetime=lifetime) for lifetime in Lifetime}
-        session.commit()
 
     files = {lifetime: {claim_of(record).resource for record in some} for lifetime, some in records.items()}
     assert len(set.union(*files.values())) == 3
-    assert all(resource_of(repository, some[0]).lifetime == lifetime for lifetime, some in records.items())
+    assert all(entry_of(repository, some[0]).claim.lifetime == lifetime for lifetime, some in records.items())
 
 
-def test_concurrent_writers_each_have_their_own_file(workshop: Workshop) -> None:
-    """Two sessions that write at the same time never touch one file; afterwards both files are used again."""
-    repository = workshop.make()
-
-    with repository.session() as one, repository.session() as two:
-        first = one.ingest("q", [b"one"])[0]
-        second = two.ingest("q", [b"two"])[0]
-        one.commit()
-        two.commit()
-    third = put_all(repository, "q", [b"three"])[0]
-
-    assert claim_of(first).resource != claim_of(second).resource
-    assert claim_of(third).resource in {claim_of(first).resource, claim_of(second).resource}
-
-
-def test_nothing_is_appended_after_a_restart(workshop: Workshop) -> None:
+def test_nothing_is_appended_after_a_restart(workshop: Workshop, repository: Engine) -> None:
     """What was open is sealed at close, and after a crash at the next start."""
-    repository = workshop.make()
     before = put_all(repository, "q", [b"before"])[0]
 
     repository = workshop.reopen()
@@ -226,55 +173,36 @@ def test_nothing_is_appended_after_a_restart(workshop: Workshop) -> None:
     after = put_all(repository, "q", [b"after"])[0]
 
     assert len({claim_of(record).resource for record in (before, between, after)}) == 3
-    assert resource_of(repository, before).sealed
-    assert resource_of(repository, between).sealed
+    assert entry_of(repository, before).claim.sealed
+    assert entry_of(repository, between).claim.sealed
 
 
-def test_empty_content_takes_no_file(workshop: Workshop) -> None:
-    """An empty FlowFile keeps no bytes alive and reads back as empty."""
-    repository = workshop.make()
-
-    records = put_all(repository, "q", [b"", b"x", b""])
-
-    assert [record.claim is None for record in records] == [True, False, True]
-
-
-def test_copy_on_write_leaves_the_old_bytes_to_whoever_shares_them(workshop: Workshop) -> None:
+def test_copy_on_write_leaves_the_old_bytes_to_whoever_shares_them(repository: Engine) -> None:
     """Overwriting one FlowFile changes neither its clone nor what a rollback returns to."""
-    repository = workshop.make()
     put_all(repository, "q", [b"old"])
 
-    with repository.session() as session:
-        original = session.get("q")
-        assert original is not None
+    with committing(repository) as session:
+        (original,) = session.get_many("q", 1)
         session.transfer(session.clone(original), "clones")
         changed = session.write(original, b"new!")
         session.transfer(changed, "done")
-        session.commit()
     with repository.session() as session:
-        done = session.get("done")
-        assert done is not None
+        (done,) = session.get_many("done", 1)
         session.write(done, b"never")
 
-    with repository.session() as session:
-        clone, done = session.get("clones"), session.get("done")
-        assert clone is not None
-        assert done is not None
-        assert session.read(clone).read() == b"old"
-        assert session.read(done).read() == b"new!"
+    assert (drain(repository, "clones"), drain(repository, "done")) == ([b"old"], [b"new!"])
 
 
 def test_indexes_are_never_used_twice_whatever_the_clock_does(workshop: Workshop) -> None:
     """A crash, a clean restart and a clock that goes back an hour: every file gets an index of its own."""
     repository = workshop.make(claims={"max_flow_files": 1})
-    seen = [claim_of(put_all(repository, "q", [b"x"])[0]).resource for _ in range(3)]
+    seen = [claim_of(record).resource for record in put_each(repository, "q", [b"x"] * 3)]
 
     for reopen in (workshop.crash, workshop.reopen, workshop.crash):
         workshop.clock.advance(-3600)
         repository = reopen()
         with repository.session() as session:
-            lost = claim_of(session.ingest("q", [b"lost"])[0]).resource
-        seen.append(lost)
+            seen.append(claim_of(session.ingest("q", [b"lost"])[0]).resource)
         seen.append(claim_of(put_all(repository, "q", [b"y"])[0]).resource)
 
     assert seen[0] == 1

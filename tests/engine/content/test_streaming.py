@@ -2,15 +2,14 @@
 
 import tracemalloc
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support import Workshop, put_all
-from ullage_agent.engine.content.checksum import BLOCK_BYTES
-from ullage_agent.engine.errors import ContentCorrupt, ContentMissing, SessionMisuse
-from ullage_agent.engine.model import ContentClaim
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, claim_of, committing, flip, put_all
+from ullage.engine.content.checksum import BLOCK_BYTES
+from ullage.engine.engine import Engine
+from ullage.engine.model import ContentClaim
+from ullage.errors import ContentCorrupt, ContentMissing, SessionMisuse
 
 MB = 1 << 20
 
@@ -19,31 +18,14 @@ def pattern(count: int) -> bytes:
     return b"".join(number.to_bytes(8, "big") for number in range(count // 8 + 1))[:count]
 
 
-def store_one(workshop: Workshop, content: bytes) -> tuple[Repository, ContentClaim]:
+def store_one(workshop: Workshop, content: bytes) -> tuple[Engine, ContentClaim]:
     repository = workshop.make()
     put_all(repository, "q", [b"small"])
-    record = put_all(repository, "q", [content])[0]
-    assert record.claim is not None
-    return repository, record.claim
+    return repository, claim_of(put_all(repository, "q", [content])[0])
 
 
-def path_of(repository: Repository, claim: ContentClaim) -> Path:
-    entry = repository.ledger.entry(claim.resource)
-    assert entry is not None
-    return Path(repository.content.container_of(entry.claim).current_path(entry.claim))
-
-
-def flip(path: Path, offset: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)
-        file.seek(offset)
-        file.write(bytes([byte[0] ^ 0x40]))
-
-
-def test_300_megabytes_pass_in_bounded_memory(workshop: Workshop) -> None:
+def test_300_megabytes_pass_in_bounded_memory(repository: Engine) -> None:
     """Writing and reading 300 MB never holds more than 16 MB."""
-    repository = workshop.make()
     piece = pattern(MB)
 
     def pieces() -> Iterator[bytes]:
@@ -52,13 +34,11 @@ def test_300_megabytes_pass_in_bounded_memory(workshop: Workshop) -> None:
 
     tracemalloc.start()
     try:
-        with repository.session() as session:
+        with committing(repository) as session:
             flow_file = session.write(session.create(), pieces())
             session.transfer(flow_file, "q")
-            session.commit()
         with repository.session() as session:
-            record = session.get("q")
-            assert record is not None
+            (record,) = session.get_many("q", 1)
             count = sum(data == piece for data in session.read(record))
             session.rollback()
         peak = tracemalloc.get_traced_memory()[1]
@@ -96,7 +76,7 @@ def test_a_flipped_byte_spoils_its_block_only(workshop: Workshop) -> None:
     """The damaged block raises ContentCorrupt with resource claim, offset and file; its neighbours read."""
     content = pattern(2 * MB)
     repository, claim = store_one(workshop, content)
-    path = path_of(repository, claim)
+    path = workshop.content_file(claim.resource)
 
     flip(path, claim.offset + 2 * BLOCK_BYTES + 5)
 
@@ -112,16 +92,14 @@ def test_a_flipped_byte_spoils_its_block_only(workshop: Workshop) -> None:
     workshop.expects_problems = True
 
 
-def test_a_flipped_byte_in_a_small_claim_is_corrupt(workshop: Workshop) -> None:
+def test_a_flipped_byte_in_a_small_claim_is_corrupt(workshop: Workshop, repository: Engine) -> None:
     """A claim of up to one block is its own block."""
-    repository = workshop.make()
     record = put_all(repository, "q", [b"0123456789"])[0]
-    assert record.claim is not None
 
-    flip(path_of(repository, record.claim), 3)
+    flip(workshop.content_file(claim_of(record).resource), 3)
 
     with pytest.raises(ContentCorrupt):
-        repository.reader.read(record.claim, 8, 1)
+        repository.reader.read(claim_of(record), 8, 1)
     workshop.expects_problems = True
 
 
@@ -129,7 +107,7 @@ def test_a_flipped_byte_in_a_small_claim_is_corrupt(workshop: Workshop) -> None:
 def test_a_short_file_is_missing_content(workshop: Workshop, left: int) -> None:
     """What the file does not hold is an error, never zeros and never fewer bytes."""
     repository, claim = store_one(workshop, pattern(MB))
-    path = path_of(repository, claim)
+    path = workshop.content_file(claim.resource)
 
     with path.open("r+b") as file:
         file.truncate(left)
@@ -140,20 +118,18 @@ def test_a_short_file_is_missing_content(workshop: Workshop, left: int) -> None:
 
 
 @pytest.mark.parametrize(("start", "size"), [(0, 11), (11, 0), (-1, 2), (5, 6), (3, -1)])
-def test_a_range_beyond_the_claim_is_missing_content(workshop: Workshop, start: int, size: int) -> None:
+def test_a_range_beyond_the_claim_is_missing_content(repository: Engine, start: int, size: int) -> None:
     """Bytes that a claim has not got are an error that names it, whatever follows it in the file."""
-    repository = workshop.make()
     record, _ = put_all(repository, "q", [b"0123456789", b"of somebody else"])
-    assert record.claim is not None
 
-    with pytest.raises(ContentMissing, match=f"at offset {record.claim.offset} of resource claim"):
-        repository.reader.read(record.claim, start, size)
+    with pytest.raises(ContentMissing, match=f"at offset {claim_of(record).offset} of resource claim"):
+        repository.reader.read(claim_of(record), start, size)
 
 
 def test_an_absent_file_is_missing_content(workshop: Workshop) -> None:
     """The error names the resource claim and where its file should be."""
     repository, claim = store_one(workshop, pattern(MB))
-    path = path_of(repository, claim)
+    path = workshop.content_file(claim.resource)
     path.unlink()
 
     with pytest.raises(ContentMissing, match=f"resource claim {claim.resource} is missing: {path}"):
@@ -169,27 +145,25 @@ def test_lost_block_checksums_are_worked_out_again_from_the_claims_own(workshop:
 
     read = repository.reader.read(claim, MB, 100)
     streamed = b"".join(repository.reader.stream(claim, MB - 5, 10))
-    flip(path_of(repository, claim), claim.offset + 7)
+    flip(workshop.content_file(claim.resource), claim.offset + 7)
     with pytest.raises(ContentCorrupt):
         repository.reader.read(claim, MB, 100)
-    flip(path_of(repository, claim), claim.offset + 7)
+    flip(workshop.content_file(claim.resource), claim.offset + 7)
     repository.ledger.blocks[claim.resource % 256][claim.resource, claim.offset] = kept
 
     assert read == content[MB : MB + 100]
     assert streamed == content[MB - 5 : MB + 5]
 
 
-def test_a_stream_that_is_over_takes_no_more(workshop: Workshop) -> None:
+def test_a_stream_that_is_over_takes_no_more(repository: Engine) -> None:
     """After close, after a failure or after the session's end nothing is written through an old stream."""
-    repository = workshop.make()
-    with repository.session() as session:
+    with committing(repository) as session:
         flow_file = session.create()
         with session.writing(flow_file) as closed:
             closed.write(b"x" * (2 * MB))
         with pytest.raises(SessionMisuse):
             closed.write(b"late")
         session.transfer(flow_file, "q")
-        session.commit()
     with repository.session() as session:
         context = session.writing(session.create())  # kept: it ends with its last reference
         left = context.__enter__()
@@ -199,9 +173,8 @@ def test_a_stream_that_is_over_takes_no_more(workshop: Workshop) -> None:
             left.write(b"into somebody else's file")
 
 
-def test_a_closed_stream_is_not_read(workshop: Workshop) -> None:
+def test_a_closed_stream_is_not_read(repository: Engine) -> None:
     """Its pin was given back, so its bytes may be gone."""
-    repository = workshop.make()
     handle = repository.handles.put(b"content")
 
     stream = repository.handles.get(handle)

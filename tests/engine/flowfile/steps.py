@@ -1,11 +1,9 @@
 """What tests of queues and swapping do again and again."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from tests.support import put_all
-from ullage_agent.engine.flowfile.queues import FlowFileQueue
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.flowfile.queues import FlowFileQueue
 
 SMALL: dict[str, Any] = {"swap_threshold": 6, "swap_batch": 3}
 """Flow file settings under which a dozen FlowFiles swap."""
@@ -16,13 +14,7 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
     return [str(number).encode() for number in range(first, first + count)]
 
 
-def put_each(repository: Repository, queue: str, contents: Iterable[bytes], **attributes: str) -> None:
-    """Ingest contents in a commit each."""
-    for content in contents:
-        put_all(repository, queue, [content], **attributes)
-
-
-def peek(repository: Repository, queue: str, count: int = 1_000) -> list[bytes]:
+def peek(repository: Engine, queue: str, count: int = 1_000) -> list[bytes]:
     """Contents in the queue's order; everything goes back to its place."""
     with repository.session() as session:
         return [session.read(record).read() for record in session.get_many(queue, count)]
@@ -33,12 +25,7 @@ def resident(queue: FlowFileQueue) -> int:
     return len(queue.records())
 
 
-def define(repository: Repository, name: str = "q", **settings: Any) -> FlowFileQueue:
+def define(repository: Engine, name: str = "q", **settings: Any) -> FlowFileQueue:
     """A queue without limits, but for what is said."""
-    defaults: dict[str, Any] = {
-        "priority": "FirstInFirstOut",
-        "count_max": 0,
-        "bytes_max": 0,
-        "expiration_millis": 0,
-    }
-    return repository.queues.define(name, **(defaults | settings))
+    unlimited: dict[str, Any] = {"priority": "FirstInFirstOut", "count_max": 0, "bytes_max": 0, "expiration_millis": 0}
+    return repository.queues.define(name, **(unlimited | settings))

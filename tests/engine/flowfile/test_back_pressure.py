@@ -1,13 +1,13 @@
 import pytest
 
-from tests.engine.flowfile.steps import define, numbers, put_each
-from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.errors import BackPressure
+from tests.engine.flowfile.steps import define, numbers
+from tests.support import Workshop, committing, drain, put_all, put_each
+from ullage.engine.engine import Engine
+from ullage.errors import BackPressure
 
 
-def test_a_full_count_refuses_sources(workshop: Workshop) -> None:
+def test_a_full_count_refuses_sources(repository: Engine) -> None:
     """At `count_max` FlowFiles `require_room` raises, naming the queue and its limits; below it does not."""
-    repository = workshop.make()
     define(repository, count_max=3)
     put_all(repository, "q", numbers(2))
     with repository.session() as session:
@@ -19,9 +19,8 @@ def test_a_full_count_refuses_sources(workshop: Workshop) -> None:
         session.require_room("q")
 
 
-def test_full_bytes_refuse_sources(workshop: Workshop) -> None:
+def test_full_bytes_refuse_sources(repository: Engine) -> None:
     """At `bytes_max` bytes of content `require_room` raises."""
-    repository = workshop.make()
     define(repository, bytes_max=10)
     put_all(repository, "q", [b"x" * 9])
     with repository.session() as session:
@@ -32,18 +31,16 @@ def test_full_bytes_refuse_sources(workshop: Workshop) -> None:
         session.require_room("q")
 
 
-def test_no_limit_is_no_limit(workshop: Workshop) -> None:
+def test_no_limit_is_no_limit(repository: Engine) -> None:
     """0 means that the queue is never full."""
-    repository = workshop.make()
     define(repository)
     put_all(repository, "q", numbers(50))
 
     assert not repository.queue("q").is_full
 
 
-def test_commits_into_a_full_queue_succeed(workshop: Workshop) -> None:
+def test_commits_into_a_full_queue_succeed(repository: Engine) -> None:
     """Back-pressure stops sources; work in progress is never refused."""
-    repository = workshop.make()
     define(repository, count_max=1)
 
     put_each(repository, "q", numbers(5))
@@ -58,12 +55,10 @@ def test_held_swapped_and_penalized_count(workshop: Workshop) -> None:
     put_each(repository, "q", numbers(8))
     holder = repository.session()
     holder.get_many("q", 1)
-    with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+    with committing(repository) as session:
+        (record,) = session.get_many("q", 1)
         session.penalize(record)
         session.transfer(record, "q")
-        session.commit()
 
     figures = queue.figures()
     assert (figures.flow_files, figures.held, figures.penalized) == (8, 1, 1)
@@ -72,24 +67,21 @@ def test_held_swapped_and_penalized_count(workshop: Workshop) -> None:
     holder.rollback()
 
 
-def test_bytes_follow_content_that_changes(workshop: Workshop) -> None:
+def test_bytes_follow_content_that_changes(repository: Engine) -> None:
     """When a session changes the size of what it took, the source loses the old size and the target gains the new."""
-    repository = workshop.make()
     source, target = define(repository), define(repository, "t")
     put_all(repository, "q", [b"four", b"seven.."])
 
-    with repository.session() as session:
+    with committing(repository) as session:
         for record in session.get_many("q", 2):
             session.transfer(session.write(record, b"a much longer content"), "t")
-        session.commit()
 
     assert (source.figures().flow_files, source.figures().size_bytes) == (0, 0)
     assert (target.figures().flow_files, target.figures().size_bytes) == (2, 42)
 
 
-def test_the_limits_outlive_a_restart(workshop: Workshop) -> None:
+def test_the_limits_outlive_a_restart(workshop: Workshop, repository: Engine) -> None:
     """Settings and fill are as before."""
-    repository = workshop.make()
     define(repository, count_max=2)
     put_all(repository, "q", numbers(2))
 
@@ -99,9 +91,8 @@ def test_the_limits_outlive_a_restart(workshop: Workshop) -> None:
     assert repository.queue("q").definition.count_max == 2
 
 
-def test_first_use_does_not_undo_a_definition(workshop: Workshop) -> None:
+def test_first_use_does_not_undo_a_definition(repository: Engine) -> None:
     """`queue(name)` gives an existing queue as it was defined, never the defaults."""
-    repository = workshop.make()
     defined = define(repository, count_max=2)
 
     assert repository.queue("q") is defined

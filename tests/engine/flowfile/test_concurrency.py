@@ -1,11 +1,14 @@
 import threading
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.engine.flowfile.steps import SMALL, define, numbers
-from tests.engine.flowfile.threads import in_thread
-from tests.support import Workshop, drain, put_all
+from tests.support import Workshop, committing, drain, put_all
+from tests.threads import together
+from ullage.engine.engine import Engine
 
 
 @pytest.mark.parametrize("priority", ["FirstInFirstOut", "LargestFirst"])
@@ -39,11 +42,7 @@ def test_no_flow_file_is_got_twice_and_none_is_lost(workshop: Workshop, priority
                 if seen.total() >= total:
                     is_done.set()
 
-    with in_thread(
-        *(lambda first=first: produce(first) for first in (0, 400, 800)),
-        *(lambda number=number: consume(number) for number in range(3)),
-    ):
-        pass
+    together(*(partial(produce, first) for first in (0, 400, 800)), *(partial(consume, number) for number in range(3)))
 
     assert seen == Counter(numbers(total))
     assert repository.queue("q").figures() == (0, 0, 0, 0, 0, 0)
@@ -54,39 +53,30 @@ def test_drops_expiration_and_checkpoints_beside_commits(workshop: Workshop) -> 
     repository = workshop.make(flow_file=SMALL)
     queue = define(repository, expiration_millis=1_000_000)
 
-    def each(work: object) -> None:
-        for _ in range(25):
-            assert callable(work)
-            work()
+    def often(*works: Callable[[], object]) -> list[Callable[[], object]]:
+        return [lambda work=work: [work() for _ in range(25)] for work in works]  # type: ignore[misc]
 
     def rotate() -> None:
-        with repository.session() as session:
+        with committing(repository) as session:
             session.transfer_many(session.get_many("q", 5), "q")
-            session.commit()
 
-    with in_thread(
-        lambda: each(lambda: put_all(repository, "q", numbers(10))),
-        lambda: each(rotate),
-        lambda: each(repository.queues.expire),
-        lambda: each(repository.checkpoint),
-        lambda: each(repository.queues.swap_out_all),
+    together(
+        *often(partial(put_all, repository, "q", numbers(10)), rotate, repository.checkpoint),
+        *often(repository.queues.expire, repository.queues.swap_out_all),
         lambda: [define(repository, expiration_millis=1_000_000 + number) for number in range(25)],
         lambda: [repository.queues.drop(queue) for _ in range(3)],
-    ):
-        pass
+    )
 
     left = queue.figures()
     assert left.held == 0
     assert len(drain(repository, "q")) == left.flow_files
 
 
-def test_one_queue_for_many_first_users(workshop: Workshop) -> None:
+def test_one_queue_for_many_first_users(workshop: Workshop, repository: Engine) -> None:
     """Threads that use a new name at the same time get one queue, under one number."""
-    repository = workshop.make()
     found = []
 
-    with in_thread(*(lambda: found.append(repository.queue("new")) for _ in range(8))):
-        pass
+    together(*[lambda: found.append(repository.queue("new"))] * 8)
 
     assert len({id(queue) for queue in found}) == 1
     assert [queue.number for queue in workshop.reopen().queues.all()] == [1]

@@ -1,13 +1,13 @@
 import os
 
-from tests.engine.flowfile.steps import SMALL, define, numbers, peek, put_each, resident
+from tests.engine.flowfile.steps import SMALL, define, numbers, peek, resident
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, drain, put_all
+from tests.support import Workshop, committing, drain, put_all, put_each
+from ullage.engine.engine import Engine
 
 
-def test_a_poll_drops_what_has_expired(workshop: Workshop) -> None:
+def test_a_poll_drops_what_has_expired(workshop: Workshop, repository: Engine) -> None:
     """What a poll finds expired is gone for good: not handed out, not back after a restart."""
-    repository = workshop.make()
     define(repository, expiration_millis=10_000)
     put_all(repository, "q", numbers(3))
     workshop.clock.advance(9.999)
@@ -27,11 +27,10 @@ def test_expire_removes_without_a_poll(workshop: Workshop) -> None:
     repository = workshop.make(flow_file={"swap_threshold": 3, "swap_batch": 3})
     queue = define(repository, expiration_millis=10_000)
     put_all(repository, "q", numbers(5))
-    with repository.session() as session:
+    with committing(repository) as session:
         for record in session.get_many("q", 1):
             session.penalize(record, 60_000)
             session.transfer(record, "q")
-        session.commit()
     workshop.clock.advance(11)
     put_all(repository, "q", [b"young"])
 
@@ -41,22 +40,19 @@ def test_expire_removes_without_a_poll(workshop: Workshop) -> None:
     assert queue.figures() == (0, 0, 0, 0, 0, 0)
 
 
-def test_age_counts_from_the_entry_into_the_flow(workshop: Workshop) -> None:
+def test_age_counts_from_the_entry_into_the_flow(workshop: Workshop, repository: Engine) -> None:
     """Moving from queue to queue does not make a FlowFile younger."""
-    repository = workshop.make()
     define(repository, expiration_millis=10_000)
     put_all(repository, "first", numbers(1))
     workshop.clock.advance(20)
-    with repository.session() as session:
+    with committing(repository) as session:
         session.transfer_many(session.get_many("first", 1), "q")
-        session.commit()
 
     assert drain(repository, "q") == []
 
 
-def test_held_flow_files_do_not_expire(workshop: Workshop) -> None:
+def test_held_flow_files_do_not_expire(workshop: Workshop, repository: Engine) -> None:
     """What a session holds is its own until it gives it back."""
-    repository = workshop.make()
     define(repository, expiration_millis=10_000)
     put_all(repository, "q", numbers(1))
     session = repository.session()
@@ -70,9 +66,8 @@ def test_held_flow_files_do_not_expire(workshop: Workshop) -> None:
     assert repository.queues.expire() == 1
 
 
-def test_more_than_one_slice_expires(workshop: Workshop) -> None:
+def test_more_than_one_slice_expires(workshop: Workshop, repository: Engine) -> None:
     """Expired FlowFiles go in transactions of a thousand; none is forgotten."""
-    repository = workshop.make()
     queue = define(repository, expiration_millis=10_000)
     put_all(repository, "q", [b""] * 2_500)
     workshop.clock.advance(11)
@@ -81,10 +76,9 @@ def test_more_than_one_slice_expires(workshop: Workshop) -> None:
     assert queue.figures() == (0, 0, 0, 0, 0, 0)
 
 
-def test_swap_files_are_opened_only_for_what_has_expired(workshop: Workshop) -> None:
+def test_swap_files_are_opened_only_for_what_has_expired(workshop: Workshop, files: FailingFiles) -> None:
     """A swap file whose youngest entry says that nothing in it can have expired stays shut."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file=SMALL)
+    repository = workshop.make(flow_file=SMALL)
     define(repository, expiration_millis=10_000)
     put_each(repository, "q", numbers(12))
     workshop.clock.advance(9)
@@ -105,9 +99,8 @@ def test_expired_ones_leave_a_swap_file_that_stays_out(workshop: Workshop) -> No
     put_all(repository, "before", [b"old"])
     workshop.clock.advance(8)
     put_each(repository, "q", numbers(10))
-    with repository.session() as session:  # an old one in the middle of the second swap file
+    with committing(repository) as session:  # an old one in the middle of the second swap file
         session.transfer_many(session.get_many("before", 1), "q")
-        session.commit()
     put_each(repository, "q", numbers(5, 10))
     names = [summary.name for summary in queue.swap_summaries()]
     before = resident(queue)

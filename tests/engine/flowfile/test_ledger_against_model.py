@@ -7,11 +7,11 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support import Workshop
-from ullage_agent.engine.errors import HandleDeleted, HandleNotFound
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.repository import Repository
-from ullage_agent.engine.session import ProcessSession
+from tests.support import Workshop, committing, put_all
+from ullage.engine.engine import Engine
+from ullage.engine.model import FlowFileRecord, parse_uuid
+from ullage.engine.session import ProcessSession
+from ullage.errors import HandleDeleted, HandleNotFound
 
 LARGE = 300_000
 """Above one checksum block, so that block CRCs travel too."""
@@ -24,9 +24,9 @@ queues = st.sampled_from(QUEUES)
 
 def change(
     session: ProcessSession,
-    record: FlowFile,
+    record: FlowFileRecord,
     contents: dict[bytes, bytes],
-    held: list[FlowFile],
+    held: list[FlowFileRecord],
     deeds: random.Random,
 ) -> None:
     """Do something to one FlowFile; `contents` and `held` say what then is in the session."""
@@ -69,8 +69,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.chooser = random.Random(0)
 
     @property
-    def repository(self) -> Repository:
-        assert self.workshop.repository is not None
+    def repository(self) -> Engine:
         return self.workshop.repository
 
     @initialize()
@@ -86,9 +85,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(queue=queues, wanted=st.lists(sizes, min_size=1, max_size=5))
     def ingest(self, queue: str, wanted: list[int]) -> None:
         contents = [self.content(size) for size in wanted]
-        with self.repository.session() as session:
-            records = session.ingest(queue, contents)
-            session.commit()
+        records = put_all(self.repository, queue, contents)
         self.queued.update({record.uuid: (queue, data) for record, data in zip(records, contents, strict=True)})
 
     @rule(source=queues, into=queues, count=counts, size=sizes, commits=st.booleans(), seed=st.integers(0, 1 << 32))
@@ -101,7 +98,7 @@ class LedgerMachine(RuleBasedStateMachine):
             new = session.write(session.create(), own)
             assert session.read(new).read() == own
             changed = {new.uuid: own}
-            held: list[FlowFile] = [new]
+            held: list[FlowFileRecord] = [new]
             for record in session.get_many(source, count):
                 queue, data = after.pop(record.uuid)
                 assert queue == source
@@ -142,15 +139,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def import_handle(self, into: str, purges: bool, choice: random.Random) -> None:
         id = choice.choice(sorted(self.handles))
         data = self.handles[id]
-        with self.repository.session() as session:
-            record = session.import_handle(bytes.fromhex(id.replace("-", "")))
+        with committing(self.repository) as session:
+            record = session.import_handle(parse_uuid(id))
             if purges:
                 self.repository.handles.delete(id)
                 del self.handles[id]
                 self.purge()
             clone = session.clone(record)
             session.transfer_many([record, clone], into)
-            session.commit()
         self.queued[record.uuid] = self.queued[clone.uuid] = (into, data)
 
     @rule()
@@ -183,7 +179,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(["StatsBased", "CompactAll"]))
     def compact(self, policy: str) -> None:
-        compactor = self.repository.reclamation.compactor
+        compactor = self.repository.compactor
         compactor.execute(compactor.plan(policy=policy), bytes_per_second=0)
 
     @rule()
@@ -208,7 +204,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def counts_equal_a_recount(self) -> None:
         """`check` recounts claimants from the FlowFiles, resident and swapped, and reads every live byte."""
-        if self.workshop.repository is None:
+        if not self.workshop.is_open:
             return
         assert self.repository.check(deep=True).problems == ()
         for queue in QUEUES:
@@ -231,7 +227,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if self.workshop.repository is not None:
+            if self.workshop.is_open:
                 self.read_everything()
                 self.workshop.close()
         finally:

@@ -1,22 +1,25 @@
 import random
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from tests.engine.flowfile.threads import in_thread
-from tests.support import Workshop, put_all
-from ullage_agent.engine.flowfile.ledger import Ledger, SwapContent
-from ullage_agent.engine.flowfile.swap import summarize
-from ullage_agent.engine.flowfile.view import LedgerView
-from ullage_agent.engine.model import (
+from tests.support import Workshop, committing, put_all
+from tests.threads import in_thread
+from ullage.engine.byteranges import Move, pack_moves
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.state import SwapContent
+from ullage.engine.ledger.swap import summarize
+from ullage.engine.ledger.view import LedgerView
+from ullage.engine.model import (
     NO_ATTRIBUTES,
     ClaimBlocks,
     Content,
     ContentClaim,
     Delete,
-    FlowFile,
+    FlowFileRecord,
     IndexCeiling,
     Operation,
     QueueDefinition,
@@ -27,7 +30,6 @@ from ullage_agent.engine.model import (
     Update,
     new_uuids,
 )
-from ullage_agent.engine.runs import Move, pack_moves
 
 
 def no_swap(name: str) -> SwapContent:
@@ -90,7 +92,7 @@ class Writer:
             ResourceClaim(self.resource, "c1", 1),
             *(ClaimBlocks(claim.resource, claim.offset, b"12345678") for claim in claims),
             *(
-                FlowFile(uuid, 1, claim, 0, 10, 1, 1, self.transaction, NO_ATTRIBUTES)
+                FlowFileRecord(uuid, 1, claim, 0, 10, 1, 1, self.transaction, NO_ATTRIBUTES)
                 for claim in claims
                 for uuid in new_uuids(2)
             ),
@@ -108,7 +110,7 @@ class Writer:
                 *(Relocation(source, self.resource, moves) for source in sources),
             )
 
-    def some(self, count: int) -> list[FlowFile]:
+    def some(self, count: int) -> list[FlowFileRecord]:
         records = sorted(self.ledger.flow_files(), key=lambda record: record.uuid)
         return self.chooser.sample(records, min(count, len(records)))
 
@@ -183,7 +185,7 @@ def test_block_checksums_dropped_after_the_freeze_are_in_the_view() -> None:
     """A claim that dies while the snapshot is written keeps its block CRCs there: the log may not hold its death."""
     ledger = Ledger(no_swap)
     claim = ContentClaim(1, 0, 300_000, 1)
-    record = FlowFile(new_uuids(1)[0], 1, claim, 0, 10, 1, 1, 1, NO_ATTRIBUTES)
+    record = FlowFileRecord(new_uuids(1)[0], 1, claim, 0, 10, 1, 1, 1, NO_ATTRIBUTES)
     blocks = ClaimBlocks(1, 0, b"12345678")
     ledger.apply(1, 1, [ResourceClaim(1, "c1", 1), blocks, record])
     view = ledger.freeze()
@@ -198,7 +200,7 @@ def test_block_checksums_stay_while_a_pin_reads_by_them() -> None:
     """The last claimant's death does not take the block CRCs from a reader; the last unpin does."""
     ledger = Ledger(no_swap)
     claim = ContentClaim(1, 0, 300_000, 1)
-    record = FlowFile(new_uuids(1)[0], 1, claim, 0, 10, 1, 1, 1, NO_ATTRIBUTES)
+    record = FlowFileRecord(new_uuids(1)[0], 1, claim, 0, 10, 1, 1, 1, NO_ATTRIBUTES)
     ledger.apply(1, 1, [ResourceClaim(1, "c1", 1), ClaimBlocks(1, 0, b"12345678"), record])
     ledger.pin([claim])
     ledger.pin([claim])
@@ -231,12 +233,11 @@ def test_checkpoints_beside_commits(workshop: Workshop) -> None:
     def commit(name: str) -> None:
         for number in range(60):
             put_all(repository, "q", [f"{name}{number}".encode()])
-            with repository.session() as session:
+            with committing(repository) as session:
                 for record in session.get_many("q", 1):
                     session.transfer(session.put_attribute(record, "seen", name), "r")
-                session.commit()
 
-    with in_thread(*(lambda name=name: commit(name) for name in "abc")):
+    with in_thread(*(partial(commit, name) for name in "abc")):
         for _ in range(8):
             repository.checkpoint()
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.engine.flowfile.steps import resident
-from tests.support import Workshop, put_all
+from tests.support import Workshop, committing, put_all
 
 THRESHOLD = 20_000
 BATCH = 10_000
@@ -26,11 +26,10 @@ def test_a_million_flow_files_in_one_queue(workshop: Workshop) -> None:
     assert queue.figures()[:4] == (1_000_000, 190, 0, 980_000)
     last: list[bytes] = []
     for _ in range(4):
-        with repository.session() as session:
+        with committing(repository) as session:
             records = session.get_many("q", 10_000)
             last.append(session.read(records[-1]).read())
             session.remove_many(records)
-            session.commit()
         assert resident(queue) <= THRESHOLD + BATCH
     assert last == [b"0", b"1", b"2", b"3"]
 

@@ -1,31 +1,23 @@
+from collections.abc import Callable
+
 import pytest
 
-from tests.engine.flowfile.steps import SMALL, define, numbers, peek, put_each
+from tests.engine.flowfile.steps import SMALL, define, numbers, peek
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.errors import FlowFileNotFound, RepositoryStopped
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.session import PENALTY_MILLIS
+from tests.support import Workshop, committing, drain, put_all, put_each
+from ullage.engine.engine import Engine
+from ullage.engine.model import FlowFileRecord
+from ullage.engine.session import PENALTY_MILLIS
+from ullage.errors import QueueNotFound, RepositoryStopped
 
 
-def has(name: str, value: str) -> "Wanted":
-    return Wanted(name, value)
-
-
-class Wanted:
+def has(name: str, value: str) -> Callable[[FlowFileRecord], bool]:
     """A filter by attribute."""
-
-    def __init__(self, name: str, value: str) -> None:
-        self.name = name
-        self.value = value
-
-    def __call__(self, record: FlowFile) -> bool:
-        return record.attribute_map().get(self.name) == self.value
+    return lambda record: record.attribute_map().get(name) == value
 
 
-def test_a_filter_takes_what_it_accepts(workshop: Workshop) -> None:
+def test_a_filter_takes_what_it_accepts(repository: Engine) -> None:
     """`get_by` hands out matching FlowFiles in order, up to the count, and leaves the others in theirs."""
-    repository = workshop.make()
     for number in range(6):
         put_all(repository, "q", [str(number).encode()], kind="odd" if number % 2 else "even")
 
@@ -37,13 +29,12 @@ def test_a_filter_takes_what_it_accepts(workshop: Workshop) -> None:
     assert drain(repository, "q") == numbers(6)
 
 
-def test_a_filter_may_use_the_queue(workshop: Workshop) -> None:
+def test_a_filter_may_use_the_queue(repository: Engine) -> None:
     """A filter is asked without the queue's lock: it may look at the queue, and poll from it."""
-    repository = workshop.make()
     put_all(repository, "q", numbers(4))
     thief = repository.session()
 
-    def wanted(record: FlowFile) -> bool:
+    def wanted(record: FlowFileRecord) -> bool:
         thief.get_many("q", 1)
         return repository.queue("q").figures().flow_files == 4
 
@@ -53,12 +44,11 @@ def test_a_filter_may_use_the_queue(workshop: Workshop) -> None:
     assert drain(repository, "q") == numbers(4)
 
 
-def test_a_filter_that_fails_takes_nothing(workshop: Workshop) -> None:
+def test_a_filter_that_fails_takes_nothing(repository: Engine) -> None:
     """An error in the filter reaches the caller, and every FlowFile is still there."""
-    repository = workshop.make()
     put_all(repository, "q", numbers(3))
 
-    def wanted(record: FlowFile) -> bool:
+    def wanted(record: FlowFileRecord) -> bool:
         raise LookupError(record.id)
 
     with repository.session() as session, pytest.raises(LookupError):
@@ -67,9 +57,8 @@ def test_a_filter_that_fails_takes_nothing(workshop: Workshop) -> None:
     assert drain(repository, "q") == numbers(3)
 
 
-def test_a_filter_drops_expired_ones(workshop: Workshop) -> None:
+def test_a_filter_drops_expired_ones(workshop: Workshop, repository: Engine) -> None:
     """Polling by filter never hands out what has expired."""
-    repository = workshop.make()
     define(repository, expiration_millis=10_000)
     put_all(repository, "q", numbers(2), kind="a")
     workshop.clock.advance(11)
@@ -85,24 +74,20 @@ def test_a_filter_reaches_swapped_ones_once_memory_is_empty(workshop: Workshop) 
     """What is swapped out is looked at when nothing before it is left."""
     repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(9), kind="a")
-    with repository.session() as session:
+    with committing(repository) as session:
         session.remove_many(session.get_many("q", 6))
-        session.commit()
 
     with repository.session() as session:
         assert len(session.get_by("q", has("kind", "a"))) == 3
 
 
-def test_penalized_ones_wait(workshop: Workshop) -> None:
+def test_penalized_ones_wait(workshop: Workshop, repository: Engine) -> None:
     """A penalized FlowFile is out of polls until its time is over, then back in its place."""
-    repository = workshop.make()
     put_each(repository, "q", numbers(3))
-    with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+    with committing(repository) as session:
+        (record,) = session.get_many("q", 1)
         session.penalize(record)
         session.transfer(record, "q")
-        session.commit()
     put_all(repository, "q", [b"later"])
 
     assert peek(repository, "q") == [b"1", b"2", b"later"]
@@ -110,9 +95,8 @@ def test_penalized_ones_wait(workshop: Workshop) -> None:
     assert drain(repository, "q") == [b"1", b"2", b"0", b"later"]
 
 
-def test_a_rollback_may_penalize(workshop: Workshop) -> None:
+def test_a_rollback_may_penalize(workshop: Workshop, repository: Engine) -> None:
     """`rollback(penalize=True)` gives FlowFiles back for later, unchanged and in their places."""
-    repository = workshop.make()
     put_each(repository, "q", numbers(3))
     with repository.session() as session:
         session.get_many("q", 2)
@@ -124,9 +108,8 @@ def test_a_rollback_may_penalize(workshop: Workshop) -> None:
     assert drain(repository, "q") == numbers(3)
 
 
-def test_a_penalty_ends_with_the_process(workshop: Workshop) -> None:
+def test_a_penalty_ends_with_the_process(workshop: Workshop, repository: Engine) -> None:
     """Penalties are not kept over a restart; the FlowFiles are."""
-    repository = workshop.make()
     put_all(repository, "q", numbers(2))
     with repository.session() as session:
         session.get_many("q", 2)
@@ -135,9 +118,8 @@ def test_a_penalty_ends_with_the_process(workshop: Workshop) -> None:
     assert drain(workshop.reopen(), "q") == numbers(2)
 
 
-def test_rollbacks_restore_the_order(workshop: Workshop) -> None:
+def test_rollbacks_restore_the_order(repository: Engine) -> None:
     """Sessions that give back what they took, in any order of sessions, leave the queue as it was."""
-    repository = workshop.make()
     put_each(repository, "q", numbers(9))
     sessions = [repository.session() for _ in range(3)]
     for session in sessions:
@@ -149,9 +131,8 @@ def test_rollbacks_restore_the_order(workshop: Workshop) -> None:
     assert drain(repository, "q") == numbers(9)
 
 
-def test_places_decide_over_the_order_of_commits(workshop: Workshop) -> None:
+def test_places_decide_over_the_order_of_commits(workshop: Workshop, repository: Engine) -> None:
     """What a session ingested before another one, but committed after it, comes first, as it does after a restart."""
-    repository = workshop.make()
     early, late = repository.session(), repository.session()
     early.ingest("q", numbers(2))
     late.ingest("q", numbers(2, 2))
@@ -178,9 +159,8 @@ def test_a_drop_spares_what_is_held(workshop: Workshop) -> None:
     assert drain(workshop.crash(), "q") == numbers(2)
 
 
-def test_a_drop_takes_expired_and_penalized_ones(workshop: Workshop) -> None:
+def test_a_drop_takes_expired_and_penalized_ones(workshop: Workshop, repository: Engine) -> None:
     """Age and penalty keep nothing from being dropped, and nothing is lost count of."""
-    repository = workshop.make()
     queue = define(repository, expiration_millis=10_000)
     put_all(repository, "q", [b""] * 2_100)
     with repository.session() as session:
@@ -194,10 +174,8 @@ def test_a_drop_takes_expired_and_penalized_ones(workshop: Workshop) -> None:
 
 
 @pytest.mark.usefixtures("_each_frame_reserves")
-def test_a_failed_drop_gives_back_what_is_left(workshop: Workshop) -> None:
+def test_a_failed_drop_gives_back_what_is_left(workshop: Workshop, repository: Engine, files: FailingFiles) -> None:
     """When a dropping transaction fails for good reason, the rest of the queue is still there to be polled."""
-    files = FailingFiles()
-    repository = workshop.make(files)
     queue = define(repository, expiration_millis=10_000)
     put_all(repository, "q", numbers(2_500))
     workshop.clock.advance(11)
@@ -213,10 +191,9 @@ def test_a_failed_drop_gives_back_what_is_left(workshop: Workshop) -> None:
 
 
 @pytest.mark.usefixtures("_each_frame_reserves")
-def test_a_poll_with_expired_ones_survives_a_failure(workshop: Workshop) -> None:
+def test_a_poll_with_expired_ones_survives_a_failure(workshop: Workshop, files: FailingFiles) -> None:
     """If expired FlowFiles cannot be removed now, the poll still hands out what it found, and loses neither."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     queue = define(repository, expiration_millis=10_000)
     put_all(repository, "q", numbers(2))
     workshop.clock.advance(11)
@@ -232,19 +209,17 @@ def test_a_poll_with_expired_ones_survives_a_failure(workshop: Workshop) -> None
     assert queue.figures() == (0, 0, 0, 0, 0, 0)
 
 
-def test_an_unknown_queue_is_named(workshop: Workshop) -> None:
+def test_an_unknown_queue_is_named(repository: Engine) -> None:
     """`find` makes no queue: it says which ones there are."""
-    repository = workshop.make()
     repository.queue("inbox")
 
-    with pytest.raises(FlowFileNotFound, match=r"no queue 'outbox' \(queues: inbox\)"):
+    with pytest.raises(QueueNotFound, match=r"no queue 'outbox' \(queues: inbox\)"):
         repository.queues.find("outbox")
 
 
-def test_nothing_is_shown_twice_after_the_log_stopped(workshop: Workshop) -> None:
+def test_nothing_is_shown_twice_after_the_log_stopped(workshop: Workshop, files: FailingFiles) -> None:
     """Expired FlowFiles whose removal may have happened do not come back before a restart has told."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     queue = define(repository, expiration_millis=10_000)
     put_all(repository, "q", numbers(2))
     workshop.clock.advance(11)

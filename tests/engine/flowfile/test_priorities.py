@@ -3,15 +3,15 @@ from typing import Any
 
 import pytest
 
-from tests.engine.flowfile.steps import SMALL, define, peek, put_each
-from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.errors import SessionMisuse
-from ullage_agent.engine.repository import Repository
+from tests.engine.flowfile.steps import SMALL, define, peek
+from tests.support import Workshop, committing, drain, put_all, put_each
+from ullage.engine.engine import Engine
+from ullage.errors import InvalidArgument
 
-Step = Callable[[Workshop, Repository], Repository]
+Step = Callable[[Workshop, Engine], Engine]
 
 
-def roll_back_in_parts(workshop: Workshop, repository: Repository) -> Repository:
+def roll_back_in_parts(workshop: Workshop, repository: Engine) -> Engine:
     """Two sessions hold a part each; the one that took the first part gives it back first."""
     first, second = repository.session(), repository.session()
     first.get_many("q", 2)
@@ -29,16 +29,41 @@ AFTERWARDS: dict[str, Step] = {
 }
 
 
+def ranked(*ranks: str) -> list[tuple[bytes, dict[str, str]]]:
+    return [(rank.encode(), {"rank": rank}) for rank in ranks]
+
+
 @pytest.mark.parametrize("afterwards", AFTERWARDS.values(), ids=AFTERWARDS)
-def test_first_in_first_out(workshop: Workshop, afterwards: Step) -> None:
-    """FlowFiles come in the order in which they were committed."""
-    repository = workshop.make()
-    define(repository)
-    put_each(repository, "q", [b"3", b"1", b"4", b"15", b"9"])
+@pytest.mark.parametrize(
+    ("settings", "given", "expected"),
+    [
+        ({}, [b"3", b"1", b"4", b"15", b"9"], [b"3", b"1", b"4", b"15", b"9"]),
+        ({"priority": "LargestFirst"}, [b"bb", b"a", b"dddd", b"cc", b""], [b"dddd", b"bb", b"cc", b"a", b""]),
+        (
+            {"priority": "PriorityAttribute", "priority_attribute": "rank"},
+            [b"none", *ranked("b", "10", "9", "-1", "a", "10"), (b"none too", {"other": "1"})],
+            [b"-1", b"9", b"10", b"10", b"a", b"b", b"none", b"none too"],
+        ),
+    ],
+    ids=["first in first out", "largest first", "by an attribute"],
+)
+def test_by_arrival_size_or_attribute(
+    workshop: Workshop,
+    repository: Engine,
+    afterwards: Step,
+    settings: dict[str, Any],
+    given: list[bytes | tuple[bytes, dict[str, str]]],
+    expected: list[bytes],
+) -> None:
+    """In the order of the commits; by the size of the content, then by arrival; by an attribute: numbers before words,
+    words before FlowFiles without it, each ascending, then by arrival.
+    """
+    define(repository, **settings)
+    for each in given:
+        content, attributes = each if isinstance(each, tuple) else (each, {})
+        put_all(repository, "q", [content], **attributes)
 
-    repository = afterwards(workshop, repository)
-
-    assert drain(repository, "q") == [b"3", b"1", b"4", b"15", b"9"]
+    assert drain(afterwards(workshop, repository), "q") == expected
 
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS.values(), ids=AFTERWARDS)
@@ -57,41 +82,10 @@ def test_by_the_start_of_the_lineage(
     put_all(repository, "q", [b"young"])
     workshop.clock.advance(1)
     put_all(repository, "q", [b"child"])
-    with repository.session() as session:
-        for record in session.get_many("before", 1):
-            session.transfer(record, "q")
-        session.commit()
+    with committing(repository) as session:
+        session.transfer_many(session.get_many("before", 1), "q")
 
-    repository = afterwards(workshop, repository)
-
-    assert drain(repository, "q") == expected
-
-
-@pytest.mark.parametrize("afterwards", AFTERWARDS.values(), ids=AFTERWARDS)
-def test_largest_first(workshop: Workshop, afterwards: Step) -> None:
-    """The size of the content decides, then the order of arrival."""
-    repository = workshop.make()
-    define(repository, priority="LargestFirst")
-    put_each(repository, "q", [b"bb", b"a", b"dddd", b"cc", b""])
-
-    repository = afterwards(workshop, repository)
-
-    assert drain(repository, "q") == [b"dddd", b"bb", b"cc", b"a", b""]
-
-
-@pytest.mark.parametrize("afterwards", AFTERWARDS.values(), ids=AFTERWARDS)
-def test_by_an_attribute(workshop: Workshop, afterwards: Step) -> None:
-    """Numbers come before words, words before FlowFiles without the attribute; each ascending, then by arrival."""
-    repository = workshop.make()
-    define(repository, priority="PriorityAttribute", priority_attribute="rank")
-    put_all(repository, "q", [b"none"])
-    for rank in ["b", "10", "9", "-1", "a", "10"]:
-        put_all(repository, "q", [rank.encode()], rank=rank)
-    put_all(repository, "q", [b"none too"], other="1")
-
-    repository = afterwards(workshop, repository)
-
-    assert drain(repository, "q") == [b"-1", b"9", b"10", b"10", b"a", b"b", b"none", b"none too"]
+    assert drain(afterwards(workshop, repository), "q") == expected
 
 
 def test_swapped_out_are_the_lowest(workshop: Workshop) -> None:
@@ -143,13 +137,11 @@ def test_a_new_priority_finds_swapped_flow_files_too(workshop: Workshop) -> None
     define(repository, priority="LargestFirst")
     sizes = [5, 1, 12, 3, 8, 2, 9, 11, 4, 7, 6, 10]
     put_each(repository, "q", [b"x" * size for size in sizes])
-    with repository.session() as session:
-        held = session.get("q")
-        assert held is not None
+    with committing(repository) as session:
+        (held,) = session.get_many("q", 1)
 
         define(repository)
         session.transfer(held, "q")
-        session.commit()
 
     assert sorted(len(content) for content in drain(repository, "q")) == sorted(sizes)
 
@@ -167,7 +159,7 @@ def test_an_impossible_definition_is_refused(workshop: Workshop, settings: dict[
     """What no start could obey never reaches the log."""
     repository = workshop.make()
 
-    with pytest.raises(SessionMisuse, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         define(repository, **settings)
 
     assert workshop.reopen().queues.all() == []

@@ -4,17 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.flowfile.steps import SMALL, numbers, peek, put_each, resident
+from tests.engine.flowfile.steps import SMALL, define, numbers, peek, resident
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.errors import CommitOutcomeUnknown, RepositoryDamaged, RepositoryStopped
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, committing, drain, put_all, put_each
+from ullage.engine.engine import Engine
+from ullage.errors import CommitOutcomeUnknown, RepositoryDamaged, RepositoryStopped
 
 
-def swap_paths(repository: Repository) -> list[Path]:
+def swap_paths(repository: Engine) -> list[Path]:
     """The swap files in the order in which they will come back."""
     summaries = repository.queue("q").swap_summaries()
     return [Path(repository.swap_files.path(summary.name)) for summary in summaries]
+
+
+@pytest.fixture
+def repository(workshop: Workshop) -> Engine:
+    return workshop.make(flow_file=SMALL)
 
 
 @pytest.mark.parametrize(
@@ -51,25 +56,21 @@ def test_a_failed_swap_out_leaves_all_in_memory(workshop: Workshop, kind: str, p
     assert drain(workshop.crash(), "q") == numbers(10)
 
 
-def test_a_failed_swap_out_spares_the_other_queues(workshop: Workshop) -> None:
+def test_a_failed_swap_out_spares_the_other_queues(repository: Engine, files: FailingFiles) -> None:
     """A commit into several queues shows them all, though one of them cannot swap out."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file=SMALL)
     put_each(repository, "q", numbers(8))
     files.fail("write", "*.swap", error=errno.ENOSPC)
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("q", numbers(1, 8))
         session.ingest("r", [b"other"])
-        session.commit()
 
     assert drain(repository, "r") == [b"other"]
     assert drain(repository, "q") == numbers(9)
 
 
-def test_a_file_that_cannot_be_given_up_goes_at_the_next_start(workshop: Workshop) -> None:
+def test_a_file_that_cannot_be_given_up_goes_at_the_next_start(workshop: Workshop, files: FailingFiles) -> None:
     """If the remains of a failed swap-out cannot be removed either, nothing else suffers."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file=SMALL)
+    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(8))
     files.fail("sync", "*.swap")
     files.fail("unlink", "*.swap", times=9)
@@ -82,10 +83,9 @@ def test_a_file_that_cannot_be_given_up_goes_at_the_next_start(workshop: Worksho
     assert drain(repository, "q") == numbers(9)
 
 
-def test_a_swap_out_whose_log_fails_does_not_fail_the_commit(workshop: Workshop) -> None:
+def test_a_swap_out_whose_log_fails_does_not_fail_the_commit(workshop: Workshop, files: FailingFiles) -> None:
     """The arrivals' commit is durable before swapping begins: only later work learns that the log stopped."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file=SMALL)
+    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(8))
     files.fail("sync", "*.wal", at=2)
 
@@ -98,9 +98,8 @@ def test_a_swap_out_whose_log_fails_does_not_fail_the_commit(workshop: Workshop)
     assert drain(workshop.crash(), "q") == numbers(9)
 
 
-def test_a_missing_swap_file_is_named(workshop: Workshop) -> None:
+def test_a_missing_swap_file_is_named(repository: Engine) -> None:
     """A poll that needs a missing file says which; what is in memory and in other queues is served, and comes first."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(12))
     put_each(repository, "r", numbers(3))
     lost, other = swap_paths(repository)
@@ -120,9 +119,8 @@ def test_a_missing_swap_file_is_named(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("place", ["header", "block", "footer", "end"])
-def test_a_damaged_swap_file_is_named(workshop: Workshop, place: str) -> None:
+def test_a_damaged_swap_file_is_named(repository: Engine, place: str) -> None:
     """Rot anywhere in a swap file is found when it is needed: file and offset, and not one wrong FlowFile."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     (path,) = swap_paths(repository)
     whole = path.read_bytes()
@@ -138,9 +136,8 @@ def test_a_damaged_swap_file_is_named(workshop: Workshop, place: str) -> None:
     assert drain(repository, "q") == numbers(3, 6)
 
 
-def test_a_lost_swap_file_can_be_dropped(workshop: Workshop) -> None:
+def test_a_lost_swap_file_can_be_dropped(workshop: Workshop, repository: Engine) -> None:
     """Dropping needs no file, so that the rest of a damaged queue can be saved and the loss be ended."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     swap_paths(repository)[0].unlink()
     saved = drain(repository, "q", 6)
@@ -155,7 +152,7 @@ def test_an_expiring_queue_with_a_lost_file_spares_the_others(workshop: Workshop
     """`expire` works through all queues and raises what it could not do at the end."""
     repository = workshop.make(flow_file={**SMALL})
     for name in ("a", "q", "z"):
-        repository.queues.define(name, priority="FirstInFirstOut", count_max=0, bytes_max=0, expiration_millis=10_000)
+        define(repository, name, expiration_millis=10_000)
         put_each(repository, name, numbers(9))
     swap_paths(repository)[0].unlink()
     workshop.clock.advance(11)
@@ -168,10 +165,8 @@ def test_an_expiring_queue_with_a_lost_file_spares_the_others(workshop: Workshop
 
 
 @pytest.mark.usefixtures("_each_frame_reserves")
-def test_a_swap_in_that_cannot_be_logged_changes_nothing(workshop: Workshop) -> None:
+def test_a_swap_in_that_cannot_be_logged_changes_nothing(repository: Engine, files: FailingFiles) -> None:
     """When the log refuses a swap-in the file stays swapped, and the next poll gets it."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     drain(repository, "q", 6)
     files.fail("allocate", "*.wal")
@@ -184,10 +179,8 @@ def test_a_swap_in_that_cannot_be_logged_changes_nothing(workshop: Workshop) -> 
     assert drain(repository, "q") == numbers(3, 6)
 
 
-def test_a_poll_keeps_what_it_has_when_a_swap_in_fails(workshop: Workshop) -> None:
+def test_a_poll_keeps_what_it_has_when_a_swap_in_fails(repository: Engine, files: FailingFiles) -> None:
     """An error on the way to more never costs a poll what it already held."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     files.fail("open", "*.swap")
 

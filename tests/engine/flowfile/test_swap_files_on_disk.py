@@ -4,20 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.flowfile.steps import SMALL, numbers, put_each
+from tests.engine.flowfile.steps import SMALL, numbers
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.errors import RepositoryDamaged
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, drain, put_all, put_each
+from ullage.engine.engine import Engine
+from ullage.errors import RepositoryDamaged
 
 
-def names(repository: Repository) -> list[str]:
+def names(repository: Engine) -> list[str]:
     return sorted(os.listdir(repository.swap_files.directory))
 
 
-def test_unknown_swap_files_are_removed_at_start(workshop: Workshop) -> None:
+@pytest.fixture
+def repository(workshop: Workshop) -> Engine:
+    return workshop.make(flow_file=SMALL)
+
+
+def test_unknown_swap_files_are_removed_at_start(workshop: Workshop, repository: Engine) -> None:
     """A file that no transaction names, whole or torn, is ignored and removed; named ones stay."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     (known,) = names(repository)
     directory = Path(repository.swap_files.directory)
@@ -31,10 +35,8 @@ def test_unknown_swap_files_are_removed_at_start(workshop: Workshop) -> None:
     assert drain(repository, "q") == numbers(9)
 
 
-def test_a_crash_before_the_log_names_the_file(workshop: Workshop) -> None:
+def test_a_crash_before_the_log_names_the_file(workshop: Workshop, repository: Engine, files: FailingFiles) -> None:
     """A swap file that was written but not logged is removed, its FlowFiles are still resident."""
-    files = FailingFiles()
-    repository = workshop.make(files, flow_file=SMALL)
     put_each(repository, "q", numbers(8))
     files.fail("sync_directory", "*/swap", error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -47,9 +49,8 @@ def test_a_crash_before_the_log_names_the_file(workshop: Workshop) -> None:
     assert drain(repository, "q") == numbers(9)
 
 
-def test_a_retired_file_waits_for_a_snapshot(workshop: Workshop) -> None:
+def test_a_retired_file_waits_for_a_snapshot(repository: Engine) -> None:
     """A file whose FlowFiles came back is kept until a published snapshot covers that, then removed."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     drain(repository, "q", 7)
     (name,) = names(repository)
@@ -62,9 +63,8 @@ def test_a_retired_file_waits_for_a_snapshot(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["all in the log", "swapped in the snapshot"])
-def test_a_crash_after_a_swap_in_restores(workshop: Workshop, checkpointed: bool) -> None:
+def test_a_crash_after_a_swap_in_restores(workshop: Workshop, repository: Engine, checkpointed: bool) -> None:
     """Between swap-in and snapshot a restart reads the retired file; nothing is lost, doubled or out of order."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(12))
     if checkpointed:
         repository.checkpoint()
@@ -76,9 +76,8 @@ def test_a_crash_after_a_swap_in_restores(workshop: Workshop, checkpointed: bool
     assert drain(repository, "q") == numbers(5, 7)
 
 
-def test_a_clean_restart_keeps_retired_files(workshop: Workshop) -> None:
+def test_a_clean_restart_keeps_retired_files(workshop: Workshop, repository: Engine) -> None:
     """A clean start publishes no snapshot, so the retired file stays until the next one."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     drain(repository, "q", 7)
     before = names(repository)
@@ -91,9 +90,8 @@ def test_a_clean_restart_keeps_retired_files(workshop: Workshop) -> None:
     assert drain(repository, "q") == numbers(2, 7)
 
 
-def test_a_retired_file_that_is_gone_stops_the_start(workshop: Workshop) -> None:
+def test_a_retired_file_that_is_gone_stops_the_start(workshop: Workshop, repository: Engine) -> None:
     """Restoring a swap-in needs its file: without it the start says which, and changes nothing."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(9))
     repository.checkpoint()
     drain(repository, "q", 7)
@@ -110,9 +108,8 @@ def test_a_retired_file_that_is_gone_stops_the_start(workshop: Workshop) -> None
     assert drain(workshop.open(), "q") == numbers(2, 7)
 
 
-def test_a_start_reads_no_file_that_stays_swapped(workshop: Workshop) -> None:
+def test_a_start_reads_no_file_that_stays_swapped(workshop: Workshop, repository: Engine) -> None:
     """The summary is enough to open: swap files are read when they are needed."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(30))
     workshop.close()
     files = FailingFiles()
@@ -123,9 +120,8 @@ def test_a_start_reads_no_file_that_stays_swapped(workshop: Workshop) -> None:
     assert repository.queue("q").figures().swapped == 24
 
 
-def test_a_file_of_another_place_is_refused(workshop: Workshop) -> None:
+def test_a_file_of_another_place_is_refused(repository: Engine) -> None:
     """A swap file under the name of another one is damage, not data."""
-    repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(12))
     first, second = (repository.swap_files.path(each.name) for each in repository.queue("q").swap_summaries())
     kept = Path(first).read_bytes()

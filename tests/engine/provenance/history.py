@@ -1,14 +1,15 @@
 """What the tests of provenance share: a repository's whole history, however it is stored at the moment."""
 
-from ullage_agent.engine.model import EventType
-from ullage_agent.engine.provenance.events import ProvenanceEvent
-from ullage_agent.engine.repository import Repository
+from tests.support import event_store
+from ullage.engine.engine import Engine
+from ullage.engine.model import EventType
+from ullage.engine.provenance.events import ProvenanceEvent
 
 
-def history(repository: Repository) -> list[ProvenanceEvent]:
+def history(repository: Engine) -> list[ProvenanceEvent]:
     """All events there are, in order: those in event files, then those that only the log holds."""
-    store = repository.provenance
-    manifest, newest = store.moment()
+    store = event_store(repository)
+    manifest, newest = store.snapshot()
     events: list[ProvenanceEvent] = []
     for file in manifest.files:
         for _, table in store.event_files.scan(file):
@@ -34,6 +35,6 @@ def told(event: ProvenanceEvent) -> tuple[object, ...]:
     )
 
 
-def of_type(repository: Repository, type: EventType) -> list[ProvenanceEvent]:
+def of_type(repository: Engine, type: EventType) -> list[ProvenanceEvent]:
     """The events of one type."""
     return [event for event in history(repository) if event.type == type]

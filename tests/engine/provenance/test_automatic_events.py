@@ -1,13 +1,13 @@
 """Which events a session, a queue and a handle leave without being asked (seed 002)."""
 
 from tests.engine.provenance.history import history, of_type, types
-from tests.support import Workshop, put_all
-from ullage_agent.engine.model import EventType
+from tests.support import Workshop, committing, put_all
+from ullage.engine.engine import Engine
+from ullage.engine.model import EventType
 
 
-def test_a_new_flow_file_is_created(workshop: Workshop) -> None:
+def test_a_new_flow_file_is_created(repository: Engine) -> None:
     """CREATE carries the attributes and the claim as of the commit, and nothing from before."""
-    repository = workshop.make()
     with repository.session("gen", "GenerateFlowFile") as session:
         made = session.write(session.create(attributes={"a": "1"}), b"content")
         made = session.put_attribute(made, "b", "2")
@@ -44,9 +44,8 @@ def test_an_ingested_batch_costs_one_run(workshop: Workshop) -> None:
     assert sizes[1] - sizes[0] < 100
 
 
-def test_a_received_flow_file_is_not_created_as_well(workshop: Workshop) -> None:
+def test_a_received_flow_file_is_not_created_as_well(repository: Engine) -> None:
     """RECEIVE takes the place of CREATE, for single FlowFiles and for an ingested batch."""
-    repository = workshop.make()
     with repository.session("get", "GetHTTP") as session:
         one = session.create()
         session.transfer(one, "q")
@@ -63,9 +62,8 @@ def test_a_received_flow_file_is_not_created_as_well(workshop: Workshop) -> None
     assert created.uuid == batch[2].uuid
 
 
-def test_a_changed_flow_file_tells_what_it_was(workshop: Workshop) -> None:
+def test_a_changed_flow_file_tells_what_it_was(repository: Engine) -> None:
     """CONTENT_MODIFIED and ATTRIBUTES_MODIFIED carry attributes and claims from before and after."""
-    repository = workshop.make()
     put_all(repository, "in", [b"one", b"two"], a="1", b="2")
     with repository.session("update") as session:
         first, second = session.get_many("in", 2)
@@ -85,33 +83,28 @@ def test_a_changed_flow_file_tells_what_it_was(workshop: Workshop) -> None:
     assert (content.content_before.size, content.content.size) == (3, 13)
 
 
-def test_moving_on_is_silent_and_a_relationship_is_a_route(workshop: Workshop) -> None:
+def test_moving_on_is_silent_and_a_relationship_is_a_route(repository: Engine) -> None:
     """A transfer without a name leaves nothing: so a funnel with one output is invisible."""
-    repository = workshop.make()
     put_all(repository, "in", [b"x"])
     for source, target, relationship in (("in", "funnel", ""), ("funnel", "out", "matched")):
-        with repository.session() as session:
+        with committing(repository) as session:
             flow_file = session.get(source)
             assert flow_file is not None
             session.transfer(flow_file, target, relationship)
-            session.commit()
 
     assert types(history(repository)) == ["CREATE", "ROUTE"]
     assert history(repository)[1].relationship == "matched"
 
 
-def test_children_name_their_parents(workshop: Workshop) -> None:
+def test_children_name_their_parents(repository: Engine) -> None:
     """CLONE and FORK are the parent's events and name the children, JOIN is the child's and names the parents."""
-    repository = workshop.make()
     put_all(repository, "in", [b"abcdef"])
-    with repository.session() as session:
-        parent = session.get("in")
-        assert parent is not None
+    with committing(repository) as session:
+        (parent,) = session.get_many("in", 1)
         clone = session.clone(parent)
         parts = session.split(parent, [2, 4])
         merged = session.merge([clone, *parts])
         session.transfer_many([parent, clone, *parts, merged], "out")
-        session.commit()
 
     clone_event, join, fork = history(repository)[1:]
     assert types([clone_event, join, fork]) == ["CLONE", "JOIN", "FORK"]
@@ -120,16 +113,14 @@ def test_children_name_their_parents(workshop: Workshop) -> None:
     assert (join.uuid, join.parents) == (merged.uuid, b"".join(each.uuid for each in (clone, *parts)))
 
 
-def test_what_goes_is_dropped_with_its_last_attributes(workshop: Workshop) -> None:
+def test_what_goes_is_dropped_with_its_last_attributes(repository: Engine) -> None:
     """DROP shows what the session had changed, and a reported reason; what it made and removed left no trace."""
-    repository = workshop.make()
     put_all(repository, "in", [b"x", b"y"], a="1")
-    with repository.session() as session:
+    with committing(repository) as session:
         first, second = session.get_many("in", 2)
         session.remove(session.put_attribute(first, "discard.reason", "no match"))
         session.provenance.drop(second, details="duplicate")
         session.remove_many([second, session.create()])
-        session.commit()
 
     reported, automatic = history(repository)[2:]
     assert types([reported, automatic]) == ["DROP", "DROP"]
@@ -139,18 +130,15 @@ def test_what_goes_is_dropped_with_its_last_attributes(workshop: Workshop) -> No
     assert automatic.content_before == automatic.content
 
 
-def test_a_sent_flow_file_is_shown_as_it_was_sent(workshop: Workshop) -> None:
+def test_a_sent_flow_file_is_shown_as_it_was_sent(repository: Engine) -> None:
     """SEND keeps attributes and content of the emission; what the session changes later shows in its other events."""
-    repository = workshop.make()
     put_all(repository, "in", [b"sent"], a="1")
-    with repository.session() as session:
-        flow_file = session.get("in")
-        assert flow_file is not None
+    with committing(repository) as session:
+        (flow_file,) = session.get_many("in", 1)
         flow_file = session.put_attribute(flow_file, "a", "sent")
         session.provenance.send(flow_file, "sftp://example.org/x")
         flow_file = session.write(session.put_attribute(flow_file, "a", "later"), b"later")
         session.transfer(flow_file, "out")
-        session.commit()
 
     send, modified = history(repository)[1:]
     assert types([send, modified]) == ["SEND", "CONTENT_MODIFIED"]
@@ -159,32 +147,27 @@ def test_a_sent_flow_file_is_shown_as_it_was_sent(workshop: Workshop) -> None:
     assert modified.attribute_map() == {"a": "later"}
 
 
-def test_what_was_sent_and_never_kept_is_told_all_the_same(workshop: Workshop) -> None:
+def test_what_was_sent_and_never_kept_is_told_all_the_same(repository: Engine) -> None:
     """A FlowFile that was created, sent and removed in one session leaves its SEND."""
-    repository = workshop.make()
-    with repository.session() as session:
+    with committing(repository) as session:
         flow_file = session.create(attributes={"a": "1"})
         session.provenance.send(flow_file, "udp://example.org")
         session.remove(flow_file)
-        session.commit()
 
     (event,) = history(repository)
     assert (event.type, event.uuid, event.attribute_map()) == (EventType.SEND, flow_file.uuid, {"a": "1"})
 
 
-def test_an_alternate_identifier_is_associated(workshop: Workshop) -> None:
+def test_an_alternate_identifier_is_associated(repository: Engine) -> None:
     """Setting the attribute emits ADDINFO, on a new FlowFile, an old one and in a batch; reporting it does as well."""
-    repository = workshop.make()
-    with repository.session() as session:
+    with committing(repository) as session:
         session.transfer(session.create(attributes={"x": "y"}), "q")
         session.ingest("q", [b"a"], {"alternate.identifier": "batch"})
-        session.commit()
-    with repository.session() as session:
+    with committing(repository) as session:
         first, second = session.get_many("q", 2)
         session.transfer(session.put_attribute(first, "alternate.identifier", "file:1"), "q")
         session.provenance.associate(second, "sftp", "second.txt")
         session.transfer(second, "q")
-        session.commit()
 
     found = sorted(event.alternate_identifier for event in of_type(repository, EventType.ADDINFO))
     assert found == ["batch", "file:1", "sftp:second.txt"]
@@ -206,15 +189,13 @@ def test_emptied_and_expired_queues_tell_it(workshop: Workshop) -> None:
     assert {event.uuid for event in of_type(repository, EventType.DROP)} == {record.uuid for record in emptied}
 
 
-def test_handles_have_a_history(workshop: Workshop) -> None:
+def test_handles_have_a_history(workshop: Workshop, repository: Engine) -> None:
     """CREATE when stored, DROP when deleted, ADDINFO when undeleted, EXPIRE when their time is over."""
-    repository = workshop.make()
     brief, kept = (repository.handles.put(b"x", ttl_millis=ttl) for ttl in (1000, 0))
     repository.handles.delete(kept)
     repository.handles.undelete(kept)
-    with repository.session() as session:
+    with committing(repository) as session:
         session.transfer(session.import_handle(_bytes(kept)), "q")
-        session.commit()
     workshop.clock.advance(2)
     repository.handles.purge()
 
@@ -225,9 +206,8 @@ def test_handles_have_a_history(workshop: Workshop) -> None:
     assert events[5] == ("EXPIRE", brief)
 
 
-def test_a_rollback_leaves_no_events(workshop: Workshop) -> None:
+def test_a_rollback_leaves_no_events(repository: Engine) -> None:
     """What was reported goes with the session's work."""
-    repository = workshop.make()
     with repository.session() as session:
         session.provenance.receive(session.create(), "nowhere")
         session.rollback()
@@ -236,9 +216,8 @@ def test_a_rollback_leaves_no_events(workshop: Workshop) -> None:
     assert history(repository) == []
 
 
-def test_removal_passes_however_large_the_attributes_are(workshop: Workshop) -> None:
+def test_removal_passes_however_large_the_attributes_are(repository: Engine) -> None:
     """Attributes too large to be repeated are left out of the events, which say so; the FlowFiles go all the same."""
-    repository = workshop.make()
     for _ in range(3):
         put_all(repository, "q", [b"x"], large="v" * 2_000_000)
     repository.queues.drop(repository.queue("q"))

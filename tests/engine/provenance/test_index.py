@@ -7,16 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support import Workshop, put_all
-from ullage_agent.contract import IndexedField, Quantity
-from ullage_agent.engine.errors import ProvenanceDamaged
-from ullage_agent.engine.files import OsFiles
-from ullage_agent.engine.model import EventType
-from ullage_agent.engine.provenance.index import SHARD_EVENTS_MAX, mergeable
-from ullage_agent.engine.provenance.query import Query, search
-from ullage_agent.engine.provenance.shard import BLOCK_KEYS, Shard, Span
-from ullage_agent.engine.provenance.terms import number_of
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, committing, event_store, put_all
+from ullage.contract import IndexedField, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.files import OsFiles
+from ullage.engine.model import EventType
+from ullage.engine.provenance.index import SHARD_EVENTS_MAX, mergeable
+from ullage.engine.provenance.query import Query
+from ullage.engine.provenance.search import search
+from ullage.engine.provenance.shard import BLOCK_KEYS, Shard, Span
+from ullage.engine.provenance.terms import number_of
+from ullage.errors import ProvenanceDamaged
 
 ALL_FIELDS = {"indexed_fields": tuple(IndexedField), "indexed_attributes": ("kind", "n")}
 
@@ -26,13 +27,13 @@ def shards(workshop: Workshop) -> list[Path]:
     return sorted((workshop.path / "provenance" / "index").iterdir())
 
 
-def place(repository: Repository) -> None:
+def place(repository: Engine) -> None:
     """Move what there is to an event file, and index it."""
     repository.provenance.drain()
-    repository.history.index_step()
+    repository.provenance.index_step()
 
 
-def pages(repository: Repository, query: Query) -> list[int]:
+def pages(repository: Engine, query: Query) -> list[int]:
     """The sequence numbers of all pages of an answer."""
     seen: list[int] = []
     while True:
@@ -43,7 +44,7 @@ def pages(repository: Repository, query: Query) -> list[int]:
         query = msgspec.structs.replace(query, **{"before" if query.newest_first else "after": page.next})
 
 
-def some_history(repository: Repository, chooser: random.Random, files: int) -> list[str]:
+def some_history(repository: Engine, chooser: random.Random, files: int) -> list[str]:
     """Event files of all kinds of events; returns uuids that occur in them."""
     uuids: list[str] = []
     for number in range(files):
@@ -103,7 +104,7 @@ def test_an_answer_is_what_reading_all_events_gives(workshop: Workshop, seed: in
         }
         given = {name: value for name, value in wishes.items() if value is not None}
         query = Query(limit=chooser.randint(1, 20), newest_first=chooser.random() < 0.5, **given)  # type: ignore[arg-type]
-        whole = search(repository.provenance, None, msgspec.structs.replace(query, limit=10_000)).events
+        whole = search(event_store(repository), None, msgspec.structs.replace(query, limit=10_000)).events
         assert pages(repository, query) == [event.sequence for event in whole], f"seed {seed}: {query}"
 
 
@@ -123,9 +124,8 @@ def test_what_an_event_has_not_takes_no_room(workshop: Workshop) -> None:
     """Most events have no address, relationship or other identifier."""
     repository = workshop.make(provenance=ALL_FIELDS)
     put_all(repository, "q", [b"x"] * 3)
-    with repository.session() as session:
+    with committing(repository) as session:
         session.transfer_many(session.get_many("q", 2), "r", "matched")
-        session.commit()
     place(repository)
 
     shard = Shard.open(OsFiles(), str(shards(workshop)[0]))
@@ -139,19 +139,17 @@ def test_what_an_event_has_not_takes_no_room(workshop: Workshop) -> None:
     }
 
 
-def test_a_flipped_bit_makes_no_answer(workshop: Workshop) -> None:
+def test_a_flipped_bit_makes_no_answer(workshop: Workshop, repository: Engine) -> None:
     """Anywhere in a shard's file: the event files answer, and the shard is made anew."""
-    repository = workshop.make()
     made = put_all(repository, "q", [b"x"] * 3)
     place(repository)
     (path,) = shards(workshop)
     data = path.read_bytes()
     for at in range(len(data)):
-        repository.close()
+        workshop.shut()
         flipped = bytearray(data)
         flipped[at] ^= 1 << at % 8
         path.write_bytes(flipped)
-        workshop.repository = None
         repository = workshop.open()
         assert pages(repository, Query(flow_file=made[1].id)) == [2], f"byte {at}"
         assert pages(repository, Query(types=(EventType.CREATE,))) == [1, 2, 3], f"byte {at}"
@@ -165,9 +163,8 @@ def test_a_block_that_fails_in_the_middle_of_an_answer_costs_no_event(
     repository = workshop.make(provenance={"indexed_fields": (), "indexed_attributes": ("n",)})
     kinds = [{"n": "rare"}, *[{"n": "often"}] * 8, {"n": "rare"}]  # a row group begins and ends with a rare one
     for _ in range(650):
-        with repository.session() as session:
+        with committing(repository) as session:
             session.ingest("q", [b""] * 10, kinds)
-            session.commit()
     place(repository)
     (path,) = shards(workshop)
     data = bytearray(path.read_bytes())
@@ -179,13 +176,12 @@ def test_a_block_that_fails_in_the_middle_of_an_answer_costs_no_event(
 
     wanted = [sequence for sequence in range(1, 6_501) if sequence % 10 > 1]
     assert found == (wanted[::-1] if newest_first else wanted)
-    assert repository.history.index_step() == 6_500
-    assert repository.history.index_step() == 0
+    assert repository.provenance.index_step() == 6_500
+    assert repository.provenance.index_step() == 0
 
 
-def test_small_shards_become_one(workshop: Workshop) -> None:
+def test_small_shards_become_one(workshop: Workshop, repository: Engine) -> None:
     """So that a search does not look at a file for each rollover; what an interrupted merge left is removed."""
-    repository = workshop.make()
     before: dict[Path, bytes] = {}
     for number in range(20):
         put_all(repository, "q", [b"x"], n=str(number))
@@ -195,21 +191,19 @@ def test_small_shards_become_one(workshop: Workshop) -> None:
     merged = shards(workshop)
     assert len(before) == 3
     assert len(merged) < 8
-    repository.close()
-    workshop.repository = None
+    workshop.shut()
     for path, data in before.items():
         path.write_bytes(data)
 
     repository = workshop.open()
 
     assert pages(repository, Query(types=(EventType.CREATE,), limit=3)) == list(range(1, 21))
-    assert repository.history.index_step() == 0
+    assert repository.provenance.index_step() == 0
     assert shards(workshop) == merged
 
 
-def test_shards_are_merged_only_where_each_event_between_is_indexed(workshop: Workshop) -> None:
+def test_shards_are_merged_only_where_each_event_between_is_indexed(workshop: Workshop, repository: Engine) -> None:
     """A file that cannot be read is not covered by a shard that goes past it."""
-    repository = workshop.make()
     for number in range(9):
         put_all(repository, "q", [b"x"], n=str(number))
         repository.provenance.drain()
@@ -217,19 +211,18 @@ def test_shards_are_merged_only_where_each_event_between_is_indexed(workshop: Wo
     hidden = files[3].read_bytes()
     files[3].write_bytes(b"")
     with pytest.raises(ProvenanceDamaged, match=files[3].name):
-        repository.history.index_step()
+        repository.provenance.index_step()
     assert len(shards(workshop)) == 3 + 2  # the first three, and of the five behind it four in one
 
     files[3].write_bytes(hidden)
 
     assert pages(repository, Query(types=(EventType.CREATE,))) == list(range(1, 10))
-    assert repository.history.index_step() == 1
+    assert repository.provenance.index_step() == 1
     assert pages(repository, Query(types=(EventType.CREATE,))) == list(range(1, 10))
 
 
-def test_indexing_leaves_no_event_file_open(workshop: Workshop) -> None:
+def test_indexing_leaves_no_event_file_open(workshop: Workshop, repository: Engine) -> None:
     """Each is read once for that; a node that nobody asks anything holds no footers, and no descriptors."""
-    repository = workshop.make()
     for number in range(3):
         put_all(repository, "q", [b"x"], n=str(number))
         place(repository)

@@ -3,14 +3,15 @@
 import pytest
 
 from tests.support import Workshop, put_all
-from ullage_agent.engine.errors import SessionMisuse
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.provenance.lineage import Way, trace
-from ullage_agent.engine.provenance.query import Page, Query
-from ullage_agent.engine.repository import Repository
+from ullage.engine.engine import Engine
+from ullage.engine.model import FlowFileRecord
+from ullage.engine.provenance.lineage import trace
+from ullage.engine.provenance.query import Page, Query
+from ullage.enums import LineageDirection
+from ullage.errors import InvalidArgument
 
 
-def family(repository: Repository) -> dict[str, FlowFile]:
+def family(repository: Engine) -> dict[str, FlowFileRecord]:
     """Two sources; one is split in two, a half is merged with the other source, the merged one is cloned and sent."""
     one, other = put_all(repository, "in", [b"aabb", b"cc"])
     with repository.session("split") as session:
@@ -27,8 +28,7 @@ def family(repository: Repository) -> dict[str, FlowFile]:
         session.transfer(merged, "merged")
         session.commit()
     with repository.session("send") as session:
-        flow_file = session.get("merged")
-        assert flow_file is not None
+        (flow_file,) = session.get_many("merged", 1)
         clone = session.clone(flow_file)
         session.provenance.send(clone, "sftp://example.org")
         session.remove(flow_file)
@@ -44,7 +44,7 @@ def test_ancestors_and_descendants_are_found(workshop: Workshop, *, drains: bool
     made = family(repository)
     if drains:
         repository.provenance.drain()
-        repository.history.index_step()
+        repository.provenance.index_step()
 
     lineage = repository.history.lineage(made["merged"].id)
 
@@ -52,8 +52,8 @@ def test_ancestors_and_descendants_are_found(workshop: Workshop, *, drains: bool
     assert sorted(names) == ["CLONE", "CREATE", "CREATE", "DROP", "DROP", "DROP", "DROP", "FORK", "JOIN", "SEND"]
     assert made["right"].uuid not in {event.uuid for event in lineage.events}
     assert lineage.unexpanded == ()
-    up = repository.history.lineage(made["merged"].id, way=Way.PARENTS)
-    down = repository.history.lineage(made["merged"].id, way=Way.CHILDREN)
+    up = repository.history.lineage(made["merged"].id, way=LineageDirection.PARENTS)
+    down = repository.history.lineage(made["merged"].id, way=LineageDirection.CHILDREN)
     assert {event.sequence for event in up.events} | {event.sequence for event in down.events} == {
         event.sequence for event in lineage.events
     }
@@ -61,9 +61,8 @@ def test_ancestors_and_descendants_are_found(workshop: Workshop, *, drains: bool
     assert made["one"].uuid not in {event.uuid for event in down.events}
 
 
-def test_nothing_is_searched_for_twice(workshop: Workshop) -> None:
+def test_nothing_is_searched_for_twice(repository: Engine) -> None:
     """Both ways begin at the same FlowFile, whose events one search brings."""
-    repository = workshop.make()
     merged = family(repository)["merged"]
     asked: list[tuple[str, ...]] = []
 
@@ -75,9 +74,8 @@ def test_nothing_is_searched_for_twice(workshop: Workshop) -> None:
     assert len(asked) == len(set(asked)) > 2
 
 
-def test_links_lead_from_cause_to_effect(workshop: Workshop) -> None:
+def test_links_lead_from_cause_to_effect(repository: Engine) -> None:
     """An event follows its FlowFile's last one, a JOIN both its parents', a child's first one its FORK."""
-    repository = workshop.make()
     made = family(repository)
 
     lineage = repository.history.lineage(made["merged"].id)
@@ -92,15 +90,14 @@ def test_links_lead_from_cause_to_effect(workshop: Workshop) -> None:
     assert {event.type.name for event in lineage.events if event.sequence not in reached} == {"CREATE"}
 
 
-def test_depth_and_limit_bound_a_lineage_and_say_what_is_left(workshop: Workshop) -> None:
+def test_depth_and_limit_bound_a_lineage_and_say_what_is_left(repository: Engine) -> None:
     """A depth of 0 is the FlowFile's own events; what was not expanded is named and can be expanded."""
-    repository = workshop.make()
     made = family(repository)
 
     own = repository.history.lineage(made["merged"].id, depth=0)
     assert {event.uuid for event in own.events} == {made["merged"].uuid}
     assert set(own.unexpanded) >= {made["left"].uuid, made["other"].uuid}
-    parents = repository.history.lineage(made["merged"].id, way=Way.PARENTS, depth=1)
+    parents = repository.history.lineage(made["merged"].id, way=LineageDirection.PARENTS, depth=1)
     assert made["left"].uuid in {event.uuid for event in parents.events}
     assert made["one"].uuid in parents.unexpanded
     cut = repository.history.lineage(made["merged"].id, events_max=3)
@@ -108,13 +105,12 @@ def test_depth_and_limit_bound_a_lineage_and_say_what_is_left(workshop: Workshop
     assert len(cut.events) == 3
     assert not own.is_cut
     for bounds in ({"depth": -1}, {"events_max": 0}, {"events_max": 10_001}):
-        with pytest.raises(SessionMisuse):
+        with pytest.raises(InvalidArgument):
             repository.history.lineage(made["merged"].id, **bounds)  # type: ignore[arg-type]
 
 
-def test_an_unknown_flow_file_has_no_lineage(workshop: Workshop) -> None:
+def test_an_unknown_flow_file_has_no_lineage(repository: Engine) -> None:
     """An empty graph, not an error."""
-    repository = workshop.make()
     family(repository)
 
     assert repository.history.lineage("00000000-0000-4000-8000-000000000000").events == ()

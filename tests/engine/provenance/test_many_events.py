@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from tests.engine.provenance.history import history
-from tests.support import Workshop, put_all
-from ullage_agent.engine.model import EventType
-from ullage_agent.engine.provenance.query import Query
+from tests.support import Workshop, event_store, put_all
+from ullage.engine.model import EventType
+from ullage.engine.provenance.query import Query
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -18,8 +18,8 @@ def test_any_event_of_a_large_file_is_found(workshop: Workshop, *, indexed: bool
         put_all(repository, "q", [b""] * 5_000, batch=str(number))
     repository.provenance.drain()
     if indexed:
-        repository.history.index_step()
-    (file,) = repository.provenance.manifest.files
+        repository.provenance.index_step()
+    (file,) = event_store(repository).manifest.files
     assert file.events == 25_000
 
     for sequence in (1, 9_999, 10_000, 10_001, 20_000, 20_001, 25_000):
@@ -52,7 +52,7 @@ def test_rollovers_searches_and_commits_go_side_by_side(workshop: Workshop) -> N
         try:
             while not is_over.is_set():
                 repository.provenance.drain()
-                repository.history.index_step()
+                repository.provenance.index_step()
         except BaseException as error:  # noqa: BLE001 - raised again by the test
             failures.append(error)
 

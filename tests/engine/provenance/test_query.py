@@ -6,35 +6,35 @@ import pytest
 
 from tests.engine.provenance.history import told
 from tests.support import Workshop, put_all
-from ullage_agent.contract import IndexedField, Quantity
-from ullage_agent.engine.errors import EventNotFound, ProvenanceDamaged, SessionMisuse
-from ullage_agent.engine.model import EventType
-from ullage_agent.engine.provenance.events import EventId
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.repository import Repository
+from ullage.contract import IndexedField, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import EventType
+from ullage.engine.provenance.events import EventId
+from ullage.engine.provenance.query import Query
+from ullage.errors import EventNotFound, InvalidArgument, ProvenanceDamaged
 
-Place = Callable[[Repository], None]
+Place = Callable[[Engine], None]
 
 
-def in_the_log(repository: Repository) -> None:
+def in_the_log(repository: Engine) -> None:
     """Nothing is drained."""
 
 
-def in_files(repository: Repository) -> None:
+def in_files(repository: Engine) -> None:
     """Everything is in event files, and not indexed."""
     repository.provenance.drain()
 
 
-def in_the_index(repository: Repository) -> None:
+def in_the_index(repository: Engine) -> None:
     """Everything is indexed."""
     repository.provenance.drain()
-    repository.history.index_step()
+    repository.provenance.index_step()
 
 
 PLACES = (in_the_log, in_files, in_the_index)
 
 
-def work(repository: Repository, place: Place) -> dict[str, str]:
+def work(repository: Engine, place: Place) -> dict[str, str]:
     """Some events, half of them placed before the others; returns ids to ask for."""
     with repository.session("get", "GetHTTP") as session:
         first, second = session.ingest("in", [b"one", b"content of two"], {"kind": "page"})
@@ -116,9 +116,8 @@ def test_pages_follow_each_other_without_gap_or_double(workshop: Workshop, place
         assert seen == sorted(seen, reverse=newest_first)
 
 
-def test_events_are_paged_through_over_restart_and_retention(workshop: Workshop) -> None:
+def test_events_are_paged_through_over_restart_and_retention(workshop: Workshop, repository: Engine) -> None:
     """A program that ships events elsewhere goes on where it was, and is told what retention removed before it came."""
-    repository = workshop.make()
     for _ in range(3):
         put_all(repository, "q", [b"x"] * 3)
         repository.provenance.drain()
@@ -139,9 +138,8 @@ def test_events_are_paged_through_over_restart_and_retention(workshop: Workshop)
         repository.history.event(2)
 
 
-def test_one_event_is_found_by_number_and_by_id(workshop: Workshop) -> None:
+def test_one_event_is_found_by_number_and_by_id(repository: Engine) -> None:
     """In the log and in a file; unknown ones are said to be."""
-    repository = workshop.make()
     for place in (in_files, in_the_log):
         put_all(repository, "q", [b"x"] * 2)
         place(repository)
@@ -155,17 +153,15 @@ def test_one_event_is_found_by_number_and_by_id(workshop: Workshop) -> None:
         repository.history.event(5)
 
 
-def test_an_impossible_query_is_refused(workshop: Workshop) -> None:
+def test_an_impossible_query_is_refused(repository: Engine) -> None:
     """No limit, too large a limit, and what is no uuid."""
-    repository = workshop.make()
     for query in (Query(limit=0), Query(limit=10_001), Query(flow_file="x"), Query(related=("y",))):
-        with pytest.raises(SessionMisuse):
+        with pytest.raises(InvalidArgument):
             repository.history.query(query)
 
 
-def test_a_lost_or_damaged_index_is_made_again(workshop: Workshop) -> None:
+def test_a_lost_or_damaged_index_is_made_again(workshop: Workshop, repository: Engine) -> None:
     """Queries go on meanwhile, and the next step indexes the files anew: after a restart, or under our hands."""
-    repository = workshop.make()
     index = workshop.path / "provenance" / "index"
 
     def answers() -> bool:
@@ -176,29 +172,27 @@ def test_a_lost_or_damaged_index_is_made_again(workshop: Workshop) -> None:
     in_the_index(repository)
     next(index.iterdir()).unlink()
     assert answers()
-    assert repository.history.index_step() == 6
+    assert repository.provenance.index_step() == 6
     assert answers()
     for damage in (lambda data: b"", lambda data: data[:-1], lambda data: b"x" + data[1:], lambda data: data + data):
-        repository.close()
-        workshop.repository = None
+        workshop.shut()
         (path,) = index.iterdir()
         path.write_bytes(damage(path.read_bytes()))
         repository = workshop.open()
         assert answers()
-        assert repository.history.index_step() == 6
-        assert repository.history.index_step() == 0
+        assert repository.provenance.index_step() == 6
+        assert repository.provenance.index_step() == 0
         assert answers()
 
 
-def test_other_settings_make_the_index_anew(workshop: Workshop) -> None:
+def test_other_settings_make_the_index_anew(workshop: Workshop, repository: Engine) -> None:
     """An attribute that is indexed from now on is found through the index in old events too."""
-    repository = workshop.make()
     put_all(repository, "q", [b"x"] * 6, kind="a")
     in_the_index(repository)
 
     repository = workshop.reopen(provenance={"indexed_attributes": ("kind",)})
 
-    assert repository.history.index_step() == 6
+    assert repository.provenance.index_step() == 6
     assert len(repository.history.query(Query(attributes=(("kind", "a"),))).events) == 6
 
 
@@ -214,15 +208,14 @@ def test_shards_are_bounded_and_dropped_whole(workshop: Workshop) -> None:
 
     workshop.clock.advance(21.5 * 3600)
     repository.provenance.retain()
-    repository.history.index_step()
+    repository.provenance.index_step()
 
     assert len(list(index.iterdir())) == 2
     assert [event.sequence for event in repository.history.query(Query(types=(EventType.CREATE,))).events] == [2, 3]
 
 
-def test_a_search_over_an_unreadable_file_says_so(workshop: Workshop) -> None:
+def test_a_search_over_an_unreadable_file_says_so(workshop: Workshop, repository: Engine) -> None:
     """No answer is given that would leave events out in silence; others are answered."""
-    repository = workshop.make()
     for _ in range(2):
         put_all(repository, "q", [b"x"] * 3)
         repository.provenance.drain()
@@ -236,5 +229,5 @@ def test_a_search_over_an_unreadable_file_says_so(workshop: Workshop) -> None:
         repository.history.query(Query())
     assert [event.sequence for event in repository.history.query(Query(after=3)).events] == [4, 5, 6]
     with pytest.raises(ProvenanceDamaged, match=first.name):
-        repository.history.index_step()
+        repository.provenance.index_step()
     assert [event.sequence for event in repository.history.query(Query(after=3)).events] == [4, 5, 6]

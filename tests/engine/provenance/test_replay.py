@@ -3,24 +3,23 @@
 import pytest
 
 from tests.engine.provenance.history import history, of_type
-from tests.support import Workshop, drain, put_all
-from ullage_agent.contract import TruncationMode
-from ullage_agent.engine.errors import ClaimGone, ClaimTruncated, ReplayRefused
-from ullage_agent.engine.model import EventType, FlowFile
-from ullage_agent.engine.provenance.events import ProvenanceEvent
-from ullage_agent.engine.provenance.replay import Reason
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, committing, drain, put_all
+from ullage.contract import TruncationMode
+from ullage.engine.engine import Engine
+from ullage.engine.history import Reason
+from ullage.engine.model import EventType, FlowFileRecord
+from ullage.engine.provenance.events import ProvenanceEvent
+from ullage.errors import ClaimGone, ClaimTruncated, ReplayRefused
 
 LARGE = 300 << 10
 
 
-def dropped(repository: Repository, *contents: bytes) -> list[ProvenanceEvent]:
+def dropped(repository: Engine, *contents: bytes) -> list[ProvenanceEvent]:
     """Contents that went through a queue and away, in one file; their DROP events."""
-    with repository.session() as session:
+    with committing(repository) as session:
         for content in contents:
             made = session.write(session.create(attributes={"n": str(len(content)), "discard.reason": "x"}), content)
             session.transfer(made, "in")
-        session.commit()
     repository.queues.drop(repository.queue("in"))
     return of_type(repository, EventType.DROP)[-len(contents) :]
 
@@ -48,15 +47,12 @@ def test_dropped_data_comes_back_into_its_queue(workshop: Workshop, size: int, *
     assert drain(repository, "in") == [b"x" * size]
 
 
-def test_a_modified_flow_file_is_replayed_as_it_was_before(workshop: Workshop) -> None:
+def test_a_modified_flow_file_is_replayed_as_it_was_before(repository: Engine) -> None:
     """The component that changed it gets it again, unchanged; the event's own result can be read beside it."""
-    repository = workshop.make()
     put_all(repository, "in", [b"before"], a="1")
-    with repository.session() as session:
-        flow_file = session.get("in")
-        assert flow_file is not None
+    with committing(repository) as session:
+        (flow_file,) = session.get_many("in", 1)
         session.transfer(session.write(session.put_attribute(flow_file, "a", "2"), b"and after"), "out")
-        session.commit()
     event = history(repository)[-1]
 
     record = repository.history.replay(event)
@@ -69,9 +65,8 @@ def test_a_modified_flow_file_is_replayed_as_it_was_before(workshop: Workshop) -
         assert content.read() == b"and after"
 
 
-def test_a_created_flow_file_is_replayed_where_one_says(workshop: Workshop) -> None:
+def test_a_created_flow_file_is_replayed_where_one_says(repository: Engine) -> None:
     """What came from no queue needs one named."""
-    repository = workshop.make()
     put_all(repository, "in", [b"x"])
     (event,) = history(repository)
 
@@ -80,23 +75,20 @@ def test_a_created_flow_file_is_replayed_where_one_says(workshop: Workshop) -> N
     assert drain(repository, "in") == [b"x", b"x"]
 
 
-def test_a_join_is_refused(workshop: Workshop) -> None:
+def test_a_join_is_refused(repository: Engine) -> None:
     """One FlowFile cannot stand for several parents."""
-    repository = workshop.make()
     put_all(repository, "in", [b"a", b"b"])
-    with repository.session() as session:
+    with committing(repository) as session:
         parts = session.get_many("in", 2)
         session.transfer(session.merge(parts), "out")
         session.remove_many(parts)
-        session.commit()
     (event,) = of_type(repository, EventType.JOIN)
 
     assert refusal_of(repository, event, "in") == Reason.SEVERAL_PARENTS
 
 
-def test_an_unknown_queue_is_refused(workshop: Workshop) -> None:
+def test_an_unknown_queue_is_refused(repository: Engine) -> None:
     """A queue that is not there is not made by a replay."""
-    repository = workshop.make()
     (event,) = dropped(repository, b"x")
 
     assert refusal_of(repository, event, "elsewhere") == Reason.QUEUE_GONE
@@ -113,13 +105,12 @@ def test_a_deleted_claim_is_refused(workshop: Workshop) -> None:
         repository.history.content(event)
 
 
-def truncatable(repository: Repository) -> tuple[ProvenanceEvent, FlowFile]:
+def truncatable(repository: Engine) -> tuple[ProvenanceEvent, FlowFileRecord]:
     """A dead large tail behind a live small claim: the DROP event of the one, and the other."""
-    with repository.session() as session:
+    with committing(repository) as session:
         kept = session.write(session.create(), b"small")
         session.transfer(kept, "kept")
         session.transfer(session.write(session.create(), b"l" * LARGE), "in")
-        session.commit()
     repository.queues.drop(repository.queue("in"))
     return history(repository)[-1], kept
 
@@ -157,9 +148,8 @@ def test_a_replay_under_way_keeps_its_claim_from_truncation(
     assert drain(workshop.crash(), "in") == [b"l" * LARGE]
 
 
-def test_unreadable_content_is_refused(workshop: Workshop) -> None:
+def test_unreadable_content_is_refused(workshop: Workshop, repository: Engine) -> None:
     """Changed bytes and a missing file are found before anything is queued."""
-    repository = workshop.make()
     (one,) = dropped(repository, b"y" * 60_000)
     (path,) = [path for path in workshop.path.glob("c1/**/*-*") if path.is_file()]
     path.write_bytes(b"z" + path.read_bytes()[1:])
@@ -182,7 +172,7 @@ def test_a_replayed_claim_lives_again(workshop: Workshop) -> None:
     assert drain(repository, "in") == [b"l" * LARGE]
 
 
-def refusal_of(repository: Repository, event: ProvenanceEvent, queue: str = "") -> Reason:
+def refusal_of(repository: Engine, event: ProvenanceEvent, queue: str = "") -> Reason:
     """Why an event is refused; asking and trying agree, and nothing is queued or recorded."""
     events = len(history(repository))
     refusal = repository.history.refusal(event, queue)

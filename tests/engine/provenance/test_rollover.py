@@ -8,50 +8,46 @@ import pytest
 
 from tests.engine.provenance.history import history, told, types
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, put_all
-from ullage_agent.contract import Duration, OnFull, Quantity
-from ullage_agent.engine.errors import ProvenanceDamaged, RepositoryDamaged
-from ullage_agent.engine.files import OsFiles, read_file
-from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.provenance import eventfiles, store
-from ullage_agent.engine.provenance.holds import HOLDS_MAX, Hold, Holds
-from ullage_agent.engine.provenance.manifest import EventFile
-from ullage_agent.engine.provenance.query import Query
-from ullage_agent.engine.provenance.retention import expired_files
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, committing, event_store, put_all, put_each
+from ullage.contract import Duration, OnFull, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.files import OsFiles, read_file
+from ullage.engine.maintenance import MaintenanceRunner
+from ullage.engine.provenance import eventfiles, store
+from ullage.engine.provenance.holds import HOLDS_MAX, Hold, Holds
+from ullage.engine.provenance.manifest import EventFile, expired_files
+from ullage.engine.provenance.query import Query
+from ullage.engine.wal.log import WriteAheadLog
+from ullage.errors import ProvenanceDamaged, RepositoryDamaged
 
 
-def _files(repository: Repository) -> int:
-    return len(repository.provenance.manifest.files)
+def _files(repository: Engine) -> int:
+    return len(event_store(repository).manifest.files)
 
 
-def _work(repository: Repository, count: int = 3) -> None:
+def _work(repository: Engine, count: int = 3) -> None:
     for number in range(count):
         put_all(repository, "a", [b"x" * number], n=str(number))
-    with repository.session() as session:
-        flow_file = session.get("a")
-        assert flow_file is not None
+    with committing(repository) as session:
+        (flow_file,) = session.get_many("a", 1)
         session.transfer(session.put_attribute(flow_file, "seen", "yes"), "b", "seen")
-        session.commit()
 
 
-def test_events_are_the_same_in_the_log_and_in_a_file(workshop: Workshop) -> None:
+def test_events_are_the_same_in_the_log_and_in_a_file(repository: Engine) -> None:
     """A rollover moves events and changes nothing about them."""
-    repository = workshop.make()
     _work(repository)
     before = [told(event) for event in history(repository)]
 
     assert repository.provenance.drain() == 4
 
-    assert len(repository.provenance.manifest.files) == 1
+    assert len(event_store(repository).manifest.files) == 1
     assert [told(event) for event in history(repository)] == before
     _work(repository)
     assert [event.sequence for event in history(repository)] == list(range(1, 9))
 
 
-def test_the_sequence_survives_restarts(workshop: Workshop) -> None:
+def test_the_sequence_survives_restarts(workshop: Workshop, repository: Engine) -> None:
     """Events have the same numbers after a crash, a clean close, a checkpoint and a rollover."""
-    repository = workshop.make()
     _work(repository)
     expected = [told(event) for event in history(repository)]
     for step in (workshop.crash, workshop.reopen, workshop.crash, workshop.crash):
@@ -66,9 +62,8 @@ def test_the_sequence_survives_restarts(workshop: Workshop) -> None:
         assert [told(event) for event in history(repository)] == expected
 
 
-def test_a_snapshot_carries_what_is_not_drained(workshop: Workshop) -> None:
+def test_a_snapshot_carries_what_is_not_drained(workshop: Workshop, repository: Engine) -> None:
     """The log goes with the snapshot as ever; events that no event file holds are in the snapshot."""
-    repository = workshop.make()
     logs = workshop.path / "flowfile" / "partition-0"
     _work(repository)
     expected = [told(event) for event in history(repository)]
@@ -85,7 +80,7 @@ def test_a_snapshot_carries_what_is_not_drained(workshop: Workshop) -> None:
 def test_a_rollover_is_due_by_time_or_by_count(workshop: Workshop, setting: dict[str, object]) -> None:
     """Maintenance moves events when they are old enough, or many enough."""
     repository = workshop.make(provenance=setting)
-    upkeep = Maintenance(repository)
+    upkeep = MaintenanceRunner(repository)
     _work(repository, 2)
     workshop.clock.advance(1)
     upkeep.run_due()
@@ -98,11 +93,11 @@ def test_a_rollover_is_due_by_time_or_by_count(workshop: Workshop, setting: dict
     assert upkeep.failures == []
 
 
-def test_a_busy_node_rolls_over_once_in_a_rollover_time(workshop: Workshop) -> None:
+def test_a_busy_node_rolls_over_once_in_a_rollover_time(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one drain writes the next events come: they wait as long as the first ones did."""
     repository = workshop.make(provenance={"rollover_time": Duration(5000)})
-    durable = repository.provenance.durable
-    repository.provenance.durable = lambda: durable() - 1  # there is always one that came too late for this drain
+    # There is always one that came too late for this drain.
+    monkeypatch.setattr(WriteAheadLog, "durable", property(lambda log: log._durable - 1))
     for _ in range(20):
         workshop.clock.advance(1)
         put_all(repository, "a", [b"x"])
@@ -119,7 +114,7 @@ def test_one_event_file_holds_no_more_than_its_setting(workshop: Workshop) -> No
 
     repository.provenance.drain()
 
-    assert [file.events for file in repository.provenance.manifest.files] == [6, 6]
+    assert [file.events for file in event_store(repository).manifest.files] == [6, 6]
 
 
 def test_a_large_rollover_becomes_several_files(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,17 +126,16 @@ def test_a_large_rollover_becomes_several_files(workshop: Workshop, monkeypatch:
 
     assert repository.provenance.drain() == 10
 
-    assert [file.events for file in repository.provenance.manifest.files] == [4, 4, 2]
+    assert [file.events for file in event_store(repository).manifest.files] == [4, 4, 2]
     assert [event.sequence for event in history(repository)] == list(range(1, 11))
 
 
 def test_a_writer_that_nobody_maintains_rolls_over_itself(workshop: Workshop) -> None:
     """The newest events are bounded in memory also where no maintenance runs."""
     repository = workshop.make(provenance={"rollover_events": 5})
-    for _ in range(12):
-        put_all(repository, "a", [b"x"])
+    put_each(repository, "a", [b"x"] * 12)
 
-    assert len(repository.provenance.manifest.files) >= 1
+    assert len(event_store(repository).manifest.files) >= 1
 
 
 @pytest.mark.parametrize(
@@ -157,10 +151,9 @@ def test_a_writer_that_nobody_maintains_rolls_over_itself(workshop: Workshop) ->
         ("sync_directory", "*/provenance"),
     ],
 )
-def test_a_failed_rollover_loses_nothing(workshop: Workshop, kind: str, path: str) -> None:
+def test_a_failed_rollover_loses_nothing(workshop: Workshop, kind: str, path: str, files: FailingFiles) -> None:
     """Whatever call fails, the events are still there once, and so they are when it is tried again."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     _work(repository)
     expected = [told(event) for event in history(repository)]
     files.fail(kind, path)
@@ -174,9 +167,8 @@ def test_a_failed_rollover_loses_nothing(workshop: Workshop, kind: str, path: st
     assert [told(event) for event in history(workshop.crash())] == expected
 
 
-def test_a_failed_compression_loses_nothing(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_compression_loses_nothing(repository: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error inside the Parquet writer leaves the events in the log."""
-    repository = workshop.make()
     _work(repository)
     expected = [told(event) for event in history(repository)]
 
@@ -193,10 +185,9 @@ def test_a_failed_compression_loses_nothing(workshop: Workshop, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("on_full", OnFull)
-def test_events_that_find_no_room_block_or_go_as_told(workshop: Workshop, on_full: OnFull) -> None:
+def test_events_that_find_no_room_block_or_go_as_told(workshop: Workshop, on_full: OnFull, files: FailingFiles) -> None:
     """Block refuses new content; Drop gives events up, and says which. Removing passes in any case."""
-    files = FailingFiles()
-    repository = workshop.make(files, provenance={"on_full": on_full, "rollover_events": 50})
+    repository = workshop.make(provenance={"on_full": on_full, "rollover_events": 50})
     files.fail("create", "*.parquet", times=1_000_000, error=errno.ENOSPC)
     refused = 0
     for _ in range(60):
@@ -206,7 +197,7 @@ def test_events_that_find_no_room_block_or_go_as_told(workshop: Workshop, on_ful
             refused += 1
     repository.queues.drop(repository.queue("q"))
 
-    lost = sum(gap.events for gap in repository.provenance.manifest.lost)
+    lost = sum(gap.events for gap in event_store(repository).manifest.lost)
     assert (refused > 0, lost > 0) == (on_full == OnFull.BLOCK, on_full == OnFull.DROP)
     sequences = [event.sequence for event in history(repository)]
     assert sequences == list(range(lost + 1, lost + len(sequences) + 1))
@@ -226,7 +217,7 @@ def test_retention_removes_whole_files_oldest_first(workshop: Workshop) -> None:
     workshop.clock.advance(5)
     repository.provenance.retain()
 
-    manifest = repository.provenance.manifest
+    manifest = event_store(repository).manifest
     assert manifest.removed_through == 4
     assert [event.sequence for event in history(repository)] == list(range(5, 17))
     assert len(list((workshop.path / "provenance" / "events").iterdir())) == 2
@@ -294,7 +285,7 @@ def test_files_with_other_row_groups_are_read(
     repository.provenance.drain()
     monkeypatch.undo()
     if indexed:
-        repository.history.index_step()
+        repository.provenance.index_step()
 
     for event in history(repository):
         assert repository.history.event(event.sequence) == event
@@ -302,9 +293,8 @@ def test_files_with_other_row_groups_are_read(
     assert [event.sequence for event in history(repository)] == list(range(1, 17))
 
 
-def test_a_footer_that_contradicts_the_manifest_is_named(workshop: Workshop) -> None:
+def test_a_footer_that_contradicts_the_manifest_is_named(workshop: Workshop, repository: Engine) -> None:
     """Where a row is follows from the size of row groups, and a footer has no checksum: it has to agree."""
-    repository = workshop.make()
     _work(repository)
     repository.provenance.drain()
     (path,) = (workshop.path / "provenance" / "events").iterdir()
@@ -318,9 +308,8 @@ def test_a_footer_that_contradicts_the_manifest_is_named(workshop: Workshop) -> 
         repository.history.event(2)
 
 
-def test_a_damaged_or_missing_event_file_is_named(workshop: Workshop) -> None:
+def test_a_damaged_or_missing_event_file_is_named(workshop: Workshop, repository: Engine) -> None:
     """`check` and reading say which file; everything else goes on, a start included."""
-    repository = workshop.make()
     _work(repository)
     repository.provenance.drain()
     (path,) = (workshop.path / "provenance" / "events").iterdir()
@@ -338,12 +327,11 @@ def test_a_damaged_or_missing_event_file_is_named(workshop: Workshop) -> None:
     put_all(repository, "q", [b"x"])
 
 
-def test_a_lost_manifest_stops_the_start(workshop: Workshop) -> None:
+def test_a_lost_manifest_stops_the_start(workshop: Workshop, repository: Engine) -> None:
     """Without it nobody knows what the event files hold; nothing is removed."""
-    repository = workshop.make()
     _work(repository)
     repository.provenance.drain()
-    workshop.leave()
+    workshop.close()
     (workshop.path / "provenance" / "manifest").unlink()
 
     with pytest.raises(RepositoryDamaged, match="manifest is missing"):
@@ -351,9 +339,8 @@ def test_a_lost_manifest_stops_the_start(workshop: Workshop) -> None:
     assert len(list((workshop.path / "provenance" / "events").iterdir())) == 1
 
 
-def test_history_may_be_switched_off_and_on(workshop: Workshop) -> None:
+def test_history_may_be_switched_off_and_on(workshop: Workshop, repository: Engine) -> None:
     """While it is off nothing is recorded; what was recorded stays, and the numbers go on without a gap."""
-    repository = workshop.make()
     _work(repository)
     repository = workshop.reopen(provenance={"enabled": False})
     _work(repository)

@@ -1,33 +1,31 @@
 """The archive: where free resource claims go, how long they stay, and that each step survives a crash."""
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.contract import Container, Quantity, TruncationMode
-from ullage_agent.engine.errors import ContentReclaimed
-from ullage_agent.engine.model import Action, ContentClaim
-from ullage_agent.engine.reclaim.plan import plan_release
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, claim_of, committing, containers, content_sizes, drain, open_descriptors, put_all
+from ullage.contract import Quantity, TruncationMode
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, ContentClaim
+from ullage.engine.reclaim import reclamation
+from ullage.engine.reclaim.plan import plan_release
+from ullage.errors import ContentReclaimed
 
 MB = 1 << 20
 HOUR = 3600
 
 
-def quota(count: int = 1000 * MB) -> dict[str, object]:
-    return {"containers": (Container(name="c1", sub_path="c1", capacity=Quantity(count)),)}
+QUOTA = containers(c1=1000 * MB)
 
 
-def put_and_kill(repository: Repository, content: bytes) -> ContentClaim:
+def put_and_kill(repository: Engine, content: bytes) -> ContentClaim:
     """One content of its own file, removed again: a free resource claim."""
-    record = put_all(repository, "q", [content])[0]
+    (record,) = put_all(repository, "q", [content])
     drain(repository, "q")
-    assert record.claim is not None
-    return record.claim
+    return claim_of(record)
 
 
 def is_archived(name: str) -> bool:
@@ -36,7 +34,7 @@ def is_archived(name: str) -> bool:
 
 def test_free_resource_claims_move_to_the_archive_and_stay_readable(workshop: Workshop) -> None:
     """By the same address, small and large, until their retention ends; then reading says that they are gone."""
-    repository = workshop.make(storage=quota(), claims={"max_flow_files": 1})
+    repository = workshop.make(storage=QUOTA, claims={"max_flow_files": 1})
     small = put_and_kill(repository, b"small")
     large = put_and_kill(repository, b"L" * (2 * MB))
 
@@ -69,23 +67,22 @@ def test_without_an_archive_they_are_deleted(workshop: Workshop) -> None:
 
 def test_a_deleted_file_is_not_kept_open_by_the_readers_before(workshop: Workshop) -> None:
     """Reported as freed means freed: no cached descriptor holds the blocks."""
-    repository = workshop.make(storage=quota())
+    repository = workshop.make(storage=QUOTA)
     claim = put_and_kill(repository, b"x" * MB)
     repository.reclamation.clean()
     repository.reader.read(claim, 0, MB)
-    held = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    held = open_descriptors(workshop.path)
     workshop.clock.advance(12 * HOUR)
 
     repository.reclamation.clean()
 
-    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    assert any(is_archived(name) for name in held)
-    assert not any("/archive/" in name for name in links)
+    assert any(map(is_archived, held))
+    assert not any(map(is_archived, open_descriptors(workshop.path)))
 
 
 def test_usage_retention_takes_the_oldest_first(workshop: Workshop) -> None:
     """Above the archive's share of the container the oldest go, and no more than needed."""
-    repository = workshop.make(storage=quota(10 * MB), archive={"max_usage_percentage": 50})
+    repository = workshop.make(storage=containers(c1=10 * MB), archive={"max_usage_percentage": 50})
     claims = []
     for _ in range(4):
         claims.append(put_and_kill(repository, b"x" * MB))
@@ -101,11 +98,7 @@ def test_usage_retention_takes_the_oldest_first(workshop: Workshop) -> None:
 
 def test_a_container_is_relieved_of_its_own_oldest(workshop: Workshop) -> None:
     """The list of the oldest is kept for each container: one that is full does not wait for another's to go."""
-    containers = (
-        Container(name="c1", sub_path="c1", capacity=Quantity(1000 * MB)),
-        Container(name="c2", sub_path="c2", capacity=Quantity(4 * MB)),
-    )
-    repository = workshop.make(storage={"containers": containers}, claims={"max_flow_files": 1})
+    repository = workshop.make(storage=containers(c1=1000 * MB, c2=4 * MB), claims={"max_flow_files": 1})
     for _ in range(4):
         put_and_kill(repository, b"x" * MB)
         repository.reclamation.clean()
@@ -120,10 +113,12 @@ def test_a_container_is_relieved_of_its_own_oldest(workshop: Workshop) -> None:
     assert repository.content.containers["c1"].bytes_used >= 2 * MB
 
 
-def test_the_list_of_the_oldest_is_bounded_and_scanned_again_when_it_runs_out(workshop: Workshop) -> None:
+def test_the_list_of_the_oldest_is_bounded_and_scanned_again_when_it_runs_out(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With room for two of ten, one run still deletes all whose retention is over, and none too many."""
-    repository = workshop.make(storage=quota(), claims={"max_flow_files": 1})
-    repository.reclamation.oldest_max = 2
+    repository = workshop.make(storage=QUOTA, claims={"max_flow_files": 1})
+    monkeypatch.setattr(reclamation, "OLDEST_MAX", 2)
     for _ in range(10):
         put_and_kill(repository, b"x")
     repository.reclamation.clean()
@@ -139,21 +134,17 @@ def test_the_list_of_the_oldest_is_bounded_and_scanned_again_when_it_runs_out(wo
     assert len(content_sizes(workshop.path)) == 3
 
 
-def prepare(workshop: Workshop, files: FailingFiles, action: Action) -> Repository:
+def prepare(workshop: Workshop, action: Action) -> Engine:
     """A repository with one thing to do: archive, delete or truncate."""
-    repository = workshop.make(
-        files,
-        storage=quota(),
-        archive={"enabled": action == Action.ARCHIVE},
-        truncation={"mode": TruncationMode.EAGER},
-    )
+    archive = {"enabled": action == Action.ARCHIVE}
+    repository = workshop.make(storage=QUOTA, archive=archive, truncation={"mode": TruncationMode.EAGER})
     put_all(repository, "keep" if action == Action.TRUNCATE else "q", [b"k" * 100])
     put_all(repository, "q", [b"x" * MB])
     drain(repository, "q")
     return repository
 
 
-def run(repository: Repository, action: Action) -> None:
+def run(repository: Engine, action: Action) -> None:
     if action == Action.TRUNCATE:
         repository.reclamation.truncate()
     else:
@@ -182,11 +173,10 @@ STEPS = [
 
 @pytest.mark.parametrize(("action", "kind", "path"), STEPS)
 def test_a_crash_at_any_step_is_finished_by_the_next_start(
-    workshop: Workshop, action: Action, kind: str, path: str
+    workshop: Workshop, files: FailingFiles, action: Action, kind: str, path: str
 ) -> None:
     """The intent is durable, so the change happens, whatever of it had happened before."""
-    files = FailingFiles()
-    repository = prepare(workshop, files, action)
+    repository = prepare(workshop, action)
     files.fail(kind, path, error=KeyboardInterrupt())
 
     with pytest.raises(KeyboardInterrupt):
@@ -202,8 +192,8 @@ def test_a_crash_at_any_step_is_finished_by_the_next_start(
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_crash_around_the_transactions_frees_all_or_nothing(workshop: Workshop, action: Action, at: int) -> None:
     """Before the intent nothing has happened; after the change, before its `done`, the start says so again."""
-    repository = prepare(workshop, FailingFiles(), action)
-    commit = repository.commit
+    repository = prepare(workshop, action)
+    commit = repository.committer.commit
     calls: list[int] = []
 
     def dying(*arguments: object, **options: object) -> int:
@@ -212,7 +202,7 @@ def test_a_crash_around_the_transactions_frees_all_or_nothing(workshop: Workshop
             raise KeyboardInterrupt
         return commit(*arguments, **options)  # type: ignore[arg-type]
 
-    repository.commit = dying  # type: ignore[method-assign]
+    repository.committer.commit = dying  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         run(repository, action)
     repository = workshop.crash()
@@ -224,11 +214,10 @@ def test_a_crash_around_the_transactions_frees_all_or_nothing(workshop: Workshop
 
 @pytest.mark.parametrize(("action", "kind", "path"), STEPS)
 def test_a_failure_in_a_running_repository_is_tried_again(
-    workshop: Workshop, action: Action, kind: str, path: str
+    workshop: Workshop, files: FailingFiles, action: Action, kind: str, path: str
 ) -> None:
     """No intent stays for ever: the next run finishes it, or the next start where a failed sync leaves doubt."""
-    files = FailingFiles()
-    repository = prepare(workshop, files, action)
+    repository = prepare(workshop, action)
     files.fail(kind, path)
 
     with pytest.raises(OSError, match="Input/output"):
@@ -242,10 +231,9 @@ def test_a_failure_in_a_running_repository_is_tried_again(
     assert repository.check(deep=True).problems == ()
 
 
-def test_one_failure_does_not_keep_the_others_from_being_finished(workshop: Workshop) -> None:
+def test_one_failure_does_not_keep_the_others_from_being_finished(workshop: Workshop, files: FailingFiles) -> None:
     """Nine of ten files go, the tenth at the next run, and the freed bytes are counted once."""
-    files = FailingFiles()
-    repository = workshop.make(files, archive={"enabled": False}, claims={"max_flow_files": 1})
+    repository = workshop.make(archive={"enabled": False}, claims={"max_flow_files": 1})
     for _ in range(10):
         put_and_kill(repository, b"x" * 1000)
     files.fail("unlink", "*/c1/*-1025", error=errno.EPERM)
@@ -260,10 +248,9 @@ def test_one_failure_does_not_keep_the_others_from_being_finished(workshop: Work
     assert repository.content.containers["c1"].bytes_used == 0
 
 
-def test_intents_count_as_gone_for_readers(workshop: Workshop) -> None:
+def test_intents_count_as_gone_for_readers(workshop: Workshop, files: FailingFiles) -> None:
     """From the durable intent on a read says that the claim was reclaimed, though the bytes are still there."""
-    files = FailingFiles()
-    repository = prepare(workshop, files, Action.TRUNCATE)
+    repository = prepare(workshop, Action.TRUNCATE)
     record = put_all(repository, "other", [b"o"])[0]
     dead = ContentClaim(1, 4096, MB, 0)
     files.fail("truncate", "*/c1/*-*")
@@ -273,16 +260,14 @@ def test_intents_count_as_gone_for_readers(workshop: Workshop) -> None:
 
     with pytest.raises(ContentReclaimed, match="was reclaimed"):
         repository.reader.read(dead, 0, 10)
-    assert record.claim is not None
-    assert repository.reader.read(record.claim, 0, 1) == b"o"
+    assert repository.reader.read(claim_of(record), 0, 1) == b"o"
 
 
 @pytest.mark.parametrize("action", [Action.ARCHIVE, Action.DELETE])
 def test_a_free_file_that_is_missing_is_simply_gone(workshop: Workshop, action: Action) -> None:
     """Somebody removed it by hand: the ledger forgets it, and its bytes are no longer charged."""
-    repository = prepare(workshop, FailingFiles(), action)
-    (name,) = content_sizes(workshop.path)
-    Path(workshop.path, name).unlink()
+    repository = prepare(workshop, action)
+    workshop.content_file(1).unlink()
 
     repository.reclamation.clean()
 
@@ -292,12 +277,11 @@ def test_a_free_file_that_is_missing_is_simply_gone(workshop: Workshop, action: 
 
 def test_a_missing_file_with_live_content_does_not_stop_reclamation_or_the_start(workshop: Workshop) -> None:
     """It is reported, and what else there is to truncate is truncated."""
-    repository = prepare(workshop, FailingFiles(), Action.TRUNCATE)
+    repository = prepare(workshop, Action.TRUNCATE)
     (name,) = content_sizes(workshop.path)
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("keep", [b"k" * 100])
         session.ingest("q", [b"x" * MB])
-        session.commit()
     drain(repository, "q")
     Path(workshop.path, name).unlink()
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.support import Workshop, content_sizes, put_all
-from ullage_agent.contract import CompactionTrigger, Container, Quantity
-from ullage_agent.engine.errors import ForeignContainer
-from ullage_agent.engine.model import Action
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, committing, content_sizes, put_all, put_each
+from ullage.contract import CompactionTrigger, ContainerSettings, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action
+from ullage.errors import ForeignContainer
 
 KB = 1 << 10
-C1, C2 = Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2")
-LEAVING = Container(name="c2", sub_path="c2", evacuate=True)
+C1, C2 = ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="c2")
+LEAVING = ContainerSettings(name="c2", sub_path="c2", evacuate=True)
 ARCHIVE = {"backpressure_percentage": 100}
 SECTIONS: dict[str, Any] = {
     "archive": ARCHIVE,
@@ -24,11 +24,11 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-def stored(*containers: Container) -> dict[str, Any]:
+def stored(*containers: ContainerSettings) -> dict[str, Any]:
     return {**SECTIONS, "storage": {"containers": containers}}
 
 
-def contents_of(repository: Repository, queue: str) -> list[bytes]:
+def contents_of(repository: Engine, queue: str) -> list[bytes]:
     """Every content of a queue, which stays as it is."""
     with repository.session() as session:
         records = session.get_many(queue, 100)
@@ -37,18 +37,16 @@ def contents_of(repository: Repository, queue: str) -> list[bytes]:
     return found
 
 
-def fill(repository: Repository) -> list[bytes]:
+def fill(repository: Engine) -> list[bytes]:
     """Contents on both containers, some of them swapped out, with dead ones between, a handle and archived ones."""
     contents = [bytes([number]) * (10 * KB + number) for number in range(12)]
     for content in contents:
-        with repository.session() as session:
+        with committing(repository) as session:
             session.ingest("drop", [b"d" * (5 * KB)])
             session.ingest("keep", [content])
-            session.commit()
     repository.handles.put(b"h" * KB)
     repository.handles.put(b"i" * KB)
-    for _ in range(2):
-        put_all(repository, "gone", [b"g" * KB])
+    put_each(repository, "gone", [b"g" * KB] * 2)
     repository.queues.drop(repository.queue("drop"))
     repository.queues.drop(repository.queue("gone"))
     repository.reclamation.clean()
@@ -65,20 +63,20 @@ def test_a_container_is_emptied_and_then_taken_away(workshop: Workshop) -> None:
     assert len(on(workshop, "c2")) >= 6
     assert any("archive" in path for path in on(workshop, "c2"))
     repository = workshop.reopen(**stored(C1, LEAVING))
-    before = repository.reclamation.compactor.plan(keeps_guards=True)
+    before = repository.compactor.plan(keeps_guards=True)
     other = on(workshop, "c1")
 
-    repository.reclamation.compactor.run(CompactionTrigger.PERIODIC)
+    repository.compactor.run(CompactionTrigger.PERIODIC)
     repository.reclamation.clean()
 
-    after = repository.reclamation.compactor.plan(keeps_guards=True)
+    after = repository.compactor.plan(keeps_guards=True)
     assert before.notes[-1].startswith("container c2 is evacuated: ")
     assert after.notes[-1] == "container c2 is empty and may be removed from spec.storage.containers"
     assert {step.container for step in before.steps if step.action == Action.REWRITE} == {"c2"}
     assert on(workshop, "c2") == []
     assert set(other) <= set(on(workshop, "c1"))
 
-    workshop.leave()
+    workshop.close()
     shutil.rmtree(workshop.path / "c2")
     repository = workshop.open(**stored(C1))
     assert sorted(contents_of(repository, "keep")) == sorted(contents)
@@ -92,9 +90,7 @@ def test_nothing_new_is_placed_where_it_must_leave(workshop: Workshop) -> None:
     """Writers and rewrites go to the others."""
     workshop.make(**stored(C1, LEAVING))
 
-    for _ in range(5):
-        assert workshop.repository is not None
-        put_all(workshop.repository, "q", [b"x" * KB])
+    put_each(workshop.repository, "q", [b"x" * KB] * 5)
 
     assert on(workshop, "c2") == []
     assert len(on(workshop, "c1")) == 5
@@ -103,14 +99,13 @@ def test_nothing_new_is_placed_where_it_must_leave(workshop: Workshop) -> None:
 def test_what_was_moved_before_leaves_too(workshop: Workshop) -> None:
     """An output is evacuated like any file, and the records of what it took name its new container."""
     contents = fill(workshop.make(**stored(C1, C2)))
-    assert workshop.repository is not None
-    compactor = workshop.repository.reclamation.compactor
+    compactor = workshop.repository.compactor
     compactor.execute(compactor.plan(policy="CompactAll"))
     moved = {e.claim.index for e in workshop.repository.ledger.entries() if e.relocation and e.claim.container == "c2"}
     assert moved
 
     repository = workshop.reopen(**stored(C1, LEAVING))
-    repository.reclamation.compactor.run(CompactionTrigger.ADMIN)
+    repository.compactor.run(CompactionTrigger.ADMIN)
     repository.reclamation.clean()
     places = {entry.claim.container for entry in repository.ledger.entries()}
     repository = workshop.reopen(**stored(C1))
@@ -122,7 +117,7 @@ def test_what_was_moved_before_leaves_too(workshop: Workshop) -> None:
 def test_one_that_holds_something_cannot_be_taken_away(workshop: Workshop) -> None:
     """The refusal says exactly what is left, changes nothing, and what to do instead."""
     contents = fill(workshop.make(**stored(C1, C2)))
-    workshop.leave()
+    workshop.close()
 
     with pytest.raises(ForeignContainer, match=r"c2 is missing from spec.storage.containers") as raised:
         workshop.open(**stored(C1))
@@ -144,12 +139,12 @@ def test_a_lost_container_is_told_with_what_it_held(workshop: Workshop, is_forei
     repository.handles.put(b"i" * 10)
     places = {entry.claim.index: entry.claim.container for entry in repository.ledger.entries()}
     held = list(places.values()).count("c2")
-    workshop.leave()
+    workshop.close()
     (workshop.path / "c2").rename(workshop.path / "unmounted")
     if is_foreign:
         other = Workshop(workshop.path.parent / "other")
         other.make(**stored(C1, C2))
-        other.leave()
+        other.close()
         shutil.copytree(other.path / "c2", workshop.path / "c2")
 
     with pytest.raises(ForeignContainer, match="volume mounted" if not is_foreign else "of repository") as raised:
@@ -168,12 +163,12 @@ def test_a_lost_container_is_told_with_what_it_held(workshop: Workshop, is_forei
 def test_a_full_target_leaves_what_has_no_room(workshop: Workshop) -> None:
     """An evacuation never overfills the containers that stay."""
     fill(workshop.make(**stored(C1, C2)))
-    small = Container(name="c1", sub_path="c1", capacity=Quantity(80 * KB))
+    small = ContainerSettings(name="c1", sub_path="c1", capacity=Quantity(80 * KB))
     repository = workshop.reopen(**stored(small, LEAVING) | {"archive": ARCHIVE | {"max_usage_percentage": 99}})
 
     before = on(workshop, "c2")
 
-    report = repository.reclamation.compactor.run(CompactionTrigger.PERIODIC)
+    report = repository.compactor.run(CompactionTrigger.PERIODIC)
 
     assert {(left.container, left.reason.split(" of ")[0]) for left in report.left} == {("c2", "no room for an output")}
     assert on(workshop, "c2") == before
@@ -185,7 +180,7 @@ def test_evacuation_keeps_to_its_budget(workshop: Workshop) -> None:
     paced = {"compaction": {"output_size": Quantity(20 * KB), "bytes_per_second": Quantity(10 * KB)}}
     repository = workshop.reopen(**stored(C1, LEAVING) | paced)
 
-    report = repository.reclamation.compactor.run(CompactionTrigger.PERIODIC)
+    report = repository.compactor.run(CompactionTrigger.PERIODIC)
 
     assert report.copied_bytes / report.seconds <= 1.5 * 10 * KB
     assert report.copied_bytes > 50 * KB
@@ -195,14 +190,14 @@ def test_a_restored_backup_of_moved_content_needs_only_what_stays(workshop: Work
     """After the evacuation a backup names the emptied container no more."""
     contents = fill(workshop.make(**stored(C1, C2)))
     repository = workshop.reopen(**stored(C1, LEAVING))
-    repository.reclamation.compactor.run(CompactionTrigger.ADMIN)
+    repository.compactor.run(CompactionTrigger.ADMIN)
     repository.reclamation.clean()
     repository = workshop.reopen(**stored(C1))
     repository.backup(str(tmp_path / "backup"))
     copy = Workshop(tmp_path / "copy")
     copy.spec = workshop.spec.__class__.embedded(copy.path)
 
-    Repository.restore_backup(str(tmp_path / "backup"), copy.spec)
+    Engine.restore_backup(str(tmp_path / "backup"), copy.spec)
 
     assert sorted(contents_of(copy.open(), "keep")) == sorted(contents)
     copy.close()

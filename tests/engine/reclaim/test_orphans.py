@@ -2,20 +2,18 @@
 
 from pathlib import Path
 
-from tests.support import Workshop, content_sizes, put_all
-from ullage_agent.contract import Container, Quantity
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, containers, content_sizes, put_all
+from ullage.engine.engine import Engine
 
 MB = 1 << 20
 
 
-def leave_orphan(workshop: Workshop, content: bytes = b"o" * (2 * MB)) -> tuple[Repository, Path]:
+def leave_orphan(workshop: Workshop) -> tuple[Engine, Path]:
     """Crash with a session's file written and not committed."""
-    container = Container(name="c1", sub_path="c1", capacity=Quantity(1 << 30))
-    repository = workshop.make(storage={"containers": (container,)})
+    repository = workshop.make(storage=containers(c1=1 << 30))
     put_all(repository, "q", [b"k" * (2 * MB)])
     session = repository.session()
-    session.ingest("q", [content])
+    session.ingest("q", [b"o" * (2 * MB)])
     repository = workshop.crash()
     (orphan,) = repository.check().orphans
     return repository, Path(orphan)

@@ -3,27 +3,28 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.support import Workshop, content_sizes, put_all
-from ullage_agent.contract import (
+from tests.support import Workshop, committing, containers, content_sizes, put_all, put_each
+from ullage.contract import (
+    Calendar,
     CompactionTrigger,
-    Container,
     Duration,
-    Emergency,
+    EmergencySettings,
     MaintenanceOperation,
     Overrun,
-    Punch,
+    Permission,
+    PunchSettings,
     Quantity,
     TruncationMode,
     Window,
+    without_windows,
 )
-from ullage_agent.engine.maintenance import Maintenance
-from ullage_agent.engine.model import Action
-from ullage_agent.engine.reclaim.permission import Permission, without_windows
-from ullage_agent.engine.reclaim.report import Report
-from ullage_agent.engine.repository import Repository
-from ullage_agent.windows import Calendar
+from ullage.engine.engine import Engine
+from ullage.engine.maintenance import MaintenanceRunner
+from ullage.engine.model import Action
+from ullage.engine.reclaim.report import ReclamationReport
 
 KB = 1 << 10
 MB = 1 << 20
@@ -39,37 +40,37 @@ LOOSE: dict[str, Any] = {
         "min_reclaim": 0,
         "bytes_per_second": Quantity(0),
         "output_size": Quantity(200 * KB),
-        "punch": Punch(enabled=False),
+        "punch": PunchSettings(enabled=False),
     },
 }
 """Everything dead is wanted back at once, two claims to an output."""
 
+PACED = LOOSE["compaction"] | {"bytes_per_second": Quantity(5 * KB)}
+NIGHT = Window(name="night", schedule="0 22 * * *", duration=Duration(15 * MINUTE), operations=(REWRITE,))
 
-def leave_dead(repository: Repository) -> None:
-    """A whole file, a tail, and four files of which a part is dead."""
-    with repository.session() as session:
+
+def leave_dead(repository: Engine) -> Engine:
+    """A dead file, a dead tail, and four files of which a part is dead."""
+    with committing(repository) as session:
         session.ingest("drop", [b"d" * (100 * KB)])
-        session.commit()
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("keep", [b"k"])
         session.ingest("drop", [b"t" * (2 * MB)])
-        session.commit()
     for number in range(4):
-        with repository.session() as session:
+        with committing(repository) as session:
             session.ingest("keep", [bytes([number]) * (100 * KB)])
             session.ingest("drop", [bytes([number]) * (300 * KB)])
             session.ingest("keep", [bytes([number]) * (10 * KB)])
-            session.commit()
     repository.content.retire_idle()
     repository.queues.drop(repository.queue("drop"))
+    return repository
 
 
-def run_everything(workshop: Workshop) -> dict[str, Report]:
+def run_everything(workshop: Workshop) -> dict[str, ReclamationReport]:
     """One round of maintenance; what each run told."""
-    assert workshop.repository is not None
-    told: dict[str, Report] = {}
-    workshop.repository.reclamation.on_report = told.__setitem__
-    upkeep = Maintenance(workshop.repository)
+    told: dict[str, ReclamationReport] = {}
+    workshop.repository.listeners.hear_reports(told.__setitem__)
+    upkeep = MaintenanceRunner(workshop.repository)
     workshop.clock.advance(60)
     upkeep.run_due()
     assert upkeep.failures == []
@@ -83,9 +84,8 @@ def refusing(*operations: MaintenanceOperation) -> Callable[[MaintenanceOperatio
 @pytest.mark.parametrize("closed", MaintenanceOperation)
 def test_a_closed_operation_waits_and_the_others_run(workshop: Workshop, closed: MaintenanceOperation) -> None:
     """Each operation has its own windows: one that is closed touches nothing and is told; the others do their work."""
-    repository = workshop.make(**LOOSE)
-    leave_dead(repository)
-    repository.reclamation.permission = refusing(closed)
+    repository = leave_dead(workshop.make(**LOOSE))
+    repository.reclamation.permit(refusing(closed))
 
     told = run_everything(workshop)
 
@@ -102,11 +102,11 @@ def test_what_waited_is_done_when_the_window_opens(workshop: Workshop) -> None:
     repository = workshop.make(**LOOSE)
     repository.reclamation.truncate()  # the first run looks at everything, later ones at what died since
     leave_dead(repository)
-    repository.reclamation.permission = refusing(*MaintenanceOperation)
+    repository.reclamation.permit(refusing(*MaintenanceOperation))
     before = content_sizes(workshop.path)
 
     closed = run_everything(workshop)
-    repository.reclamation.permission = without_windows(repository.spec.maintenance)
+    repository.reclamation.permit(without_windows(repository.spec.maintenance))
     opened = repository.reclamation.clean(), repository.reclamation.truncate()
 
     assert all(report.refusal == "not now" for report in closed.values())
@@ -118,19 +118,19 @@ def test_what_waited_is_done_when_the_window_opens(workshop: Workshop) -> None:
 
 def test_writers_under_pressure_do_not_overrule_the_windows(workshop: Workshop) -> None:
     """A full queue of writers relieves nothing while nothing is permitted; below the floor of the emergency it does."""
-    quota = (Container(name="c1", sub_path="c1", capacity=Quantity(MB)),)
-    repository = workshop.make(archive={"enabled": False, "backpressure_percentage": 60}, storage={"containers": quota})
+    archive = {"enabled": False, "backpressure_percentage": 60}
+    repository = workshop.make(archive=archive, storage=containers(c1=MB))
     put_all(repository, "drop", [b"x" * (700 * KB)])
     repository.content.retire_idle()
     repository.queues.drop(repository.queue("drop"))
 
-    repository.reclamation.permission = refusing(*MaintenanceOperation)
+    repository.reclamation.permit(refusing(*MaintenanceOperation))
     repository.reclamation.relieve()
     closed = len(content_sizes(workshop.path))
     floor = CLOSED._replace(emergency_free_percentage=40)
     told: list[tuple[str, int]] = []
-    repository.reclamation.on_report = lambda name, report: told.append((name, report.emergency))
-    repository.reclamation.permission = lambda operation, _: floor
+    repository.listeners.hear_reports(lambda name, report: told.append((name, report.emergency)))
+    repository.reclamation.permit(lambda operation, _: floor)
     repository.reclamation.relieve()
 
     assert closed == 1
@@ -140,19 +140,14 @@ def test_writers_under_pressure_do_not_overrule_the_windows(workshop: Workshop) 
 
 def test_only_the_container_that_is_nearly_full_is_relieved(workshop: Workshop) -> None:
     """An emergency on one volume is none on another."""
-    containers = (
-        Container(name="c1", sub_path="c1", capacity=Quantity(MB)),
-        Container(name="c2", sub_path="c2", capacity=Quantity(100 * MB)),
-    )
     repository = workshop.make(
         archive={"enabled": False, "backpressure_percentage": 99},
-        storage={"containers": containers},
+        storage=containers(c1=MB, c2=100 * MB),
         claims={"max_appendable_size": Quantity(1)},
     )
-    for _ in range(2):
-        put_all(repository, "drop", [b"x" * (980 * KB)])
+    put_each(repository, "drop", [b"x" * (980 * KB)] * 2)
     repository.queues.drop(repository.queue("drop"))
-    repository.reclamation.permission = lambda *_: CLOSED._replace(emergency_free_percentage=5)
+    repository.reclamation.permit(lambda *_: CLOSED._replace(emergency_free_percentage=5))
 
     report = repository.reclamation.clean()
 
@@ -166,16 +161,12 @@ def test_a_run_that_overruns_its_window_finishes_or_stops(workshop: Workshop, ov
     """Forty seconds before the end a rewrite begins that takes twenty for each of four outputs: Finish makes all of
     them, Stop ends with the one that was begun.
     """
-    window = Window(
-        name="night", schedule="0 22 * * *", duration=Duration(14 * MINUTE), operations=(REWRITE,), overrun=overrun
-    )
-    compaction = LOOSE["compaction"] | {"bytes_per_second": Quantity(5 * KB)}
-    repository = workshop.make(**LOOSE | {"compaction": compaction, "maintenance": {"windows": (window,)}})
-    leave_dead(repository)
+    window = msgspec.structs.replace(NIGHT, duration=Duration(14 * MINUTE), overrun=overrun)
+    repository = leave_dead(workshop.make(**LOOSE | {"compaction": PACED, "maintenance": {"windows": (window,)}}))
     repository.reclamation.truncate()
-    repository.reclamation.permission = Calendar(repository.spec.maintenance).permission
+    repository.reclamation.permit(Calendar(repository.spec.maintenance).permission)
 
-    report = repository.reclamation.compactor.run(CompactionTrigger.ADMIN)
+    report = repository.compactor.run(CompactionTrigger.ADMIN)
 
     made = {entry.relocation.output for entry in repository.ledger.entries() if entry.relocation is not None}
     assert len(made) == outputs
@@ -185,18 +176,11 @@ def test_a_run_that_overruns_its_window_finishes_or_stops(workshop: Workshop, ov
 
 def test_nothing_starts_in_the_cut_off(workshop: Workshop) -> None:
     """The window is open at 22:13, and its last minutes are for what is under way."""
-    window = Window(
-        name="night",
-        schedule="0 22 * * *",
-        duration=Duration(15 * MINUTE),
-        operations=(REWRITE,),
-        start_cutoff=Duration(5 * MINUTE),
-    )
-    repository = workshop.make(**LOOSE | {"maintenance": {"windows": (window,)}})
-    leave_dead(repository)
-    repository.reclamation.permission = Calendar(repository.spec.maintenance).permission
+    window = msgspec.structs.replace(NIGHT, start_cutoff=Duration(5 * MINUTE))
+    repository = leave_dead(workshop.make(**LOOSE | {"maintenance": {"windows": (window,)}}))
+    repository.reclamation.permit(Calendar(repository.spec.maintenance).permission)
 
-    report = repository.reclamation.compactor.run(CompactionTrigger.ADMIN)
+    report = repository.compactor.run(CompactionTrigger.ADMIN)
 
     assert Action.REWRITE not in report.done
     assert {left.reason for left in report.left} == {"nothing starts in the last 5m of window night"}
@@ -204,15 +188,12 @@ def test_nothing_starts_in_the_cut_off(workshop: Workshop) -> None:
 
 def test_a_changed_permission_takes_back_what_was_granted(workshop: Workshop) -> None:
     """Pausing does not wait for the end of a run that may take hours."""
-    compaction = LOOSE["compaction"] | {"bytes_per_second": Quantity(5 * KB)}
-    repository = workshop.make(**LOOSE | {"compaction": compaction})
-    leave_dead(repository)
-    reclamation = repository.reclamation
+    repository = leave_dead(workshop.make(**LOOSE | {"compaction": PACED}))
 
     def pause(steps: int, freed_bytes: int) -> None:
-        reclamation.permission = refusing(*MaintenanceOperation)
+        repository.reclamation.permit(refusing(*MaintenanceOperation))
 
-    report = reclamation.compactor.execute(reclamation.compactor.plan(), on_progress=pause)
+    report = repository.compactor.execute(repository.compactor.plan(), on_progress=pause)
 
     assert report.is_stopped
     assert Action.REWRITE not in report.done
@@ -222,24 +203,21 @@ def test_a_changed_permission_takes_back_what_was_granted(workshop: Workshop) ->
 def test_windows_that_nobody_reads_are_closed(workshop: Workshop) -> None:
     """A program that opens a repository with windows and gives no permission does not pass over them in silence."""
     window = Window(name="night", schedule="* * * * *", duration=Duration(15 * MINUTE))
-    repository = workshop.make(**LOOSE | {"maintenance": {"windows": (window,)}})
-    leave_dead(repository)
+    leave_dead(workshop.make(**LOOSE | {"maintenance": {"windows": (window,)}}))
 
     told = run_everything(workshop)
 
     assert told["clean"].done == {Action.DELETE: 1}  # no window is about it
     assert told["truncate"].refusal == (
-        "windows are about Truncate, and this program reads none: assign Reclamation.permission"
+        "windows are about Truncate, and this program reads none: give `permit` their calendar"
     )
     assert told["compact"].is_closed
 
 
 def test_paused_holds_in_an_emergency(workshop: Workshop) -> None:
     """Without a byte free nothing is given back while somebody looks into something."""
-    repository = workshop.make(
-        **LOOSE | {"maintenance": {"paused": True, "emergency": Emergency(min_free_percentage=100)}}
-    )
-    leave_dead(repository)
+    maintenance = {"paused": True, "emergency": EmergencySettings(min_free_percentage=100)}
+    repository = leave_dead(workshop.make(**LOOSE | {"maintenance": maintenance}))
     before = content_sizes(workshop.path)
 
     told = run_everything(workshop)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import RoomyFiles, Workshop, drain
-from ullage_agent.contract import CompactionTrigger, Punch, Quantity
-from ullage_agent.engine.errors import ContentReclaimed
-from ullage_agent.engine.model import Action, ContentClaim
-from ullage_agent.engine.reclaim.plan import Plan
-from ullage_agent.engine.repository import Repository
+from tests.support import RoomyFiles, Workshop, claim_of, committing, drain
+from ullage.contract import CompactionTrigger, PunchSettings, Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, ContentClaim
+from ullage.engine.reclaim.plan import ReclamationPlan
+from ullage.errors import ContentReclaimed
 
 KB = 1024
 MB = 1 << 20
@@ -29,43 +29,43 @@ class NoHoles(RoomyFiles):
         return False
 
 
-def fill(repository: Repository) -> list[bytes]:
-    """One sealed file: pieces of 600 KB, of which those in queue `drop` make dead runs of 1.2 MB."""
+def fill(repository: Engine) -> tuple[list[bytes], list[ContentClaim]]:
+    """One sealed file of pieces of 600 KB, with dead runs of 1.2 MB; what lives, and the claims that died."""
     chooser = random.Random(1)
     kept = []
-    with repository.session() as session:
+    with committing(repository) as session:
         for number in range(12):
             data = chooser.randbytes(600 * KB + number)
             queue = "keep" if number % 3 == 0 else "drop"
             kept += [data] if queue == "keep" else []
             session.transfer(session.write(session.create(), data), queue)
         session.transfer(session.write(session.create(), chooser.randbytes(2 * MB)), "end")
-        session.commit()
-    return kept
+    number = repository.queue("drop").number
+    dead = [claim_of(record) for record in repository.ledger.flow_files() if record.queue == number]
+    repository.queues.drop(repository.queue("drop"))
+    return kept, dead
 
 
 def allocated(workshop: Workshop) -> int:
     return sum(path.stat().st_blocks * 512 for path in workshop.path.glob("c1/*/*-*"))
 
 
-def plan_of(repository: Repository) -> Plan:
-    return repository.reclamation.compactor.plan(policy="CompactAll", actions=PUNCH_ONLY)
+def plan_of(repository: Engine) -> ReclamationPlan:
+    return repository.compactor.plan(policy="CompactAll", actions=PUNCH_ONLY)
 
 
 @pytest.mark.parametrize("restart", ["none", "clean", "crash"])
 def test_holes_give_blocks_back_and_live_content_reads(workshop: Workshop, restart: str) -> None:
     """What the report calls freed is what the filesystem says; the file keeps its length, and what lives reads."""
     repository = workshop.make(**PLAIN)
-    kept = fill(repository)
-    repository.queues.drop(repository.queue("drop"))
+    kept, _ = fill(repository)
     before = allocated(workshop)
 
     plan = plan_of(repository)
     report = repository.reclamation.execute(plan)
     freed = before - allocated(workshop)
     disk = repository.reclamation.survey().containers[0].disk_bytes
-    if restart != "none":
-        repository = workshop.reopen() if restart == "clean" else workshop.crash()
+    repository = workshop.restart(restart)
 
     assert [step.action for step in plan.steps] == [Action.PUNCH]
     assert report.freed_bytes == plan.frees_bytes > 4 * MB
@@ -79,10 +79,7 @@ def test_holes_give_blocks_back_and_live_content_reads(workshop: Workshop, resta
 def test_a_dead_address_in_a_hole_is_reclaimed_and_not_corrupt(workshop: Workshop) -> None:
     """Whoever kept an address of what was punched away learns that it was given back, and by which transaction."""
     repository = workshop.make(**PLAIN)
-    fill(repository)
-    number = repository.queue("drop").number
-    dead = [record.claim for record in repository.ledger.flow_files() if record.queue == number and record.claim]
-    repository.queues.drop(repository.queue("drop"))
+    _, dead = fill(repository)
     repository.reclamation.execute(plan_of(repository))
 
     for claim in dead:
@@ -94,11 +91,10 @@ def test_a_dead_address_in_a_hole_is_reclaimed_and_not_corrupt(workshop: Worksho
 def test_a_filesystem_without_holes_is_named_and_rewritten(workshop: Workshop) -> None:
     """Where punching is impossible the plan says so, and rewrites instead."""
     repository = workshop.make(NoHoles(), **PLAIN)
-    kept = fill(repository)
-    repository.queues.drop(repository.queue("drop"))
-    plan = repository.reclamation.compactor.plan()
+    kept, _ = fill(repository)
+    plan = repository.compactor.plan()
 
-    repository.reclamation.compactor.execute(plan, bytes_per_second=0)
+    repository.compactor.execute(plan, bytes_per_second=0)
 
     assert {step.action for step in plan.steps} == {Action.REWRITE}
     assert any("cannot punch" in note for note in plan.notes)
@@ -107,13 +103,17 @@ def test_a_filesystem_without_holes_is_named_and_rewritten(workshop: Workshop) -
 
 @pytest.mark.parametrize(
     ("punch", "holes"),
-    [(Punch(), 4), (Punch(max_holes_per_file=2), 2), (Punch(min_run=Quantity(2 * MB)), 0), (Punch(enabled=False), 0)],
+    [
+        (PunchSettings(), 4),
+        (PunchSettings(max_holes_per_file=2), 2),
+        (PunchSettings(min_run=Quantity(2 * MB)), 0),
+        (PunchSettings(enabled=False), 0),
+    ],
 )
-def test_the_settings_bound_the_holes(workshop: Workshop, punch: Punch, holes: int) -> None:
+def test_the_settings_bound_the_holes(workshop: Workshop, punch: PunchSettings, holes: int) -> None:
     """Shorter runs and further holes are left to a rewrite."""
     repository = workshop.make(**PLAIN, compaction={"punch": punch})
     fill(repository)
-    repository.queues.drop(repository.queue("drop"))
 
     assert sum(len(step.holes) for step in plan_of(repository).steps) == holes
 
@@ -122,7 +122,6 @@ def test_a_claim_pinned_after_the_plan_is_not_punched(workshop: Workshop) -> Non
     """The executor derives the holes again; it does at most what the plan named."""
     repository = workshop.make(**PLAIN)
     fill(repository)
-    repository.queues.drop(repository.queue("drop"))
     plan = plan_of(repository)
     (step,) = plan.steps
     hole = step.holes[0]
@@ -140,8 +139,7 @@ def test_a_periodic_run_keeps_its_guards(workshop: Workshop) -> None:
     """Below minUsedPercentage nothing is punched or rewritten on its own; a person may."""
     repository = workshop.make(**PLAIN)
     fill(repository)
-    repository.queues.drop(repository.queue("drop"))
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
 
     periodic = compactor.run(CompactionTrigger.PERIODIC)
     admin = compactor.run(CompactionTrigger.ADMIN)

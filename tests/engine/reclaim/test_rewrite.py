@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.contract import Quantity
-from ullage_agent.engine.errors import ContentReclaimed
-from ullage_agent.engine.model import Action, ContentClaim
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, claim_of, committing, content_sizes, drain, flip, put_all
+from ullage.contract import Quantity
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, ContentClaim
+from ullage.errors import ContentReclaimed
 
 KB = 1024
 MB = 1 << 20
@@ -17,82 +17,77 @@ CLAIMS = {"max_appendable_size": Quantity(MB), "max_flow_files": 50}
 PLAIN: dict[str, Any] = {"claims": CLAIMS, "archive": {"enabled": False}}
 
 
-def fill(repository: Repository, files: int = 6, seed: int = 1) -> dict[str, list[bytes]]:
-    """Files of fifty claims each; every third stands in queue `keep`, the others in `drop`."""
-    chooser = random.Random(seed)
-    contents: dict[str, list[bytes]] = {"keep": [], "drop": []}
+def fill(repository: Engine, files: int = 6) -> list[bytes]:
+    """Files of fifty claims each, of which every third lives, in queue `keep`; its contents."""
+    chooser = random.Random(1)
+    kept: list[bytes] = []
     for _ in range(files):
-        with repository.session() as session:
+        with committing(repository) as session:
             for number in range(50):
                 data = chooser.randbytes(chooser.randint(1, 9000))
-                queue = "drop" if number % 3 else "keep"
-                contents[queue].append(data)
-                session.transfer(session.write(session.create(), data), queue)
-            session.commit()
-    return contents
+                kept += [] if number % 3 else [data]
+                session.ingest("drop" if number % 3 else "keep", [data])
+    repository.queues.drop(repository.queue("drop"))
+    return kept
 
 
-def compact(repository: Repository, policy: str = "CompactAll") -> int:
+def compact(repository: Engine, policy: str = "CompactAll") -> int:
     """One run without a limit; what it freed."""
-    plan = repository.reclamation.compactor.plan(policy=policy)
-    return repository.reclamation.compactor.execute(plan, bytes_per_second=0).freed_bytes
+    plan = repository.compactor.plan(policy=policy)
+    return repository.compactor.execute(plan, bytes_per_second=0).freed_bytes
 
 
-def in_queue(repository: Repository, queue: str) -> list[bytes]:
+def in_queue(repository: Engine, queue: str) -> list[bytes]:
     """Contents of a queue's resident and swapped FlowFiles, by the reader, without polling."""
     number = repository.queue(queue).number
     records = [record for record in repository.ledger.flow_files() if record.queue == number]
     return sorted(repository.reader.read(r.claim, r.start, r.size) for r in records if r.claim is not None)
 
 
+@pytest.fixture
+def repository(workshop: Workshop) -> Engine:
+    return workshop.make(**PLAIN)
+
+
 @pytest.mark.parametrize("restart", ["none", "clean", "crash", "checkpoint"])
 def test_survivors_keep_their_addresses_and_the_dead_come_back(workshop: Workshop, restart: str) -> None:
     """After a rewrite disk / live is near one, every FlowFile reads back, and its record is what it was."""
     repository = workshop.make(**PLAIN)
-    contents = fill(repository)
-    repository.queues.drop(repository.queue("drop"))
+    kept = fill(repository)
     before = {record.uuid: record for record in repository.ledger.flow_files()}
 
     freed = compact(repository)
     figures = repository.reclamation.survey().containers[0]
-    if restart == "checkpoint":
-        repository.checkpoint()
-    if restart != "none":
-        repository = workshop.reopen() if restart == "clean" else workshop.crash()
+    repository = workshop.restart(restart)
 
     after = {record.uuid: record for record in repository.ledger.flow_files()}
     assert freed > 0
     assert figures.disk_bytes <= 1.05 * figures.live_bytes
-    assert sum(content_sizes(workshop.path).values()) == figures.live_bytes == sum(map(len, contents["keep"]))
+    assert sum(content_sizes(workshop.path).values()) == figures.live_bytes == sum(map(len, kept))
     assert after == before
-    assert in_queue(repository, "keep") == sorted(contents["keep"])
+    assert in_queue(repository, "keep") == sorted(kept)
 
 
-def test_what_was_rewritten_twice_is_one_hop_away(workshop: Workshop) -> None:
+def test_what_was_rewritten_twice_is_one_hop_away(workshop: Workshop, repository: Engine) -> None:
     """Maps of maps are composed: an output that is rewritten vanishes, and its sources point at the new one."""
-    repository = workshop.make(**PLAIN)
-    contents = fill(repository)
-    repository.queues.drop(repository.queue("drop"))
+    kept = fill(repository)
     compact(repository)
-    with repository.session() as session:
+    with committing(repository) as session:
         held = session.get_many("keep", 10_000)
         session.remove_many(held[::2])
         session.transfer_many(held[1::2], "keep")
-        session.commit()
 
     compact(repository)
     outputs = {entry.relocation.output for entry in repository.ledger.entries() if entry.relocation is not None}
     files = content_sizes(workshop.path)
 
     assert len(outputs) == len(files) == 1
-    assert in_queue(workshop.crash(), "keep") == sorted(contents["keep"][1::2])
+    assert in_queue(workshop.crash(), "keep") == sorted(kept[1::2])
 
 
-def test_everything_vanishes_with_the_last_claimant(workshop: Workshop) -> None:
+def test_everything_vanishes_with_the_last_claimant(workshop: Workshop, repository: Engine) -> None:
     """The output, and the records of the resource claims that were moved to it, go when nobody needs them."""
-    repository = workshop.make(**PLAIN)
     fill(repository)
-    repository.queues.drop(repository.queue("drop"))
     compact(repository)
     drain(repository, "keep")
 
@@ -105,8 +100,7 @@ def test_everything_vanishes_with_the_last_claimant(workshop: Workshop) -> None:
 def test_an_output_goes_to_the_archive_with_the_addresses_it_serves(workshop: Workshop) -> None:
     """What died after a rewrite is replayed from the archive by its birth address until the retention is over."""
     repository = workshop.make(claims=CLAIMS)
-    contents = fill(repository)
-    repository.queues.drop(repository.queue("drop"))
+    kept = fill(repository)
     compact(repository)
     claims = [record.claim for record in repository.ledger.flow_files() if record.claim is not None]
     drain(repository, "keep")
@@ -117,22 +111,20 @@ def test_an_output_goes_to_the_archive_with_the_addresses_it_serves(workshop: Wo
     workshop.clock.advance(13 * 3600)
     repository.reclamation.clean()
 
-    assert replayed == sorted(contents["keep"])
+    assert replayed == sorted(kept)
     assert not any(entry.relocation for entry in repository.ledger.entries())
     with pytest.raises(ContentReclaimed):
         repository.reader.read(claims[0], 0, claims[0].length)
 
 
-def test_an_address_that_died_before_the_rewrite_says_so(workshop: Workshop) -> None:
+def test_an_address_that_died_before_the_rewrite_says_so(repository: Engine) -> None:
     """An address in no run is reclaimed, by a transaction that is named, and not corrupt."""
-    repository = workshop.make(**PLAIN)
+    (dead,) = put_all(repository, "drop", [b"dead"])
     fill(repository, files=1)
-    dead = [r.claim for r in repository.ledger.flow_files() if r.claim and r.queue == repository.queue("drop").number]
-    repository.queues.drop(repository.queue("drop"))
     compact(repository)
 
     with pytest.raises(ContentReclaimed) as caught:
-        repository.reader.read(dead[0], 0, 1)
+        repository.reader.read(claim_of(dead), 0, 1)
     relocated = next(entry.relocation for entry in repository.ledger.entries() if entry.relocation)
     assert caught.value.transaction == relocated.transaction > 0
 
@@ -140,8 +132,7 @@ def test_an_address_that_died_before_the_rewrite_says_so(workshop: Workshop) -> 
 def test_swapped_flow_files_and_slices_are_found_after_a_rewrite(workshop: Workshop) -> None:
     """Swap files hold birth addresses: they are read for the rewrite, and read by it afterwards."""
     repository = workshop.make(**PLAIN, flow_file={"swap_threshold": 10, "swap_batch": 5})
-    contents = fill(repository)
-    repository.queues.drop(repository.queue("drop"))
+    kept = fill(repository)
     compact(repository)
     swapped = repository.queue("keep").figures().swapped
     repository = workshop.crash()
@@ -151,40 +142,34 @@ def test_swapped_flow_files_and_slices_are_found_after_a_rewrite(workshop: Works
         found.extend(drained)
 
     assert swapped > 0
-    assert found == contents["keep"]
+    assert found == kept
 
 
-def test_a_large_claim_moves_to_an_aligned_place(workshop: Workshop) -> None:
+def test_a_large_claim_moves_to_an_aligned_place(workshop: Workshop, repository: Engine) -> None:
     """Claims of several blocks are copied in pieces and verified; punching them later frees all of them."""
-    repository = workshop.make(**PLAIN)
     large = random.Random(3).randbytes(3 * MB + 17)
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("drop", [b"d" * 900 * KB])
         session.ingest("keep", [b"k" * 100])
         session.ingest("keep", [large])
-        session.commit()
     repository.queues.drop(repository.queue("drop"))
     compact(repository)
 
-    (relocation,) = [entry.relocation for entry in repository.ledger.entries() if entry.relocation is not None]
-    assert relocation is not None
+    assert sum(entry.relocation is not None for entry in repository.ledger.entries()) == 1
     repository = workshop.crash()
     assert repository.check(deep=True).problems == ()
     assert drain(repository, "keep") == [b"k" * 100, large]
 
 
-def test_a_reader_in_the_middle_reads_on(workshop: Workshop) -> None:
+def test_a_reader_in_the_middle_reads_on(workshop: Workshop, repository: Engine) -> None:
     """A stream that was opened before a rewrite, and a second one of its output, ends with the right bytes."""
-    repository = workshop.make(**PLAIN)
     data = random.Random(4).randbytes(2 * MB)
     put_all(repository, "drop", [b"d" * 200 * KB])
     handle = repository.handles.put(data)
     repository.queues.drop(repository.queue("drop"))
     stream = repository.handles.get(handle)
     first = stream.read(100 * KB)
-    repository.handles.delete(handle)
-    workshop.clock.advance(8 * 24 * 3600)
-    repository.handles.purge()
+    workshop.forget(handle)
 
     compact(repository)
     second = stream.read(900 * KB)
@@ -194,45 +179,36 @@ def test_a_reader_in_the_middle_reads_on(workshop: Workshop) -> None:
     assert first + second + rest == data
 
 
-def test_a_source_that_does_not_read_back_stays_as_it_is(workshop: Workshop) -> None:
+def test_a_source_that_does_not_read_back_stays_as_it_is(workshop: Workshop, repository: Engine) -> None:
     """One rotten byte in what lives keeps its file out of the rewrite; the others go on, and the report says so."""
-    repository = workshop.make(**PLAIN)
     fill(repository, files=3)
-    repository.queues.drop(repository.queue("drop"))
-    claim = next(record.claim for record in repository.ledger.flow_files() if record.claim is not None)
-    name = next(name for name in content_sizes(workshop.path) if name.endswith(f"-{claim.resource}"))
-    path = workshop.path / name
-    rotten = bytearray(path.read_bytes())
-    rotten[claim.offset] ^= 1
-    path.write_bytes(rotten)
+    claim = claim_of(next(repository.ledger.flow_files()))
+    path = workshop.content_file(claim.resource)
+    flip(path, claim.offset)
+    rotten = path.read_bytes()
 
-    report = repository.reclamation.compactor.execute(repository.reclamation.compactor.plan(policy="CompactAll"))
+    report = repository.compactor.execute(repository.compactor.plan(policy="CompactAll"))
 
     assert report.done == {Action.REWRITE: 2}
     assert [left.resource for left in report.left] == [claim.resource]
     assert "checksum" in report.problems[0]
     assert path.read_bytes() == rotten
-    rotten[claim.offset] ^= 1
-    path.write_bytes(rotten)
+    flip(path, claim.offset)
 
 
-def test_a_plan_of_an_older_generation_is_skipped(workshop: Workshop) -> None:
+def test_a_plan_of_an_older_generation_is_skipped(repository: Engine) -> None:
     """A plan chooses, it never authorises: run twice it does nothing the second time."""
-    repository = workshop.make(**PLAIN)
     fill(repository)
-    repository.queues.drop(repository.queue("drop"))
-    plan = repository.reclamation.compactor.plan(policy="CompactAll")
+    plan = repository.compactor.plan(policy="CompactAll")
 
-    first = repository.reclamation.compactor.execute(plan)
-    second = repository.reclamation.compactor.execute(plan)
+    first = repository.compactor.execute(plan)
+    second = repository.compactor.execute(plan)
 
     assert first.done == {Action.REWRITE: len(plan.steps)}
     assert (second.done, second.skipped, second.copied_bytes) == ({}, len(plan.steps), 0)
 
 
-def test_addresses_never_collide_with_what_never_was(workshop: Workshop) -> None:
+def test_addresses_never_collide_with_what_never_was(repository: Engine) -> None:
     """Only an index that was given out can have been reclaimed."""
-    repository = workshop.make(**PLAIN)
-
     with pytest.raises(Exception, match="never was"):
         repository.reader.read(ContentClaim(10**9, 0, 5, 0), 0, 5)

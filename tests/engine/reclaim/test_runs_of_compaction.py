@@ -8,37 +8,41 @@ from typing import Any
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import ManualClock, RoomyFiles, Workshop, content_sizes, put_all, spec_at
-from ullage_agent.contract import Compaction, Container, Punch, Quantity
-from ullage_agent.engine.content.containers import Usage
-from ullage_agent.engine.errors import SessionMisuse
-from ullage_agent.engine.files import DiskUsage, OsFiles
-from ullage_agent.engine.model import Action
-from ullage_agent.engine.reclaim import policies
-from ullage_agent.engine.reclaim.compaction import Wish, plan_compaction
-from ullage_agent.engine.reclaim.pacing import Ticket, TokenBucket
-from ullage_agent.engine.reclaim.permission import OPERATIONS, Permission
-from ullage_agent.engine.reclaim.policies import Candidate, CompactAll, StatsBased, load_policy
-from ullage_agent.engine.reclaim.survey import ContainerFigures, ResourceFigures, Survey
-from ullage_agent.engine.repository import Repository
+from tests.support import TWO, ManualClock, RoomyFiles, Workshop, committing, content_sizes, put_all, spec_at
+from tests.threads import in_thread
+from ullage.contract import CompactionSettings, Permission, PunchSettings, Quantity
+from ullage.engine import plugins
+from ullage.engine.content.containers import Usage
+from ullage.engine.engine import Engine
+from ullage.engine.files import DiskUsage, OsFiles
+from ullage.engine.model import Action
+from ullage.engine.reclaim import policies
+from ullage.engine.reclaim.compaction import CompactionRequest, plan_compaction
+from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket, TokenBucket
+from ullage.engine.reclaim.policies import Candidate, CompactAll, StatsBased, load_policy
+from ullage.engine.reclaim.survey import ContainerFigures, ResourceFigures, SpaceSurvey
+from ullage.errors import UnknownPlugin
 
 KB = 1024
 MB = 1 << 20
 LOOSE: dict[str, Any] = {
     "claims": {"max_appendable_size": Quantity(MB), "max_flow_files": 20},
     "archive": {"enabled": False},
-    "compaction": {"output_size": Quantity(100 * KB), "punch": Punch(enabled=False), "bytes_per_second": Quantity(0)},
+    "compaction": {
+        "output_size": Quantity(100 * KB),
+        "punch": PunchSettings(enabled=False),
+        "bytes_per_second": Quantity(0),
+    },
 }
 
 
-def fill(repository: Repository, files: int = 4) -> None:
+def fill(repository: Engine, files: int = 4) -> None:
     """Files of twenty claims of 10 KB, of which every fourth lives."""
     chooser = random.Random(1)
     for _ in range(files):
-        with repository.session() as session:
+        with committing(repository) as session:
             for number in range(20):
                 session.ingest("drop" if number % 4 else "keep", [chooser.randbytes(10 * KB)])
-            session.commit()
     repository.queues.drop(repository.queue("drop"))
 
 
@@ -63,7 +67,7 @@ def candidate(resource: int, live: int, *, disk: int = MB, created_millis: int =
 
 
 def chosen(policy: policies.Policy, *candidates: Candidate) -> list[int]:
-    found = policy.choose(candidates, Compaction(), 1_000_000)
+    found = policy.choose(candidates, CompactionSettings(), 1_000_000)
     return [candidate.figures.resource for candidate in found]
 
 
@@ -79,9 +83,9 @@ def test_a_run_for_little_rewrites_what_its_policy_judges_best() -> None:
     old = [candidate(number, MB // 2, created_millis=number).figures for number in range(1, 7)]
     young = [candidate(number, MB // 3, created_millis=590_000).figures for number in range(7, 13)]
     container = ContainerFigures("c1", "/c1", 12, 12 * MB, 5 * MB, 0, 0, 0, 0, 0, Usage(100, 40))
-    survey = Survey(600_000, (*young, *reversed(old)), (container,))
-    spec = spec_at("/r", compaction={"punch": Punch(enabled=False), "output_size": Quantity(MB)})
-    wish = Wish(StatsBased(), keeps_guards=False, actions=frozenset({Action.REWRITE}))
+    survey = SpaceSurvey(600_000, (*young, *reversed(old)), (container,))
+    spec = spec_at("/r", compaction={"punch": PunchSettings(enabled=False), "output_size": Quantity(MB)})
+    wish = CompactionRequest(StatsBased(), keeps_guards=False, actions=frozenset({Action.REWRITE}))
 
     everything = plan_compaction(survey, spec, wish).steps
     little = plan_compaction(survey, spec, wish._replace(frees_wanted=1)).steps
@@ -98,18 +102,18 @@ def test_compact_all_takes_what_gives_something_back() -> None:
 
 def test_policies_load_by_name_and_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the package, those of the group `ullage.policies`, and an error that lists them."""
-    mine = EntryPoint("Mine", "ullage_agent.engine.reclaim.policies:CompactAll", policies.GROUP)
-    monkeypatch.setattr(policies, "entry_points", lambda group: [mine] if group == "ullage.policies" else [])
+    mine = EntryPoint("Mine", "ullage.engine.reclaim.policies:CompactAll", "ullage.policies")
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [mine] if group == "ullage.policies" else [])
 
     assert isinstance(load_policy("StatsBased"), StatsBased)
     assert isinstance(load_policy("Mine"), CompactAll)
-    with pytest.raises(SessionMisuse, match="CompactAll, Mine, StatsBased"):
+    with pytest.raises(UnknownPlugin, match="'StatsBased', 'CompactAll', 'Mine'"):
         load_policy("Theirs")
 
 
 def test_a_policy_that_there_is_not_is_told_at_the_open(workshop: Workshop) -> None:
     """A misspelt name would otherwise show when the first run is due."""
-    with pytest.raises(SessionMisuse, match="no compaction policy 'StatBased'"):
+    with pytest.raises(UnknownPlugin, match="no compaction policy 'StatBased'"):
         workshop.make(compaction={"policy": "StatBased"})
 
 
@@ -130,7 +134,7 @@ def test_a_paced_run_takes_its_time(workshop: Workshop) -> None:
     """200 KB at 20 KB a second: ten seconds by the injected clock, and the report says so."""
     repository = workshop.make(**LOOSE)
     fill(repository)
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
 
     report = compactor.execute(compactor.plan(), bytes_per_second=20 * KB)
 
@@ -142,10 +146,10 @@ def test_a_run_stops_between_actions_when_its_ticket_ends(workshop: Workshop) ->
     """What is left keeps its reason, nothing is half done, and the next run takes it up."""
     repository = workshop.make(**LOOSE)
     fill(repository)
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     until = workshop.clock.monotonic() + 1
 
-    first = compactor.execute(compactor.plan(), Ticket(until_monotonic=until), bytes_per_second=20 * KB)
+    first = compactor.execute(compactor.plan(), RunTicket(until_monotonic=until), bytes_per_second=20 * KB)
     second = compactor.execute(compactor.plan())
 
     assert first.is_stopped
@@ -159,11 +163,11 @@ def test_a_ticket_taken_back_gives_up_the_output_that_is_copied(workshop: Worksh
     """The copy leaves no file and no claim; the sources are what they were."""
     repository = workshop.make(**LOOSE)
     fill(repository)
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     before = content_sizes(workshop.path)
     asked = iter([False, False, False])
 
-    report = compactor.execute(compactor.plan(), Ticket(is_revoked=lambda: next(asked, True)))
+    report = compactor.execute(compactor.plan(), RunTicket(is_revoked=lambda: next(asked, True)))
 
     assert report.done == {}
     assert len(report.left) == 4
@@ -178,27 +182,26 @@ class NearlyFull(OsFiles):
         return DiskUsage(1 << 30, 40 << 20, 1)
 
 
-@pytest.mark.parametrize(("files", "emergency"), [(RoomyFiles, 0), (NearlyFull, 2)])
+@pytest.mark.parametrize(("disk", "emergency"), [(RoomyFiles, 0), (NearlyFull, 2)])
 def test_without_a_ticket_only_an_emergency_frees_space(
-    workshop: Workshop, files: type[OsFiles], emergency: int
+    workshop: Workshop, disk: type[OsFiles], emergency: int
 ) -> None:
     """Below the floor whole files and dead tails go, and the report says so; nothing is rewritten in any case."""
-    repository = workshop.make(files(), **LOOSE)
+    repository = workshop.make(disk(), **LOOSE)
     fill(repository, files=1)
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("keep", [b"k"])
         session.ingest("tail", [bytes(2 * MB)])
-        session.commit()
     put_all(repository, "tail", [bytes(2 * MB)])
     repository.queues.drop(repository.queue("tail"))
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     plan = compactor.plan()
 
     closed = Permission(is_granted=False, reason="no window is open")
     floor = closed._replace(emergency_free_percentage=5)
     permissions = {action: floor if action in (Action.DELETE, Action.TRUNCATE) else closed for action in OPERATIONS}
 
-    report = compactor.execute(plan, Ticket(permissions))
+    report = compactor.execute(plan, RunTicket(permissions))
 
     assert {step.action for step in plan.steps} == {Action.DELETE, Action.TRUNCATE, Action.REWRITE}
     assert report.emergency == emergency
@@ -222,7 +225,7 @@ def test_no_room_for_an_output_is_said_and_changes_nothing(workshop: Workshop) -
     before = content_sizes(workshop.path)
     files.is_full = True
 
-    report = repository.reclamation.compactor.execute(repository.reclamation.compactor.plan())
+    report = repository.compactor.execute(repository.compactor.plan())
     files.is_full = False
 
     assert report.copied_bytes == 0
@@ -238,12 +241,11 @@ def test_disks_are_rewritten_side_by_side(workshop: Workshop) -> None:
             found = super().usage(path)
             return found._replace(device=found.device + (1 if "c2" in path else 0))
 
-    containers = (Container(name="c1", sub_path="c1"), Container(name="c2", sub_path="c2"))
     files = TwoDisks()
     archive = {"enabled": False, "backpressure_percentage": 100}
-    repository = workshop.make(files, **{**LOOSE, "archive": archive}, storage={"containers": containers})
+    repository = workshop.make(files, **{**LOOSE, "archive": archive}, storage=TWO)
     fill(repository, files=8)
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     plan = compactor.plan()
     gate = files.hold("create", "*/c1/*")
     done: list[Any] = []
@@ -253,36 +255,30 @@ def test_disks_are_rewritten_side_by_side(workshop: Workshop) -> None:
         if steps == len(plan.steps) // 2:
             is_half_done.set()
 
-    run = threading.Thread(target=lambda: done.append(compactor.execute(plan, on_progress=follow)))
-    run.start()
-    gate.wait_until_reached()
-    assert is_half_done.wait(60)
-    untouched = [e for e in repository.ledger.entries() if e.claim.container == "c1" and e.relocation is not None]
-    gate.open()
-    run.join()
+    with in_thread(lambda: done.append(compactor.execute(plan, on_progress=follow))):
+        gate.wait_until_reached()
+        assert is_half_done.wait(60)
+        untouched = [e for e in repository.ledger.entries() if e.claim.container == "c1" and e.relocation is not None]
+        gate.open()
 
     assert {step.container for step in plan.steps} == {"c1", "c2"}
     assert untouched == []
     assert done[0].done == {Action.REWRITE: 8}
 
 
-def test_short_runs_go_on_while_a_rewrite_is_under_way(workshop: Workshop) -> None:
+def test_short_runs_go_on_while_a_rewrite_is_under_way(workshop: Workshop, files: FailingFiles) -> None:
     """Cleaning does not wait for a rewrite, and leaves its sources alone."""
-    files = FailingFiles()
-    repository = workshop.make(files, **LOOSE)
+    repository = workshop.make(**LOOSE)
     fill(repository)
-    compactor = repository.reclamation.compactor
+    compactor = repository.compactor
     plan = compactor.plan()
     gate = files.hold("sync", "*/c1/*")
     done: list[Any] = []
-    run = threading.Thread(target=lambda: done.append(compactor.execute(plan, bytes_per_second=1 << 40)))
-    run.start()
-    gate.wait_until_reached()
-
-    repository.queues.drop(repository.queue("keep"))
-    cleaned = repository.reclamation.clean()
-    gate.open()
-    run.join()
+    with in_thread(lambda: done.append(compactor.execute(plan, bytes_per_second=1 << 40))):
+        gate.wait_until_reached()
+        repository.queues.drop(repository.queue("keep"))
+        cleaned = repository.reclamation.clean()
+        gate.open()
     later = repository.reclamation.clean()
 
     assert cleaned.done[Action.DELETE] == 2  # the sources of the other output

@@ -1,6 +1,8 @@
 """What the survey calls disk, live, dead, and what it shows apart."""
 
-from tests.support import Workshop, put_all
+from tests.support import Workshop, committing, put_all
+from ullage.engine.engine import Engine
+from ullage.engine.model import parse_uuid
 
 KB = 1024
 
@@ -21,9 +23,8 @@ def test_what_tombstones_keep_stands_apart(workshop: Workshop) -> None:
     assert (purged.disk_bytes, purged.live_bytes, purged.dead_bytes, purged.tombstone_bytes) == (4 * KB, KB, 3 * KB, 0)
 
 
-def test_an_undeleted_handle_is_live_again(workshop: Workshop) -> None:
+def test_an_undeleted_handle_is_live_again(repository: Engine) -> None:
     """Nothing stands apart once the tombstone is gone."""
-    repository = workshop.make()
     handle = repository.handles.put(b"h" * KB)
     repository.handles.delete(handle)
 
@@ -33,14 +34,12 @@ def test_an_undeleted_handle_is_live_again(workshop: Workshop) -> None:
     assert (figures.live_bytes, figures.tombstone_bytes) == (KB, 0)
 
 
-def test_a_claim_that_a_flow_file_shares_with_a_tombstone_is_live(workshop: Workshop) -> None:
+def test_a_claim_that_a_flow_file_shares_with_a_tombstone_is_live(repository: Engine) -> None:
     """One living claimant is enough."""
-    repository = workshop.make()
     handle = repository.handles.put(b"h" * KB)
-    with repository.session() as session:
-        flow_file = session.import_handle(bytes.fromhex(handle.replace("-", "")))
+    with committing(repository) as session:
+        flow_file = session.import_handle(parse_uuid(handle))
         session.transfer(flow_file, "q")
-        session.commit()
 
     repository.handles.delete(handle)
 
@@ -51,14 +50,13 @@ def test_a_claim_that_a_flow_file_shares_with_a_tombstone_is_live(workshop: Work
 def test_a_dead_tail_behind_content_shared_with_a_swap_file_is_seen(workshop: Workshop) -> None:
     """Bytes that a resident and a swapped FlowFile share count on both sides, and hide no dead tail for that."""
     repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 2})
-    with repository.session() as session:
+    with committing(repository) as session:
         small = session.write(session.create(), b"s" * 40 * KB)
         large = session.write(session.create(), b"l" * 60 * KB)
         for _ in range(8):
             session.transfer(session.clone(small), "swapping")
         session.transfer(small, "kept")
         session.transfer(large, "large")
-        session.commit()
     put_all(repository, "other", [b"x"])
 
     repository.queues.drop(repository.queue("large"))

@@ -2,37 +2,40 @@
 
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.contract import Container, Quantity, TruncationMode
-from ullage_agent.engine.model import Action, ContentClaim, FlowFile, parse_uuid
-from ullage_agent.engine.reclaim.plan import is_truncation_candidate, plan_release
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, committing, containers, content_sizes, drain, put_all
+from ullage.contract import Quantity, TruncationMode
+from ullage.engine.engine import Engine
+from ullage.engine.model import Action, parse_uuid
+from ullage.engine.reclaim.plan import plan_release
 
 KB = 1024
 MB = 1 << 20
 GB = 1 << 30
 EAGER = {"mode": TruncationMode.EAGER}
-QUOTA = {"containers": (Container(name="c1", sub_path="c1", capacity=Quantity(100 * MB)),)}
+QUOTA = containers(c1=100 * MB)
 
 
 def file_sizes(workshop: Workshop) -> list[int]:
     return list(content_sizes(workshop.path).values())
 
 
-def put_with_tail(repository: Repository, tail: int = 2 * MB) -> None:
+def put_with_tail(repository: Engine, tail: int = 2 * MB) -> None:
     """100 bytes into queue `keep`, and behind them in the same file a large claim into queue `tail`."""
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("keep", [b"k" * 100])
         session.ingest("tail", [b"t" * tail])
-        session.commit()
 
 
-def in_queue(repository: Repository, queue: str) -> list[FlowFile]:
-    number = repository.queue(queue).number
-    return [record for record in repository.ledger.flow_files() if record.queue == number]
+@pytest.fixture
+def repository(workshop: Workshop) -> Engine:
+    """One that cuts at once, with a tail that lives."""
+    made = workshop.make(truncation=EAGER)
+    put_with_tail(made)
+    return made
 
 
 @pytest.mark.parametrize("restart", ["none", "clean", "crash"])
@@ -46,19 +49,13 @@ def test_the_seeds_example_frees_the_gigabyte(workshop: Workshop, restart: str) 
         for _ in range(GB // len(piece)):
             yield piece
 
-    with repository.session() as session:
+    with committing(repository) as session:
         session.ingest("small", small)
         large = session.write(session.create(), gigabyte())
         session.transfer(large, "large")
-        session.commit()
     before = file_sizes(workshop)
-    with repository.session() as session:
-        found = session.get("large")
-        assert found is not None
-        session.remove(found)
-        session.commit()
-    if restart != "none":
-        repository = workshop.reopen() if restart == "clean" else workshop.crash()
+    repository.queues.drop(repository.queue("large"))
+    repository = workshop.restart(restart)
     report = repository.reclamation.truncate()
 
     assert before == [12 * KB + GB]  # the gigabyte starts on a 4 KiB boundary
@@ -73,31 +70,17 @@ def test_ten_batches_shrink_to_92_160_bytes(workshop: Workshop, restart: str) ->
     swapped = {"swap_threshold": 10, "swap_batch": 5} if restart == "swapped" else {}
     repository = workshop.make(truncation=EAGER, flow_file=swapped)
     for _ in range(10):
-        with repository.session() as session:
+        with committing(repository) as session:
             session.ingest("small", [b"s" * KB] * 9)
             session.ingest("large", [b"L" * (10 * MB)])
-            session.commit()
     assert sum(file_sizes(workshop)) >= 100 * MB
     repository.queues.drop(repository.queue("large"))
-    if restart in ("clean", "swapped"):
-        repository = workshop.reopen()
-    elif restart == "crash":
-        repository = workshop.crash()
+    repository = workshop.restart("clean" if restart == "swapped" else restart)
 
     repository.reclamation.truncate()
 
     assert sum(file_sizes(workshop)) == 92_160
     assert drain(repository, "small") == [b"s" * KB] * 90
-
-
-def test_a_candidate_is_large_and_not_the_first_of_its_file(workshop: Workshop) -> None:
-    """The mark is decided at write: by the settings' smaller limit, and the offset."""
-    claims = workshop.spec.claims
-
-    assert is_truncation_candidate(ContentClaim(1, 4096, MB, 0), claims)
-    assert is_truncation_candidate(ContentClaim(1, 1, 50 * KB + 1, 0), claims)
-    assert not is_truncation_candidate(ContentClaim(1, 1, 50 * KB, 0), claims)
-    assert not is_truncation_candidate(ContentClaim(1, 0, MB, 0), claims)
 
 
 @pytest.mark.parametrize(("tail", "cut"), [(9 * KB, False), (11 * KB, True)])
@@ -113,15 +96,11 @@ def test_the_minimum_size_is_a_setting(workshop: Workshop, tail: int, cut: bool)
     assert file_sizes(workshop) == [100 if cut else 100 + tail]
 
 
-def test_content_replacement_releases_the_old_tail(workshop: Workshop) -> None:
+def test_content_replacement_releases_the_old_tail(workshop: Workshop, repository: Engine) -> None:
     """An overwrite frees the old claim as a removal does."""
-    repository = workshop.make(truncation=EAGER)
-    put_with_tail(repository)
-    with repository.session() as session:
-        tail = session.get("tail")
-        assert tail is not None
+    with committing(repository) as session:
+        (tail,) = session.get_many("tail", 1)
         session.transfer(session.write(tail, b"short"), "tail")
-        session.commit()
 
     repository.reclamation.truncate()
 
@@ -135,11 +114,12 @@ def test_nothing_is_taken_before_its_transaction_is_durable(workshop: Workshop) 
     repository.reclamation.truncate()
     put_with_tail(repository)
     drain(repository, "tail")
-    durable = repository.log._durable
+    log: Any = repository.log
+    durable = log._durable
 
-    repository.log._durable = 0
+    log._durable = 0
     assert repository.reclamation._take_candidates() == set()
-    repository.log._durable = durable
+    log._durable = durable
     repository.reclamation.truncate()
 
     assert file_sizes(workshop) == [100]
@@ -216,18 +196,14 @@ def test_an_unsealed_dead_tail_is_remembered_until_the_seal(workshop: Workshop) 
 
 
 @pytest.mark.parametrize("recover", [False, True])
-def test_a_clone_keeps_the_tail(workshop: Workshop, recover: bool) -> None:
+def test_a_clone_keeps_the_tail(workshop: Workshop, repository: Engine, recover: bool) -> None:
     """NIFI-15732 and 15913: also when the original was recovered before it was cloned."""
-    repository = workshop.make(truncation=EAGER)
-    put_with_tail(repository)
     if recover:
         repository = workshop.crash()
-    with repository.session() as session:
-        tail = session.get("tail")
-        assert tail is not None
+    with committing(repository) as session:
+        (tail,) = session.get_many("tail", 1)
         session.transfer(session.clone(tail), "clone")
         session.transfer(tail, "tail")
-        session.commit()
     drain(repository, "tail")
     if recover:
         repository = workshop.reopen()
@@ -241,35 +217,25 @@ def test_a_clone_keeps_the_tail(workshop: Workshop, recover: bool) -> None:
     assert later > 0
 
 
-def test_a_clone_born_and_removed_in_one_session_counts_for_nothing(workshop: Workshop) -> None:
+def test_a_clone_born_and_removed_in_one_session_counts_for_nothing(repository: Engine) -> None:
     """NIFI-16098: it takes no claimant away from the original."""
-    repository = workshop.make(truncation=EAGER)
-    put_with_tail(repository)
-    with repository.session() as session:
-        tail = session.get("tail")
-        assert tail is not None
+    with committing(repository) as session:
+        (tail,) = session.get_many("tail", 1)
         session.remove(session.clone(tail))
         session.transfer(tail, "tail")
-        session.commit()
 
     assert repository.reclamation.truncate().freed_bytes == 0
     assert drain(repository, "tail") == [b"t" * (2 * MB)]
 
 
-def test_content_that_arrives_from_elsewhere_is_kept(workshop: Workshop) -> None:
+def test_content_that_arrives_from_elsewhere_is_kept(workshop: Workshop, repository: Engine) -> None:
     """A stream imported over an old content, and a handle's content imported without a copy."""
-    repository = workshop.make(truncation=EAGER)
-    put_with_tail(repository)
     handle = repository.handles.put(b"h" * (2 * MB))
-    with repository.session() as session:
-        tail = session.get("tail")
-        assert tail is not None
-        session.transfer(session.import_from(tail, io.BytesIO(b"i" * (2 * MB))), "tail")
+    with committing(repository) as session:
+        (tail,) = session.get_many("tail", 1)
+        session.transfer(session.write(tail, io.BytesIO(b"i" * (2 * MB))), "tail")
         session.transfer(session.import_handle(parse_uuid(handle)), "imported")
-        session.commit()
-    repository.handles.delete(handle)
-    workshop.clock.advance(8 * 24 * 3600)
-    repository.handles.purge()
+    workshop.forget(handle)
 
     repository.reclamation.truncate()
     repository.reclamation.clean()
@@ -278,17 +244,13 @@ def test_content_that_arrives_from_elsewhere_is_kept(workshop: Workshop) -> None
     assert drain(workshop.crash(), "imported") == [b"h" * (2 * MB)]
 
 
-def test_a_slice_keeps_its_whole_base_claim(workshop: Workshop) -> None:
+def test_a_slice_keeps_its_whole_base_claim(repository: Engine) -> None:
     """Ten bytes of a split keep the run they are a slice of, and nothing once they are gone."""
-    repository = workshop.make(truncation=EAGER)
-    put_with_tail(repository)
-    with repository.session() as session:
-        tail = session.get("tail")
-        assert tail is not None
+    with committing(repository) as session:
+        (tail,) = session.get_many("tail", 1)
         for fragment in session.split(tail, [10, 20]):
             session.transfer(fragment, "fragments")
         session.remove(tail)
-        session.commit()
 
     kept = repository.reclamation.truncate().freed_bytes
     fragments = drain(repository, "fragments")
@@ -305,9 +267,7 @@ def test_an_open_reader_keeps_the_tail(workshop: Workshop) -> None:
     handle = repository.handles.put(b"h" * (2 * MB))
     stream = repository.handles.get(handle)
     first = stream.read(1000)
-    repository.handles.delete(handle)
-    workshop.clock.advance(8 * 24 * 3600)
-    repository.handles.purge()
+    workshop.forget(handle)
 
     pinned = repository.reclamation.truncate().freed_bytes
     repository.reclamation.clean()
@@ -320,10 +280,8 @@ def test_an_open_reader_keeps_the_tail(workshop: Workshop) -> None:
     assert freed == 2 * MB
 
 
-def test_a_plan_of_an_older_generation_is_skipped(workshop: Workshop) -> None:
+def test_a_plan_of_an_older_generation_is_skipped(repository: Engine) -> None:
     """A plan chooses, it never authorises; executed twice it does nothing the second time."""
-    repository = workshop.make(truncation=EAGER)
-    put_with_tail(repository)
     drain(repository, "tail")
     plan = repository.reclamation.plan_truncation()
 
@@ -340,9 +298,7 @@ def test_a_claim_that_came_to_life_after_the_plan_is_not_cut(workshop: Workshop)
     put_all(repository, "keep", [b"k" * 100])
     handle = repository.handles.put(b"h" * (2 * MB))
     stream = repository.handles.get(handle)
-    repository.handles.delete(handle)
-    workshop.clock.advance(8 * 24 * 3600)
-    repository.handles.purge()
+    workshop.forget(handle)
     pins = next(entry.pins for entry in repository.ledger.entries())
     (entry,) = repository.ledger.entries()
     entry.pins = None
@@ -361,10 +317,7 @@ def test_swapped_flow_files_keep_their_tail_and_give_it_back_after_swap_in(works
     """Ends are exact with swap files around, after a crash, and after the FlowFiles came back to memory."""
     repository = workshop.make(truncation=EAGER, flow_file={"swap_threshold": 4, "swap_batch": 2})
     for _ in range(12):
-        with repository.session() as session:
-            session.ingest("keep", [b"k" * 100])
-            session.ingest("tail", [b"t" * (2 * MB)])
-            session.commit()
+        put_with_tail(repository)
     assert repository.queue("tail").figures().swapped > 0
     repository = workshop.crash()
 
@@ -407,4 +360,4 @@ def test_archive_partial_keeps_dead_tails_for_the_retention(workshop: Workshop) 
 
     assert (early, recovered) == (0, 0)
     assert late == 2 * MB
-    assert in_queue(repository, "keep") != []
+    assert repository.queue("keep").figures().flow_files == 1

@@ -1,25 +1,23 @@
 import pytest
 
-from tests.support import Workshop, put_all
-from ullage_agent.engine.errors import TransactionTooLarge
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.repository import Repository
+from tests.support import Workshop, committing, put_all
+from ullage.engine.engine import Engine
+from ullage.engine.model import FlowFileRecord
+from ullage.errors import TransactionTooLarge
 
 HUNDRED = {f"attribute.{number}": f"the value of attribute {number}" for number in range(100)}
 
 
-def logged(repository: Repository, *changes: dict[str, str], removed: tuple[str, ...] = ()) -> tuple[int, FlowFile]:
+def logged(repository: Engine, *changes: dict[str, str], removed: tuple[str, ...] = ()) -> tuple[int, FlowFileRecord]:
     """Bytes of log for one session that changes the first FlowFile's attributes, and what it then is."""
     before = repository.log.log_bytes
-    with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+    with committing(repository) as session:
+        (record,) = session.get_many("q", 1)
         for change in changes:
             record = session.put_attributes(record, change)
         if removed:
             record = session.remove_attributes(record, removed)
         session.transfer(record, "q")
-        session.commit()
     return repository.log.log_bytes - before, repository.queue("q").records()[0]
 
 
@@ -40,9 +38,8 @@ def test_one_changed_attribute_of_a_hundred_is_logged_alone(workshop: Workshop) 
     assert restored.attribute_map() == {**record.attribute_map()}
 
 
-def test_attributes_set_to_what_they_were_are_not_logged(workshop: Workshop) -> None:
+def test_attributes_set_to_what_they_were_are_not_logged(repository: Engine) -> None:
     """Only what differs from before the session is written."""
-    repository = workshop.make()
     put_all(repository, "q", [b""], **HUNDRED)
 
     nothing, _ = logged(repository)
@@ -52,18 +49,15 @@ def test_attributes_set_to_what_they_were_are_not_logged(workshop: Workshop) -> 
     assert {**HUNDRED, **record.attribute_map()} == record.attribute_map()
 
 
-def test_the_last_of_several_changes_counts(workshop: Workshop) -> None:
+def test_the_last_of_several_changes_counts(workshop: Workshop, repository: Engine) -> None:
     """Setting, removing and setting again ends as the last call says, at once and after a crash."""
-    repository = workshop.make()
     put_all(repository, "q", [b""], a="1", b="2", filename="f")
-    with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+    with committing(repository) as session:
+        (record,) = session.get_many("q", 1)
         record = session.put_attributes(record, {"a": "9", "c": "3"})
         record = session.remove_attributes(record, ["a", "b", "c", "filename"])
         record = session.put_attribute(record, "b", "8")
         session.transfer(record, "q")
-        session.commit()
     expected = {"uuid": record.id, "filename": record.id, "path": "./", "b": "8"}
     assert record.attribute_map() == expected
 
@@ -72,13 +66,11 @@ def test_the_last_of_several_changes_counts(workshop: Workshop) -> None:
     assert restored.attribute_map() == expected
 
 
-def test_attributes_that_no_snapshot_could_hold_are_refused(workshop: Workshop) -> None:
+def test_attributes_that_no_snapshot_could_hold_are_refused(repository: Engine) -> None:
     """Updates add up over many transactions, so their sum has its own limit, checked before anything is written."""
-    repository = workshop.make()
     put_all(repository, "q", [b"x"])
     with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+        (record,) = session.get_many("q", 1)
         session.transfer(session.put_attributes(record, {"large": "x" * (5 << 20)}), "q")
         with pytest.raises(TransactionTooLarge, match="keep large values as content"):
             session.commit()

@@ -2,7 +2,8 @@ import pytest
 
 from tests.failing_files import FailingFiles
 from tests.support import Workshop, content_sizes, drain, put_all
-from ullage_agent.engine.errors import (
+from ullage.engine.engine import Engine
+from ullage.errors import (
     CommitOutcomeUnknown,
     ContentWriteFailed,
     FlowFileNotFound,
@@ -12,9 +13,8 @@ from ullage_agent.engine.errors import (
 )
 
 
-def test_unsettled_flow_files_refuse_the_commit(workshop: Workshop) -> None:
+def test_unsettled_flow_files_refuse_the_commit(repository: Engine) -> None:
     """Until each FlowFile is transferred or removed nothing is committed, and the session goes on."""
-    repository = workshop.make()
     put_all(repository, "q", [b"1", b"2"])
     with repository.session() as session:
         first, second = session.get_many("q", 2)
@@ -30,13 +30,11 @@ def test_unsettled_flow_files_refuse_the_commit(workshop: Workshop) -> None:
     assert drain(repository, "r") == [b"1"]
 
 
-def test_a_session_too_large_is_refused_whole(workshop: Workshop) -> None:
+def test_a_session_too_large_is_refused_whole(repository: Engine) -> None:
     """More FlowFiles than a transaction may carry: nothing is committed, a rollback restores all."""
-    repository = workshop.make()
     put_all(repository, "q", [b"x"])
     with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+        (record,) = session.get_many("q", 1)
         session.remove(record)
         session.ingest("r", [b""] * 10_000)
         with pytest.raises(TransactionTooLarge, match="10001 FlowFiles"):
@@ -47,20 +45,16 @@ def test_a_session_too_large_is_refused_whole(workshop: Workshop) -> None:
     assert drain(repository, "q") == [b"x"]
 
 
-def test_the_largest_session_fits(workshop: Workshop) -> None:
+def test_the_largest_session_fits(repository: Engine) -> None:
     """As many FlowFiles as the limit says, with content, are one transaction."""
-    repository = workshop.make()
-
     put_all(repository, "q", [b"x"] * 10_000)
 
     assert repository.queue("q").figures().flow_files == 10_000
 
 
 @pytest.mark.usefixtures("_each_frame_reserves")
-def test_a_failed_commit_gives_everything_back(workshop: Workshop) -> None:
+def test_a_failed_commit_gives_everything_back(workshop: Workshop, repository: Engine, files: FailingFiles) -> None:
     """When the log refuses the transaction its FlowFiles are in their queues as they were, and a retry works."""
-    files = FailingFiles()
-    repository = workshop.make(files)
     put_all(repository, "q", [b"1", b"2"])
     repository.queue("r")
     files.fail("allocate", "*.wal")
@@ -77,17 +71,15 @@ def test_a_failed_commit_gives_everything_back(workshop: Workshop) -> None:
     assert drain(workshop.crash(), "r") == [b"1", b"2"]
 
 
-def test_a_failed_content_sync_gives_everything_back(workshop: Workshop) -> None:
+def test_a_failed_content_sync_gives_everything_back(workshop: Workshop, files: FailingFiles) -> None:
     """Content that could not be made durable is never named by the log."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     put_all(repository, "q", [b"1"])
     repository.queue("r")
     before = repository.log.last_id
     files.fail("sync", "*/c1/*")
     with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+        (record,) = session.get_many("q", 1)
         session.transfer(session.write(record, b"changed"), "r")
         with pytest.raises(ContentWriteFailed):
             session.commit()
@@ -96,16 +88,14 @@ def test_a_failed_content_sync_gives_everything_back(workshop: Workshop) -> None
     assert drain(workshop.crash(), "q") == [b"1"]
 
 
-def test_an_unknown_outcome_leaves_everything_held(workshop: Workshop) -> None:
+def test_an_unknown_outcome_leaves_everything_held(workshop: Workshop, files: FailingFiles) -> None:
     """When the log's sync failed nothing is shown twice and no content is removed: a restart tells."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     put_all(repository, "q", [b"1"])
     repository.queue("r")
     files.fail("sync", "*.wal")
     with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+        (record,) = session.get_many("q", 1)
         session.transfer(session.write(record, b"x" * 100_000), "r")
         with pytest.raises(CommitOutcomeUnknown):
             session.commit()
@@ -118,15 +108,13 @@ def test_an_unknown_outcome_leaves_everything_held(workshop: Workshop) -> None:
     assert drain(workshop.crash(), "r") == [b"x" * 100_000]
 
 
-def test_an_interrupt_in_a_commit_leaves_everything_held(workshop: Workshop) -> None:
+def test_an_interrupt_in_a_commit_leaves_everything_held(workshop: Workshop, files: FailingFiles) -> None:
     """Nobody can say where an interrupt struck, so the FlowFiles do not come back before a restart."""
-    files = FailingFiles()
-    repository = workshop.make(files)
+    repository = workshop.make()
     put_all(repository, "q", [b"1"])
     files.fail("sync", "*/c1/*", error=KeyboardInterrupt())
     with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+        (record,) = session.get_many("q", 1)
         session.transfer(session.write(record, b"2"), "q")
         with pytest.raises(KeyboardInterrupt):
             session.commit()
@@ -135,9 +123,8 @@ def test_an_interrupt_in_a_commit_leaves_everything_held(workshop: Workshop) -> 
     assert drain(workshop.crash(), "q") == [b"1"]
 
 
-def test_a_crash_before_the_commit_leaves_nothing(workshop: Workshop) -> None:
+def test_a_crash_before_the_commit_leaves_nothing(workshop: Workshop, repository: Engine) -> None:
     """Without a commit there is no FlowFile, no change, no removal."""
-    repository = workshop.make()
     put_all(repository, "q", [b"1", b"2"])
     session = repository.session()
     first, second = session.get_many("q", 2)
@@ -148,9 +135,8 @@ def test_a_crash_before_the_commit_leaves_nothing(workshop: Workshop) -> None:
     assert drain(workshop.crash(), "q") == [b"1", b"2"]
 
 
-def test_a_crash_after_the_commit_leaves_everything(workshop: Workshop) -> None:
+def test_a_crash_after_the_commit_leaves_everything(workshop: Workshop, repository: Engine) -> None:
     """What `commit` acknowledged is there: content, attributes, queues, removals."""
-    repository = workshop.make()
     put_all(repository, "q", [b"1", b"2"])
     session = repository.session()
     first, second = session.get_many("q", 2)
@@ -166,15 +152,13 @@ def test_a_crash_after_the_commit_leaves_everything(workshop: Workshop) -> None:
     assert drain(repository, "r") == [b"3", b"changed"]  # its place was taken by `ingest`, before the commit
 
 
-def test_a_session_can_be_used_again(workshop: Workshop) -> None:
+def test_a_session_can_be_used_again(repository: Engine) -> None:
     """After a commit or rollback a session is empty, and begins anew."""
-    repository = workshop.make()
     session = repository.session()
     for number in range(3):
         session.ingest("q", [str(number).encode()])
         session.commit()
-        record = session.get("q")
-        assert record is not None
+        (record,) = session.get_many("q", 1)
         session.rollback()
         with pytest.raises(FlowFileNotFound, match="not held"):
             session.read(record)
@@ -183,9 +167,8 @@ def test_a_session_can_be_used_again(workshop: Workshop) -> None:
     assert drain(repository, "q") == [b"0", b"1", b"2"]
 
 
-def test_counters_count_commits_only(workshop: Workshop) -> None:
+def test_counters_count_commits_only(repository: Engine) -> None:
     """Adjustments add up at the commit and vanish with a rollback."""
-    repository = workshop.make()
     with repository.session() as session:
         session.adjust_counter("seen", 2)
         session.adjust_counter("seen", 3)
@@ -198,14 +181,12 @@ def test_counters_count_commits_only(workshop: Workshop) -> None:
     assert repository.counters() == {"seen": 5, "lost": -1}
 
 
-def test_a_rollback_leaves_nothing_behind(workshop: Workshop) -> None:
+def test_a_rollback_leaves_nothing_behind(workshop: Workshop, repository: Engine) -> None:
     """No FlowFile, no transaction, no pin, and after the close no file of what was rolled back."""
-    repository = workshop.make()
     put_all(repository, "q", [b"1", b"2"])
     before, last_id = content_sizes(workshop.path), repository.log.last_id
     with repository.session() as session:
-        record = session.get("q")
-        assert record is not None
+        (record,) = session.get_many("q", 1)
         session.write(record, b"x" * 2_000_000)
         session.ingest("q", [b"y" * 100] * 10)
         session.transfer(session.clone(record), "q")
@@ -217,16 +198,13 @@ def test_a_rollback_leaves_nothing_behind(workshop: Workshop) -> None:
     assert drain(workshop.open(), "q") == [b"1", b"2"]
 
 
-def test_a_rollback_that_cannot_remove_its_file_gives_back_once(workshop: Workshop) -> None:
+def test_a_rollback_that_cannot_remove_its_file_gives_back_once(repository: Engine, files: FailingFiles) -> None:
     """A failure in clearing up never puts a FlowFile into its queue twice."""
-    files = FailingFiles()
-    repository = workshop.make(files)
     put_all(repository, "q", [b"1"])
     files.fail("unlink", "*/c1/*", times=5)
     files.fail("close", "*/c1/*", times=5)
     session = repository.session()
-    record = session.get("q")
-    assert record is not None
+    (record,) = session.get_many("q", 1)
     session.write(record, b"x" * 2_000_000)
     for _ in range(3):
         try:

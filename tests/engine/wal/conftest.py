@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from tests.engine.wal.logbook import Logbook
-from tests.failing_files import FailingFiles
 
 
 @pytest.fixture
@@ -13,8 +12,3 @@ def logbook(tmp_path: Path) -> Iterator[Logbook]:
     made = Logbook(tmp_path / "flowfile")
     yield made
     made.close()
-
-
-@pytest.fixture
-def files() -> FailingFiles:
-    return FailingFiles()

@@ -4,23 +4,27 @@ import shutil
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
-from tests.support import ManualClock
-from ullage_agent.engine.clock import Clock
-from ullage_agent.engine.files import Files, OsFiles
-from ullage_agent.engine.model import NO_ATTRIBUTES, Delete, FlowFile, Operation
-from ullage_agent.engine.wal.loading import RestoreReport
-from ullage_agent.engine.wal.log import LogSettings, WriteAheadLog
-from ullage_agent.engine.wal.restore import read_frames
-from ullage_agent.engine.wal.serde import MsgpackSerDe, SerDe, Transaction
+from tests.support import ManualClock, cut
+from tests.threads import begin
+from ullage.clock import Clock
+from ullage.engine.files import Files, OsFiles
+from ullage.engine.model import NO_ATTRIBUTES, Delete, FlowFileRecord, Operation
+from ullage.engine.wal.loading import LogSettings, RestoreReport
+from ullage.engine.wal.log import WriteAheadLog
+from ullage.engine.wal.restore import read_frames
+from ullage.engine.wal.serde import SerDe, Transaction
+from ullage.engine.wal.state import RecordDirectory
 
 REPOSITORY = "6f0c1c3e-0000-4000-8000-000000000003"
 
 
-def note(number: int, text: bytes = NO_ATTRIBUTES) -> FlowFile:
+def note(number: int, text: bytes = NO_ATTRIBUTES) -> FlowFileRecord:
     """A record that stands for one number."""
-    return FlowFile(number.to_bytes(16), 1, None, 0, 0, 0, 0, number, text)
+    return FlowFileRecord(number.to_bytes(16), 1, None, 0, 0, 0, 0, number, text)
 
 
 class Notes:
@@ -28,7 +32,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.records: dict[bytes, FlowFile] = {}
+        self.records: dict[bytes, FlowFileRecord] = {}
         self.applied: list[int] = []
         self.loaded = 0
         self.views = 0
@@ -64,67 +68,33 @@ class Notes:
 
     def _take(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
-            if isinstance(operation, FlowFile):
+            if isinstance(operation, FlowFileRecord):
                 assert operation.uuid not in self.records, "applied twice"
                 self.records[operation.uuid] = operation
             elif isinstance(operation, Delete):
                 del self.records[operation.uuids]
 
 
-class SecondSerDe:
+class SecondSerDe(SerDe):
     """The version after the engine's, whose encoding is another one: compressed."""
 
-    name = MsgpackSerDe.name
-    version = MsgpackSerDe.version + 1
-
-    def __init__(self) -> None:
-        self._first = MsgpackSerDe()
+    version = SerDe.version + 1
 
     def encode(self, millis: int, operations: Sequence[Operation]) -> bytes:
-        return zlib.compress(self._first.encode(millis, operations))
+        return zlib.compress(super().encode(millis, operations))
 
     def decode(self, payload: bytes, version: int) -> Transaction:
-        return self._first.decode(payload if version < self.version else zlib.decompress(payload), version)
+        return super().decode(payload if version < self.version else zlib.decompress(payload), version)
 
     def encode_block(self, operations: Sequence[Operation]) -> bytes:
-        return zlib.compress(self._first.encode_block(operations))
+        return zlib.compress(super().encode_block(operations))
 
     def decode_block(self, payload: bytes, version: int) -> list[Operation]:
-        return self._first.decode_block(payload if version < self.version else zlib.decompress(payload), version)
+        return super().decode_block(payload if version < self.version else zlib.decompress(payload), version)
 
 
-class ForeignSerDe(MsgpackSerDe):
+class ForeignSerDe(SerDe):
     name = "somebody-else's"
-
-
-class Commit:
-    """A commit under way in another thread."""
-
-    def __init__(self, commit: Callable[[], int]) -> None:
-        self.id = 0
-        self.error: BaseException | None = None
-        self._commit = commit
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the caller was told anything yet."""
-        return not self._thread.is_alive()
-
-    def result(self) -> int:
-        """Wait for the answer: the id, or the error raised here."""
-        self._thread.join(60)
-        assert not self._thread.is_alive(), "deadlock"
-        if self.error is not None:
-            raise self.error
-        return self.id
-
-    def _run(self) -> None:
-        try:
-            self.id = self._commit()
-        except BaseException as error:  # noqa: BLE001 - raised by `result`, in the thread of the test
-            self.error = error
 
 
 class Logbook:
@@ -133,6 +103,7 @@ class Logbook:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = ManualClock()
+        self.on_full: Callable[[], object] = bool
         self.log: WriteAheadLog
         self.state: Notes
         self._open: list[WriteAheadLog] = []
@@ -150,30 +121,20 @@ class Logbook:
         self.path.mkdir(exist_ok=True)
         self.state = Notes()
         self.log = WriteAheadLog(
-            files or OsFiles(),
-            str(self.path),
-            REPOSITORY,
+            RecordDirectory(files or OsFiles(), str(self.path), REPOSITORY, serde or SerDe()),
             self.state,
-            serde or MsgpackSerDe(),
             clock or self.clock,
             LogSettings(partitions, interval_seconds),
+            self.on_full,
         )
         self._open.append(self.log)
         return self.log
 
     def open(
-        self,
-        files: Files | None = None,
-        *,
-        partitions: int = 1,
-        interval_seconds: float = 0.0,
-        serde: SerDe | None = None,
-        clock: Clock | None = None,
-        before_serving: Callable[[RestoreReport], None] | None = None,
+        self, files: Files | None = None, *, before_serving: Callable[[RestoreReport], None] | None = None, **how: Any
     ) -> RestoreReport:
         """Restore what the directory holds into a fresh state."""
-        log = self.new(files, partitions=partitions, interval_seconds=interval_seconds, serde=serde, clock=clock)
-        return log.restore(before_serving)
+        return self.new(files, **how).restore(before_serving)
 
     def append(self, *numbers: int) -> int:
         """One transaction that nobody has synced yet."""
@@ -197,9 +158,21 @@ class Logbook:
         for number in range(first, last + 1):
             self.commit(number)
 
-    def start(self, *numbers: int) -> "Commit":
+    def killed(self, last: int, *, partitions: int = 1) -> None:
+        """A process that was killed after so many durable transactions."""
+        self.open(partitions=partitions)
+        self.commit_each(1, last)
+        self.crash()
+
+    def closed(self, last: int, *, partitions: int = 1) -> None:
+        """The same, closed cleanly."""
+        self.open(partitions=partitions)
+        self.commit_each(1, last)
+        self.log.close()
+
+    def start(self, *numbers: int) -> Future[int]:
         """Commit in a thread of its own."""
-        return Commit(lambda: self.commit(*numbers))
+        return begin(lambda: self.commit(*numbers))
 
     def crash(self) -> None:
         """End as a killed process does."""
@@ -242,21 +215,6 @@ def _header_bytes(path: Path) -> int:
     return 16 + int.from_bytes(path.read_bytes()[8:12], "little")
 
 
-def flip(path: Path, offset: int, bit: int = 0) -> None:
-    """Turn one bit over."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1 << bit]))
-
-
-def cut(path: Path, length: int) -> None:
-    """Shorten a file."""
-    with path.open("r+b") as file:
-        file.truncate(length)
-
-
 def trim(path: Path) -> None:
     """Cut off what is reserved behind the last frame, so that a file is quickly copied."""
     offset, length, _ = frames(path)[-1]
@@ -268,23 +226,3 @@ def blank(path: Path, first: int, last: int) -> None:
     with path.open("r+b") as file:
         file.seek(first)
         file.write(bytes(last - first))
-
-
-def together(*work: Callable[[], object]) -> None:
-    """Do all of it at the same time, each in its thread; the first error is raised here."""
-    errors: list[BaseException] = []
-
-    def run(part: Callable[[], object]) -> None:
-        try:
-            part()
-        except BaseException as error:  # noqa: BLE001 - raised below, in the thread of the test
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(part,), daemon=True) for part in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "deadlock"
-    if errors:
-        raise errors[0]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.wal.logbook import Logbook, frames, note
 from tests.failing_files import FailingFiles
-from ullage_agent.engine.errors import CommitOutcomeUnknown, DiskFull, RepositoryStopped
+from ullage.errors import CommitOutcomeUnknown, DiskFull, RepositoryStopped
 
 ROOM = 5 << 20
 """More than a log file reserves at a time."""
@@ -65,9 +65,9 @@ def test_frames_that_meet_a_full_disk_are_written_when_the_reserve_makes_room(
     logbook: Logbook, files: FailingFiles
 ) -> None:
     """A copy-on-write filesystem takes new blocks for reserved ones: the reserve pays, and nothing is lost."""
-    logbook.open(files)
     spent: list[int] = []
-    logbook.log.on_full = lambda: spent.append(1)
+    logbook.on_full = lambda: spent.append(1)
+    logbook.open(files)
     files.fail("write", "*.wal", error=errno.ENOSPC, keeps=20)
     logbook.commit(1)
 
@@ -113,9 +113,9 @@ def test_nothing_is_acknowledged_above_an_id_without_a_frame(logbook: Logbook, f
     gate.open()
 
     with pytest.raises(CommitOutcomeUnknown):
-        failing.result()
+        failing.result(60)
     with pytest.raises((CommitOutcomeUnknown, RepositoryStopped)):
-        following.result()
+        following.result(60)
     assert logbook.log.durable == 2
 
 

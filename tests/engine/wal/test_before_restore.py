@@ -3,28 +3,19 @@
 import pytest
 
 from tests.engine.wal.logbook import Logbook
-from ullage_agent.engine.errors import NotRestored
+from ullage.errors import NotRestored
 
 
-def test_an_update_before_the_restore_is_refused(logbook: Logbook) -> None:
-    """It raises NotRestored, and neither memory nor disk has changed."""
+def test_updates_and_checkpoints_before_the_restore_are_refused(logbook: Logbook) -> None:
+    """Nothing changes in memory or on disk: an empty snapshot over a full repository would be the worst of all."""
     logbook.new()
 
     with pytest.raises(NotRestored, match="call restore"):
         logbook.append(1)
-
-    assert logbook.state.numbers == set()
-    assert logbook.files() == []
-
-
-def test_a_checkpoint_before_the_restore_is_refused(logbook: Logbook) -> None:
-    """An empty snapshot over a full repository is the worst thing that it could write."""
-    logbook.new()
-
-    with pytest.raises(NotRestored):
+    with pytest.raises(NotRestored, match="call restore"):
         logbook.log.checkpoint()
 
-    assert logbook.files() == []
+    assert (logbook.state.numbers, logbook.files()) == (set(), [])
 
 
 def test_after_the_close_nothing_is_accepted(logbook: Logbook) -> None:

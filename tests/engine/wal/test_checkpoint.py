@@ -4,9 +4,10 @@ from functools import partial
 
 import pytest
 
-from tests.engine.wal.logbook import Commit, Logbook, together
+from tests.engine.wal.logbook import Logbook
 from tests.failing_files import FailingFiles
-from ullage_agent.engine.errors import NotRestored
+from tests.threads import begin, together
+from ullage.errors import NotRestored
 
 
 def snapshot_alone(logbook: Logbook) -> set[int]:
@@ -27,15 +28,15 @@ def test_commits_go_through_while_the_snapshot_is_written(
     logbook.open(files, partitions=partitions)
     logbook.commit_each(1, 4)
     gate = files.hold("write", "*.partial")
-    checkpoint = Commit(logbook.log.checkpoint)
+    checkpoint = begin(logbook.log.checkpoint)
     gate.wait_until_reached()
 
     logbook.commit_each(5, 7)
     assert logbook.log.durable == 7
-    assert not checkpoint.is_answered
+    assert not checkpoint.done()
 
     gate.open()
-    assert checkpoint.result() == 4
+    assert checkpoint.result(60) == 4
     logbook.crash()
     assert snapshot_alone(logbook) == {1, 2, 3, 4}
     report = logbook.open(partitions=partitions)
@@ -50,13 +51,13 @@ def test_old_logs_are_deleted_only_after_the_publication(logbook: Logbook, files
     old = logbook.logs(0) + logbook.logs(1)
     rename = files.hold("rename", "*/snapshot")
     sync = files.hold("sync_directory", str(logbook.path))
-    checkpoint = Commit(logbook.log.checkpoint)
+    checkpoint = begin(logbook.log.checkpoint)
     for gate in (rename, sync):
         gate.wait_until_reached()
         assert all(path.exists() for path in old)
         assert files.count("unlink", "*.wal") == 0
         gate.open()
-    checkpoint.result()
+    checkpoint.result(60)
 
     assert not any(path.exists() for path in old)
     assert [len(logbook.logs(number)) for number in (0, 1)] == [1, 1]
@@ -67,12 +68,12 @@ def test_a_snapshot_is_published_only_when_all_of_it_is_durable(logbook: Logbook
     logbook.open(files)
     logbook.append(1)
     gate = files.hold("sync", "*.wal")
-    checkpoint = Commit(logbook.log.checkpoint)
+    checkpoint = begin(logbook.log.checkpoint)
     gate.wait_until_reached()
     assert files.count("rename", "*/snapshot") == 2
     gate.open()
 
-    assert checkpoint.result() == 1
+    assert checkpoint.result(60) == 1
     assert logbook.log.durable == 1
 
 
@@ -94,25 +95,20 @@ def test_names_of_log_files_never_collide(logbook: Logbook, files: FailingFiles)
     assert sum(kind == "create" and path.endswith(".wal") for kind, path in files.calls) > 20
 
 
-def close(logbook: Logbook) -> int:
-    logbook.log.close()
-    return 0
-
-
 def test_a_checkpoint_that_waited_for_a_close_does_nothing(logbook: Logbook, files: FailingFiles) -> None:
     """The directory may belong to another process by then."""
     logbook.open(files)
     logbook.commit(1)
     gate = files.hold("sync", "*.wal")
-    closing = Commit(partial(close, logbook))
+    closing = begin(logbook.log.close)
     gate.wait_until_reached()
     before = logbook.files()
-    late = Commit(logbook.log.checkpoint)
+    late = begin(logbook.log.checkpoint)
     gate.open()
-    closing.result()
+    closing.result(60)
 
     with pytest.raises(NotRestored):
-        late.result()
+        late.result(60)
     assert logbook.files() == before
 
 
@@ -130,9 +126,7 @@ def test_checkpoints_without_traffic_leave_no_pile_of_files(logbook: Logbook) ->
 
 def test_idle_opens_leave_no_pile_of_files_and_stay_clean(logbook: Logbook) -> None:
     """Eight opens and closes without a commit add one file at most, and need no new snapshot."""
-    logbook.open(partitions=2)
-    logbook.commit_each(1, 4)
-    logbook.log.close()
+    logbook.closed(4, partitions=2)
     snapshot = (logbook.path / "snapshot").stat().st_mtime_ns
     for _ in range(8):
         assert logbook.open(partitions=2).clean

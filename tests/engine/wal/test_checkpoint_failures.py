@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.wal.logbook import Logbook
 from tests.failing_files import FailingFiles
-from ullage_agent.engine.errors import DiskFull
+from ullage.errors import DiskFull
 
 STEPS = [
     ("create", "*.wal"),

@@ -2,21 +2,15 @@
 
 import pytest
 
-from tests.engine.wal.logbook import Logbook, cut, flip, frames, trim
-from ullage_agent.engine.errors import RepositoryDamaged
-
-
-def killed(logbook: Logbook, transactions: int, partitions: int = 1) -> None:
-    """A log that was killed after some acknowledged transactions."""
-    logbook.open(partitions=partitions)
-    logbook.commit_each(1, transactions)
-    logbook.crash()
+from tests.engine.wal.logbook import Logbook, frames, trim
+from tests.support import cut, flip
+from ullage.errors import RepositoryDamaged
 
 
 @pytest.mark.parametrize("at", [0, 4, 8, 16, 24, 32, 36, 40, 60], ids=lambda at: f"byte-{at}")
 def test_a_frame_before_a_synced_one_is_corruption_not_a_tail(logbook: Logbook, at: int) -> None:
     """The later frame says up to where the file was synced: the start stops with path, offset and that proof."""
-    killed(logbook, 4)
+    logbook.killed(4)
     path = logbook.logs()[0]
     offset = frames(path)[1][0]
     synced = frames(path)[3][0]
@@ -31,7 +25,7 @@ def test_a_frame_before_a_synced_one_is_corruption_not_a_tail(logbook: Logbook, 
 
 def test_a_frame_of_another_partition_proves_the_loss(logbook: Logbook) -> None:
     """The `durable` of a frame in partition 1 tells that a damaged last frame of partition 0 was acknowledged."""
-    killed(logbook, 4, partitions=2)
+    logbook.killed(4, partitions=2)
     path = logbook.logs(0)[0]
     offset, _, id = frames(path)[-1]
     flip(path, offset + 50)
@@ -46,7 +40,7 @@ def test_a_frame_of_another_partition_proves_the_loss(logbook: Logbook) -> None:
 
 def test_a_damaged_file_header_with_synced_frames_behind_it(logbook: Logbook) -> None:
     """Each bit of a log file's header is covered by a checksum, and a frame behind it proves that it was synced."""
-    killed(logbook, 2)
+    logbook.killed(2)
     path = logbook.logs()[0]
     trim(path)
     whole = path.read_bytes()
@@ -60,9 +54,7 @@ def test_a_damaged_file_header_with_synced_frames_behind_it(logbook: Logbook) ->
 
 def test_a_closed_log_proves_its_very_last_frame(logbook: Logbook) -> None:
     """The close frame behind it tells that even the last transaction was synced."""
-    logbook.open()
-    logbook.commit_each(1, 2)
-    logbook.log.close()
+    logbook.closed(2)
     offset = frames(logbook.logs()[0])[1][0]
     flip(logbook.logs()[0], offset + 50)
 
@@ -72,9 +64,7 @@ def test_a_closed_log_proves_its_very_last_frame(logbook: Logbook) -> None:
 
 def test_a_close_frame_proves_the_end_of_another_partition(logbook: Logbook) -> None:
     """A closed file of a partition that was shortened is missed by the close frame of the other."""
-    logbook.open(partitions=2)
-    logbook.commit_each(1, 4)
-    logbook.log.close()
+    logbook.closed(4, partitions=2)
     path = logbook.logs(1)[0]
     cut(path, frames(path)[1][0])
 
@@ -84,9 +74,7 @@ def test_a_close_frame_proves_the_end_of_another_partition(logbook: Logbook) -> 
 
 def test_a_close_frame_lists_the_length_of_each_file(logbook: Logbook) -> None:
     """A file of another length than its close frame says was exchanged or edited: the start stops."""
-    logbook.open(partitions=2)
-    logbook.commit_each(1, 2)
-    logbook.log.close()
+    logbook.closed(2, partitions=2)
     other = logbook.copy_to(logbook.path.parent / "other")
     other.open(partitions=2)
     other.close()
@@ -104,7 +92,7 @@ def test_a_close_frame_lists_the_length_of_each_file(logbook: Logbook) -> None:
 @pytest.mark.parametrize("partitions", [2, 3])
 def test_a_gap_below_what_was_acknowledged_is_loss(logbook: Logbook, partitions: int) -> None:
     """An id that is missing below some frame's `durable` stops the start, however much lies above it."""
-    killed(logbook, 3 * partitions + 1, partitions)
+    logbook.killed(3 * partitions + 1, partitions=partitions)
     path = logbook.logs(1)[0]
     offset, _, id = frames(path)[-1]
     cut(path, offset)
@@ -113,27 +101,9 @@ def test_a_gap_below_what_was_acknowledged_is_loss(logbook: Logbook, partitions:
         logbook.open(partitions=partitions)
 
 
-@pytest.mark.parametrize("partitions", [2, 3])
-def test_a_gap_above_what_was_acknowledged_ends_the_log(logbook: Logbook, partitions: int) -> None:
-    """Frames that nobody was told of may be missing in one partition and present in the others."""
-    logbook.open(partitions=partitions)
-    logbook.commit_each(1, partitions)
-    for number in range(partitions + 1, 2 * partitions + 1):
-        logbook.append_written(number)
-    logbook.crash()
-    path = logbook.logs(0)[0]
-    cut(path, frames(path)[-1][0])
-
-    report = logbook.open(partitions=partitions)
-
-    assert report.last_id == partitions
-    assert report.discarded == tuple(range(partitions + 2, 2 * partitions + 1))
-    assert logbook.state.numbers == set(range(1, partitions + 1))
-
-
 def test_an_id_in_two_partitions_stops_the_start(logbook: Logbook) -> None:
     """Two frames of one id contradict each other; neither is chosen."""
-    killed(logbook, 1)
+    logbook.killed(1)
     first = Logbook(logbook.path.parent / "first")
     first.open(partitions=2)
     first.append_written(1)
@@ -153,7 +123,7 @@ def test_an_id_in_two_partitions_stops_the_start(logbook: Logbook) -> None:
 
 def test_a_copy_of_a_log_file_beside_it_changes_nothing(logbook: Logbook) -> None:
     """A file and its copy have one sequence number: the transactions are applied once."""
-    killed(logbook, 3)
+    logbook.killed(3)
     path = logbook.logs()[0]
     path.with_name("00000000000000000099.wal").write_bytes(path.read_bytes())
 
@@ -164,7 +134,7 @@ def test_a_copy_of_a_log_file_beside_it_changes_nothing(logbook: Logbook) -> Non
 
 def test_a_log_file_of_another_repository_is_refused(logbook: Logbook) -> None:
     """A file of another partition or repository is named, not replayed."""
-    killed(logbook, 2, partitions=2)
+    logbook.killed(2, partitions=2)
     logbook.logs(1)[0].write_bytes(logbook.logs(0)[0].read_bytes())
 
     with pytest.raises(RepositoryDamaged, match=r"belongs to partition 0 .* not to partition 1"):

@@ -6,8 +6,7 @@ import pytest
 
 from tests.engine.wal.logbook import Logbook
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.errors import DiskFull, RepositoryLocked
+from ullage.errors import DiskFull
 
 CHECKPOINT_STEPS = [
     ("allocate", "*.wal"),
@@ -25,9 +24,7 @@ def test_a_failed_checkpoint_at_the_end_fails_the_restore(
     logbook: Logbook, files: FailingFiles, kind: str, path: str
 ) -> None:
     """Whatever step fails, the files are closed, nothing can be written, and a second restore has everything."""
-    logbook.open(partitions=2)
-    logbook.commit_each(1, 4)
-    logbook.crash()
+    logbook.killed(4, partitions=2)
     files.fail(kind, path)
     with pytest.raises(OSError, match="Input/output error"):
         logbook.open(files, partitions=2)
@@ -41,9 +38,7 @@ def test_a_failed_checkpoint_at_the_end_fails_the_restore(
 
 def test_a_full_disk_at_the_end_of_a_restore_is_said(logbook: Logbook, files: FailingFiles) -> None:
     """No room for the snapshot is DiskFull, and logs and old snapshot are kept."""
-    logbook.open()
-    logbook.commit(1)
-    logbook.crash()
+    logbook.killed(1)
     files.fail("write", "*.partial", error=errno.ENOSPC)
     with pytest.raises(DiskFull, match="the old snapshot and all logs are kept"):
         logbook.open(files)
@@ -54,9 +49,7 @@ def test_a_full_disk_at_the_end_of_a_restore_is_said(logbook: Logbook, files: Fa
 
 def test_failed_opens_leave_no_pile_of_files(logbook: Logbook, files: FailingFiles) -> None:
     """Ten opens that fail, and one that does not, leave one log file."""
-    logbook.open()
-    logbook.commit(1)
-    logbook.crash()
+    logbook.killed(1)
     files.fail("rename", "*/snapshot", times=10)
     for _ in range(10):
         with pytest.raises(OSError, match="Input/output error"):
@@ -70,31 +63,10 @@ def test_failed_opens_leave_no_pile_of_files(logbook: Logbook, files: FailingFil
 
 def test_a_failed_proof_fails_the_restore(logbook: Logbook) -> None:
     """What the owner raises before serving comes out, and the log is released."""
-    logbook.open()
-    logbook.commit(1)
-    logbook.crash()
+    logbook.killed(1)
     with pytest.raises(ZeroDivisionError):
         logbook.open(before_serving=lambda _: print(1 // 0))
 
     assert not logbook.log.is_running
     logbook.open()
     assert logbook.state.numbers == {1}
-
-
-@pytest.mark.parametrize(("kind", "path"), CHECKPOINT_STEPS)
-def test_a_repository_whose_last_step_fails_can_be_opened_again(
-    workshop: Workshop, files: FailingFiles, kind: str, path: str
-) -> None:
-    """The repository's lock is released as well: the second open gets it, and all content is there."""
-    put_all(workshop.make(provenance={"enabled": False}), "q", [b"one", b"two"])
-    repository, workshop.repository = workshop.repository, None
-    assert repository is not None
-    with pytest.raises(RepositoryLocked):
-        workshop.open()
-    repository.log.abandon()
-    repository.close()
-    files.fail(kind, path)
-    with pytest.raises(OSError, match="Input/output error"):
-        workshop.open(files)
-
-    assert drain(workshop.open(), "q") == [b"one", b"two"]

@@ -5,9 +5,10 @@ from functools import partial
 
 import pytest
 
-from tests.engine.wal.logbook import Logbook, together
+from tests.engine.wal.logbook import Logbook
 from tests.failing_files import FailingFiles
 from tests.support import ManualClock
+from tests.threads import together
 
 
 class GatedClock(ManualClock):
@@ -34,7 +35,7 @@ def test_all_that_came_during_a_sync_share_the_next_one(logbook: Logbook, files:
     gate.wait_until_reached()
     ids = [logbook.append(number) for number in range(1, 9)]
     gate.open()
-    leader.result()
+    leader.result(60)
     together(*(partial(logbook.log.wait_durable, id) for id in ids))
 
     assert logbook.log.sync_count == before + 2
@@ -48,10 +49,10 @@ def test_nobody_is_answered_before_the_sync_returns(logbook: Logbook, files: Fai
     commit = logbook.start(1)
     gate.wait_until_reached()
 
-    assert not commit.is_answered
+    assert not commit.done()
     assert logbook.log.durable == 0
     gate.open()
-    assert commit.result() == 1
+    assert commit.result(60) == 1
     assert logbook.log.durable == 1
 
 
@@ -66,7 +67,7 @@ def test_durable_never_passes_a_frame_of_another_partition(logbook: Logbook, fil
     assert files.count("sync", "*partition-0/*") == 1
     assert logbook.log.durable == 0
     gate.open()
-    commit.result()
+    commit.result(60)
     assert logbook.log.durable == 2
 
 
@@ -78,7 +79,7 @@ def test_a_frame_written_during_a_sync_is_not_covered_by_it(logbook: Logbook, fi
     gate.wait_until_reached()
     id = logbook.append(2)
     gate.open()
-    leader.result()
+    leader.result(60)
 
     assert logbook.log.durable == 1
     logbook.log.wait_durable(id)
@@ -106,10 +107,10 @@ def test_in_interval_mode_nobody_is_answered_early(logbook: Logbook, files: Fail
     while logbook.log.last_id < 5:
         assert files.count("sync", "*.wal") == syncs
 
-    assert not any(commit.is_answered for commit in commits)
+    assert not any(commit.done() for commit in commits)
     assert logbook.log.durable == 1
     clock.wake.set()
-    assert sorted(commit.result() for commit in commits) == [2, 3, 4, 5]
+    assert sorted(commit.result(60) for commit in commits) == [2, 3, 4, 5]
     assert files.count("sync", "*.wal") == syncs + 1
 
 

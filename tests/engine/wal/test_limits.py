@@ -3,16 +3,17 @@
 import pytest
 
 from tests.engine.wal.logbook import Logbook, note
-from ullage_agent.engine.errors import TransactionTooLarge
-from ullage_agent.engine.model import NO_ATTRIBUTES, Delete, FlowFile, Operation
-from ullage_agent.engine.wal.format import OPERATIONS_MAX, PAYLOAD_BYTES_MAX
+from ullage.engine.model import NO_ATTRIBUTES, Delete, FlowFileRecord, Operation
+from ullage.engine.wal.format import OPERATIONS_MAX, PAYLOAD_BYTES_MAX
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import TransactionTooLarge
 
-UNENCODABLE = FlowFile(bytes(16), 1, None, 0, 0, 0, 0, 1 << 70, NO_ATTRIBUTES)
+UNENCODABLE = FlowFileRecord(bytes(16), 1, None, 0, 0, 0, 0, 1 << 70, NO_ATTRIBUTES)
 
 
 def size_of(logbook: Logbook, attributes: int) -> int:
     """A transaction's payload with so many bytes of attributes."""
-    return len(logbook.log._serde.encode(logbook.clock.millis, [note(1, bytes(attributes))]))
+    return len(SerDe().encode(logbook.clock.millis, [note(1, bytes(attributes))]))
 
 
 def test_ten_thousand_records_are_the_most(logbook: Logbook) -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from tests.engine.wal.logbook import Logbook
 from tests.failing_files import FailingFiles
-from ullage_agent.engine.errors import RepositoryDamaged
+from ullage.errors import RepositoryDamaged
 
 
-def three_files(logbook: Logbook) -> None:
-    """A chain of three log files behind one snapshot, each with a transaction."""
+@pytest.mark.parametrize(("gone", "missed"), [(0, "log file number 1"), (1, "log file number 2"), (2, "transaction 3")])
+def test_a_missing_log_file_stops_the_start(logbook: Logbook, gone: int, missed: str) -> None:
+    """The first file and one in the middle are missed by their number, the last by the close frame behind it."""
     logbook.open()
     for number in (1, 2, 3):
         logbook.commit(number)
@@ -18,24 +19,9 @@ def three_files(logbook: Logbook) -> None:
         logbook.open()
     logbook.log.close()
     assert len(logbook.logs()) == 4
-
-
-@pytest.mark.parametrize(("gone", "named"), [(0, 1), (1, 2)])
-def test_a_missing_log_file_stops_the_start(logbook: Logbook, gone: int, named: int) -> None:
-    """The first file and one in the middle are missed by their sequence number."""
-    three_files(logbook)
     logbook.logs()[gone].unlink()
 
-    with pytest.raises(RepositoryDamaged, match=f"log file number {named} is missing"):
-        logbook.open()
-
-
-def test_the_last_log_file_is_missed_by_a_close_frame(logbook: Logbook) -> None:
-    """The last file with transactions is missed by the close frame of the empty one behind it."""
-    three_files(logbook)
-    logbook.logs()[2].unlink()
-
-    with pytest.raises(RepositoryDamaged, match="transaction 3 is missing"):
+    with pytest.raises(RepositoryDamaged, match=f"{missed} is missing"):
         logbook.open()
 
 
@@ -54,9 +40,7 @@ def test_all_log_files_missing_stops_the_start(logbook: Logbook) -> None:
 
 def test_a_missing_partition_directory_stops_the_start(logbook: Logbook) -> None:
     """Each partition that the snapshot knows must be there."""
-    logbook.open(partitions=3)
-    logbook.commit_each(1, 6)
-    logbook.log.close()
+    logbook.closed(6, partitions=3)
     shutil.rmtree(logbook.path / "partition-1")
 
     with pytest.raises(RepositoryDamaged, match=r"log partitions \[1\], which the snapshot needs, are missing"):

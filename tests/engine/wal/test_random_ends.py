@@ -5,8 +5,9 @@ from pathlib import Path
 
 from hypothesis import given, settings, strategies as st
 
-from tests.engine.wal.logbook import Logbook, blank, cut
+from tests.engine.wal.logbook import Logbook, blank
 from tests.failing_files import FailingFiles
+from tests.support import cut
 
 STEPS = st.lists(st.sampled_from(["append", "append", "write", "write", "commit", "checkpoint"]), max_size=25)
 

@@ -1,13 +1,16 @@
 """Old files stay readable when the form of a record changes, and newer ones are refused."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.engine.wal.logbook import ForeignSerDe, Logbook, SecondSerDe, note
 from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.errors import FormatTooNew, RepositoryDamaged
-from ullage_agent.engine.files import OsFiles
-from ullage_agent.engine.flowfile.swap import SwapFiles, summarize
-from ullage_agent.engine.wal.serde import MsgpackSerDe, SerDe
+from ullage.engine.files import OsFiles
+from ullage.engine.ledger.swap import SwapFiles, summarize
+from ullage.engine.wal.serde import SerDe
+from ullage.engine.wal.state import RecordDirectory
+from ullage.errors import FormatTooNew, RepositoryDamaged
 
 BOTH_VERSIONS = "version 3 of SerDe 'ullage-msgpack'; this version of Ullage reads up to 2"
 
@@ -40,9 +43,7 @@ def test_the_first_version_refuses_a_snapshot_of_the_second(logbook: Logbook) ->
 
 def test_the_first_version_refuses_a_log_of_the_second(logbook: Logbook) -> None:
     """A log file of a newer SerDe behind a snapshot of an older one is refused as well."""
-    logbook.open()
-    logbook.commit(1)
-    logbook.log.close()
+    logbook.closed(1)
     logbook.open(serde=SecondSerDe())
     logbook.commit(2)
     logbook.crash()
@@ -72,28 +73,17 @@ def test_another_serde_is_refused(logbook: Logbook) -> None:
         logbook.open()
 
 
-def swap_files(logbook: Logbook, serde: SerDe) -> SwapFiles:
-    logbook.path.mkdir(exist_ok=True)
-    return SwapFiles(OsFiles(), str(logbook.path), "r", serde)
-
-
-def test_the_second_version_reads_swap_files_of_the_first(logbook: Logbook) -> None:
-    """A swap file outlives the version that wrote it."""
+def test_a_swap_file_outlives_the_version_that_wrote_it(tmp_path: Path) -> None:
+    """The second version reads what the first has written; the first refuses the second's, naming both versions."""
+    first, second = (SwapFiles(RecordDirectory(OsFiles(), str(tmp_path), "r", s)) for s in (SerDe(), SecondSerDe()))
     records = [note(number) for number in range(1, 2_500)]
-    summary = summarize(records, 1, 0)
-    swap_files(logbook, MsgpackSerDe()).write(summary, records, [])
+    old, new = summarize(records, 1, 0), summarize(records, 1, 0)
+    first.write(old, records, [])
+    second.write(new, records, [])
 
-    assert swap_files(logbook, SecondSerDe()).read(summary.name).records == records
-
-
-def test_the_first_version_refuses_swap_files_of_the_second(logbook: Logbook) -> None:
-    """A swap file of a newer version is refused, naming both versions."""
-    records = [note(1)]
-    summary = summarize(records, 1, 0)
-    swap_files(logbook, SecondSerDe()).write(summary, records, [])
-
+    assert second.read(old.name).records == records
     with pytest.raises(FormatTooNew, match=BOTH_VERSIONS):
-        swap_files(logbook, MsgpackSerDe()).read(summary.name)
+        first.read(new.name)
 
 
 def test_a_whole_repository_moves_to_the_second_version_and_not_back(workshop: Workshop) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.wal.logbook import Logbook, cut, flip
-from ullage_agent.engine.errors import RepositoryDamaged
+from tests.engine.wal.logbook import Logbook
+from tests.support import cut, flip
+from ullage.errors import RepositoryDamaged
 
 
 def snapshot_of(logbook: Logbook, numbers: int = 5) -> Path:
@@ -29,9 +30,7 @@ def test_case_1_neither_file_exists(logbook: Logbook) -> None:
 
 def test_case_1_neither_file_exists_but_all_logs_do(logbook: Logbook) -> None:
     """A lost snapshot is made up for by an unbroken chain of logs from the first transaction on."""
-    logbook.open()
-    logbook.commit_each(1, 3)
-    logbook.log.close()
+    logbook.closed(3)
     (logbook.path / "snapshot").unlink()
 
     report = logbook.open()
@@ -124,9 +123,7 @@ def test_case_4_only_a_damaged_partial_exists(logbook: Logbook) -> None:
 
 def test_case_4_only_a_damaged_partial_exists_but_all_logs_do(logbook: Logbook) -> None:
     """A partial that does not prove whole is discarded where an unbroken chain of logs holds everything."""
-    logbook.open()
-    logbook.commit_each(1, 3)
-    logbook.log.close()
+    logbook.closed(3)
     snapshot = logbook.path / "snapshot"
     partial = snapshot.rename(logbook.path / "snapshot.partial")
     cut(partial, partial.stat().st_size - 1)

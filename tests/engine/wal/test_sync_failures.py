@@ -1,18 +1,17 @@
 """A sync that fails leaves everything open, and the log stops."""
 
-from functools import partial
-
 import pytest
 
-from tests.engine.wal.logbook import Commit, Logbook
+from tests.engine.wal.logbook import Logbook
 from tests.failing_files import FailingFiles
-from ullage_agent.engine.errors import CommitOutcomeUnknown, RepositoryStopped
+from tests.threads import begin
+from ullage.errors import CommitOutcomeUnknown, RepositoryStopped
 
 
 def test_a_failed_sync_leaves_the_outcome_unknown_and_stops_the_log(logbook: Logbook, files: FailingFiles) -> None:
-    """The caller is never told that it failed, and everything after it is refused."""
+    """The caller is never told that it failed, and all after it is refused; for what was synced before it answers."""
     logbook.open(files)
-    logbook.commit(1)
+    durable = logbook.commit(1)
     files.fail("sync", "*.wal")
     with pytest.raises(CommitOutcomeUnknown, match="transaction 2"):
         logbook.commit(2)
@@ -22,6 +21,7 @@ def test_a_failed_sync_leaves_the_outcome_unknown_and_stops_the_log(logbook: Log
         logbook.append(3)
     with pytest.raises(RepositoryStopped):
         logbook.log.checkpoint()
+    logbook.log.wait_durable(durable)
 
 
 def test_all_that_wait_for_a_failed_sync_get_the_same_answer(logbook: Logbook, files: FailingFiles) -> None:
@@ -36,23 +36,12 @@ def test_all_that_wait_for_a_failed_sync_get_the_same_answer(logbook: Logbook, f
     gate.open()
 
     with pytest.raises(CommitOutcomeUnknown, match="transaction 1"):
-        leader.result()
+        leader.result(60)
     for id in followers:
         with pytest.raises(CommitOutcomeUnknown, match=f"transaction {id}"):
             logbook.log.wait_durable(id)
     assert files.count("sync", "*.wal") == syncs
     assert logbook.log.durable == 0
-
-
-def test_what_was_durable_before_stays_acknowledged(logbook: Logbook, files: FailingFiles) -> None:
-    """A stopped log still answers for what it had synced."""
-    logbook.open(files)
-    id = logbook.commit(1)
-    files.fail("sync", "*.wal")
-    with pytest.raises(CommitOutcomeUnknown):
-        logbook.commit(2)
-
-    logbook.log.wait_durable(id)
 
 
 def test_a_new_open_shows_what_the_disk_has(logbook: Logbook, files: FailingFiles) -> None:
@@ -134,14 +123,9 @@ def test_all_that_wait_while_the_log_closes_are_answered(logbook: Logbook, files
     gate.wait_until_reached()
     commits += [logbook.start(number) for number in range(2, 7)]
     while logbook.log.last_id < 6:
-        assert not any(commit.is_answered for commit in commits)
-    closing = Commit(partial(close, logbook))
+        assert not any(commit.done() for commit in commits)
+    closing = begin(logbook.log.close)
     gate.open()
-    closing.result()
+    closing.result(60)
 
-    assert sorted(commit.result() for commit in commits) == [1, 2, 3, 4, 5, 6]
-
-
-def close(logbook: Logbook) -> int:
-    logbook.log.close()
-    return 0
+    assert sorted(commit.result(60) for commit in commits) == [1, 2, 3, 4, 5, 6]

@@ -3,8 +3,8 @@
 import threading
 from functools import partial
 
-from tests.engine.wal.logbook import Commit, together
-from ullage_agent.engine.wal.turns import Turns
+from tests.threads import begin, together
+from ullage.engine.wal.turns import Turns
 
 
 def test_the_first_leads_and_the_others_follow() -> None:
@@ -17,18 +17,18 @@ def test_the_first_leads_and_the_others_follow() -> None:
         answers[id] = turns.lead_or_wait(id)
         return id
 
-    followers = [Commit(partial(follow, id)) for id in (2, 3, 4)]
+    followers = [begin(partial(follow, id)) for id in (2, 3, 4)]
     while len(turns._followers) < 3:
-        assert not any(follower.is_answered for follower in followers)
+        assert not any(follower.done() for follower in followers)
     turns.done(2)
-    followers[0].result()
-    while sum(follower.is_answered for follower in followers) < 2:
+    followers[0].result(60)
+    while sum(follower.done() for follower in followers) < 2:
         pass
 
     assert len(turns._followers) == 1
     assert turns.lead_or_wait(5)
     turns.done(5)
-    assert [follower.result() for follower in followers] == [2, 3, 4]
+    assert [follower.result(60) for follower in followers] == [2, 3, 4]
     assert not any(answers.values())
 
 

@@ -1,91 +1,50 @@
 """A certificate that changes while Flight serves: the port changes hands, nobody loses a call."""
 
-import ssl
 import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 from pyarrow import flight
 
-from tests.service.certificates import Authority
-from tests.service.running import Running, document_at
-from ullage_agent.client import Client, Node
-from ullage_agent.client.flight import FlightClient
-from ullage_agent.contract import AuthMode, TlsMode
-from ullage_agent.service.access import Verb
-from ullage_agent.service.tokens import line_of, new_token
-
-
-class Encrypted:
-    """A server with TLS, Flight and one token."""
-
-    def __init__(self, path: Path) -> None:
-        self.tls = path / "tls"
-        self.authority = Authority("ours")
-        self.authority.issue(self.tls, "node")
-        self.ca_file = str(self.authority.write(path / "ca.crt"))
-        self.token, digest = new_token()
-        (path / "tokens").write_text(line_of("user", tuple(Verb), 0, digest))
-        self.running = Running(
-            document_at(
-                path / "r",
-                service={"flight_port": 0},
-                tls={"mode": TlsMode.SECRET, "directory": str(self.tls)},
-                auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(path / "tokens")},
-            )
-        )
-
-    @property
-    def node(self) -> Node:
-        urls = {name: url.replace("0.0.0.0", "127.0.0.1") for name, url in self.running.server.urls.items()}
-        return Node(url=urls["http"], flight=urls["flight"], token=self.token, ca_file=self.ca_file)
-
-    def client(self) -> FlightClient:
-        assert self.node.flight is not None
-        return FlightClient(self.node.flight, self.token, ca_file=self.ca_file)
-
-    def renew(self) -> int:
-        """A new certificate, taken over; its serial number."""
-        serial = self.authority.issue(self.tls, "node")
-        assert self.running.server.reload_certificate() == ""
-        return serial
-
-    def serial(self) -> int:
-        """Of the certificate that a new connection gets."""
-        assert self.node.flight is not None
-        host, port = self.node.flight.removeprefix("grpc+tls://").split(":")
-        return x509.load_pem_x509_certificate(ssl.get_server_certificate((host, int(port))).encode()).serial_number
+import ullage
+from tests.certificates import Authority
+from tests.service.secured import Secured
+from ullage.client.flight import FlightClient
+from ullage.wire.tickets import SNAPSHOT, SnapshotRequest, TableTicket
 
 
 @pytest.fixture
-def encrypted(tmp_path: Path) -> Iterator[Encrypted]:
-    made = Encrypted(tmp_path)
+def encrypted(tmp_path: Path) -> Iterator[Secured]:
+    made = Secured(tmp_path)
     with made.running:
         yield made
 
 
-def test_a_new_certificate_is_served_on_the_same_port(encrypted: Encrypted) -> None:
+def flight_client(secured: Secured) -> FlightClient:
+    return FlightClient(secured.url("flight"), secured.tokens["all"], ca_file=secured.ca_file)
+
+
+def test_a_new_certificate_is_served_on_the_same_port(encrypted: Secured) -> None:
     """Connections from before go on, their snapshots too; a pair that cannot be used changes nothing."""
-    before = encrypted.serial()
-    with encrypted.client() as client:
+    before = encrypted.serial("flight")
+    with flight_client(encrypted) as client:
         (uuids,) = client.put_many([[b"one"]])
-        snapshot = client.snapshot()
+        snapshot = client.act(SNAPSHOT, SnapshotRequest())
 
         key = (encrypted.tls / "tls.key").read_bytes()
         (encrypted.tls / "tls.key").write_text("half a key")
         assert encrypted.running.server.reload_certificate() != ""
-        assert encrypted.serial() == before
+        assert encrypted.serial("flight") == before
         (encrypted.tls / "tls.key").write_bytes(key)
 
-        assert encrypted.renew() == encrypted.serial() != before
+        assert encrypted.renew() == encrypted.serial("flight") != before
         assert list(client.get_many([uuids[0].hex()])) == [(0, b"one")]
-        assert client.table("flowfiles", snapshot.id).read_all().num_rows == 1
+        assert client.table(TableTicket(name="flowfiles", snapshot=snapshot.id)).read_all().num_rows == 1
 
 
-def test_a_stream_that_began_before_ends_as_it_would_have(encrypted: Encrypted) -> None:
+def test_a_stream_that_began_before_ends_as_it_would_have(encrypted: Secured) -> None:
     """The retired server carries on what it had begun, whatever becomes of the port meanwhile."""
     renewed = threading.Event()
 
@@ -96,7 +55,7 @@ def test_a_stream_that_began_before_ends_as_it_would_have(encrypted: Encrypted) 
                 renewed.set()
             yield [b"%d" % number] * 10
 
-    with encrypted.client() as client:
+    with flight_client(encrypted) as client:
         found = [uuid.hex() for uuids in client.put_many(batches()) for uuid in uuids]
         assert renewed.is_set()
         contents = [content for _, content in client.get_many(found)]
@@ -104,7 +63,7 @@ def test_a_stream_that_began_before_ends_as_it_would_have(encrypted: Encrypted) 
     assert contents == [b"%d" % number for number in range(40) for _ in range(10)]
 
 
-def test_no_call_is_lost_while_certificates_change(encrypted: Encrypted) -> None:
+def test_no_call_is_lost_while_certificates_change(encrypted: Secured) -> None:
     """Clients put and get all the while over a dozen changes: every call succeeds, every put is there once."""
     over = threading.Event()
     stored: list[tuple[str, bytes]] = []
@@ -112,19 +71,21 @@ def test_no_call_is_lost_while_certificates_change(encrypted: Encrypted) -> None
     turns = threading.Semaphore(0)
 
     def work(number: int) -> None:
-        with Client(encrypted.node, name="here") as client:
+        there = encrypted.node()
+        with ullage.connect(there.url, token=there.token, ca_file=there.ca_file, flight=there.flight) as repository:
+            handles = repository.handles
             turn = 0
             while not over.is_set():
                 contents = [f"{number} {turn} {each}".encode() for each in range(20)]
                 try:
-                    handles = client.put_many(contents)
-                    assert client.get_many(handles) == contents
+                    ids = handles.put_many(contents)
+                    assert handles.get_many(ids) == contents
                 except Exception as error:  # noqa: BLE001 - the main thread shows it
                     failures.append(error)
                     return
                 finally:
                     turns.release()
-                stored.extend(zip(handles, contents, strict=True))
+                stored.extend(zip(ids, contents, strict=True))
                 turn += 1
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -147,11 +108,13 @@ def test_no_call_is_lost_while_certificates_change(encrypted: Encrypted) -> None
     )
 
 
-def test_a_client_that_trusts_somebody_else_stays_out(encrypted: Encrypted, tmp_path: Path) -> None:
+def test_a_client_that_trusts_somebody_else_stays_out(encrypted: Secured, tmp_path: Path) -> None:
     """Before a change and after it."""
-    theirs = Authority("theirs").write(tmp_path / "theirs.crt").read_bytes()
-    assert encrypted.node.flight is not None
+    theirs = Authority(tmp_path / "theirs").certificate.read_bytes()
     for _ in range(2):
-        with flight.connect(encrypted.node.flight, tls_root_certs=theirs) as client, pytest.raises(flight.FlightError):
+        with (
+            flight.connect(encrypted.url("flight"), tls_root_certs=theirs) as client,
+            pytest.raises(flight.FlightError),
+        ):
             list(client.list_flights())
         encrypted.renew()

@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import re
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,95 +12,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support import Workshop, drain, put_all
-from ullage_agent.engine.model import parse_uuid
-from ullage_agent.engine.repository import Repository
-from ullage_agent.service.access import Anonymous, Verb
-from ullage_agent.service.flight.listener import FlightListener
-from ullage_agent.service.flight.schemas import SCHEMAS
-from ullage_agent.service.flight.server import FlightServer, Shared
+from tests.service.flight.peer import MB, Peer
+from tests.support import Workshop, committing, drain, put_all
+from ullage.contract import MaintenanceOperation, TruncationMode
+from ullage.engine.model import parse_uuid
+from ullage.wire.schemas import SCHEMAS
+from ullage.wire.space import RunRequest
+from ullage_agent.service.access import Verb
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
-
-MB = 1 << 20
-
-
-class Peer:
-    """A server and a client of it."""
-
-    def __init__(self, repository: Repository, **settings: Any) -> None:
-        self.failures: list[tuple[str, Exception]] = []
-        settings = {"authenticator": Anonymous(), "limits": Limits(), **settings}
-        authenticator, limits = settings.pop("authenticator"), settings.pop("limits")
-
-        def make(port: int, shared: Shared) -> FlightServer:
-            return FlightServer(
-                repository,
-                authenticator,
-                limits,
-                "127.0.0.1",
-                port,
-                node="here",
-                on_failure=lambda what, error: self.failures.append((what, error)),
-                shared=shared,
-                **settings,
-            )
-
-        self.server = FlightListener(make, 0, Shared(repository, limits))
-        self.client = flight.connect(self.server.url)
-        self.repository = repository
-
-    def close(self) -> None:
-        self.client.close()
-        self.server.stop()
-
-    def put(self, *batches: dict[str, Any], **command: Any) -> list[list[bytes]]:
-        """The uuids of each batch, one outstanding at a time."""
-        schema = pa.schema(
-            [
-                field
-                for field in (
-                    pa.field("content", pa.binary()),
-                    pa.field("attributes", pa.map_(pa.string(), pa.string())),
-                    pa.field("continues", pa.bool_()),
-                )
-                if field.name in batches[0]
-            ]
-        )
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-        writer, told = self.client.do_put(descriptor, schema)
-        found = []
-        with writer:
-            for number, batch in enumerate(batches):
-                writer.write_batch(pa.record_batch([pa.array(batch[f.name], f.type) for f in schema], schema=schema))
-                answer = told.read().to_pybytes()
-                assert struct.unpack_from("<I", answer) == (number,)
-                found.append([answer[at : at + 16] for at in range(4, len(answer), 16)])
-            writer.done_writing()
-        return found
-
-    def get(self, handles: Sequence[str], **more: Any) -> dict[int, bytes | str]:
-        """Contents, or slugs, by item."""
-        ticket = json.dumps({"kind": "get", "handles": list(handles), **more}).encode()
-        found: dict[int, bytes | str] = {}
-        for chunk in self.client.do_get(flight.Ticket(ticket)):
-            assert chunk.data.nbytes < 10 * MB
-            for row in chunk.data.to_pylist():
-                if row["problem"]:
-                    found[row["item"]] = row["problem"]
-                else:
-                    before = found.get(row["item"], b"")
-                    assert len(before) == row["offset"]
-                    found[row["item"]] = before + row["content"]
-        return found
-
-    def table(self, name: str, **more: Any) -> pa.Table:
-        ticket = json.dumps({"kind": "table", "name": name, **more}).encode()
-        return self.client.do_get(flight.Ticket(ticket)).read_all()
-
-    def act(self, action: str, **body: Any) -> list[Any]:
-        results = self.client.do_action(flight.Action(action, json.dumps(body).encode()))
-        return [json.loads(result.body.to_pybytes()) for result in results]
 
 
 @pytest.fixture
@@ -135,7 +53,7 @@ def test_each_batch_is_a_transaction_and_its_handles_come_back(peer: Peer) -> No
     for batch, uuids in zip(contents, found, strict=True):
         assert list(peer.get(names(uuids)).values()) == batch
     head = peer.repository.handles.head(found[1][7].hex())
-    assert head.attributes["n"] == "7"
+    assert head.attribute_map()["n"] == "7"
     assert head.expires_millis == peer.repository.clock.now_millis() + 60_000
 
 
@@ -197,12 +115,8 @@ def test_ranges_and_problems_stand_in_their_rows(peer: Peer) -> None:
         3: "no-such-handle",
         4: "elsewhere",
         5: b"ne",
-        6: "bad-request",
+        6: "range-not-satisfiable",
     }
-
-
-def stage(peer: Peer, write: str, attempt: str, *batches: dict[str, list[Any]]) -> list[list[bytes]]:
-    return peer.put(*batches, write=write, attempt=attempt)
 
 
 def test_what_is_staged_appears_with_its_commit(peer: Peer) -> None:
@@ -214,9 +128,9 @@ def test_what_is_staged_appears_with_its_commit(peer: Peer) -> None:
         {"content": [big[:MB], big[MB:], b"c"], "continues": [True, False, False]},
     ]
     begun = peer.act("write-begin", write=write, queue="in")
-    first = stage(peer, write, one, *batches[:1])
-    again = stage(peer, write, one, *batches)
-    stage(peer, write, two, {"content": [b"lost"]})
+    first = peer.put(*batches[:1], write=write, attempt=one)
+    again = peer.put(*batches, write=write, attempt=one)
+    peer.put({"content": [b"lost"]}, write=write, attempt=two)
 
     assert begun[0]["state"] == "open"
     assert again[0] == first[0]
@@ -228,13 +142,24 @@ def test_what_is_staged_appears_with_its_commit(peer: Peer) -> None:
     assert drain(peer.repository, "in") == [b"a", b"b", big, b"c"]
 
 
+def test_what_is_staged_has_the_lifetime_that_was_asked_for(peer: Peer) -> None:
+    """A content that goes on over rows too."""
+    write, attempt = str(uuid4()), str(uuid4())
+    peer.act("write-begin", write=write)
+    batch = {"content": [b"whole", b"goes ", b"on"], "continues": [False, True, False]}
+
+    peer.put(batch, write=write, attempt=attempt, lifetime=1)
+
+    assert peer.table("resource_claims")["lifetime"].unique().to_pylist() == [1]
+
+
 @pytest.mark.parametrize(
     ("command", "slug"),
     [
         ({"write": str(uuid4()), "attempt": str(uuid4())}, "write-closed"),
-        ({"write": "x", "attempt": str(uuid4())}, "bad-request"),
-        ({"write": str(uuid4())}, "bad-request"),
-        ({"write": str(uuid4()), "attempt": str(uuid4()), "key": "k"}, "bad-request"),
+        ({"write": "x", "attempt": str(uuid4())}, "invalid-argument"),
+        ({"write": str(uuid4())}, "invalid-argument"),
+        ({"write": str(uuid4()), "attempt": str(uuid4()), "key": "k"}, "invalid-argument"),
     ],
 )
 def test_what_cannot_be_staged_is_refused(peer: Peer, command: dict[str, str], slug: str) -> None:
@@ -258,7 +183,25 @@ def test_contents_of_queues_are_read_by_their_claims(peer: Peer) -> None:
     ticket = json.dumps({"kind": "get", "claims": [*claims, gone, [*claims[0][:4], 2, 2]]}).encode()
     found = peer.client.do_get(flight.Ticket(ticket)).read_all().to_pylist()
 
-    assert [row["content"] or row["problem"] for row in found] == [b"ne", b"wo", "claim-gone", "bad-request"]
+    assert [row["content"] or row["problem"] for row in found] == [b"ne", b"wo", "claim-gone", "range-not-satisfiable"]
+
+
+def test_what_was_given_back_says_how(workshop: Workshop) -> None:
+    """Its file may stand for others that live in it."""
+    repository = workshop.make(truncation={"mode": TruncationMode.EAGER})
+    with committing(repository) as session:
+        session.transfer(session.write(session.create(), b"small"), "kept")
+        session.transfer(session.write(session.create(), b"l" * 2 * MB), "in")
+    peer = Peer(repository)
+    (row,) = (row for row in peer.table("flowfiles").to_pylist() if row["queue"] == "in")
+    claim = [*(row[name] for name in ("resource_claim", "claim_offset", "claim_length", "claim_crc32c")), 0, 2 * MB]
+    repository.queues.drop(repository.queue("in"))
+    repository.reclamation.truncate()
+
+    ticket = json.dumps({"kind": "get", "claims": [claim]}).encode()
+
+    assert peer.client.do_get(flight.Ticket(ticket)).read_all()["problem"].to_pylist() == ["claim-truncated"]
+    peer.close()
 
 
 def test_events_are_read_from_where_the_last_reader_stopped(peer: Peer) -> None:
@@ -290,9 +233,9 @@ def test_a_snapshot_is_kept_by_renewing_it(peer: Peer, workshop: Workshop) -> No
 @pytest.mark.parametrize(
     ("batch", "slug"),
     [
-        ({"content": [b"x", None]}, "bad-request"),
-        ({"content": [b"x"] * 10_001}, "too-much"),
-        ({"content": [b"x"], "attributes": [[("uuid", "1")]]}, "bad-request"),
+        ({"content": [b"x", None]}, "invalid-argument"),
+        ({"content": [b"x"] * 10_001}, "request-too-large"),
+        ({"content": [b"x"], "attributes": [[("uuid", "1")]]}, "invalid-argument"),
     ],
 )
 def test_what_cannot_be_stored_is_refused(peer: Peer, batch: dict[str, list[Any]], slug: str) -> None:
@@ -306,14 +249,14 @@ def test_what_cannot_be_stored_is_refused(peer: Peer, batch: dict[str, list[Any]
 @pytest.mark.parametrize(
     ("ticket", "slug"),
     [
-        (b"", "bad-request"),
-        (b"\xff", "bad-request"),
-        (b'{"kind":"get"}', "bad-request"),
+        (b"", "invalid-argument"),
+        (b"\xff", "invalid-argument"),
+        (b'{"kind":"get"}', "invalid-argument"),
         (b'{"kind":"table","name":"nonesuch"}', "not-found"),
-        (b'{"kind":"table","name":"claims","columns":["x"]}', "bad-request"),
-        (b'{"kind":"table","name":"claims","part":[2,2]}', "bad-request"),
+        (b'{"kind":"table","name":"claims","columns":["x"]}', "invalid-argument"),
+        (b'{"kind":"table","name":"claims","part":[2,2]}', "invalid-argument"),
         (b'{"kind":"table","name":"claims","snapshot":"x"}', "not-found"),
-        (b'{"kind":"get","handles":["x"],"ranges":[]}', "bad-request"),
+        (b'{"kind":"get","handles":["x"],"ranges":[]}', "invalid-argument"),
     ],
 )
 def test_what_is_no_ticket_is_refused(peer: Peer, ticket: bytes, slug: str) -> None:
@@ -329,7 +272,9 @@ def test_every_table_has_its_schema_and_its_rows(workshop: Workshop) -> None:
     put_all(repository, "inbox", [bytes([n]) * 100 for n in range(120)], colour="green")
     repository.handles.put(b"handle", {"a": "b"})
     lease = repository.leases.acquire("reader", 60_000)
-    peer = Peer(repository, runs=lambda: [("r", "me", "now", 1, 2, 3, 4, 5, None)])
+    peer = Peer(repository)
+    run = peer.embedded.reclamation.begin(RunRequest())
+    peer.embedded.reclamation.run(run.id, wait_seconds=30)
 
     tables = {name: peer.table(name) for name in SCHEMAS}
 
@@ -349,7 +294,10 @@ def test_every_table_has_its_schema_and_its_rows(workshop: Workshop) -> None:
     assert sorted(row["content"] for row in tables["content"].to_pylist()) == sorted(
         [b"handle", *(bytes([n]) * 100 for n in range(120))]
     )
-    assert tables["runs"].to_pylist()[0]["freed_bytes"] == 4
+    assert [(row["run"], row["owner"], row["problem"]) for row in tables["runs"].to_pylist()] == [
+        (run.id, "this process", None)
+    ]
+    assert [row["operation"] for row in tables["windows"].to_pylist()] == list(MaintenanceOperation)
     peer.close()
 
 
@@ -387,20 +335,6 @@ def test_a_snapshot_that_holds_keeps_its_content(peer: Peer) -> None:
     assert lease.transaction <= taken["transaction"]
     peer.act("release", id=taken["id"])
     assert peer.repository.leases.all() == []
-
-
-def test_parts_make_up_the_whole(peer: Peer) -> None:
-    """Each row is in one part; chosen columns come in the order asked for."""
-    for number in range(10):
-        peer.repository.handles.put(bytes([number]) * (MB + 1))
-    peer.repository.handles.put(b"")
-
-    parts = [peer.table("flowfiles", part=[k, 3], columns=["size", "uuid"]) for k in range(3)]
-
-    assert parts[0].schema.names == ["size", "uuid"]
-    assert sum(len(part) for part in parts) == 11
-    assert len({row["uuid"] for part in parts for row in part.to_pylist()}) == 11
-    assert sum(len(peer.table("resource_claims", part=[k, 3])) for k in range(3)) == len(peer.table("resource_claims"))
 
 
 def test_tokens_and_verbs_are_asked_for(workshop: Workshop, tmp_path: Path) -> None:
@@ -474,12 +408,3 @@ def test_it_lists_its_tables_and_actions(peer: Peer) -> None:
     actions = [action.type for action in peer.client.list_actions()]
     assert {"snapshot", "renew", "release", "about", "write-begin", "write-commit"} <= set(actions)
     assert [action for action in actions if f"`{action}`" not in text] == []
-
-
-def test_the_document_names_every_column(peer: Peer) -> None:
-    """docs/flight.md lists each table's columns, and no others."""
-    text = (Path(__file__).parents[3] / "docs" / "flight.md").read_text(encoding="utf-8").partition("## Tables")[2]
-    for name, schema in SCHEMAS.items():
-        (line,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
-        named = re.findall(r"`([a-z_0-9]+)`", line.split("|", 2)[2])
-        assert sorted(set(named)) == sorted(schema.names), name

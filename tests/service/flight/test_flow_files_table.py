@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.service.flight.test_flight import Peer
-from tests.support import Workshop
-from ullage_agent.engine.model import HANDLE_QUEUE, FlowFile, unpack_attributes
-from ullage_agent.engine.repository import Repository
-from ullage_agent.service.flight.columns import KeptColumns, Room
-from ullage_agent.service.flight.schemas import SCHEMAS
+from tests.service.flight.peer import Peer
+from tests.support import Workshop, committing
+from ullage.embedded.flowfiles import KeptColumns, Room
+from ullage.engine.engine import Engine
+from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, unpack_attributes
+from ullage.wire.schemas import SCHEMAS
 from ullage_agent.service.limits import Limits
 
 Row = dict[str, Any]
@@ -30,28 +30,27 @@ def peer(workshop: Workshop) -> Iterator[Peer]:
     assert made.failures == []
 
 
-def filled(workshop: Workshop) -> Repository:
+def filled(workshop: Workshop) -> Engine:
     """Resident and swapped FlowFiles in two queues, with and without content, parents and attributes; handles."""
     repository = workshop.make(flow_file={"swap_threshold": 40, "swap_batch": 15})
     for queue in ("in", "out"):
         for number in range(9):
-            with repository.session() as session:
+            with committing(repository) as session:
                 whole = session.write(session.create(attributes={"n": str(number), "to": queue}), bytes([number]) * 700)
                 session.transfer(whole, queue)
                 fragments = session.split(whole, [100, 0, 300, 250])
                 session.transfer_many([*fragments, session.create(fragments)], queue)
                 session.transfer(session.create(attributes={}), queue)
                 session.ingest(queue, [bytes([number]) * size for size in (0, 1, 9_000)], {"filename": "always"})
-                session.commit()
             workshop.clock.advance(1)
     kept = repository.handles.put_many([b"a", b"", b"c"], {"x": "1"}, 60_000)
     repository.handles.delete(kept[0])
     return repository
 
 
-def rows_of(repository: Repository) -> dict[str, Row]:
+def rows_of(repository: Engine) -> dict[str, Row]:
     """What the table shall say, record by record."""
-    moment = repository.moment()
+    moment = repository.snapshot()
     names = {number: queue.name for number, queue in moment.queues.items()}
     swapped = [record for swap in moment.swaps for record in moment.swapped(swap)]
     assert swapped
@@ -60,7 +59,7 @@ def rows_of(repository: Repository) -> dict[str, Row]:
     return found | {record.id: _row(record, names, swapped=True) for record in swapped}
 
 
-def _row(record: FlowFile, names: dict[int, str], *, swapped: bool) -> Row:
+def _row(record: FlowFileRecord, names: dict[int, str], *, swapped: bool) -> Row:
     claim = record.claim
     return {
         "uuid": record.id,
@@ -99,7 +98,7 @@ def test_each_column_is_what_the_records_say(peer: Peer) -> None:
 @pytest.mark.parametrize("parts", [1, 2, 3, 50])
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_parts_have_each_flow_file_once(peer: Peer, parts: int, is_kept: bool) -> None:
-    """At a snapshot and without one; contents and claims too, claims with all their claimants."""
+    """At a snapshot and without one; contents, claims and files too, claims with all their claimants."""
     snapshot = peer.act("snapshot")[0]["id"] if is_kept else None
 
     def read(name: str) -> list[Row]:
@@ -119,12 +118,13 @@ def test_parts_have_each_flow_file_once(peer: Peer, parts: int, is_kept: bool) -
     claims = read("claims")
     assert {(row["resource_claim"], row["offset"]): row["claimants"] for row in claims} == claimants
     assert len(claims) == len(claimants)
+    assert len(read("resource_claims")) == peer.table("resource_claims").num_rows
 
 
 def test_at_a_snapshot_a_swap_file_is_read_for_one_part(peer: Peer) -> None:
     """So many parts cost no more than one; and they are of the same size, give or take a file."""
     (taken,) = peer.act("snapshot")
-    moment = peer.repository.moment()
+    moment = peer.repository.snapshot()
     files = [{record.id for record in moment.swapped(swap)} for swap in moment.swaps]
 
     tables = [peer.table("flowfiles", part=[part, 3], snapshot=taken["id"]) for part in range(3)]
@@ -139,10 +139,9 @@ def test_what_goes_on_in_between_takes_nothing_from_parts_of_several_moments(pee
     """Without a snapshot, a FlowFile that is there all the time is in a part, though it leaves its swap file."""
     before = rows_of(peer.repository)
     taken = {row["uuid"] for row in peer.table("flowfiles", part=[0, 2]).to_pylist()}
-    with peer.repository.session() as session:
+    with committing(peer.repository) as session:
         moved = session.get_many("in", 60)
         session.transfer_many(moved, "out")
-        session.commit()
     after = rows_of(peer.repository)
     assert any(before[id]["swapped"] and not row["swapped"] for id, row in after.items() if id in before)
 
@@ -152,7 +151,7 @@ def test_what_goes_on_in_between_takes_nothing_from_parts_of_several_moments(pee
 
 
 @contextmanager
-def without_swap_files(repository: Repository) -> Iterator[None]:
+def without_swap_files(repository: Engine) -> Iterator[None]:
     """They are there, and nobody can read them."""
     names = {os.path.join(repository.swap_files.directory, name) for name in repository.swap_files.names()}
     contents = {name: Path(name).read_bytes() for name in names}

@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 
-from ullage_agent.service.flight.scans import Bound, BoundState, Home, Scan
+from ullage.wire.tickets import ScanHome, SlotShare, SlotState
+from ullage_agent.service.flight.snapshots import Scan
 
 
 def scan_of(patience_seconds: float = 3.0, **shares: int) -> Scan:
-    return Scan({name: Home(shares=count, where=f"at {name}") for name, count in shares.items()}, patience_seconds)
+    return Scan({name: ScanHome(shares=count, where=f"at {name}") for name, count in shares.items()}, patience_seconds)
 
 
 def test_a_slot_gets_a_share_of_its_own_home() -> None:
@@ -20,10 +21,10 @@ def test_a_slot_gets_a_share_of_its_own_home() -> None:
     first = scan.bind(7, ["b"], 0.0)
     other = scan.bind(3, ["a"], 0.0)
 
-    assert first == Bound(state=BoundState.READ, home="b", share=0, shares=2, where="at b")
+    assert first == SlotShare(state=SlotState.READ, home="b", share=0, shares=2, where="at b")
     assert other.home == "a"
     assert scan.bind(7, ["a"], 99.0) == first
-    assert scan.bind(1, ["b"], 0.0) == Bound(state=BoundState.READ, home="b", share=1, shares=2, where="at b")
+    assert scan.bind(1, ["b"], 0.0) == SlotShare(state=SlotState.READ, home="b", share=1, shares=2, where="at b")
 
 
 def test_who_has_none_left_waits_for_a_home_whose_readers_are_at_work() -> None:
@@ -32,10 +33,10 @@ def test_who_has_none_left_waits_for_a_home_whose_readers_are_at_work() -> None:
     assert scan.bind(0, ["a"], 10.0).home == "a"
     assert scan.bind(1, ["b"], 10.5).home == "b"
 
-    assert scan.bind(2, ["a"], 13.4).state == BoundState.WAIT
+    assert scan.bind(2, ["a"], 13.4).state == SlotState.WAIT
     assert scan.bind(2, ["a"], 13.5).home == "b"
     assert scan.bind(3, ["b"], 14.0).home == "b"
-    assert scan.bind(4, ["a"], 14.1).state == BoundState.NONE
+    assert scan.bind(4, ["a"], 14.1).state == SlotState.NONE
 
 
 def test_nobody_waits_for_a_home_without_readers_longer_than_once() -> None:
@@ -43,7 +44,7 @@ def test_nobody_waits_for_a_home_without_readers_longer_than_once() -> None:
     scan = scan_of(3.0, a=1, b=3)
     scan.bind(0, ["a"], 100.0)
 
-    assert scan.bind(1, ["a"], 102.9).state == BoundState.WAIT
+    assert scan.bind(1, ["a"], 102.9).state == SlotState.WAIT
     assert [scan.bind(slot, ["a"], 103.0).home for slot in (1, 2, 3)] == ["b"] * 3
 
 
@@ -53,7 +54,7 @@ def test_a_reader_that_is_near_nothing_waits_for_nobody(near: list[str]) -> None
     scan = scan_of(a=1, b=3)
 
     assert [scan.bind(slot, near, 0.0).home for slot in range(4)] == ["b", "b", "b", "a"]
-    assert scan.bind(4, near, 0.0).state == BoundState.NONE
+    assert scan.bind(4, near, 0.0).state == SlotState.NONE
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -64,7 +65,7 @@ def test_each_share_is_read_by_one_slot_whoever_asks_when(seed: int) -> None:
     scan = scan_of(0.0, **shares)
     slots = [*range(18), *range(18)]
     random.Random(seed).shuffle(slots)
-    found: dict[int, set[Bound]] = {slot: set() for slot in slots}
+    found: dict[int, set[SlotShare]] = {slot: set() for slot in slots}
     barrier = threading.Barrier(4)
 
     def run(mine: list[int]) -> None:
@@ -79,6 +80,6 @@ def test_each_share_is_read_by_one_slot_whoever_asks_when(seed: int) -> None:
     for thread in threads:
         thread.join()
 
-    read = Counter((b.home, b.share) for bounds in found.values() for b in bounds if b.state == BoundState.READ)
+    read = Counter((b.home, b.share) for bounds in found.values() for b in bounds if b.state == SlotState.READ)
     assert read == Counter({(name, share): 1 for name, count in shares.items() for share in range(count)})
-    assert all(len({b for b in bounds if b.state == BoundState.READ}) <= 1 for bounds in found.values())
+    assert all(len({b for b in bounds if b.state == SlotState.READ}) <= 1 for bounds in found.values())

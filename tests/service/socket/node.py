@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import Workshop
-from ullage_agent.contract import Duration, Punch, Quantity
-from ullage_agent.engine.model import parse_uuid
-from ullage_agent.engine.repository import Repository
+from ullage.contract import Duration, PunchSettings, Quantity
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.engine.engine import Engine
+from ullage.engine.model import parse_uuid
 from ullage_agent.service.access import Anonymous, Authenticator
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.socket.peers import PeerPolicy
@@ -20,7 +21,7 @@ LOOSE: dict[str, Any] = {
     "compaction": {
         "deleted_retention": Duration(1),
         "bytes_per_second": Quantity(0),
-        "punch": Punch(min_run=Quantity(64 * KB)),
+        "punch": PunchSettings(min_run=Quantity(64 * KB)),
     },
 }
 
@@ -45,10 +46,10 @@ class Node:
         self.failures: list[tuple[str, Exception]] = []
         self.serve(workshop.make(**{**LOOSE, **sections}))
 
-    def serve(self, repository: Repository) -> None:
+    def serve(self, repository: Engine) -> None:
         self.repository = repository
         self.server = SocketServer(
-            repository,
+            EmbeddedRepository(repository),
             self.authenticator,
             self.limits,
             self.path,
@@ -62,7 +63,7 @@ class Node:
 
     def reclaim(self) -> int:
         """Everything that can be done; bytes freed."""
-        reclamation = self.repository.reclamation
+        reclamation, compactor = self.repository.reclamation, self.repository.compactor
         freed = reclamation.clean().freed_bytes
         freed += reclamation.execute(reclamation.plan_truncation(eager=True)).freed_bytes
-        return freed + reclamation.compactor.execute(reclamation.compactor.plan(policy="CompactAll")).freed_bytes
+        return freed + compactor.execute(compactor.plan(policy="CompactAll")).freed_bytes

@@ -8,11 +8,11 @@ import pytest
 
 from tests.service.socket.node import Node
 from tests.support import Workshop
-from ullage_agent.client.born import Address
-from ullage_agent.client.errors import LeaseLost
-from ullage_agent.client.socket import SocketClient
+from ullage.client.born import Address
+from ullage.client.socket import SocketClient
+from ullage.errors import LeaseLost
+from ullage.wire.frames import ClaimKey, Place
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.socket.frames import ClaimKey, Place
 
 KB = 1024
 MB = 1 << 20
@@ -83,7 +83,7 @@ def test_bytes_that_are_not_what_their_checksum_says_are_left(node: Node) -> Non
     addresses = filled(node, *contents)
     entry = node.repository.ledger.entry(addresses[0][0])
     assert entry is not None
-    path = Path(node.repository.content.container_of(entry.claim).current_path(entry.claim))
+    path = Path(node.repository.content.path_of(entry.claim))
     before = path.read_bytes()
     rotten = bytearray(before)
     rotten[addresses[1][1]] ^= 1

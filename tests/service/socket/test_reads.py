@@ -10,10 +10,10 @@ import pytest
 from tests.service.socket.node import LOOSE, Node
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import Workshop
-from ullage_agent.client.errors import LeaseLost, NotReachable, Refused
-from ullage_agent.client.socket import HELD_SECONDS, SocketClient
+from ullage.client.socket import HELD_SECONDS, SocketClient
+from ullage.errors import HandleDeleted, HandleNotFound, LeaseLost, NotReachable
+from ullage.wire.frames import ClaimKey
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.socket.frames import ClaimKey
 
 KB = 1024
 MB = 1 << 20
@@ -45,7 +45,7 @@ def test_the_client_reads_what_was_put_and_in_its_order(node: Node) -> None:
     with SocketClient(node.path) as client:
         assert client.read_all(uuids) == contents
         assert client.read_all([uuids[at] for at in order]) == [contents[at] for at in order]
-        assert b"".join(client.stream(uuids[-1], 100, MB)) == contents[-1][100 : 100 + MB]
+        assert b"".join(client.open(uuids[-1], 100, MB)[1]) == contents[-1][100 : 100 + MB]
         assert client.descriptors == len({place.file for place in client.resolve(uuids) if place.length})
 
 
@@ -61,7 +61,7 @@ def test_contents_one_after_the_other_are_what_all_at_once_are(node: Node) -> No
         assert list(client.each(client.resolve(uuids[::-1]))) == contents[::-1]
         assert by_views(client, uuids) == contents
         assert by_views(client, uuids[::-1]) == contents[::-1]
-        with pytest.raises(Refused, match="no-such-handle"):
+        with pytest.raises(HandleNotFound):
             list(client.each_of([uuids[1], bytes(16)]))
 
 
@@ -100,7 +100,7 @@ def test_places_of_files_that_were_given_back_are_read_no_more(node: Node) -> No
     [
         lambda client, uuid: client.read_all([uuid])[0],
         lambda client, uuid: next(client.each_of([uuid])),
-        lambda client, uuid: b"".join(client.stream(uuid)),
+        lambda client, uuid: b"".join(client.open(uuid)[1]),
     ],
     ids=["read_all", "each_of", "stream"],
 )
@@ -135,7 +135,7 @@ def test_what_is_missing_is_refused_in_its_place(node: Node) -> None:
     with SocketClient(node.path) as client:
         places = client.resolve([bytes(16), kept, deleted])
         assert [place.slug for place in places] == ["no-such-handle", "", "handle-deleted"]
-        with pytest.raises(Refused, match="handle-deleted"):
+        with pytest.raises(HandleDeleted):
             client.read_all([kept, deleted])
         assert client.read(places[1:2]) == [b"kept"]
 
@@ -219,7 +219,7 @@ def test_a_revoked_client_is_told_and_discards_what_it_read(node: Node) -> None:
     assert node.repository.reclamation.execute(node.repository.reclamation.plan_truncation(eager=True)).done == {}
     node.server.look()
 
-    with pytest.raises(LeaseLost, match="lease-lost"):
+    with pytest.raises(LeaseLost, match="has ended: discard"):
         client.read(places)
     assert client.descriptors == 0
     wait_for_no_lease(node)
@@ -329,7 +329,7 @@ def test_punched_or_cut_bytes_never_come_out_as_content(node: Node) -> None:
     places = client.resolve(uuids)
     claim = node.repository.ledger.entry(places[0].file)
     assert claim is not None
-    path = node.repository.content.container_of(claim.claim).current_path(claim.claim)
+    path = node.repository.content.path_of(claim.claim)
     content = Path(path).read_bytes()
 
     os.truncate(path, 60_000)

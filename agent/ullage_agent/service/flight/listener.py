@@ -24,8 +24,8 @@ TRY_SECONDS: Final = 0.01
 DRAIN_SECONDS: Final = 5.0
 """What a stop grants to calls that a retired server still has, beyond those of its successor."""
 
-Make = Callable[[int, Shared], FlightServer]
-"""A server on a port, with the certificate that is in the files now."""
+Make = Callable[[int], FlightServer]
+"""A server on a port, with the certificate that is in the files now, and what it shares with its successor."""
 
 
 class FlightListener:
@@ -39,7 +39,7 @@ class FlightListener:
         self._stopping = threading.Event()
         self._retired: list[threading.Thread] = []
         self._generation = 0
-        self._server: FlightServer | None = make(port, shared)
+        self._server: FlightServer | None = make(port)
         self._port = self._server.port
         self.url = self._server.url
 
@@ -52,7 +52,7 @@ class FlightListener:
         with self._lock:
             if generation == self._generation or self._stopping.is_set():
                 return
-            self._make(0, self._shared).shutdown()
+            self._make(0).shutdown()
             if self._server is not None:
                 self._retire(self._server)
             self._server = None
@@ -80,8 +80,8 @@ class FlightListener:
     def _successor(self) -> FlightServer:
         for _ in range(SUCCESSION_TRIES):
             try:
-                return self._make(self._port, self._shared)
+                return self._make(self._port)
             except CannotListen:
                 if self._stopping.wait(TRY_SECONDS):
                     break
-        return self._make(self._port, self._shared)
+        return self._make(self._port)

@@ -6,160 +6,106 @@ batch 2: 1 row, continues    | metadata: 1, two uuids
 batch 3: 1 row, the end      | metadata: 2, none | one commit | metadata: 3, 1 uuid
 """
 
-import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ullage_agent.engine.repository import Repository
-from ullage_agent.service.access import Principal
-from ullage_agent.service.batches import Writes
-from ullage_agent.service.errors import BadRequest, TooMuch
-from ullage_agent.service.flight.forms import PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES, Put
-from ullage_agent.service.flight.stores import store_of
+from ullage.embedded.bulk import ContentSink
+from ullage.errors import InvalidArgument, RequestTooLarge
+from ullage.interface.checks import checked_all
+from ullage.wire.schemas import PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES
+from ullage.wire.tickets import pack_stored
+from ullage_agent.service.limits import Limits
 
-NUMBER: Final = struct.Struct("<I")
-"""A batch's number, before the uuids of the contents that end in it, 16 bytes each."""
 
-Batches = Iterator[pa.RecordBatch]
-Told = Callable[[bytes], None]
+class Row(NamedTuple):
+    """A content, or a piece of one that goes on in the next row."""
+
+    content: bytes
+    attributes: dict[str, str]
+    continues: bool
 
 
 class Puts:
     """One stream's contents. Used by one thread."""
 
     def __init__(
-        self, repository: Repository, principal: Principal, command: Put, batch_max: int, batch_bytes_max: int
+        self, sink: ContentSink, limits: Limits, batches: Iterator[pa.RecordBatch], tell: Callable[[bytes], None]
     ) -> None:
-        self._store = store_of(repository, principal, command)
-        self._batch_max = batch_max
-        self._batch_bytes_max = batch_bytes_max
+        """`tell` gets each batch's metadata once what ends in it is durable."""
+        self._sink = sink
+        self._limits = limits
+        self._batches = batches
+        self._tell = tell
+        self._number = 0
+        self._stored: list[bytes] = []
+        self._rows: Iterator[Row] = iter(())
 
-    def store(self, batches: Batches, tell: Told) -> None:
-        """Everything that comes; `tell` gets each batch's metadata once what ends in it is durable."""
-        number = 0
-        pending: list[bytes] = []
-        rows: Iterator[_Row] | None = None
-        for batch in batches:
+    def store(self) -> None:
+        """Everything that comes."""
+        for batch in self._batches:
             self._require_fit(batch)
-            if not _continues(batch):
-                pending += self._store_whole(batch)
-            else:
-                rows = _rows(batch)
-                pending, number = self._store_mixed(rows, batches, pending, number, tell)
-            tell(NUMBER.pack(number) + b"".join(pending))
-            pending = []
-            number += 1
+            if PUT_CONTINUES in batch.schema.names and batch.column(PUT_CONTINUES).true_count:
+                self._rows = _rows(batch)
+                self._store_rows()
+            elif batch.num_rows:
+                self._stored += self._sink.batch(batch.column(PUT_CONTENT).to_pylist(), _attributes(batch))
+            self._end_batch()
 
-    def _store_whole(self, batch: pa.RecordBatch) -> list[bytes]:
-        if not batch.num_rows:
-            return []
-        contents = batch.column(PUT_CONTENT).to_pylist()
-        return self._store.batch(contents, _attributes(batch))
-
-    def _store_mixed(
-        self, rows: "Iterator[_Row]", batches: Batches, pending: list[bytes], number: int, tell: Told
-    ) -> tuple[list[bytes], int]:
-        """A batch in which a content goes on; it may reach into the batches that follow, which are told of too."""
-        whole: list[_Row] = []
-        while (row := next(rows, None)) is not None:
+    def _store_rows(self) -> None:
+        """A batch in which a content goes on, perhaps into those that follow: `_rows` are then the rest of the last."""
+        whole: list[Row] = []
+        while (row := next(self._rows, None)) is not None:
             if not row.continues:
                 whole.append(row)
                 continue
-            pending += self._store_rows(whole)
+            self._store_whole(whole)
             whole = []
+            pieces = self._pieces(row)
+            uuid = self._sink.stream(pieces, row.attributes)
+            for _ in pieces:
+                continue  # an earlier stream with this key was answered: its content is here already
+            self._stored.append(uuid)  # with the batch in which it ends, not the one in which it began
+        self._store_whole(whole)
 
-            def ended() -> None:
-                """The batch is all taken: the client hears of it, for it may be waiting before it sends the next."""
-                nonlocal number, pending
-                tell(NUMBER.pack(number) + b"".join(pending))
-                number, pending = number + 1, []
+    def _store_whole(self, rows: list[Row]) -> None:
+        if rows:
+            self._stored += self._sink.batch([row.content for row in rows], [row.attributes for row in rows])
 
-            cursor = _Cursor(rows, batches, row, ended, self._require_fit)
-            uuid = self._store.stream(cursor.write_to, row.attributes)
-            if not cursor.is_over:
-                cursor.skip()  # an earlier stream with this key was answered: its content is here already
-            pending.append(uuid)
-            rows = cursor.rows
-        return pending + self._store_rows(whole), number
+    def _pieces(self, row: Row) -> Iterator[bytes]:
+        """One content from its first row on, over as many batches as it takes."""
+        yield row.content
+        while row.continues:
+            while (found := next(self._rows, None)) is None:
+                self._end_batch()  # the client may be waiting for that before it sends the next
+                batch = next(self._batches, None)
+                if batch is None:
+                    raise InvalidArgument("the stream ends in the middle of a content")
+                self._require_fit(batch)
+                self._rows = _rows(batch)
+            row = found
+            yield row.content
 
-    def _store_rows(self, rows: "list[_Row]") -> list[bytes]:
-        if not rows:
-            return []
-        attributes = [row.attributes for row in rows]
-        contents = [row.content for row in rows]
-        return self._store.batch(contents, attributes)
+    def _end_batch(self) -> None:
+        self._tell(pack_stored(self._number, self._stored))
+        self._number, self._stored = self._number + 1, []
 
     def _require_fit(self, batch: pa.RecordBatch) -> None:
         kind = batch.schema.field(PUT_CONTENT).type if PUT_CONTENT in batch.schema.names else None
         if kind not in (pa.binary(), pa.large_binary()) or batch.column(PUT_CONTENT).null_count:
-            raise BadRequest(f"a put has a column {PUT_CONTENT} of binary without nulls")
+            raise InvalidArgument(f"a put has a column {PUT_CONTENT} of binary without nulls")
         if unknown := set(batch.schema.names) - {PUT_CONTENT, PUT_ATTRIBUTES, PUT_CONTINUES}:
-            raise BadRequest(f"unknown columns {', '.join(sorted(unknown))}")
-        if batch.num_rows > self._batch_max or batch.nbytes > self._batch_bytes_max:
-            raise TooMuch(
-                f"a batch of {batch.num_rows} contents and {batch.nbytes} bytes: at most {self._batch_max} and "
-                f"{self._batch_bytes_max} are allowed"
+            raise InvalidArgument(f"unknown columns {', '.join(sorted(unknown))}")
+        count_max, bytes_max = self._limits.batch, self._limits.batch_read_bytes
+        if batch.num_rows > count_max or batch.nbytes > bytes_max:
+            raise RequestTooLarge(
+                f"a batch of {batch.num_rows} contents and {batch.nbytes} bytes: at most {count_max} and {bytes_max} "
+                "are allowed"
             )
 
 
-class _Row:
-    __slots__ = ("attributes", "content", "continues")
-
-    def __init__(self, content: bytes, attributes: dict[str, str], *, continues: bool) -> None:
-        self.content = content
-        self.attributes = attributes
-        self.continues = continues
-
-
-class _Cursor:
-    """The rows of one content, from `first` on, over as many batches as it takes."""
-
-    def __init__(
-        self,
-        rows: Iterator[_Row],
-        batches: Batches,
-        first: _Row,
-        on_end: Callable[[], None],
-        check: Callable[[pa.RecordBatch], None],
-    ) -> None:
-        self.rows = rows
-        self.is_over = False
-        self._batches = batches
-        self._first = first
-        self._on_end = on_end
-        self._check = check
-
-    def write_to(self, sink: Writes) -> None:
-        for content in self._contents():
-            sink.write(content)
-
-    def skip(self) -> None:
-        for _ in self._contents():
-            continue
-
-    def _contents(self) -> Iterator[bytes]:
-        row: _Row | None = self._first
-        while row is not None:
-            yield row.content
-            if not row.continues:
-                break
-            row = self._next()
-        self.is_over = True
-
-    def _next(self) -> _Row:
-        while (row := next(self.rows, None)) is None:
-            self._on_end()
-            batch = next(self._batches, None)
-            if batch is None:
-                raise BadRequest("the stream ends in the middle of a content")
-            self._check(batch)
-            self.rows = _rows(batch)
-        return row
-
-
-def batches_of(reader: Any) -> Batches:
+def batches_of(reader: Any) -> Iterator[pa.RecordBatch]:
     """The stream's batches. Whatever Flight raises when the client goes away in the middle passes through."""
     while True:
         try:
@@ -170,21 +116,17 @@ def batches_of(reader: Any) -> Batches:
             yield chunk.data
 
 
-def _continues(batch: pa.RecordBatch) -> bool:
-    return PUT_CONTINUES in batch.schema.names and bool(batch.column(PUT_CONTINUES).true_count)
-
-
 def _attributes(batch: pa.RecordBatch) -> dict[str, str] | list[dict[str, str]]:
     if PUT_ATTRIBUTES not in batch.schema.names:
         return {}
-    return [dict(pairs or ()) for pairs in batch.column(PUT_ATTRIBUTES).to_pylist()]
+    return checked_all([dict(pairs or ()) for pairs in batch.column(PUT_ATTRIBUTES).to_pylist()])
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[_Row]:
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
     attributes = _attributes(batch)
     for at in range(batch.num_rows):
-        yield _Row(
+        yield Row(
             batch.column(PUT_CONTENT)[at].as_py(),
             attributes if isinstance(attributes, dict) else attributes[at],
-            continues=bool(batch.column(PUT_CONTINUES)[at].as_py()) if PUT_CONTINUES in batch.schema.names else False,
+            continues=bool(batch.column(PUT_CONTINUES)[at].as_py()),
         )

@@ -10,53 +10,41 @@ gRPC gives each call a thread; how many work at a time is bounded here.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from pyarrow import ArrowException, flight
 
-from ullage_agent.engine.repository import Repository
+from ullage.embedded import bulk
+from ullage.embedded.items import content_batches
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.embedded.tables import feed_batches, schema_of
+from ullage.errors import Forbidden, InvalidArgument, ServiceBusy, Unauthenticated
+from ullage.wire import tickets
+from ullage.wire.problems import is_expected, problem_of
+from ullage.wire.schemas import DESCRIPTIONS, GET_SCHEMA, PUT_SCHEMA, SCHEMAS
+from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket
 from ullage_agent.service.access import Authenticator, Principal, Verb, bearer
-from ullage_agent.service.errors import BadRequest, CannotListen, Forbidden, Unauthenticated
-from ullage_agent.service.flight.about import about
-from ullage_agent.service.flight.feeds import FEEDS, HOLD, act_on_feed, hold_all_events, hold_events, require_feed
-from ullage_agent.service.flight.forms import (
-    CONTENT_SCHEMA,
-    PUT_SCHEMA,
-    Get,
-    Table,
-    parse_bind,
-    parse_feed,
-    parse_hold,
-    parse_put,
-    parse_release,
-    parse_renew,
-    parse_scan,
-    parse_snapshot,
-    parse_ticket,
-    parse_write,
-)
-from ullage_agent.service.flight.gets import read_items, require_possible
+from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.flight.puts import Puts, batches_of
-from ullage_agent.service.flight.refusals import refusal_of, telling, told
-from ullage_agent.service.flight.schemas import DESCRIPTIONS, SCHEMAS
-from ullage_agent.service.flight.snapshots import Snapshots, counted
-from ullage_agent.service.flight.stores import ACTIONS, act_on_write
-from ullage_agent.service.flight.tables import RowsNow, Tables, columns_of, feed_batches, schema_of
+from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import TlsFiles
 
 ACCESS: Final = "access"
-SNAPSHOT: Final = "snapshot"
-RENEW: Final = "renew"
-RELEASE: Final = "release"
-SCAN: Final = "scan"
-BIND: Final = "bind"
-ABOUT: Final = "about"
+
+KINDS: Final[dict[int, Callable[..., Exception]]] = {
+    401: flight.FlightUnauthenticatedError,
+    403: flight.FlightUnauthorizedError,
+    429: flight.FlightUnavailableError,
+    503: flight.FlightUnavailableError,
+}
+"""What gRPC has for the status of a problem. The others are a FlightServerError: it has no word for them."""
 
 Notice = Callable[[str, Exception], None]
-Act = Callable[[Principal, bytes], object]
-"""An action: who asks, its body, and the document that answers it, None for none."""
+Act = Callable[[Principal, Any], object]
+"""What carries an action out: who asks, its body, and the document that answers it, None for none."""
 
 
 class Admitted(flight.ServerMiddleware):  # type: ignore[misc]
@@ -81,16 +69,28 @@ class Admission(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         except Exception as error:
             if isinstance(error, Unauthenticated):
                 self._on_refusal("refused over Flight", error)
-            raise refusal_of(error) from error
+            raise _refusal_of(error) from error
 
 
 class Shared:
     """What a server and its successor on the same port have in common."""
 
-    def __init__(self, repository: Repository, limits: Limits) -> None:
+    def __init__(self, repository: EmbeddedRepository, limits: Limits) -> None:
+        self.repository = repository
+        self.limits = limits
         self.snapshots = Snapshots(repository, limits.columns_bytes)
-        hold_all_events(repository)
-        self.slots = threading.BoundedSemaphore(limits.flight_calls)
+        bulk.hold_all_events(repository)
+        self._slots = threading.BoundedSemaphore(limits.flight_calls)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """One of so many calls at a time; ServiceBusy beyond."""
+        if not self._slots.acquire(blocking=False):
+            raise ServiceBusy(f"{self.limits.flight_calls} calls are under way already")
+        try:
+            yield
+        finally:
+            self._slots.release()
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -98,32 +98,20 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        repository: Repository,
+        shared: Shared,
         authenticator: Authenticator,
-        limits: Limits,
         address: str,
         port: int,
         *,
-        node: str = "",
         tls: TlsFiles | None = None,
         socket_path: str = "",
-        runs: RowsNow = lambda: (),
-        windows: RowsNow = lambda: (),
         on_failure: Notice = lambda _what, _error: None,
-        shared: Shared | None = None,
     ) -> None:
         """CannotListen if the address is not to be had, or the certificate not to be used."""
-        self._repository = repository
+        self._shared = shared
         self._authenticator = authenticator
-        self._limits = limits
-        self._node = node
         self._socket_path = socket_path
-        self._runs = runs
-        self._windows = windows
         self._on_failure = on_failure
-        shared = shared or Shared(repository, limits)
-        self._snapshots = shared.snapshots
-        self._slots = shared.slots
         self._actions = self._acts()
         host = f"[{address}]" if ":" in address else address
         scheme = "grpc" if tls is None else "grpc+tls"
@@ -140,44 +128,35 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Store a stream of contents."""
         with self._call(context, Verb.CREATE) as principal:
-            command = parse_put(descriptor.command or b"")
-            puts = Puts(self._repository, principal, command, self._limits.batch, self._limits.batch_read_bytes)
-            puts.store(batches_of(reader), writer.write)
+            command = tickets.parse_command(descriptor.command or b"")
+            sink = bulk.sink_of(self._shared.repository.acting_for(principal.name), command)
+            Puts(sink, self._shared.limits, batches_of(reader), writer.write).store()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Contents, or a table."""
         with self._call(context, Verb.GET) as principal:
-            wanted = parse_ticket(ticket.ticket)
-            if isinstance(wanted, Get):
-                require_possible(wanted)
-                return self._streamed(CONTENT_SCHEMA, read_items(self._repository, wanted, self._node))
-            return self._table(principal, wanted)
+            wanted = tickets.parse_ticket(ticket.ticket)
+            if isinstance(wanted, ContentTicket):
+                return self._streamed(GET_SCHEMA, content_batches(self._shared.repository, wanted))
+            schema = schema_of(wanted)
+            if wanted.stream is not None:
+                return self._streamed(schema, feed_batches(self._shared.repository, wanted))
+            return self._streamed(schema, self._shared.snapshots.find(principal, wanted.snapshot).batches(wanted))
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
         raw = b"" if action.body is None else action.body.to_pybytes()
-        verb = Verb.CREATE if action.type in ACTIONS else Verb.DELETE if action.type in FEEDS else Verb.GET
-        with self._call(context, verb) as principal:
-            act = self._actions.get(action.type)
-            if act is None:
-                known = ", ".join(name for name, _ in self.list_actions(context))
-                raise BadRequest(f"there is no action {action.type}: {known}")
-            answer = act(principal, raw)
+        known = next((each for each in tickets.ACTIONS if each.name == action.type), None)
+        with self._call(context, Verb.GET if known is None else Verb(known.verb)) as principal:
+            if known is None:
+                names = ", ".join(each.name for each in tickets.ACTIONS)
+                raise InvalidArgument(f"there is no action {action.type}: {names}")
+            answer = self._actions[known.name](principal, known.parse(raw))
             return iter([] if answer is None else [msgspec.json.encode(answer)])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """What `do_action` does."""
-        return [
-            (SNAPSHOT, "take a snapshot; body: JSON with ttl_millis and holds; answers its id"),
-            (RENEW, "keep a snapshot for longer; body: JSON with id and ttl_millis"),
-            (RELEASE, "release a snapshot; body: JSON with id"),
-            (SCAN, "let readers of a snapshot find their shares; body: JSON with snapshot, scan, homes"),
-            (BIND, "the share that a slot of a scan reads; body: JSON with snapshot, scan, slot, near"),
-            (HOLD, "keep events that are not read yet; body: JSON with holder, after, lasts_millis"),
-            *FEEDS.items(),
-            (ABOUT, "the node's name, epoch, newest provenance event and socket"),
-            *ACTIONS.items(),
-        ]
+        return [(each.name, _described(each)) for each in tickets.ACTIONS]
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """The tables."""
@@ -187,67 +166,70 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """One table, by its name as the path."""
         with self._call(context, Verb.GET):
-            name = b"/".join(descriptor.path or []).decode(errors="replace")
-            columns_of(Table(name=name))
-            return _info(name)
+            return _info(_named(descriptor))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """The columns of a table; of a put for the path `put`."""
         with self._call(context, Verb.GET):
-            name = b"/".join(descriptor.path or []).decode(errors="replace")
-            if name == "put":
-                return flight.SchemaResult(PUT_SCHEMA)
-            columns_of(Table(name=name))
-            return flight.SchemaResult(SCHEMAS[name])
+            name = _named(descriptor)
+            return flight.SchemaResult(PUT_SCHEMA if name == "put" else schema_of(TableTicket(name=name)))
 
     def _acts(self) -> dict[str, Act]:
-        snapshots = self._snapshots
+        snapshots = self._shared.snapshots
         return {
-            SNAPSHOT: lambda principal, raw: snapshots.take(principal, parse_snapshot(raw)),
-            RENEW: lambda principal, raw: snapshots.renew(principal, parse_renew(raw)),
-            RELEASE: lambda principal, raw: snapshots.release(principal, parse_release(raw).id),
-            SCAN: lambda principal, raw: snapshots.scan(principal, parse_scan(raw)),
-            BIND: lambda principal, raw: snapshots.bind(principal, parse_bind(raw)),
-            ABOUT: lambda _, __: about(self._repository, self._node, self._socket_path),
-            HOLD: lambda principal, raw: hold_events(self._repository, principal, parse_hold(raw)),
-            **{name: self._feed_act(name) for name in FEEDS},
-            **{name: self._write_act(name) for name in ACTIONS},
+            tickets.SNAPSHOT.name: snapshots.take,
+            tickets.RENEW.name: snapshots.renew,
+            tickets.RELEASE.name: snapshots.release,
+            tickets.SCAN.name: snapshots.scan,
+            tickets.BIND.name: snapshots.bind,
+            tickets.ABOUT.name: lambda _, __: bulk.node_identity(self._shared.repository, self._socket_path),
+            **{name: partial(self._act, act) for name, act in bulk.ACTS.items()},
         }
 
-    def _feed_act(self, name: str) -> Act:
-        return lambda _, raw: act_on_feed(self._repository, name, parse_feed(raw))
-
-    def _write_act(self, name: str) -> Act:
-        return lambda principal, raw: act_on_write(self._repository, principal, name, parse_write(raw))
-
-    def _table(self, principal: Principal, wanted: Table) -> Any:
-        columns = columns_of(wanted)
-        if wanted.stream is not None:
-            require_feed(wanted)
-            return self._streamed(schema_of(wanted.name, columns), feed_batches(self._repository, wanted, columns))
-        moment, kept = self._snapshots.find(principal, wanted.snapshot)
-        tables = Tables(self._repository, moment, kept, wanted, self._runs, self._windows)
-        return self._streamed(schema_of(wanted.name, columns), tables.batches(wanted.name, columns))
+    def _act(self, act: Callable[[EmbeddedRepository, Any], object], principal: Principal, request: Any) -> object:
+        return act(self._shared.repository.acting_for(principal.name), request)
 
     def _streamed(self, schema: Any, batches: Iterator[Any]) -> Any:
-        return flight.GeneratorStream(schema, told(self._bounded(batches), self._on_failure, "a Flight stream failed"))
+        return flight.GeneratorStream(schema, self._bounded(batches))
 
     def _bounded(self, batches: Iterator[Any]) -> Iterator[Any]:
-        with counted(self._slots, self._limits.flight_calls):
+        """The same while they are sent: counted as a call, their errors told."""
+        with _telling(self._on_failure, "a Flight stream failed"), self._shared.counted():
             yield from batches
 
     @contextmanager
     def _call(self, context: Any, verb: Verb) -> Iterator[Principal]:
         """One call: admitted, permitted, counted; its errors told."""
-        with telling(self._on_failure, f"a Flight call ({verb}) failed"):
+        with _telling(self._on_failure, f"a Flight call ({verb}) failed"):
             principal: Principal = context.get_middleware(ACCESS).principal
             try:
                 self._authenticator.authorize(principal, verb)
             except Forbidden as error:
                 self._on_failure("refused over Flight", error)
                 raise
-            with counted(self._slots, self._limits.flight_calls):
+            with self._shared.counted():
                 yield principal
+
+
+def _refusal_of(error: Exception) -> Exception:
+    """What to raise inside a Flight call: the status that gRPC has for it, and the problem beside it as JSON."""
+    problem = problem_of(error)
+    kind = KINDS.get(problem.status, flight.FlightServerError)
+    refusal: Exception = kind(f"{problem.slug}: {problem.detail}", extra_info=msgspec.json.encode(problem))
+    return refusal
+
+
+@contextmanager
+def _telling(on_failure: Notice, what: str) -> Iterator[None]:
+    """Errors of the engine and the service become Flight's; those that nobody foresaw are logged too."""
+    try:
+        yield
+    except flight.FlightError:
+        raise
+    except Exception as error:
+        if not is_expected(error):
+            on_failure(what, error)
+        raise _refusal_of(error) from error
 
 
 def _certificate(files: TlsFiles) -> tuple[bytes, bytes]:
@@ -255,8 +237,18 @@ def _certificate(files: TlsFiles) -> tuple[bytes, bytes]:
         return certificate.read(), key.read()
 
 
+def _described(action: FlightAction[Any, Any]) -> str:
+    fields = [field.name for field in msgspec.structs.fields(action.request)]
+    return f"{action.effect}; its body is JSON with {', '.join(fields)}" if fields else action.effect
+
+
+def _named(descriptor: Any) -> str:
+    return b"/".join(descriptor.path or []).decode(errors="replace")
+
+
 def _info(name: str) -> Any:
-    ticket = flight.Ticket(msgspec.json.encode(Table(name=name)))
-    descriptor = flight.FlightDescriptor.for_path(name)
-    schema = SCHEMAS[name].with_metadata({"description": DESCRIPTIONS[name]})
-    return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
+    """NotFound if there is no such table."""
+    wanted = TableTicket(name=name)
+    endpoint = flight.FlightEndpoint(flight.Ticket(msgspec.json.encode(wanted)), [])
+    schema = schema_of(wanted).with_metadata({"description": DESCRIPTIONS[name]})
+    return flight.FlightInfo(schema, flight.FlightDescriptor.for_path(name), [endpoint], -1, -1)

@@ -1,32 +1,102 @@
-"""Snapshots that clients asked for: a moment each, kept for a named time, so that several tables agree."""
+"""Snapshots that clients asked for: a moment each, kept for a named time, so that several tables agree.
+
+Scans are who reads which share of one, settled when a reader asks, so that it may be one that lies near it.
+
+    slot 7, near b  ->  a share of b's that nobody has      written down: whoever runs slot 7 again gets the same
+                        none of b's is left: wait, or one of a home whose own readers stay away
+
+It is the delay scheduling of Zaharia et al. (EuroSys 2010), turned around: there a scheduler that knows the places of
+tasks waits with offering; here readers whose scheduler does not know them wait with taking.
+
+A reader goes away with nothing only once no share is left. So with as many slots as shares, or more, each share is
+read, and by one slot.
+"""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
 
-from ullage_agent.engine.model import format_uuid, new_uuids, parse_uuid
-from ullage_agent.engine.moment import Moment
-from ullage_agent.engine.repository import Repository
+from ullage.embedded.flowfiles import Room
+from ullage.embedded.leases import EmbeddedLeases
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.embedded.tables import Moment
+from ullage.errors import InvalidArgument, NotFound, ServiceBusy
+from ullage.uuids import format_uuid, new_uuids
+from ullage.wire.tickets import (
+    ScanHome,
+    ScanRequest,
+    SlotRequest,
+    SlotShare,
+    SlotState,
+    SnapshotRelease,
+    SnapshotRenewal,
+    SnapshotRequest,
+    TableSnapshot,
+)
 from ullage_agent.service.access import Principal
-from ullage_agent.service.errors import BadRequest, NotFound, TooManyRequests
-from ullage_agent.service.flight.columns import KeptColumns, Room, keeps_nothing
-from ullage_agent.service.flight.forms import BindWish, Renew, ScanWish, Snapshot, Taken
-from ullage_agent.service.flight.scans import SCANS_MAX, Bound, Scan
 
 SNAPSHOTS_MAX: Final = 8
 """Each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each FlowFile; columns beside them."""
 
 
-class Kept:
+SCANS_MAX: Final = 1_000
+"""Scans of one snapshot: tables that a program reads in turn, each some hundred bytes for each home."""
+
+
+class Scan:
+    """One reading of a snapshot. Thread-safe."""
+
+    def __init__(self, homes: Mapping[str, ScanHome], patience_seconds: float) -> None:
+        self._homes = dict(homes)
+        self._patience_seconds = patience_seconds
+        self._lock = threading.Lock()
+        self._given = dict.fromkeys(homes, 0)
+        self._bound: dict[int, tuple[str, int]] = {}
+        self._seen: dict[str, float] = {}
+        self._began: float | None = None
+
+    def bind(self, slot: int, near: Collection[str], now: float) -> SlotShare:
+        """The slot's share: the one it got before, else the next of a home that is `near`, else of one whose own
+        readers have not asked for a while. `now` is monotonic, in seconds.
+        """
+        with self._lock:
+            if self._began is None:
+                self._began = now
+            self._seen.update((name, now) for name in near if name in self._homes)
+            if slot not in self._bound:
+                home = self._choose(near, now)
+                if home is None:
+                    return SlotShare(state=SlotState.WAIT if self._left() else SlotState.NONE)
+                self._bound[slot] = (home, self._given[home])
+                self._given[home] += 1
+            home, share = self._bound[slot]
+        found = self._homes[home]
+        return SlotShare(state=SlotState.READ, home=home, share=share, shares=found.shares, where=found.where)
+
+    def _left(self) -> dict[str, int]:
+        """Homes of which shares are left, and how many."""
+        left = {name: home.shares - self._given[name] for name, home in self._homes.items()}
+        return {name: count for name, count in left.items() if count}
+
+    def _choose(self, near: Collection[str], now: float) -> str | None:
+        """Of several homes the one that has most left. A reader that is near none of them waits for nobody."""
+        left = self._left()
+        mine = [name for name in left if name in near]
+        if not mine:
+            is_anywhere = not any(name in self._homes for name in near)
+            began = now if self._began is None else self._began
+            mine = [n for n in left if is_anywhere or now - self._seen.get(n, began) >= self._patience_seconds]
+        return max(mine, key=lambda name: (left[name], name)) if mine else None
+
+
+class KeptSnapshot:
     """One snapshot of one principal."""
 
-    def __init__(self, owner: str, moment: Moment, taken: Taken, room: Room) -> None:
+    def __init__(self, owner: str, moment: Moment, taken: TableSnapshot) -> None:
         self.owner = owner
         self.moment = moment
-        self.columns = KeptColumns(room)
         self.taken = taken
         self.scans: dict[str, Scan] = {}
 
@@ -34,85 +104,79 @@ class Kept:
 class Snapshots:
     """All that are kept, with at most so many bytes of columns. Thread-safe."""
 
-    def __init__(self, repository: Repository, columns_bytes_max: int) -> None:
+    def __init__(self, repository: EmbeddedRepository, columns_bytes_max: int) -> None:
         self._repository = repository
+        self._clock = repository.clock
         self._room = Room(columns_bytes_max)
         self._lock = threading.Lock()
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, KeptSnapshot] = {}
 
-    def take(self, principal: Principal, wish: Snapshot) -> Taken:
+    def take(self, principal: Principal, request: SnapshotRequest) -> TableSnapshot:
         """A new one. With a lease it is taken under the lease: nothing that it shows is reclaimed."""
         self.expire()
         with self._lock:
             if len(self._kept) >= SNAPSHOTS_MAX:
-                raise TooManyRequests(f"{SNAPSHOTS_MAX} snapshots are kept already: release some, or wait")
-        lease = None
-        if wish.holds:
-            lease = format_uuid(self._repository.leases.acquire(f"flight: {principal.name}", wish.ttl_millis).id)
-        moment = self._repository.moment()
-        taken = Taken(
+                raise ServiceBusy(f"{SNAPSHOTS_MAX} snapshots are kept already: release some, or wait")
+        lease = self._leases(principal.name).acquire(request.ttl_millis).id if request.holds else None
+        moment = Moment(self._repository, self._room)
+        taken = TableSnapshot(
             id=format_uuid(new_uuids(1)[0]),
             transaction=moment.transaction,
             millis=moment.millis,
-            expires_millis=moment.millis + wish.ttl_millis,
+            expires_millis=moment.millis + request.ttl_millis,
             lease=lease,
         )
         with self._lock:
-            self._kept[taken.id] = Kept(principal.name, moment, taken, self._room)
+            self._kept[taken.id] = KeptSnapshot(principal.name, moment, taken)
         return taken
 
-    def find(self, principal: Principal, id: str | None) -> tuple[Moment, KeptColumns]:
-        """The snapshot's moment, or without an id a new one, and what is kept of it. NotFound for a snapshot that is
-        over, or somebody else's.
-        """
-        if id is None:
-            return self._repository.moment(), keeps_nothing()
-        kept = self._require(principal, id)
-        return kept.moment, kept.columns
+    def find(self, principal: Principal, id: str | None) -> Moment:
+        """A snapshot's moment, or without an id a new one. NotFound for one that is over, or somebody else's."""
+        return Moment(self._repository) if id is None else self._require(principal, id).moment
 
-    def scan(self, principal: Principal, wish: ScanWish) -> None:
+    def scan(self, principal: Principal, request: ScanRequest) -> None:
         """Let slots be bound under the scan's id for as long as the snapshot lasts. Nothing happens if it is known."""
-        scans = self._require(principal, wish.snapshot).scans
+        scans = self._require(principal, request.snapshot).scans
         with self._lock:
-            if wish.scan not in scans and len(scans) >= SCANS_MAX:
-                raise BadRequest(f"snapshot {wish.snapshot} has {SCANS_MAX} scans already: take another one")
-            scans.setdefault(wish.scan, Scan(wish.homes, wish.patience_millis / 1000))
+            if request.scan not in scans and len(scans) >= SCANS_MAX:
+                raise InvalidArgument(f"snapshot {request.snapshot} has {SCANS_MAX} scans already: take another one")
+            scans.setdefault(request.scan, Scan(request.homes, request.patience_millis / 1000))
 
-    def bind(self, principal: Principal, wish: BindWish) -> Bound:
+    def bind(self, principal: Principal, request: SlotRequest) -> SlotShare:
         """Which share a slot reads. NotFound if the scan, or its snapshot, is not there."""
-        scan = self._require(principal, wish.snapshot).scans.get(wish.scan)
+        scan = self._require(principal, request.snapshot).scans.get(request.scan)
         if scan is None:
-            raise NotFound(f"snapshot {wish.snapshot} has no scan {wish.scan}: begin it with the action scan")
-        return scan.bind(wish.slot, wish.near, self._repository.clock.monotonic())
+            raise NotFound(f"snapshot {request.snapshot} has no scan {request.scan}: begin it with the action scan")
+        return scan.bind(request.slot, request.near, self._clock.monotonic())
 
-    def renew(self, principal: Principal, wish: Renew) -> Taken:
+    def renew(self, principal: Principal, request: SnapshotRenewal) -> TableSnapshot:
         """It lasts longer, and its lease as far as spec.leases allows; NotFound, or LeaseLost, if it is over."""
-        kept = self._require(principal, wish.id)
-        expires = self._repository.clock.now_millis() + wish.ttl_millis
+        kept = self._require(principal, request.id)
+        expires = self._clock.now_millis() + request.ttl_millis
         if kept.taken.lease is not None:
-            lease = self._repository.leases.renew(parse_uuid(kept.taken.lease), wish.ttl_millis)
+            lease = self._leases(kept.owner).renew(kept.taken.lease, request.ttl_millis)
             expires = min(expires, lease.expires_millis)
         kept.taken = msgspec.structs.replace(kept.taken, expires_millis=expires)
         return kept.taken
 
-    def release(self, principal: Principal, id: str) -> None:
+    def release(self, principal: Principal, request: SnapshotRelease) -> None:
         """Forget it, and end its lease. Nothing happens if it is gone."""
         with self._lock:
-            kept = self._kept.get(id)
+            kept = self._kept.get(request.id)
             if kept is None or kept.owner != principal.name:
                 return
-            del self._kept[id]
+            del self._kept[request.id]
         self._end(kept)
 
     def expire(self) -> None:
         """Forget those whose time is over; their leases have ended by themselves."""
-        now = self._repository.clock.now_millis()
+        now = self._clock.now_millis()
         with self._lock:
             over = [kept for kept in self._kept.values() if kept.taken.expires_millis <= now]
             for kept in over:
                 del self._kept[kept.taken.id]
         for kept in over:
-            kept.columns.end()
+            kept.moment.kept.end()
 
     def close(self) -> None:
         """Forget all."""
@@ -121,7 +185,7 @@ class Snapshots:
         for each in kept:
             self._end(each)
 
-    def _require(self, principal: Principal, id: str) -> Kept:
+    def _require(self, principal: Principal, id: str) -> KeptSnapshot:
         self.expire()
         with self._lock:
             kept = self._kept.get(id)
@@ -129,18 +193,10 @@ class Snapshots:
             raise NotFound(f"there is no snapshot {id}: its time is over, or it was released")
         return kept
 
-    def _end(self, kept: Kept) -> None:
-        kept.columns.end()
+    def _end(self, kept: KeptSnapshot) -> None:
+        kept.moment.kept.end()
         if kept.taken.lease is not None:
-            self._repository.leases.release(parse_uuid(kept.taken.lease))
+            self._leases(kept.owner).release(kept.taken.lease)
 
-
-@contextmanager
-def counted(slots: threading.BoundedSemaphore, calls_max: int) -> Iterator[None]:
-    """One of so many calls at a time; TooManyRequests beyond."""
-    if not slots.acquire(blocking=False):
-        raise TooManyRequests(f"{calls_max} calls are under way already")
-    try:
-        yield
-    finally:
-        slots.release()
+    def _leases(self, owner: str) -> EmbeddedLeases:
+        return self._repository.acting_for(f"flight: {owner}").leases

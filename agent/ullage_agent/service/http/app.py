@@ -9,13 +9,14 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
-from ullage_agent import __version__
-from ullage_agent.service.http import handles, leases, provenance, queues, reclamation, sessions, state
+from ullage import __version__
+from ullage_agent.service.http import handles, provenance, queues, reclamation, sessions, upkeep
 from ullage_agent.service.http.answers import refuse
 from ullage_agent.service.http.guard import Guard
+from ullage_agent.service.http.openapi import openapi_document
 from ullage_agent.service.http.page import PAGE
 from ullage_agent.service.http.reference import reference_page
-from ullage_agent.service.http.served import OPEN, Served, admit
+from ullage_agent.service.http.served import OPEN, AnyRequest, Served, admit, served_by
 
 REFERENCE_CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """One page with its style in it, and nothing else."""
@@ -24,26 +25,32 @@ REFERENCE_CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none';
 @get("/openapi.json", opt=OPEN, include_in_schema=False)
 async def openapi(request: Request[Any, Any, Any]) -> dict[str, Any]:
     """The OpenAPI document."""
-    return request.app.openapi_schema.to_schema()
+    return await served_by(request).call(document_of, request)
 
 
 @get("/docs", opt=OPEN, include_in_schema=False, media_type=MediaType.HTML)
 async def reference(request: Request[Any, Any, Any]) -> Response[str]:
     """The same for people: one page without scripts."""
-    page = reference_page(request.app.openapi_schema.to_schema())
+    page = reference_page(await served_by(request).call(document_of, request))
     return Response(page, media_type=MediaType.HTML, headers={"Content-Security-Policy": REFERENCE_CSP})
 
 
+def document_of(request: AnyRequest) -> dict[str, Any]:
+    """The OpenAPI document, made when it is first asked for."""
+    state = request.app.state
+    if "openapi" not in state:
+        state["openapi"] = openapi_document(request.app.openapi_schema.to_schema())
+    found: dict[str, Any] = state["openapi"]
+    return found
+
+
 RESOURCES: list[ControllerRouterHandler] = [
-    state.healthz,
-    state.readyz,
-    state.state,
-    handles.router,
-    queues.router,
-    sessions.router,
-    provenance.router,
-    reclamation.router,
-    leases.router,
+    *handles.RESOURCES,
+    *queues.RESOURCES,
+    *sessions.RESOURCES,
+    *provenance.RESOURCES,
+    *reclamation.RESOURCES,
+    *upkeep.RESOURCES,
     openapi,
     reference,
     *PAGE,
@@ -64,7 +71,6 @@ def make_app(served: Served) -> Guard:
             security=[{"token": []}],
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
             path="/schema",
-            use_handler_docstrings=True,
         ),
         request_max_body_size=served.limits.small_body_bytes,
         logging_config=None,

@@ -5,17 +5,18 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from ullage_agent.service.errors import BadRequest, ClientGone, DigestMismatch, TooMuch
+from ullage.errors import DigestMismatch, InvalidArgument, RequestIncomplete, RequestTooLarge
+from ullage.interface import checks
+from ullage.wire.content import ContentItem
+from ullage.wire.operation import ATTRIBUTES_HEADER
 from ullage_agent.service.http.served import AnyRequest, Served, served_by
 from ullage_agent.service.limits import STEP_BYTES
-from ullage_agent.service.uploads import Sink
 
-ATTRIBUTES_HEADER: Final = "ullage-attributes"
 DIGEST_HEADERS: Final = ("repr-digest", "content-digest")
 ALGORITHMS: Final = {"sha-256": "sha256", "sha-512": "sha512"}
 """Of RFC 9530 those that prove something; others are ignored, as it says."""
@@ -23,15 +24,31 @@ ALGORITHMS: Final = {"sha-256": "sha256", "sha-512": "sha512"}
 _MEMBER: Final = re.compile(r"\s*([a-z*][a-z0-9_.*-]*)=:([A-Za-z0-9+/=]*):\s*")
 
 
+class Sink(Protocol):
+    """Takes content; used by one thread at a time."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
 Content = TypeVar("Content", bound=Sink)
 Answer = TypeVar("Answer")
 
 
 class Digests:
-    """What the content must come to."""
+    """What the content must come to, as the headers of its request say; InvalidArgument for a digest that is none."""
 
-    def __init__(self, expected: list[tuple[str, bytes]]) -> None:
-        self._expected = [(name, hashlib.new(ALGORITHMS[name]), value) for name, value in expected]
+    def __init__(self, request: AnyRequest) -> None:
+        self._expected = []
+        for header in DIGEST_HEADERS:
+            text = request.headers.get(header)
+            for member in text.split(",") if text else ():
+                match = _MEMBER.fullmatch(member)
+                if match is None:
+                    raise InvalidArgument(f"{header}: expected sha-256=:BASE64:, as RFC 9530 has it")
+                if name := ALGORITHMS.get(match[1]):
+                    self._expected.append((match[1], hashlib.new(name), _decoded(header, match[2])))
 
     def update(self, data: bytes) -> None:
         for _, hasher, _ in self._expected:
@@ -45,20 +62,6 @@ class Digests:
                 raise DigestMismatch(f"the content's {name} is {found}: nothing was stored")
 
 
-def digests_of(request: AnyRequest) -> Digests:
-    """The digests in the headers; BadRequest for one that is none."""
-    expected = []
-    for header in DIGEST_HEADERS:
-        text = request.headers.get(header)
-        for member in text.split(",") if text else ():
-            match = _MEMBER.fullmatch(member)
-            if match is None:
-                raise BadRequest(f"{header}: expected sha-256=:BASE64:, as RFC 9530 has it")
-            if match[1] in ALGORITHMS:
-                expected.append((match[1], _decoded(header, match[2])))
-    return Digests(expected)
-
-
 def attributes_of(request: AnyRequest) -> dict[str, str]:
     """Attributes of the header (a JSON object of strings) and of the query (`attribute=NAME=VALUE`)."""
     limit = served_by(request).limits.attributes_bytes
@@ -68,33 +71,40 @@ def attributes_of(request: AnyRequest) -> dict[str, str]:
         try:
             found.update(msgspec.json.decode(text.encode("latin-1"), type=dict[str, str]))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(f"{ATTRIBUTES_HEADER}: a JSON object of strings, in ASCII: {error}") from error
+            raise InvalidArgument(f"{ATTRIBUTES_HEADER}: a JSON object of strings, in ASCII: {error}") from error
     for pair in request.query_params.getall("attribute", []):
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise BadRequest(f"attribute={pair}: expected attribute=NAME=VALUE")
+        name, value = pair_of(pair)
         found[name] = value
     return checked_attributes(found, limit)
 
 
+def pair_of(text: str) -> tuple[str, str]:
+    """The two sides of an `attribute` of the query."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidArgument(f"attribute={text}: expected attribute=NAME=VALUE")
+    return name, value
+
+
 def checked_attributes(attributes: dict[str, str], bytes_max: int) -> dict[str, str]:
-    """The same, if they can be stored: `uuid` is the record's own, and text is Unicode that can be encoded."""
-    if "uuid" in attributes:
-        raise BadRequest("the attribute uuid belongs to the record and cannot be set")
-    try:
-        size = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
-    except UnicodeEncodeError as error:
-        raise BadRequest("an attribute is no Unicode text that can be encoded") from error
+    """The same, if they can be stored, and come to no more than a request may bring."""
+    found = checks.checked_attributes(attributes)
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in found.items())
     if size > bytes_max:
-        raise TooMuch(f"attributes of {size} bytes, at most {bytes_max} are allowed here")
-    return attributes
+        raise RequestTooLarge(f"attributes of {size} bytes, at most {bytes_max} are allowed here")
+    return found
+
+
+def contents_of(items: Sequence[ContentItem]) -> tuple[list[bytes], list[dict[str, str]]]:
+    """The contents and attributes of a batch."""
+    return [item.content for item in items], [checked_attributes(item.attributes, STEP_BYTES) for item in items]
 
 
 class Body:
     """The content that a request brings, step by step."""
 
     def __init__(self, request: AnyRequest, served: Served) -> None:
-        """TooMuch if its announced length is beyond spec.service.maxRequestBytes."""
+        """RequestTooLarge if its announced length is beyond spec.service.maxRequestBytes."""
         self.is_over = False
         self._request = request
         self._limit = int(served.host.spec.service.max_request_bytes)
@@ -104,13 +114,15 @@ class Body:
             raise _too_much(self._limit)
 
     async def step(self) -> bytes:
-        """About STEP_BYTES, fewer at the end, then none. TooMuch as soon as it is; ClientGone if it ends early."""
+        """About STEP_BYTES, fewer at the end, then none. RequestTooLarge as soon as it is; RequestIncomplete if it ends
+        early.
+        """
         gathered: list[bytes] = []
         size = 0
         while size < STEP_BYTES and not self.is_over:
             message: Any = await self._request.receive()
             if message["type"] == "http.disconnect":
-                raise ClientGone("the client went away in the middle of the content: nothing was stored")
+                raise RequestIncomplete("the client went away in the middle of the content: nothing was stored")
             data: bytes = message.get("body", b"")
             gathered.append(data)
             size += len(data)
@@ -127,7 +139,7 @@ async def store(request: AnyRequest, begin: Callable[[], Content], finish: Calla
     A body of one step costs one hop to a thread and back.
     """
     served = served_by(request)
-    digests = digests_of(request)
+    digests = Digests(request)
     body = Body(request, served)
     first = await body.step()
     if body.is_over:
@@ -168,8 +180,8 @@ def _decoded(header: str, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise BadRequest(f"{header}: {error}") from error
+        raise InvalidArgument(f"{header}: {error}") from error
 
 
-def _too_much(limit: int) -> TooMuch:
-    return TooMuch(f"more than spec.service.maxRequestBytes ({limit}): nothing was stored")
+def _too_much(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(f"more than spec.service.maxRequestBytes ({limit}): nothing was stored")

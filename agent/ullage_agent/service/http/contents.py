@@ -7,33 +7,22 @@ import asyncio
 import base64
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from litestar.types import Receive, Scope, Send
 
-from ullage_agent.engine.content.checksum import BLOCK_BYTES
-from ullage_agent.engine.content.reader import ContentStream
-from ullage_agent.engine.model import ContentClaim
-from ullage_agent.service.errors import RangeRefused
+from ullage.embedded.content import BLOCK_BYTES, ReadableContent
+from ullage.errors import RangeNotSatisfiable
+from ullage.streams import ContentStream
 from ullage_agent.service.http.served import AnyRequest, Served, served_by
 from ullage_agent.service.limits import PIECE_BYTES, WIDE_BYTES
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
-Opened = Callable[[int, int, int], ContentStream]
-"""Opens a range of the content, start and size, to be read so many blocks of 256 KiB at a time."""
-
-
-def digest_of(claim: ContentClaim | None, start: int, size: int) -> str | None:
-    """The content's digest as RFC 9530 writes it, where the ledger knows one: of a claim as a whole."""
-    if claim is None or start != 0 or size != claim.length:
-        return None
-    return f"crc32c=:{base64.b64encode(claim.crc.to_bytes(4, 'big')).decode()}:"
-
 
 def range_of(header: str | None, size: int) -> tuple[int, int] | None:
-    """Start and size of the one range that is asked for; None: all of it. RangeRefused if there is no such byte.
+    """Start and size of the one range that is asked for; None: all of it. RangeNotSatisfiable if there is no such byte.
 
     Several ranges, and units that are not bytes, are answered with everything, as RFC 9110 allows.
     """
@@ -48,7 +37,7 @@ def range_of(header: str | None, size: int) -> tuple[int, int] | None:
     else:
         start, end = int(first), min(size, int(last) + 1 if last else size)
     if start >= end:
-        raise RangeRefused(f"{header}: the content has {size} bytes", size)
+        raise RangeNotSatisfiable(f"{header}: the content has {size} bytes", size)
     return start, end - start
 
 
@@ -56,10 +45,10 @@ class ContentAnswer:
     """An ASGI application that sends one content, or a range of it."""
 
     def __init__(
-        self, served: Served, opened: Opened, start: int, size: int, status: int, headers: dict[str, str]
+        self, served: Served, content: ReadableContent, start: int, size: int, status: int, headers: dict[str, str]
     ) -> None:
         self._served = served
-        self._opened = opened
+        self._opened = content.open
         self._start = start
         self._size = size
         self._status = status
@@ -145,23 +134,21 @@ async def _gone(receive: Receive) -> None:
             return
 
 
-def content_answer(
-    request: AnyRequest, opened: Opened, size: int, tag: str, headers: dict[str, str], digest: str | None
-) -> ContentAnswer:
+def content_answer(request: AnyRequest, content: ReadableContent) -> ContentAnswer:
     """The answer to GET or HEAD, as the conditions and the range in the request want it."""
-    etag = f'"{tag}"'
-    known = {"Content-Type": "application/octet-stream", **headers, "ETag": etag, "Accept-Ranges": "bytes"}
-    if digest is not None:
-        known["Repr-Digest"] = digest
+    etag = f'"{content.tag}"'
+    known = {"Content-Type": "application/octet-stream", "ETag": etag, "Accept-Ranges": "bytes"}
+    if content.crc is not None:  # as RFC 9530 writes it
+        known["Repr-Digest"] = f"crc32c=:{base64.b64encode(content.crc.to_bytes(4, 'big')).decode()}:"
     served = served_by(request)
     had = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
     if etag in had or "*" in had:
-        return ContentAnswer(served, opened, 0, 0, 304, known)
+        return ContentAnswer(served, content, 0, 0, 304, known)
     found = None
     if request.headers.get("if-range", etag) == etag:
-        found = range_of(request.headers.get("range"), size)
+        found = range_of(request.headers.get("range"), content.size)
     if found is None:
-        return ContentAnswer(served, opened, 0, size, 200, known)
+        return ContentAnswer(served, content, 0, content.size, 200, known)
     start, count = found
-    known["Content-Range"] = f"bytes {start}-{start + count - 1}/{size}"
-    return ContentAnswer(served, opened, start, count, 206, known)
+    known["Content-Range"] = f"bytes {start}-{start + count - 1}/{content.size}"
+    return ContentAnswer(served, content, start, count, 206, known)

@@ -1,25 +1,29 @@
 """The outermost layer: how many requests are under way, how long one may stall, what every answer carries."""
 
 import asyncio
+import ipaddress
 import time
+from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from ullage.errors import Forbidden, RequestIncomplete, ServiceBusy, ServiceStopping, TransferStalled
+from ullage.wire.problems import PROBLEM_TYPE, problem_of
 from ullage_agent.service.access import Anonymous
-from ullage_agent.service.errors import ClientGone, Forbidden, Stalled, Stopping, TooManyRequests
-from ullage_agent.service.http.answers import PROBLEM_TYPE, details_of, headers_of
-from ullage_agent.service.http.origin import foreign
+from ullage_agent.service.http.answers import headers_of
 from ullage_agent.service.http.served import Served
 from ullage_agent.service.log import logger
-from ullage_agent.service.problems import problem_of
 
 ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
 """Whoever watches must get an answer when everybody else gets none."""
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 LINGER_BYTES: Final = 64 << 20
 LINGER_SECONDS: Final = 2.0
@@ -46,6 +50,8 @@ class Guard:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
+        # As it was sent: what a name holds (a slash, dots) is no part of the path. `admit` decodes the names.
+        scope["path"] = scope["raw_path"].decode("ascii")
         exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds)
         try:
             await self._answer(scope, exchange)
@@ -60,10 +66,10 @@ class Guard:
                 await exchange.refuse(Forbidden(reason))
                 return
             if self._served.is_stopping:
-                await exchange.refuse(Stopping("the service is stopping: ask again when it is back"))
+                await exchange.refuse(ServiceStopping("the service is stopping: ask again when it is back"))
                 return
             if self.under_way >= self._served.limits.requests:
-                await exchange.refuse(TooManyRequests(f"{self.under_way} requests are under way already"))
+                await exchange.refuse(ServiceBusy(f"{self.under_way} requests are under way already"))
                 return
         self.under_way += 1
         try:
@@ -98,20 +104,20 @@ class _Exchange:
         self._is_read = b"transfer-encoding" not in names and b"content-length" not in names
 
     async def receive(self) -> Any:
-        """The next piece of the body; Stalled if it does not come. Afterwards, the disconnect, whenever it comes."""
+        """The next piece of the body; TransferStalled if it does not come. Then the disconnect, whenever it comes."""
         if self._is_read:
             return await self._receive()
         try:
             async with asyncio.timeout(self._stall_seconds):
                 message = await self._receive()
         except TimeoutError as error:
-            raise Stalled(f"nothing came for {self._stall_seconds:g} s: nothing was stored") from error
+            raise TransferStalled(f"nothing came for {self._stall_seconds:g} s: nothing was stored") from error
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self._is_read = True
         return message
 
     async def send(self, message: Any) -> None:
-        """The next piece of the answer; ClientGone if nobody takes it."""
+        """The next piece of the answer; RequestIncomplete if nobody takes it."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message = {**message, "headers": self._headers(list(message.get("headers", [])))}
@@ -126,13 +132,13 @@ class _Exchange:
             async with asyncio.timeout(self._stall_seconds):
                 await self._send(message)
         except TimeoutError as error:
-            raise ClientGone(f"nothing of the answer was taken for {self._stall_seconds:g} s") from error
+            raise RequestIncomplete(f"nothing of the answer was taken for {self._stall_seconds:g} s") from error
 
     async def refuse(self, error: Exception) -> None:
         """Answer without asking the application."""
         problem = problem_of(error)
         self.slug = problem.slug
-        body = msgspec.json.encode(details_of(problem))
+        body = msgspec.json.encode(problem)
         headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **headers_of(problem)}
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": problem.status, "headers": raw})
@@ -147,7 +153,7 @@ class _Exchange:
             async with asyncio.timeout(LINGER_SECONDS):
                 while left > 0 and not self._is_read:
                     left -= len((await self.receive()).get("body", b""))
-        except (TimeoutError, Stalled):
+        except (TimeoutError, TransferStalled):
             return  # it had its time
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -157,3 +163,30 @@ class _Exchange:
             # What is left of the body would be taken for the next request, or keep us reading for nothing.
             headers.append((b"connection", b"close"))
         return headers
+
+
+def foreign(method: str, headers: Mapping[bytes, bytes], *, is_open: bool) -> str:
+    """Why a request is refused for the page that it comes from, or ""; `is_open`: nobody is asked for a token.
+
+    Without authentication, being able to connect is all that protects a service on loopback, and a browser can connect
+    for everybody. Two ways in, and what shuts each:
+
+        another site's form or script posts here        browsers name the site in `Origin`: it must be this host
+        another site's name is made to lead here (DNS   browsers name it in `Host`: without authentication that must
+        rebinding), and its script reads answers        be a name of loopback
+    """
+    host = headers.get(b"host", b"").decode("latin-1").lower()
+    if is_open and host and not _is_loopback(host):  # no browser leaves it out
+        return f"without authentication only names of loopback are answered, and this asks for {host[:100]!r}"
+    origin = headers.get(b"origin", b"").decode("latin-1").lower()
+    if method not in READING and origin and urlsplit(origin).netloc != host:
+        return f"a page of {origin[:100]!r} may change nothing here"
+    return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:  # another name, or none
+        return False

@@ -5,10 +5,10 @@ from typing import Any
 
 from litestar.types import Receive, Scope, Send
 
-from ullage_agent.metrics import Metrics
+from ullage.errors import NotFound, UllageError
+from ullage.wire.problems import problem_of
 from ullage_agent.service.access import Authenticator, Verb, bearer
-from ullage_agent.service.errors import NotFound, ServiceError
-from ullage_agent.service.problems import problem_of
+from ullage_agent.service.metrics import Metrics
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,7 +31,7 @@ class Scrape:
             async with self._one:
                 body = await asyncio.to_thread(self._metrics.text)
             await _answer(send, 200, TEXT, body)
-        except ServiceError as error:
+        except UllageError as error:
             problem = problem_of(error)
             await _answer(send, problem.status, b"text/plain; charset=utf-8", problem.detail.encode() + b"\n")
 

@@ -1,298 +1,188 @@
 """Remote sessions: FlowFiles held, changed and settled in one transaction. `/v1/sessions`."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TypeVar
 
 import msgspec
-from litestar import Request, Response, Router, get, post, put
-from litestar.enums import HttpMethod
-from litestar.handlers import route
-from litestar.params import FromPath, FromQuery, JSONBody
-from litestar.types import ASGIApp
-from msgspec import Meta
+from litestar.handlers import HTTPRouteHandler
 
-from ullage_agent.engine.content.reader import ContentStream
-from ullage_agent.engine.model import FlowFile
-from ullage_agent.engine.session import ProcessSession
-from ullage_agent.service.access import Verb
-from ullage_agent.service.errors import BadRequest
-from ullage_agent.service.http.answers import json, repeated
-from ullage_agent.service.http.bodies import attributes_of, checked_attributes, store
-from ullage_agent.service.http.contents import content_answer, digest_of
-from ullage_agent.service.http.docs import WRITES, TakesContent, problems
-from ullage_agent.service.http.forms import Done, Name, Record, record_of
-from ullage_agent.service.http.served import Served, asked, encoded, key_of, needs, principal_of, served_by
+from ullage.embedded.content import ReadableContent
+from ullage.embedded.session import EmbeddedSession, FlowFileContent
+from ullage.enums import EventType
+from ullage.errors import SessionMisuse
+from ullage.streams import ContentStream
+from ullage.wire import operations
+from ullage.wire.content import StoredBatch
+from ullage.wire.documents import ActionResult, LifetimeName
+from ullage.wire.operation import Operation
+from ullage.wire.queues import FlowFile
+from ullage.wire.sessions import ChangesRequest, FlowFileChange, SessionStatus
+from ullage_agent.service.http.bodies import attributes_of, checked_attributes, contents_of, store
+from ullage_agent.service.http.resources import Asked, answers, gives, lifetime_of, serves
 from ullage_agent.service.limits import STEP_BYTES
 from ullage_agent.service.sessions import Lent
 
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-Wanted = Annotated[int, Meta(ge=1, le=1_000)]
+A = TypeVar("A")
 
 
-class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a session lasts without a heartbeat."""
-
-    visibility_seconds: Seconds = 30.0
-
-
-class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many FlowFiles, and for how long."""
-
-    count: Wanted = 1
-    visibility_seconds: Seconds = 30.0
+def _works(operation: Operation[A], work: Callable[[EmbeddedSession, Asked], A]) -> HTTPRouteHandler:
+    """The resource of something that is done in a session."""
+    return answers(operation, lambda asked: _done(asked, lambda held: work(held, asked)))
 
 
-class PollMore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """More FlowFiles for a session that is open."""
-
-    queue: Name
-    count: Wanted = 1
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of one FlowFile: it goes to a queue, or is removed if none is named."""
-
-    id: str
-    to: str | None = None
-    relationship: str = ""
-    set_attributes: dict[str, str] = {}
-    remove_attributes: list[str] = []
-    penalty_millis: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
-
-
-class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of all FlowFiles: `changes` says it of some; the rest go to `rest_to`, or are removed without it."""
-
-    changes: Annotated[list[Change], Meta(max_length=10_000)] = []
-    rest_to: str | None = None
-
-
-class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether FlowFiles stay out of polls for a while after they went back."""
-
-    penalize: bool = False
-
-
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A session and the FlowFiles that it holds."""
-
-    session: str
-    visibility_seconds: float
-    flow_files: list[Record]
-
-
-@post("/", opt=needs(Verb.DELETE), responses=problems(503))
-async def begin(request: Request[Any, Any, Any], data: JSONBody[Begin]) -> Held:
-    """Open a session that holds nothing yet."""
-    served = served_by(request)
-    name = principal_of(request).name
-    lent = await served.call(served.sessions.begin, name, data.visibility_seconds, key_of(request))
-    return _held(lent)
-
-
-@get("/{session:str}", opt=needs(Verb.GET), responses=problems(410))
-async def show(request: Request[Any, Any, Any], session: FromPath[str]) -> Held:
-    """What a session holds."""
-    return _held(_lent(request, session))
-
-
-@post("/{session:str}/extend", opt=needs(Verb.DELETE), status_code=200, responses=problems(410))
-async def extend(request: Request[Any, Any, Any], session: FromPath[str], data: JSONBody[Begin]) -> Held:
-    """A heartbeat: the visibility time begins anew."""
-    lent = _lent(request, session)
-    served_by(request).sessions.extend(lent, data.visibility_seconds)
-    return _held(lent)
-
-
-@post("/{session:str}/poll", opt=needs(Verb.DELETE), responses=problems(404, 409, 410))
-async def poll_more(request: Request[Any, Any, Any], session: FromPath[str], data: JSONBody[PollMore]) -> Held:
-    """Take more FlowFiles into the session."""
-    served, lent, key = served_by(request), _lent(request, session), key_of(request)
-
-    def poll() -> Held:
-        served.repository.queues.find(data.queue)
-        return poll_into(served, lent, data.queue, data.count, key)
-
-    return await served.call(poll)
-
-
-@route(
-    "/{session:str}/flowfiles/{id:str}",
-    http_method=[HttpMethod.GET, HttpMethod.HEAD],
-    opt=needs(Verb.GET),
-    responses=problems(404, 409, 410, 416),
-)
-async def read(request: Request[Any, Any, Any], session: FromPath[str], id: FromPath[str]) -> ASGIApp:
-    """The content of a FlowFile that the session holds, or a range of it."""
-    lent = _lent(request, session)
-    flow_file = lent.find(id)
-
-    def opened(start: int, size: int, _blocks: int) -> ContentStream:
-        with lent.using() as held:
-            return held.read(flow_file, start, size)
-
-    tag = f"{id}-{0 if flow_file.claim is None else flow_file.claim.crc:08x}-{flow_file.start}-{flow_file.size}"
-    digest = digest_of(flow_file.claim, flow_file.start, flow_file.size)
-    return content_answer(request, opened, flow_file.size, tag, {}, digest)
-
-
-@post(
-    "/{session:str}/flowfiles", opt=needs(Verb.CREATE), operation_class=TakesContent, responses=problems(404, *WRITES)
-)
-async def create(
-    request: Request[Any, Any, Any], session: FromPath[str], parent: FromQuery[list[str] | None] = None
-) -> Record:
-    """Make a FlowFile in the session, with the body as its content; its parents are FlowFiles of the session."""
-    lent = _lent(request, session)
-    attributes = attributes_of(request)
-    parents = [lent.find(uuid) for uuid in parent or ()]
-    key = key_of(request)
-    if key is not None and isinstance(first := lent.answers.get(key), Record):
-        return first
-    made = await _write(request, lent, lambda held: held.create(parents, attributes))
-    if key is not None:
-        lent.answers[key] = made
-    return made
-
-
-@put(
-    "/{session:str}/flowfiles/{id:str}",
-    opt=needs(Verb.CREATE),
-    operation_class=TakesContent,
-    responses=problems(404, *WRITES),
-)
-async def write(request: Request[Any, Any, Any], session: FromPath[str], id: FromPath[str]) -> Record:
-    """Replace the content of a FlowFile that the session holds by the body."""
-    lent = _lent(request, session)
-    flow_file = lent.find(id)
-    return await _write(request, lent, lambda _: flow_file)
-
-
-@post("/{session:str}/commit", opt=needs(Verb.DELETE), status_code=200, responses=problems(404, 410, *WRITES))
-async def commit(request: Request[Any, Any, Any], session: FromPath[str], data: JSONBody[Commit]) -> Response[bytes]:
-    """Settle everything in one transaction and end the session. The session is its own idempotency key: a commit whose
-    answer was lost can be sent again.
-    """
-    served = served_by(request)
-    for change in data.changes:
-        checked_attributes(change.set_attributes, STEP_BYTES)
-    once = await asked(request, key=f"commit {session}")
-    try:
-        if once.first is not None:
-            return repeated(once.first)
-        answer = encoded(Done(id=session, state="committed"))
-        await served.create(_settle, served, _lent(request, session), data, once.remember(answer))
-        return json(answer)
-    finally:
-        once.close()
-
-
-@post("/{session:str}/rollback", opt=needs(Verb.DELETE), status_code=200, responses=problems(409, 410))
-async def rollback(request: Request[Any, Any, Any], session: FromPath[str], data: JSONBody[Rollback]) -> Done:
-    """Put everything back as it was and end the session."""
-    served, lent = served_by(request), _lent(request, session)
-
-    def roll_back() -> None:
-        with lent.using() as held:
-            lent.end()
-            served.sessions.drop(lent)
-            held.rollback(penalize=data.penalize)
-
-    await served.call(roll_back)
-    return Done(id=session, state="rolled back")
-
-
-def poll_into(served: Served, lent: Lent, queue: str, count: int, key: str | None) -> Held:
-    """Take FlowFiles into a session; blocks. A repeat with the key takes no more."""
+def _done(asked: Asked, work: Callable[[EmbeddedSession], A]) -> A:
+    """Do something in the session. A repeat with the key does nothing, and gets the first answer."""
+    lent = _lent(asked)
     with lent.using() as held:
-        for flow_file in held.get_many(queue, count) if key is None or key not in lent.answers else ():
-            lent.held[flow_file.id] = flow_file
-        if key is not None and lent.held:  # who got nothing may ask again
-            lent.answers[key] = None
-        served.sessions.extend(lent)
-    return _held(lent)
+        asked.served.sessions.extend(lent)
+        return lent.once(asked.key, lambda: work(held))
 
 
-class _Replacing:
-    """New content of one FlowFile in a session that is in use meanwhile."""
-
-    def __init__(self, held: ProcessSession, flow_file: FlowFile) -> None:
-        self.flow_file = flow_file
-        self._held = held
-        self._writing = held.writing(flow_file)
-        self._stream = self._writing.__enter__()
-
-    def write(self, data: JSONBody[bytes]) -> None:
-        self._stream.write(data)
-
-    def abandon(self) -> None:
-        self._stream.abandon()
-
-    def close(self) -> None:
-        self._writing.__exit__(None, None, None)
-
-
-async def _write(request: Request[Any, Any, Any], lent: Lent, choose: Callable[[ProcessSession], FlowFile]) -> Record:
+async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileContent]) -> FlowFile:
+    """Take the body as content. A repeat with the key gets the first answer; its body is not read."""
+    lent, key = _lent(asked), asked.key
     with lent.using() as held:
-        served_by(request).sessions.extend(lent)
-
-        def finish(content: _Replacing) -> Record:
-            content.close()
-            flow_file = held.put_attributes(content.flow_file, {})  # the record as it is now
-            lent.held[flow_file.id] = flow_file
-            return record_of(flow_file)
-
-        return await store(request, lambda: _Replacing(held, choose(held)), finish)
+        asked.served.sessions.extend(lent)
+        if key in lent.answers:
+            first: FlowFile = lent.answers[key]  # type: ignore[assignment]
+            return first
+        return await store(asked.request, lambda: begin(held), lambda content: lent.once(key, content.commit))
 
 
-def _settle(served: Served, lent: Lent, data: Commit, also: Any) -> None:
+def _extended(asked: Asked) -> ActionResult:
+    asked.served.sessions.extend(_lent(asked), asked.data.visibility_seconds)
+    return ActionResult(id=asked["session"], state="open")
+
+
+@gives(operations.GET_FLOW_FILE)
+def read(asked: Asked) -> ReadableContent:
+    lent = _lent(asked)
+    found = lent.session.readable(asked["id"])
+
+    def opened(start: int, size: int, blocks: int) -> ContentStream:
+        with lent.using():
+            return found.open(start, size, blocks)
+
+    return found._replace(open=opened)
+
+
+@serves(operations.STORE_FLOW_FILE)
+async def store_new(asked: Asked, parent: list[str] | None = None, lifetime: LifetimeName = "default") -> FlowFile:
+    attributes = attributes_of(asked.request)
+    return await _written(asked, lambda held: held.begin(held.create(parent or (), attributes), lifetime_of(lifetime)))
+
+
+@serves(operations.WRITE_FLOW_FILE)
+async def write(asked: Asked, lifetime: LifetimeName = "default") -> FlowFile:
+    return await _written(asked, lambda held: held.begin(asked["id"], lifetime_of(lifetime)))
+
+
+@serves(operations.APPEND_FLOW_FILE)
+async def append(asked: Asked) -> FlowFile:
+    return await _written(asked, lambda held: held.begin(asked["id"], appends=True))
+
+
+@serves(operations.INGEST_FLOW_FILES)
+def ingest(asked: Asked, queue: str, lifetime: LifetimeName = "default") -> StoredBatch:
+    contents, attributes = contents_of(asked.data.items)
+    return _done(asked, lambda held: asked.stored(held.ingest(queue, contents, attributes, lifetime_of(lifetime))))
+
+
+def _changed(held: EmbeddedSession, asked: Asked) -> ActionResult:
+    _apply(held, asked.data)
+    return ActionResult(id=asked["session"], state="open")
+
+
+# The session is its own idempotency key.
+@serves(operations.COMMIT_SESSION, once=True, key_of=lambda asked: asked.key or f"commit {asked['session']}")
+def commit(asked: Asked) -> ActionResult:
     """What can be refused comes first and changes nothing that a second commit could not say again; removals last."""
+    lent, data = _lent(asked), asked.data
+    answer = ActionResult(id=lent.id, state="committed")
     with lent.using() as held:
-        changes = {change.id: change for change in data.changes}
-        if len(changes) < len(data.changes):
-            raise BadRequest("a FlowFile is named twice")
-        kept = [(lent.find(change.id), change) for change in data.changes if change.to is not None]
-        removed = [lent.find(change.id) for change in data.changes if change.to is None]
-        rest = [flow_file for uuid, flow_file in lent.held.items() if uuid not in changes]
-        for flow_file, change in kept:
-            _change(held, flow_file, change)
+        _apply(held, data)
+        rest = held.unsettled() if data.rest_to is not None or data.removes_rest else []
         if data.rest_to is not None:
-            held.transfer_many(rest, data.rest_to)
+            held.transfer(rest, data.rest_to)
         else:
-            removed += rest
-        held.remove_many(removed)
+            held.remove(rest)
         try:
-            held.commit(also)
-        finally:
-            # A commit that failed has put everything back: whoever wants it polls again.
-            lent.end()
-            served.sessions.drop(lent)
+            held.commit(asked.remember(answer))
+        except SessionMisuse:
+            raise
+        except BaseException:
+            asked.served.sessions.end(lent)
+            raise
+        asked.served.sessions.end(lent)
+    return answer
 
 
-def _change(held: ProcessSession, flow_file: FlowFile, change: Change) -> None:
-    if change.set_attributes:
-        held.put_attributes(flow_file, change.set_attributes)
-    if change.remove_attributes:
-        held.remove_attributes(flow_file, change.remove_attributes)
-    held.transfer(flow_file, change.to or "", change.relationship)
-    if change.penalty_millis:
-        held.penalize(flow_file, change.penalty_millis)
+def _rolled_back(asked: Asked) -> ActionResult:
+    lent = _lent(asked)
+    with lent.using() as held:
+        asked.served.sessions.end(lent)
+        held.rollback(penalize=asked.data.penalize)
+    return ActionResult(id=lent.id, state="rolled back")
 
 
-def _lent(request: Request[Any, Any, Any], session: str) -> Lent:
-    return served_by(request).sessions.find(session, principal_of(request).name)
+def _apply(held: EmbeddedSession, data: ChangesRequest) -> None:
+    for each in data.changes:
+        _change(held, each)
+    for name, delta in data.counters.items():
+        held.adjust_counter(name, delta)
 
 
-def _held(lent: Lent) -> Held:
-    return Held(
-        session=lent.id,
-        visibility_seconds=lent.seconds,
-        flow_files=[record_of(flow_file) for flow_file in lent.held.values()],
-    )
+def _change(held: EmbeddedSession, change: FlowFileChange) -> None:
+    for id in change.ids:
+        if change.set_attributes:
+            held.put_attributes(id, checked_attributes(change.set_attributes, STEP_BYTES))
+        if change.remove_attributes:
+            held.remove_attributes(id, change.remove_attributes)
+    if (report := change.report) is not None:
+        said = msgspec.structs.asdict(report)
+        held.provenance.report(EventType[said.pop("type").upper()], change.ids, **said)
+    if change.to is not None:
+        held.transfer(change.ids, change.to, change.relationship)
+    if change.penalty_millis is not None:
+        held.penalize(change.ids, change.penalty_millis)
+    if change.removed:
+        held.remove(change.ids)
 
 
-router = Router(
-    "/v1/sessions",
-    route_handlers=[begin, show, extend, poll_more, read, create, write, commit, rollback],
-    tags=["sessions"],
+def _lent(asked: Asked) -> Lent:
+    return asked.served.sessions.find(asked["session"], asked.owner)
+
+
+def status_of(lent: Lent) -> SessionStatus:
+    """Return a session as a document."""
+    return SessionStatus(session=lent.id, visibility_seconds=lent.seconds, flow_files=lent.session.flow_files())
+
+
+RESOURCES = (
+    answers(
+        operations.BEGIN_SESSION,
+        lambda asked: status_of(asked.served.sessions.begin(asked.owner, asked.data, asked.key)),
+    ),
+    answers(operations.GET_SESSION, lambda asked: status_of(_lent(asked))),
+    answers(operations.EXTEND_SESSION, _extended),
+    _works(
+        operations.POLL_SESSION,
+        lambda held, asked: held.get_many(asked.data.queue, asked.data.count, attributes=asked.data.attributes),
+    ),
+    _works(
+        operations.CREATE_FLOW_FILE,
+        lambda held, asked: held.create(asked.data.parents, checked_attributes(asked.data.attributes, STEP_BYTES)),
+    ),
+    _works(operations.CLONE_FLOW_FILE, lambda held, asked: held.clone(asked["id"], asked.data.start, asked.data.size)),
+    _works(operations.SPLIT_FLOW_FILE, lambda held, asked: held.split(asked["id"], asked.data.sizes)),
+    _works(
+        operations.MERGE_FLOW_FILES,
+        lambda held, asked: held.merge(
+            asked.data.ids, header=asked.data.header, demarcator=asked.data.demarcator, footer=asked.data.footer
+        ),
+    ),
+    _works(operations.IMPORT_HANDLE, lambda held, asked: held.import_handle(asked.data.handle, asked.data.attributes)),
+    _works(operations.CHANGE_FLOW_FILES, _changed),
+    answers(operations.ROLLBACK_SESSION, _rolled_back),
+    *(read, store_new, write, append, ingest, commit),
 )

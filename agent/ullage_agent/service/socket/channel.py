@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ullage_agent.service.socket.frames import HEADER, Header, Kind, pack_frame, parse_header
+from ullage.wire.frames import HEADER, FrameKind, Header, pack_frame, parse_header
 
 PATIENCE_SECONDS: Final = 0.1
 """Longer than a send takes, unless the client does not receive."""
@@ -39,13 +39,13 @@ class Channel:
         header = parse_header(begin + self._exactly(HEADER.size - len(begin), deadline), body_bytes_max)
         return header, self._exactly(header.body_bytes, deadline)
 
-    def send(self, kind: Kind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
+    def send(self, kind: FrameKind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
         """One frame, whole; the descriptors go with its first byte."""
         frame = memoryview(pack_frame(kind, request, *parts))
         with self._send_lock:
             self._send(frame, descriptors)
 
-    def try_send(self, kind: Kind, request: int, *parts: bytes) -> bool:
+    def try_send(self, kind: FrameKind, request: int, *parts: bytes) -> bool:
         """The same unless another thread is sending for longer, or the client does not take it at once."""
         if not self._send_lock.acquire(timeout=PATIENCE_SECONDS):
             return False

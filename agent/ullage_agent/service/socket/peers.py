@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
+from ullage.errors import Unauthenticated
 from ullage_agent.service.access import Authenticator, Principal
-from ullage_agent.service.errors import Unauthenticated
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """`struct ucred`: pid, uid, gid, as `int` of the machine."""

@@ -1,7 +1,7 @@
 """The Unix socket of a node: listens, gives each connection a thread, and looks after their leases.
 
 Descriptors of content files are passed to clients, so that reading costs them what reading a file costs. What keeps
-those bytes in place meanwhile is a lease that lives as long as the connection; see `holding.py`.
+those bytes in place meanwhile is a lease that lives as long as the connection; see `embedded/lending.py`.
 """
 
 import errno
@@ -11,21 +11,19 @@ import stat
 import threading
 from typing import Final
 
-from ullage_agent.engine.errors import LeaseLost
-from ullage_agent.engine.repository import Repository
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.errors import LeaseLost, ServiceBusy, ServiceStopping
+from ullage.wire import frames
+from ullage.wire.frames import FrameKind
 from ullage_agent.service.access import Authenticator
-from ullage_agent.service.errors import CannotListen, Stopping, TooManyRequests
+from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.problems import problem_of
-from ullage_agent.service.socket import frames
 from ullage_agent.service.socket.channel import Channel
-from ullage_agent.service.socket.connection import Connection, Notice
-from ullage_agent.service.socket.frames import Kind, ProblemText
-from ullage_agent.service.socket.holding import release_leftovers
+from ullage_agent.service.socket.connection import Connection, Notice, SocketTerms
 from ullage_agent.service.socket.peers import PeerPolicy, peer_of
 
 WATCH_SECONDS: Final = 1.0
-"""How soon a client learns that its lease was revoked or is over. Its reads are safe meanwhile: see `holding.py`."""
+"""How soon a client learns that its lease was revoked or is over. Its reads are safe: see `embedded/lending.py`."""
 
 MODE: Final = 0o666
 """Anybody may connect; who may ask is decided by the peer's user, or by a token. The folder's mode can narrow it."""
@@ -40,7 +38,7 @@ class SocketServer:
 
     def __init__(
         self,
-        repository: Repository,
+        repository: EmbeddedRepository,
         authenticator: Authenticator,
         limits: Limits,
         path: str,
@@ -49,11 +47,7 @@ class SocketServer:
         on_failure: Notice = lambda _what, _error: None,
     ) -> None:
         self.path = path
-        self._repository = repository
-        self._authenticator = authenticator
-        self._limits = limits
-        self._policy = policy or PeerPolicy.usual()
-        self._on_failure = on_failure
+        self._shared = SocketTerms(repository, authenticator, policy or PeerPolicy.usual(), limits, on_failure)
         self._lock = threading.Condition()
         self._connections: set[Connection] = set()
         self._stopping = threading.Event()
@@ -62,7 +56,7 @@ class SocketServer:
 
     def start(self) -> None:
         """Listen. CannotListen if the path is taken by somebody who answers, or cannot be made."""
-        release_leftovers(self._repository)
+        self._shared.repository.release_leftovers()
         self._listener = _listen(self.path)
         for work, name in ((self._accept, "accept"), (self._watch, "watch")):
             thread = threading.Thread(target=work, name=f"ullage-socket-{name}", daemon=True)
@@ -85,8 +79,8 @@ class SocketServer:
         with self._lock:
             left = list(self._connections)
         for connection in left:
-            connection.revoke(Stopping("the service is stopping"))
-        self.wait_for(0, self._limits.stop_seconds)
+            connection.revoke(ServiceStopping("the service is stopping"))
+        self.wait_for(0, self._shared.limits.stop_seconds)
 
     @property
     def connections(self) -> int:
@@ -104,14 +98,10 @@ class SocketServer:
         with self._lock:
             found = list(self._connections)
         for connection in found:
-            lease = connection.holding.lease
-            if lease is None:
-                continue
             try:
-                self._repository.leases.require(lease)
+                connection.lent.require()
             except LeaseLost as error:
-                if connection.holding.lease == lease:  # else it gave everything back just now
-                    connection.revoke(error)
+                connection.revoke(error)
 
     def _watch(self) -> None:
         while not self._stopping.wait(WATCH_SECONDS):
@@ -126,7 +116,7 @@ class SocketServer:
             except OSError as error:
                 if self._stopping.is_set():
                     return
-                self._on_failure("the Unix socket could not accept a connection", error)
+                self._shared.on_failure("the Unix socket could not accept a connection", error)
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOMEM):
                     return
                 self._stopping.wait(WATCH_SECONDS)  # until somebody has closed something
@@ -134,21 +124,13 @@ class SocketServer:
             self._begin(accepted)
 
     def _begin(self, accepted: socket.socket) -> None:
-        channel = Channel(accepted, self._limits.stall_seconds)
+        channel = Channel(accepted, self._shared.limits.stall_seconds)
         with self._lock:
-            is_full = len(self._connections) >= self._limits.socket_connections
+            is_full = len(self._connections) >= self._shared.limits.socket_connections
         if is_full:
             self._turn_away(channel)
             return
-        connection = Connection(
-            channel,
-            peer_of(accepted),
-            self._repository,
-            self._authenticator,
-            self._policy,
-            self._limits,
-            self._on_failure,
-        )
+        connection = Connection(channel, peer_of(accepted), self._shared)
         thread = threading.Thread(target=self._serve, args=(connection,), name="ullage-socket", daemon=True)
         with self._lock:
             self._connections.add(connection)
@@ -163,9 +145,8 @@ class SocketServer:
                 self._lock.notify_all()
 
     def _turn_away(self, channel: Channel) -> None:
-        problem = problem_of(TooManyRequests(f"{self._limits.socket_connections} connections are open already"))
-        text = ProblemText(problem.status, problem.slug, problem.detail, problem.retry_after_seconds or 0)
-        channel.try_send(Kind.PROBLEM, 0, frames.pack_problem(text))
+        error = ServiceBusy(f"{self._shared.limits.socket_connections} connections are open already")
+        channel.try_send(FrameKind.PROBLEM, 0, frames.pack_problem(error))
         channel.close()
 
 

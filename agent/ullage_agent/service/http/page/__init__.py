@@ -11,7 +11,8 @@ from litestar import MediaType, Response, get
 from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
-from ullage_agent.service.errors import NotFound
+from ullage.enums import EventType
+from ullage.errors import NotFound
 from ullage_agent.service.http.served import OPEN
 
 CSP: Final = (
@@ -36,8 +37,10 @@ TYPES: Final = {
 
 @get("/", opt=OPEN, include_in_schema=False)
 async def index() -> Response[bytes]:
-    """The page."""
-    return Response(_content("index.html"), media_type=MediaType.HTML, headers=HEADERS)
+    """The page, with every type of event that a search can be for."""
+    options = "".join(f"<option>{name}</option>" for name in EventType.__members__)
+    page = _content("index.html").replace(b"<!-- event types -->", options.encode())
+    return Response(page, media_type=MediaType.HTML, headers=HEADERS)
 
 
 @get("/page/{name:str}", opt=OPEN, include_in_schema=False)

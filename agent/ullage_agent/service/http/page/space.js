@@ -5,7 +5,7 @@ import { button, byId, count, countText, draw, facts, make, problem, size, sizeT
 
 const CLAIMS = 1_000; // on one page of the map
 const STEPS = 20; // of a plan, one by one; the totals are of all
-const STRETCHES = 50; // of a claim, one by one; the picture has all
+const RANGES = 50; // of a claim, one by one; the picture has all
 const RUN_MILLIS = 300;
 const LEVELS = ["none", "low", "half", "high", "full"];
 const LEVEL_TEXTS = ["nothing lives", "below 1/3", "below 2/3", "2/3 and more", "all lives"];
@@ -191,7 +191,7 @@ function close() {
   return from;
 }
 
-function claim({ resource, stretches }) {
+function claim({ resource, ranges }) {
   const states = ["sealed", "free", "archived", "leased"].filter((name) => resource[`is_${name}`]);
   return [
     make(
@@ -200,7 +200,7 @@ function claim({ resource, stretches }) {
       make("h3", {}, `Claim ${resource.resource} of ${resource.container}`),
       button("Close", () => close()?.focus()),
     ),
-    strip(resource, stretches),
+    strip(resource, ranges),
     make("ul", { class: "legend" }, ...["live", "dead", "hole"].map((kind) => make("li", {}, make("i", { class: `swatch ${kind}` }), kind))),
     facts([
       ["Length", size(resource.length)],
@@ -214,23 +214,23 @@ function claim({ resource, stretches }) {
       ["Made", time(resource.created_millis)],
     ]),
     table(
-      "Stretches of the file",
+      "Ranges of the file",
       ["From", "Length", "What"],
-      stretches.slice(0, STRETCHES).map((each) => [countText(each.start), size(each.length), each.kind]),
+      ranges.slice(0, RANGES).map((each) => [countText(each.start), size(each.length), each.kind]),
     ),
-    stretches.length > STRETCHES ? make("p", { class: "quiet" }, `and ${countText(stretches.length - STRETCHES)} more`) : "",
+    ranges.length > RANGES ? make("p", { class: "quiet" }, `and ${countText(ranges.length - RANGES)} more`) : "",
   ];
 }
 
-function strip(resource, stretches) {
-  // One path a kind, however many stretches there are.
+function strip(resource, ranges) {
+  // One path a kind, however many ranges there are.
   const scale = 1000 / Math.max(1, resource.length);
   const paths = ["live", "dead", "hole"].map((kind) => {
-    const pieces = stretches.filter((each) => each.kind === kind);
+    const pieces = ranges.filter((each) => each.kind === kind);
     const d = pieces.map((each) => `M${each.start * scale} 0h${each.length * scale}v40h${-each.length * scale}z`).join("");
     return draw("path", { class: kind, d });
   });
-  const title = draw("title", {}, `Claim ${resource.resource} from its first byte to its last: ${count(stretches.length, "stretch", "stretches")}`);
+  const title = draw("title", {}, `Claim ${resource.resource} from its first byte to its last: ${count(ranges.length, "range", "ranges")}`);
   return draw("svg", { class: "strip", viewBox: "0 0 1000 40", preserveAspectRatio: "none", role: "img" }, title, ...paths);
 }
 

@@ -1,0 +1,159 @@
+"""Client of Arrow Flight (docs/flight.md): contents and tables in bulk. pyarrow is imported with this module."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from ullage.errors import NotReachable, UllageError
+from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
+from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA
+from ullage.wire.tickets import ClaimAddress, ContentTicket, FlightAction, PutCommand, TableTicket, parse_stored
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+OUTSTANDING: Final = 4
+"""Batches on their way before the metadata of the first is waited for: it keeps the node busy, and no stream full."""
+
+RECONNECT: Final = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 5_000)]
+"""gRPC would refuse everything for a second after a connection that was not accepted: longer than `Retries` waits. The
+second is, whatever its name says, how long a connection may take to be made: busy machines need more than a moment.
+"""
+
+
+class FlightClient:
+    """One node. Thread-safe. Errors: whatever the node refuses, NotReachable. Nothing is retried here."""
+
+    def __init__(self, url: str, token: str | None = None, *, ca_file: str | None = None) -> None:
+        self.url = url
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._options = flight.FlightCallOptions(headers=headers)
+        roots: dict[str, Any] = {"generic_options": RECONNECT}
+        if ca_file is not None:
+            with open(ca_file, "rb") as file:
+                roots["tls_root_certs"] = file.read()
+        self._client = flight.connect(url, **roots)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def put_many(
+        self,
+        batches: Iterable[Sequence[bytes]],
+        attributes: Sequence[dict[str, str]] | None = None,
+        ttl_millis: int = 0,
+        key: str | None = None,
+        lifetime: int = 2,
+    ) -> Iterator[list[bytes]]:
+        """Store batches, each in a transaction; the uuids of each come once it is durable. `attributes` go with each
+        batch, one mapping a content.
+        """
+        names = [PUT_CONTENT] if attributes is None else [PUT_CONTENT, PUT_ATTRIBUTES]
+        schema = pa.schema([PUT_SCHEMA.field(name) for name in names])
+
+        def packed() -> Iterator[pa.RecordBatch]:
+            for contents in batches:
+                arrays = [pa.array(contents, pa.binary())]
+                if attributes is not None:
+                    arrays.append(pa.array([list(each.items()) for each in attributes], ATTRIBUTES))
+                yield pa.record_batch(arrays, schema=schema)
+
+        return self._put(PutCommand(ttl_millis=ttl_millis, lifetime=lifetime, key=key), packed(), schema)
+
+    def _put(self, command: PutCommand, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[list[bytes]]:
+        """Send batches, few outstanding at a time; the uuids of each come once it is durable."""
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
+        with self._telling():
+            writer, told = self._client.do_put(descriptor, schema, self._options)
+            outstanding: deque[int] = deque()
+            try:
+                for number, batch in enumerate(batches):
+                    writer.write_batch(batch)
+                    outstanding.append(number)
+                    if len(outstanding) > OUTSTANDING:
+                        outstanding.popleft()
+                        yield _uuids(told)
+                writer.done_writing()
+                while outstanding:
+                    outstanding.popleft()
+                    yield _uuids(told)
+            finally:
+                writer.close()
+
+    def get_many(self, handles: Sequence[str]) -> Iterator[tuple[int, bytes]]:
+        """Pieces of contents, each with its item's number, in order. HandleNotFound or HandleDeleted for the first
+        that there is not.
+        """
+        for item, content, problem in self.get_rows(handles):
+            if problem:
+                raise error_of_slug(problem, f"handle {handles[item]}")
+            yield item, content
+
+    def get_rows(
+        self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = ()
+    ) -> Iterator[tuple[int, bytes, str | None]]:
+        """Pieces of contents, each with its item's number, in order; of one that cannot be read the problem's slug."""
+        for batch in self.get_batches(handles, claims):
+            yield from zip(*(batch.column(name).to_pylist() for name in ("item", "content", "problem")), strict=True)
+
+    def get_batches(self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = ()) -> Iterator[pa.RecordBatch]:
+        """The same as record batches: nothing is copied. `claims` instead of handles: resource claim, offset, length
+        and CRC-32C of a base claim, start and size in it.
+        """
+        wanted = ContentTicket(handles=list(handles)) if handles else ContentTicket(claims=list(claims))
+        with self._telling():
+            for chunk in self._get(wanted):
+                yield chunk.data
+
+    def table(self, wanted: TableTicket) -> pa.RecordBatchReader:
+        """A table, or what the ticket wants of it, as a stream of record batches."""
+        with self._telling():
+            return self._get(wanted).to_reader()
+
+    def act(self, action: FlightAction[Q, A], request: Q) -> A:
+        """What one of `tickets.ACTIONS` answers."""
+        with self._telling():
+            body = msgspec.json.encode(request)
+            results = list(self._client.do_action(flight.Action(action.name, body), self._options))
+            return msgspec.json.decode(results[0].body.to_pybytes() if results else b"{}", type=action.answer)
+
+    def stage(self, write: str, attempt: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+        """Stage batches of an attempt, each a transaction if no content goes on in the next; how many contents."""
+        return sum(len(uuids) for uuids in self._put(PutCommand(write=write, attempt=attempt), batches, schema))
+
+    def _get(self, wanted: ContentTicket | TableTicket) -> Any:
+        return self._client.do_get(flight.Ticket(msgspec.json.encode(wanted)), self._options)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise _told(self.url, error) from error
+
+
+def _uuids(told: Any) -> list[bytes]:
+    answer = told.read()
+    if answer is None:
+        raise NotReachable("the node ended the stream before it had answered")
+    return parse_stored(answer.to_pybytes())
+
+
+def _told(url: str, error: Exception) -> UllageError:
+    try:
+        found = msgspec.json.decode(getattr(error, "extra_info", b"") or b"", type=ProblemDetails)
+    except msgspec.DecodeError:  # Flight's own: the node was not reached, or went away
+        return NotReachable(f"{url}: {error}")
+    return error_of(found)

@@ -1,0 +1,171 @@
+"""Client of the HTTP interface (docs/api.md): everything but tables, and the one that every network lets through."""
+
+import ssl
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from ullage.errors import InvalidArgument, NotReachable, RangeNotSatisfiable, Refused, UllageError
+from ullage.interface.checks import checked_batch, checked_text
+from ullage.interface.values import Attributes
+from ullage.streams import PIECE_BYTES
+from ullage.wire.content import ContentItem
+from ullage.wire.operation import A, OctetStream, Operation
+from ullage.wire.problems import ProblemDetails, error_of
+
+TIMEOUT_SECONDS: Final = 60.0
+JSON, MSGPACK, BYTES = "application/json", "application/x-msgpack", "application/octet-stream"
+
+Query = Mapping[str, str | int | bool | Sequence[str] | None]
+"""Parameters; a list is repeated; None, and a text that is empty, are left out."""
+
+
+class HttpBody:
+    """Content on its way. NotReachable in the middle: what came before is good."""
+
+    def __init__(self, answer: httpx.Response, url: str) -> None:
+        self._answer = answer
+        self._url = url
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._answer.iter_raw(PIECE_BYTES)
+        except httpx.HTTPError as error:
+            raise NotReachable(f"{self._url}: {_text(error)}") from error
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._answer.close()
+
+
+class HttpClient:
+    """One node. Thread-safe. Errors: what the node refuses, NotReachable. Nothing is retried here."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        ca_file: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self.url = _checked_url(url).rstrip("/")
+        headers = {} if token is None else {"Authorization": f"Bearer {_checked_token(token)}"}
+        verify: ssl.SSLContext | bool = True
+        if ca_file is not None:
+            verify = ssl.create_default_context(cafile=ca_file)
+        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, verify=verify)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def ask(
+        self,
+        operation: Operation[A],
+        path: str,
+        content: bytes | Iterable[bytes] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        query: Query | None = None,
+    ) -> A:
+        """One request, and the document that answers it. `content` is what the operation takes, encoded."""
+        types = {"Accept": f"{MSGPACK}, {JSON}", "Content-Type": BYTES if operation.body is OctetStream else JSON}
+        timeout = httpx.Timeout(TIMEOUT_SECONDS, read=None) if operation.is_long else httpx.USE_CLIENT_DEFAULT
+        answer = self._send(operation.method, path, {**types, **(headers or {})}, query, content, timeout)
+        if answer.headers.get("Content-Type") == MSGPACK:  # where bytes would be base64 in JSON
+            return msgspec.msgpack.decode(answer.content, type=operation.answer)
+        return msgspec.json.decode(answer.content, type=operation.answer)
+
+    def content(self, path: str, query: Query | None = None) -> bytes:
+        """A whole content."""
+        return self._send("GET", path, None, query).content
+
+    def open(self, path: str, start: int, size: int | None, query: Query | None = None) -> tuple[int, HttpBody | None]:
+        """How many bytes a content has in all, and a range of it; None if that is empty.
+
+        RangeNotSatisfiable if there is no byte of the range; what lies beyond the end is left out.
+        """
+        headers = {}
+        if start or size is not None:
+            headers["Range"] = f"bytes={start}-{'' if size is None else max(start, start + size - 1)}"
+        try:
+            answer = self._send("GET", path, headers, query, stream=True)
+        except RangeNotSatisfiable as refused:
+            if start == refused.size and not size:
+                return refused.size, None
+            raise
+        total = answer.headers.get("Content-Range", answer.headers["Content-Length"]).rpartition("/")[2]
+        return int(total), HttpBody(answer, self.url)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        query: Query | None = None,
+        content: bytes | Iterable[bytes] | None = None,
+        timeout: Any = httpx.USE_CLIENT_DEFAULT,
+        *,
+        stream: bool = False,
+    ) -> httpx.Response:
+        """The answer, if it is none of refusal; with `stream`, its content is still to come."""
+        said = {name: value for name, value in (query or {}).items() if value not in (None, "")}
+        try:
+            request = self._client.build_request(
+                method, path, headers=headers, params=said, content=content, timeout=timeout
+            )
+            answer = self._client.send(request, stream=stream)
+            if answer.is_error:
+                answer.read()
+        except httpx.HTTPError as error:
+            raise NotReachable(f"{self.url}: {_text(error)}") from error
+        if answer.is_error:
+            raise _refused(answer)
+        return answer
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(checked_text(url, "a service's address"))
+        is_one = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise InvalidArgument(f"{url!r} is no address of a service, such as http://127.0.0.1:8480 or https://node:8480")
+    return url
+
+
+def _checked_token(token: str) -> str:
+    """Without a word of what it is: messages are logged."""
+    if not (checked_text(token, "a token").isascii() and token.isprintable() and " " not in token and token):
+        raise InvalidArgument("a token is printable ASCII without blanks: leave out the end of line that its file has")
+    return token
+
+
+def _refused(answer: httpx.Response) -> UllageError:
+    try:
+        found = msgspec.json.decode(answer.content, type=ProblemDetails)
+    except msgspec.DecodeError:  # not from a node: a proxy in between, perhaps
+        return Refused(answer.reason_phrase, status=answer.status_code)
+    return error_of(found)
+
+
+def checked_each(
+    contents: Iterable[bytes], attributes: Attributes | Sequence[Attributes] | None
+) -> tuple[list[bytes], list[dict[str, str]]]:
+    """Contents of a batch, and the attributes of each."""
+    found, mappings = checked_batch(contents, attributes)
+    return found, [mappings] * len(found) if isinstance(mappings, dict) else mappings
+
+
+def items_of(contents: Sequence[bytes], attributes: Sequence[dict[str, str]]) -> list[ContentItem]:
+    """Contents of a batch, each with its attributes."""
+    return [ContentItem(content=each, attributes=mapping) for each, mapping in zip(contents, attributes, strict=True)]
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

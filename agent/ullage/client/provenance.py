@@ -1,0 +1,44 @@
+"""What happened on a node, over HTTP: search, one event with its content, lineage, replay."""
+
+from typing import Any
+
+import msgspec
+
+from ullage.client.link import NodeLink
+from ullage.interface.provenance import Provenance
+from ullage.streams import ContentStream
+from ullage.wire import operations
+from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayRequest, ReplayResult
+from ullage.wire.search import EventQuery
+
+
+class RemoteProvenance(Provenance):
+    """That of one node."""
+
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+
+    def search(self, query: EventQuery | None = None) -> EventPage:
+        said: dict[str, Any] = msgspec.structs.asdict(query or EventQuery())
+        said["type"] = said.pop("types")
+        said["attribute"] = [f"{name}={value}" for name, value in said.pop("attributes").items()]
+        return self._link.ask(operations.SEARCH_EVENTS, query=said)
+
+    def event(self, event: str | int) -> Event:
+        return self._link.ask(operations.GET_EVENT, event=event)
+
+    def content(
+        self, event: str | int, start: int = 0, size: int | None = None, *, previous: bool = False
+    ) -> ContentStream:
+        return self._link.stream(operations.GET_EVENT_CONTENT, start, size, {"previous": previous}, event=event)
+
+    def lineage(self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000) -> Lineage:
+        return self._link.ask(
+            operations.TRACE_LINEAGE, query={"way": way, "depth": depth, "limit": limit}, flow_file=flow_file
+        )
+
+    def replayability(self, event: str | int, queue: str = "") -> Replayability:
+        return self._link.ask(operations.CHECK_REPLAY, query={"queue": queue}, event=event)
+
+    def replay(self, event: str | int, queue: str = "") -> ReplayResult:
+        return self._link.ask(operations.REPLAY_EVENT, ReplayRequest(queue=queue), event=event)

@@ -1,0 +1,73 @@
+"""Queues of a remote repository, over HTTP."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ullage.client.http import checked_each, items_of
+from ullage.client.link import NodeLink
+from ullage.interface.checks import checked_attributes, checked_key, checked_number, checked_queue, queue_settings
+from ullage.interface.queues import LISTED_MAX, Queues
+from ullage.interface.values import AnyContent, Attributes
+from ullage.wire import operations
+from ullage.wire.queues import FlowFile, FlowFileBatch, QueueStatus
+
+
+class RemoteQueues(Queues):
+    """Those of one node."""
+
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+
+    def all(self) -> list[QueueStatus]:
+        return self._link.ask(operations.LIST_QUEUES)
+
+    def find(self, name: str) -> QueueStatus:
+        return self._link.ask(operations.GET_QUEUE, queue=name)
+
+    def define(self, name: str, **settings: Any) -> QueueStatus:
+        return self._link.ask(operations.DEFINE_QUEUE, queue_settings(**settings), queue=checked_queue(name))
+
+    def remove(self, name: str) -> None:
+        self._link.ask(operations.REMOVE_QUEUE, queue=name)
+
+    def flow_files(self, name: str, limit: int = 100, skip: int = 0) -> list[FlowFile]:
+        query = {"limit": checked_number(limit, "limit", 1, LISTED_MAX), "skip": max(0, skip)}
+        return self._link.ask(operations.LIST_FLOW_FILES, query=query, queue=name)
+
+    def drop(self, name: str, *, on_progress: Callable[[int], None] | None = None) -> int:
+        return self._link.ask(operations.DROP_FLOW_FILES, queue=name).dropped
+
+    def put(
+        self,
+        name: str,
+        content: AnyContent,
+        attributes: Attributes | None = None,
+        *,
+        force: bool = False,
+        key: str | None = None,
+    ) -> str:
+        return self._link.send(
+            operations.PUT_FLOW_FILE,
+            content,
+            attributes=checked_attributes(attributes),
+            query={"force": force},
+            key=checked_key(key),
+            queue=checked_queue(name),
+        ).id
+
+    def put_many(
+        self,
+        name: str,
+        contents: Sequence[bytes],
+        attributes: Attributes | Sequence[Attributes] | None = None,
+        *,
+        force: bool = False,
+        key: str | None = None,
+    ) -> list[str]:
+        contents, mappings = checked_each(contents, attributes)
+        if not contents:
+            return []
+        body = FlowFileBatch(items=items_of(contents, mappings))
+        return self._link.ask(
+            operations.PUT_FLOW_FILES, body, query={"force": force}, key=checked_key(key), queue=checked_queue(name)
+        ).ids

@@ -1,0 +1,79 @@
+"""The space of a node, over HTTP."""
+
+from collections.abc import Iterator, Sequence
+
+from ullage.client.link import NodeLink
+from ullage.contract import MaintenanceOperation, MaintenanceSettings, Opening, WindowStatus, parse_maintenance
+from ullage.interface.reclamation import Reclamation
+from ullage.wire import operations as wire
+from ullage.wire.space import (
+    CleaningReport,
+    CleaningRequest,
+    CompactionPolicies,
+    Plan,
+    ResourceClaimMap,
+    ResourceClaimUsage,
+    RunProgress,
+    RunRequest,
+    Survey,
+)
+
+
+class RemoteReclamation(Reclamation):
+    """That of one node."""
+
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+
+    def survey(self) -> Survey:
+        return self._link.ask(wire.SURVEY_SPACE)
+
+    def resources(self) -> Iterator[ResourceClaimUsage]:
+        after: int | None = 0
+        while after is not None:
+            page = self._link.ask(wire.LIST_RESOURCE_CLAIMS, query={"after": after})
+            yield from page.resources
+            after = page.next
+
+    def resource(self, index: int) -> ResourceClaimMap:
+        return self._link.ask(wire.MAP_RESOURCE_CLAIM, resource=index)
+
+    def policies(self) -> CompactionPolicies:
+        return self._link.ask(wire.LIST_POLICIES)
+
+    def windows(self) -> list[WindowStatus]:
+        return self._link.ask(wire.LIST_WINDOWS)
+
+    def openings(self) -> list[Opening]:
+        return self._link.ask(wire.LIST_OPENINGS)
+
+    def maintenance(self) -> MaintenanceSettings:
+        settings = self._link.ask(wire.GET_MAINTENANCE)
+        return parse_maintenance(settings)
+
+    def plan(
+        self,
+        policy: str | None = None,
+        *,
+        operations: Sequence[str] = tuple(MaintenanceOperation),
+        respects_guards: bool = False,
+    ) -> Plan:
+        query = {"policy": policy, "operation": [*operations], "respects_guards": respects_guards}
+        return self._link.ask(wire.PLAN_RECLAMATION, query=query)
+
+    def begin(self, request: RunRequest) -> RunProgress:
+        return self._link.ask(wire.BEGIN_RUN, request)
+
+    def run(self, id: str, *, wait_seconds: float = 0) -> RunProgress:
+        if wait_seconds:
+            self._link.retries.sleep(wait_seconds)
+        return self._link.ask(wire.GET_RUN, run=id)
+
+    def stop(self, id: str) -> RunProgress:
+        return self._link.ask(wire.STOP_RUN, run=id)
+
+    def clean(self, *, adopts_orphans: bool = False, override: bool = False) -> CleaningReport:
+        return self._link.ask(wire.CLEAN, CleaningRequest(adopts_orphans=adopts_orphans, override=override))
+
+    def runs(self) -> list[RunProgress]:
+        return self._link.ask(wire.LIST_RUNS)

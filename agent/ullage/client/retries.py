@@ -1,0 +1,75 @@
+"""When to try again, and when not: the one policy of all transports."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from ullage.errors import (
+    AccessUnknown,
+    KeyInUse,
+    NotReachable,
+    NotRestored,
+    RepositoryLocked,
+    ServiceBusy,
+    ServiceStopping,
+    SessionBusy,
+)
+
+T = TypeVar("T")
+
+DICE = random.SystemRandom()
+"""Without a seed, and not the program's own: one that seeds `random` gets the same numbers, however often it waits."""
+
+
+PASSING: Final = (
+    AccessUnknown,
+    KeyInUse,
+    NotReachable,
+    NotRestored,
+    RepositoryLocked,
+    ServiceBusy,
+    ServiceStopping,
+    SessionBusy,
+)
+"""What says nothing about the request: a service that is busy, starting or stopping, or not heard."""
+
+
+class Retries(msgspec.Struct, frozen=True, kw_only=True):
+    """Broken connections, and what passes by itself, are tried again, after waits that double and never meet.
+
+    What only passes if somebody does something (a full queue, a full disk) is the program's to wait for. `attempts` are
+    all there are, the first one included; the waits between them begin with `first_seconds` and double up to
+    `longest_seconds`, or are what the node asked for.
+
+    >>> repository = ullage.connect("http://127.0.0.1:8480", retries=Retries(attempts=3, longest_seconds=1.0))
+    """
+
+    attempts: int = 5
+    first_seconds: float = 0.1
+    longest_seconds: float = 10.0
+    sleep: Callable[[float], None] = time.sleep
+    """Passed in, so that tests wait for nothing."""
+
+    def run(self, work: Callable[[], T]) -> T:
+        """The result, or what the last attempt raised. `work` is safe to repeat: it only reads, or has a key.
+
+        >>> Retries(attempts=2).run(lambda: repository.state().queues)
+        0
+        """
+        for attempt in range(1, self.attempts):
+            try:
+                return work()
+            except PASSING as error:
+                self._wait(attempt, error.retry_after_seconds or 0)
+        return work()
+
+    def _wait(self, attempt: int, at_least_seconds: float) -> None:
+        longest = min(self.longest_seconds, self.first_seconds * 2 ** (attempt - 1))
+        self.sleep(min(self.longest_seconds, at_least_seconds) + DICE.uniform(longest / 2, longest))
+
+
+NEVER = Retries(attempts=1)
+"""For work that cannot be repeated."""

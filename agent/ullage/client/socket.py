@@ -1,0 +1,412 @@
+"""Client of the Unix socket (docs/protocol.md): content through descriptors, puts in frames.
+
+Every read ends with a look at the connection: as long as it stands, nobody changes the bytes. If it does not, what was
+read is discarded, and read again over a new connection.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Final, NoReturn, Self, TypeVar
+
+import msgspec
+
+from ullage.client.born import Address, at_home, one_of_each, read_born
+from ullage.client.descriptors import pieces, read_places, read_window, require_found, windows
+from ullage.client.stream import FrameStream
+from ullage.client.views import view_batches
+from ullage.errors import (
+    ContentCorrupt,
+    ContentMissing,
+    InvalidArgument,
+    LeaseLost,
+    LeaseRefused,
+    NotReachable,
+    UllageError,
+)
+from ullage.wire import frames
+from ullage.wire.frames import BadFrame, ClaimKey, FrameKind, Place
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS: Final = 60.0
+"""For an answer: a writer may wait for room a while."""
+
+DATA_BYTES: Final = 1 << 20
+"""Of one DATA frame."""
+
+HELD_SECONDS: Final = 30.0
+"""How long the files of what is read by handle are held, for the next content that lies in one of them. A program that
+reads all day would otherwise keep the node from reclaiming what is dead in every file that it ever saw.
+"""
+
+Attributes = dict[str, str] | Sequence[dict[str, str]] | None
+
+
+class SocketClient:
+    """One connection, made when it is first needed. Thread-safe; requests go one after the other.
+
+    `close` gives everything back. Errors: whatever the node refuses, NotReachable, LeaseLost,
+    ContentCorrupt.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        token: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self._token = token
+        self._timeout_seconds = timeout_seconds
+        self._now = now
+        self._held_since = 0.0
+        self._lock = threading.RLock()
+        self._stream: FrameStream | None = None
+        self._request = 0
+        self._resolve_max = 0
+        self._descriptors: OrderedDict[int, int] = OrderedDict()
+        self._is_home: dict[int, bool] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors, then the connection; the next call makes a new one."""
+        with self._lock:
+            stream, self._stream = self._stream, None
+            for descriptor in self._descriptors.values():
+                os.close(descriptor)
+            self._descriptors.clear()
+            self._is_home.clear()
+            if stream is not None:
+                stream.close()
+
+    @property
+    def descriptors(self) -> int:
+        """How many are open."""
+        return len(self._descriptors)
+
+    def resolve(self, uuids: Sequence[bytes]) -> list[Place]:
+        """Where the contents of the first so many handles are, of one at least; a place with a slug says why not."""
+        return self._resolve(FrameKind.RESOLVE_HANDLES, frames.UUID_BYTES, b"".join(uuids))
+
+    def resolve_claims(self, claims: Sequence[ClaimKey]) -> list[Place]:
+        """The same for base claims by their address."""
+        return self._resolve(FrameKind.RESOLVE_CLAIMS, frames.CLAIM.size, frames.pack_claims(claims))
+
+    def read(self, places: Sequence[Place]) -> list[bytes]:
+        """The contents at places that were resolved last. LeaseLost if they cannot be trusted any more."""
+        with self._lock:
+            return self._guarded(lambda: read_places(self._descriptors, places))
+
+    def expect(self, addresses: Sequence[Address]) -> None:
+        """Ask at once for the files of claims that `read_born` is about to read, as far as they are not held.
+
+        The node leases what is new in a question in one transaction: one sync for all of them, not one for each.
+        Errors of `resolve_claims`.
+        """
+        with self._lock:
+            keys = [key for key in one_of_each(addresses) if key.resource not in self._is_home]
+            self._is_home |= at_home(keys, self.resolve_claims(keys))
+
+    def read_born(self, addresses: Sequence[Address]) -> list[bytes | None]:
+        """The contents of many small claims, in order, for one question a resource claim; None for those that are to be
+        resolved one by one. Sorted by address they cost least. Errors of `resolve_claims` and `read`.
+        """
+        contents: list[bytes | None] = []
+        with self._lock:
+            while len(contents) < len(addresses):
+                rest = addresses[len(contents) :]
+                self.expect(rest)
+                # Where not all were answered at once, the files of those that were are given back with the next
+                # question, and so may be those that were held before.
+                end = next((at for at, address in enumerate(rest) if address[0] not in self._is_home), len(rest))
+                contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], self._is_home))  # noqa: B023 - at once
+        return contents
+
+    def each(self, places: Sequence[Place]) -> Iterator[bytes]:
+        """The same one after the other, so that memory holds but a few. What came before a LeaseLost is good."""
+        connection = self._stream
+        for window in windows(places):
+            with self._lock:
+                self._require_same(connection)
+                found = self._guarded(lambda window=window: read_window(self._descriptors, window))  # type: ignore[misc]
+            found.reverse()
+            while found:
+                yield found.pop()  # ours no more: a large one would stand beside the next
+
+    def views(self, places: Sequence[Place]) -> Iterator[tuple[int, memoryview]]:
+        """The number of each place with its content, in pieces of up to a MiB in one buffer: each is overwritten by the
+        next, so look at it or copy it. The fastest way there is. What came before a LeaseLost was good.
+        """
+        connection = self._stream
+        batches = view_batches(self._descriptors, places)
+        while True:
+            with self._lock:
+                self._require_same(connection)
+                found = self._guarded(lambda: next(batches, None))
+            if found is None:
+                return
+            yield from found
+
+    def each_of(self, uuids: Sequence[bytes]) -> Iterator[bytes]:
+        """Contents of handles one after the other; a lost lease is tried once more. Errors of `read_all`."""
+        done = 0
+        while done < len(uuids):
+            places = self._again(lambda: self._found(uuids[done:]))  # noqa: B023 - called at once
+            before = done
+            try:
+                for content in self.each(places):
+                    done += 1
+                    yield content
+            except LeaseLost:
+                if done == before:
+                    raise
+
+    def read_all(self, uuids: Sequence[bytes]) -> list[bytes]:
+        """Contents of handles, in order. HandleNotFound or HandleDeleted for the first that there is not. A lost
+        lease is tried once more.
+        """
+        contents: list[bytes] = []
+        with self._lock:
+            while len(contents) < len(uuids):
+                rest = uuids[len(contents) :]
+                contents += self._again(lambda rest=rest: self._read_some(rest))  # type: ignore[misc]
+        return contents
+
+    def open(self, uuid: bytes, start: int = 0, size: int | None = None) -> tuple[int, Generator[bytes, None, None]]:
+        """How many bytes a content has in all, and a range of it in pieces. LeaseLost in the middle: what came before
+        is good, go on from there.
+        """
+        with self._lock:
+            (place,) = self._again(lambda: self._found([uuid]))
+            connection = self._stream
+            found = pieces(self._descriptors, place, start, place.size - start if size is None else size)
+
+        def guarded() -> Generator[bytes, None, None]:
+            while True:
+                with self._lock:
+                    self._require_same(connection)
+                    if place.length and place.file not in self._descriptors:
+                        raise LeaseLost("the file that was read was given back meanwhile")
+                    piece = self._guarded(lambda: next(found, None))
+                if piece is None:
+                    return
+                yield piece
+
+        return place.size, guarded()
+
+    def put_many(
+        self,
+        contents: Sequence[bytes],
+        attributes: Attributes = None,
+        ttl_millis: int = 0,
+        key: str | None = None,
+        lifetime: int = 0,
+    ) -> list[bytes]:
+        """Store contents in one transaction; their uuids. InvalidArgument if they do not fit into one frame."""
+        head = _packed_head(attributes, ttl_millis, key, lifetime, tuple(map(len, contents)))
+        if len(head) + sum(map(len, contents)) > frames.FRAME_BYTES_MAX:
+            raise InvalidArgument(
+                f"more than {frames.FRAME_BYTES_MAX} bytes in one put: put fewer, or stream the large ones"
+            )
+        with self._lock:
+            request = self._ask(FrameKind.PUT, head, *contents)
+            return frames.parse_uuids(self._answer(request, FrameKind.STORED))
+
+    def put_stream(
+        self,
+        source: Iterable[bytes],
+        attributes: dict[str, str] | None = None,
+        ttl_millis: int = 0,
+        key: str | None = None,
+        lifetime: int = 0,
+    ) -> bytes:
+        """Store one content of any size; its uuid. If the source fails, nothing is stored."""
+        with self._lock:
+            request = self._ask(FrameKind.PUT_STREAM, _packed_head(attributes, ttl_millis, key, lifetime, ()))
+            try:
+                for piece in source:
+                    for at in range(0, len(piece), DATA_BYTES):
+                        self._transmit(FrameKind.DATA, request, piece[at : at + DATA_BYTES])
+            except BaseException:
+                self.close()  # in the middle of a content: this ends it
+                raise
+            self._transmit(FrameKind.END, request)
+            (uuid,) = frames.parse_uuids(self._answer(request, FrameKind.STORED))
+            return uuid
+
+    def give_back(self, files: Sequence[int] | None = None) -> None:
+        """Close descriptors, all of them without a choice, and say so: what lies there may be reclaimed."""
+        with self._lock:
+            held = [file for file in (self._descriptors if files is None else files) if file in self._descriptors]
+            for file in held:
+                os.close(self._descriptors.pop(file))
+            if held:
+                self._is_home.clear()
+                self._answer(self._ask(FrameKind.GIVE_BACK, frames.pack_numbers(held)), FrameKind.GIVEN_BACK)
+
+    def _read_some(self, uuids: Sequence[bytes]) -> list[bytes]:
+        return self.read(self._found(uuids))
+
+    def _found(self, uuids: Sequence[bytes]) -> list[Place]:
+        """Where contents are, once what was held for long enough is given back: what is still read comes again."""
+        with self._lock:
+            if self._descriptors and self._now() - self._held_since > HELD_SECONDS:
+                self.give_back()
+        places = self.resolve(uuids)
+        for place, uuid in zip(places, uuids, strict=False):
+            require_found(place, f"handle {uuid.hex()}")
+        return places
+
+    def _resolve(self, kind: FrameKind, item_bytes: int, body: bytes) -> list[Place]:
+        if not body:
+            return []
+        with self._lock:
+            self._connect()
+            if not self._descriptors:
+                self._held_since = self._now()
+            most = self._resolve_max
+            while True:
+                request = self._ask(kind, body[: most * item_bytes])
+                try:
+                    places = list(frames.parse_places(self._answer(request, FrameKind.RESOLVED)))
+                except LeaseRefused:
+                    if not self._descriptors and most == 1:
+                        raise
+                    # Too many files at once: give all back, and ask for less.
+                    self.give_back()
+                    most = max(1, min(most, len(body) // item_bytes) // 2)
+                    continue
+                except BadFrame as error:
+                    self._lose(error)
+                self._require_descriptors(places)
+                return places
+
+    def _require_descriptors(self, places: Sequence[Place]) -> None:
+        for file in {place.file for place in places if place.length and not place.slug}:
+            if file not in self._descriptors:
+                self._lose(BadFrame(f"no descriptor came for resource claim {file}"))
+        if not places:
+            self._lose(BadFrame("an answer without a place"))
+
+    def _again(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except (LeaseLost, NotReachable):
+            self.close()
+            return work()
+
+    def _guarded(self, read: Callable[[], T]) -> T:
+        """Read, then look whether the connection still stands: only then is it what it seems to be."""
+        try:
+            found = read()
+        except (ContentCorrupt, ContentMissing, OSError):
+            self._require_standing()  # without the lease it may well be wrong, and this says why
+            raise
+        except KeyError as error:
+            self._require_standing()
+            raise LeaseLost(f"the file of resource claim {error} was given back meanwhile") from error
+        self._require_standing()
+        return found
+
+    def _require_same(self, connection: FrameStream | None) -> None:
+        """Places are good under the connection that they came by, and under no later one."""
+        if self._stream is not connection:
+            raise LeaseLost("the connection under which this was read is closed")
+
+    def _require_standing(self) -> None:
+        if self._stream is not None and self._stream.stands():
+            return
+        try:
+            while True:
+                self._answer(0, FrameKind.REVOKED)
+        except NotReachable as error:
+            raise LeaseLost(f"{error}: what was read is discarded") from error
+
+    def _connect(self) -> None:
+        if self._stream is not None:
+            return
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self._timeout_seconds)
+        try:
+            connection.connect(self.path)
+        except OSError as error:
+            connection.close()
+            raise NotReachable(f"{self.path}: {error}") from error
+        self._stream = FrameStream(connection, self._timeout_seconds)
+        hello = frames.pack_hello(frames.Hello(frames.VERSION, frames.VERSION, self._token))
+        self._transmit(FrameKind.HELLO, 0, hello)
+        try:
+            welcome = frames.parse_welcome(self._answer(0, FrameKind.WELCOME))
+        except BadFrame as error:
+            self._lose(error)
+        except UllageError:
+            self.close()
+            raise
+        self._resolve_max = max(1, min(welcome.resolve_max, frames.RESOLVE_MAX))
+
+    def _ask(self, kind: FrameKind, *parts: bytes) -> int:
+        self._connect()
+        self._request = self._request % 0xFFFF + 1
+        self._transmit(kind, self._request, *parts)
+        return self._request
+
+    def _transmit(self, kind: FrameKind, request: int, *parts: bytes) -> None:
+        if self._stream is None:
+            raise NotReachable(f"{self.path}: the connection was closed")
+        try:
+            self._stream.send(kind, request, *parts)
+        except OSError as error:
+            try:  # perhaps it said why, before it closed
+                self._answer(request, FrameKind.PROBLEM)
+            finally:
+                self.close()
+            raise NotReachable(f"{self.path}: {error}") from error
+
+    def _answer(self, request: int, kind: FrameKind) -> bytes:
+        """The body of the answer; files that come before it are kept. LeaseLost, or another error, if it says so."""
+        while True:
+            if self._stream is None:
+                raise NotReachable(f"{self.path}: the connection was closed")
+            try:
+                header, body, files = self._stream.receive()
+                problem = frames.parse_problem(body) if header.kind in (FrameKind.PROBLEM, FrameKind.REVOKED) else None
+            except (OSError, EOFError, BadFrame) as error:
+                self._lose(error)
+            for resource, descriptor in files:
+                self._keep(resource, descriptor)
+            if problem is not None and header.kind == FrameKind.REVOKED:
+                self.close()
+                raise LeaseLost(str(problem))
+            if problem is not None:
+                raise problem
+            if header.request != request or header.kind not in (kind, FrameKind.FILES):
+                self._lose(BadFrame(f"a {header.kind.name} where a {kind.name} belongs"))
+            if header.kind == kind:
+                return body
+
+    def _keep(self, resource: int, descriptor: int) -> None:
+        before = self._descriptors.pop(resource, None)
+        if before is not None:
+            os.close(before)
+        self._descriptors[resource] = descriptor
+
+    def _lose(self, error: Exception) -> NoReturn:
+        self.close()
+        raise NotReachable(f"{self.path}: {error}") from error
+
+
+def _packed_head(
+    attributes: Attributes, ttl_millis: int, key: str | None, lifetime: int, lengths: tuple[int, ...]
+) -> bytes:
+    packed = msgspec.json.encode(attributes) if attributes else b""
+    return frames.pack_put(frames.PutHead(ttl_millis, lifetime, packed, key or "", lengths))

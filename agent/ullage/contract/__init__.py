@@ -1,0 +1,133 @@
+"""The one description of a repository in a cluster and on a machine alone: kinds, settings, units, and windows.
+
+Import from here: the modules below are how it is laid out. What is here talks to nobody and needs no engine.
+"""
+
+from ullage.contract.fleet import (
+    ENDED as ENDED,
+    ENGINE_FORMAT as ENGINE_FORMAT,
+    HEARTBEAT_FIELDS as HEARTBEAT_FIELDS,
+    HEARTBEAT_SECONDS as HEARTBEAT_SECONDS,
+    NODE_LABEL as NODE_LABEL,
+    REPOSITORY_LABEL as REPOSITORY_LABEL,
+    TICKETED as TICKETED,
+    Condition as Condition,
+    ConditionStatus as ConditionStatus,
+    ContentRepositoryNode as ContentRepositoryNode,
+    Deferral as Deferral,
+    NextWindow as NextWindow,
+    NodeSpec as NodeSpec,
+    NodeStatus as NodeStatus,
+    PlanningResult as PlanningResult,
+    PlanningStatus as PlanningStatus,
+    ReclamationRun as ReclamationRun,
+    RepositoryStatus as RepositoryStatus,
+    RunNode as RunNode,
+    RunPhase as RunPhase,
+    RunSpec as RunSpec,
+    RunStatus as RunStatus,
+    Space as Space,
+    Ticket as Ticket,
+    TicketReport as TicketReport,
+    TicketState as TicketState,
+)
+from ullage.contract.fleet_settings import (
+    BlockerMode as BlockerMode,
+    BlockerSettings as BlockerSettings,
+    DeletionPolicy as DeletionPolicy,
+    PlanningSettings as PlanningSettings,
+    PodSelector as PodSelector,
+    ResourceRequirements as ResourceRequirements,
+    SparkPodSettings as SparkPodSettings,
+    TaintEffect as TaintEffect,
+    Toleration as Toleration,
+    TolerationOperator as TolerationOperator,
+    UpdateStrategy as UpdateStrategy,
+    UpdateType as UpdateType,
+    nodes_at_once as nodes_at_once,
+)
+from ullage.contract.objects import (
+    conditions_of as conditions_of,
+    document_of as document_of,
+    millis_of as millis_of,
+    object_name as object_name,
+    record_of as record_of,
+    time_of as time_of,
+)
+from ullage.contract.permission import (
+    Permission as Permission,
+    PermissionFor as PermissionFor,
+    default_permission as default_permission,
+    without_windows as without_windows,
+)
+from ullage.contract.provenance_settings import (
+    IndexedField as IndexedField,
+    OnFull as OnFull,
+    ProvenanceSettings as ProvenanceSettings,
+)
+from ullage.contract.repository import (
+    ClaimSettings as ClaimSettings,
+    ContentRepository as ContentRepository,
+    ContentRepositorySpec as ContentRepositorySpec,
+    ContentSettings as ContentSettings,
+    ContractError as ContractError,
+    DurabilityMode as DurabilityMode,
+    DurabilitySettings as DurabilitySettings,
+    FlowFileSettings as FlowFileSettings,
+    Metadata as Metadata,
+    QueueDefaults as QueueDefaults,
+    QueuePriority as QueuePriority,
+    dump as dump,
+    load_yaml as load_yaml,
+    needs_no_restart as needs_no_restart,
+    parse as parse,
+    parse_maintenance as parse_maintenance,
+)
+from ullage.contract.service_settings import (
+    AuthMode as AuthMode,
+    AuthSettings as AuthSettings,
+    MetricsAccess as MetricsAccess,
+    ServiceSettings as ServiceSettings,
+    TlsMode as TlsMode,
+    TlsSettings as TlsSettings,
+    listen_address as listen_address,
+)
+from ullage.contract.settings import (
+    API_VERSION as API_VERSION,
+    GROUP as GROUP,
+)
+from ullage.contract.space_settings import (
+    ArchiveSettings as ArchiveSettings,
+    CompactionSettings as CompactionSettings,
+    CompactionTrigger as CompactionTrigger,
+    LeaseSettings as LeaseSettings,
+    PunchSettings as PunchSettings,
+    TruncationMode as TruncationMode,
+    TruncationSettings as TruncationSettings,
+)
+from ullage.contract.storage_settings import (
+    ContainerSettings as ContainerSettings,
+    HostPath as HostPath,
+    LocalPersistentVolume as LocalPersistentVolume,
+    StorageSettings as StorageSettings,
+)
+from ullage.contract.units import (
+    Duration as Duration,
+    Quantity as Quantity,
+)
+from ullage.contract.window_settings import (
+    EmergencySettings as EmergencySettings,
+    MaintenanceOperation as MaintenanceOperation,
+    MaintenanceSettings as MaintenanceSettings,
+    Overrun as Overrun,
+    Window as Window,
+    WindowKind as WindowKind,
+)
+from ullage.contract.windows import (
+    HORIZON_MILLIS as HORIZON_MILLIS,
+    Calendar as Calendar,
+    Opening as Opening,
+    Timetable as Timetable,
+    WindowStatus as WindowStatus,
+    in_words as in_words,
+)

@@ -1,0 +1,444 @@
+"""What operator and agents say to each other: ContentRepositoryNode, ReclamationRun, and the statuses.
+
+The operator writes specs, an agent writes the status of its own node and nothing else. A ticket is the permission to
+truncate, punch or rewrite on one node for a time; without a valid one an agent does none of it, the emergency floor
+aside. It is fenced by the generation of the ContentRepository that it was given under: settings that changed since,
+or have not arrived yet, make it void.
+
+    operator    ticket t1 in spec ──────────────────────── takes it back ── next node
+    agent                        Running in status ── Completed in status
+
+Times are RFC 3339 in UTC, sizes are bytes. Reading is lenient, because the two sides are not updated at once.
+"""
+
+import enum
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ullage.contract.settings import API_VERSION, DNS_LABEL, DNS_SUBDOMAIN
+from ullage.contract.window_settings import MaintenanceOperation
+
+REPOSITORY_LABEL: Final = "ullage.dev/repository"
+NODE_LABEL: Final = "ullage.dev/node"
+
+TICKETED: Final = (MaintenanceOperation.TRUNCATE, MaintenanceOperation.PUNCH, MaintenanceOperation.REWRITE)
+"""What needs a ticket in a cluster. Delete takes dead files as a whole: agents read its windows themselves."""
+
+HEARTBEAT_SECONDS: Final = 300
+"""How often an agent writes its status though nothing changed. A node that was silent for three is lost."""
+
+ENGINE_FORMAT: Final = 1
+"""Of what agents of this release write; the engine's own number, which the operator cannot import."""
+
+CONDITIONS_MAX: Final = 16
+
+Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", max_length=20)]
+Bytes = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Name = Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
+
+
+class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Passes over fields that it does not know."""
+
+
+class ConditionStatus(enum.StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class TicketState(enum.StrEnum):
+    """How far an agent is with its ticket."""
+
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    REFUSED = "Refused"
+    FAILED = "Failed"
+
+
+ENDED: Final = frozenset({TicketState.COMPLETED, TicketState.REFUSED, TicketState.FAILED})
+"""States in which a ticket stays."""
+
+
+class RunPhase(enum.StrEnum):
+    """How far a ReclamationRun is."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+
+
+class Condition(ClusterRecord, frozen=True, kw_only=True):
+    """One fact about an object, as in the API conventions of Kubernetes."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=63)]
+    """What the condition is about, such as Ready."""
+
+    status: ConditionStatus
+    """Whether the condition holds."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=128)]
+    """Why it holds or not, in one word that programs can read."""
+
+    message: Annotated[str, Meta(max_length=4096)] = ""
+    """Why it holds or not, in words that people can read."""
+
+    observed_generation: Count = 0
+    """The generation of the object that the condition was found for."""
+
+    last_transition_time: Time
+    """When the status last changed."""
+
+
+class Ticket(ClusterRecord, frozen=True, kw_only=True):
+    """Permission to reclaim on one node."""
+
+    id: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
+    """The ticket's name, which is never used twice on a node."""
+
+    operations: Annotated[tuple[MaintenanceOperation, ...], Meta(min_length=1, max_length=4)]
+    """The operations that the ticket permits."""
+
+    generation: Count
+    """The generation of the ContentRepository that the ticket was given under. With other settings it is void."""
+
+    not_before: Time
+    """The time from which the ticket is valid."""
+
+    not_after: Time
+    """The time from which no run starts under the ticket."""
+
+    stop_after: Time | None = None
+    """The time at which a run that is under way stops, after its present action. Null lets it finish."""
+
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+    """Why the ticket was given."""
+
+    run: Annotated[str, Meta(max_length=253)] = ""
+    """The ReclamationRun that asked for the ticket. Empty if the windows gave it."""
+
+    dry_run: bool = False
+    """True plans and reports, and changes nothing."""
+
+    policy: Annotated[str, Meta(max_length=256)] = ""
+    """The policy to use instead of spec.compaction.policy. Empty keeps that one."""
+
+    bytes_per_second: Bytes | None = None
+    """The rate to use instead of spec.compaction.bytesPerSecond. 0 sets no limit, and null keeps that one."""
+
+
+class Deferral(ClusterRecord, frozen=True, kw_only=True):
+    """What a node waits for before it is reclaimed."""
+
+    since: Time
+    """When the node began to wait."""
+
+    waits_for: Annotated[tuple[str, ...], Meta(max_length=3)]
+    """The applications that the node waits for: the first three by name."""
+
+
+class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
+    """What the operator wants of the node's agent."""
+
+    repository: Name
+    """The name of the ContentRepository, in the same namespace. Immutable."""
+
+    node_name: Name
+    """The name of the node. Immutable."""
+
+    cordoned: bool = False
+    """True while the node is unschedulable: the agent seals what it writes, and reclaims nothing."""
+
+    ticket: Ticket | None = None
+    """The permission to reclaim that holds now. Null gives none."""
+
+    deferral: Deferral | None = None
+    """What the node waits for though its agent wants a ticket. Null if it waits for no pods."""
+
+
+class Space(ClusterRecord, frozen=True, kw_only=True):
+    """Bytes on the node's volumes, as the agent last saw them."""
+
+    capacity_bytes: Bytes = 0
+    """The size of all containers, quotas considered."""
+
+    free_bytes: Bytes = 0
+    """The free bytes of all containers."""
+
+    live_bytes: Bytes = 0
+    """The bytes of content that something points at."""
+
+    dead_bytes: Bytes = 0
+    """The bytes of content that nothing points at and that are still on disk."""
+
+    archived_bytes: Bytes = 0
+    """The bytes of dead content that is kept for replay."""
+
+    free_percentage: Annotated[float, Meta(ge=0, le=100)] = 100.0
+    """The free percentage of the fullest container."""
+
+
+class TicketReport(ClusterRecord, frozen=True, kw_only=True):
+    """What became of a ticket."""
+
+    id: str
+    """The ticket's name."""
+
+    run: str = ""
+    """The ReclamationRun that asked for the ticket. Empty if the windows gave it."""
+
+    state: TicketState
+    """How far the agent is with the ticket."""
+
+    started: Time | None = None
+    """When the run under the ticket began."""
+
+    ended: Time | None = None
+    """When the run under the ticket ended."""
+
+    actions: Count = 0
+    """The number of actions that were carried out, or that a dry run planned."""
+
+    freed_bytes: Bytes = 0
+    """The bytes that were given back under the ticket, also by the node's own schedules, or that a dry run planned
+    to."""
+
+    copied_bytes: Bytes = 0
+    """The bytes that were copied under the ticket, or that a dry run planned to."""
+
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """Why the ticket was refused, or why its run failed or stopped early."""
+
+
+class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
+    """The state of the node, written by its agent alone."""
+
+    observed_generation: Count = 0
+    """The generation of the ContentRepositoryNode that the agent last read."""
+
+    settings_generation: Count = 0
+    """The generation of the ContentRepository whose settings are in force."""
+
+    version: str = ""
+    """The version of the agent."""
+
+    heartbeat: Time | None = None
+    """When the agent last wrote this status."""
+
+    format: Count = 0
+    """The version of what the agent writes to disk. No agent with a lower one can open the repository afterwards. 0 if
+    the agent has not said it."""
+
+    repository_uuid: str = ""
+    """The uuid of the repository that lies on the disk."""
+
+    volumes: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    """The device numbers of the volumes that content lies on. Two repositories of a node may share one."""
+
+    space: Space = Space()
+    """How the node's volumes are used."""
+
+    reclaimed_bytes: Bytes = 0
+    """The bytes given back since the agent started."""
+
+    leases: Count = 0
+    """The number of leases that hold now."""
+
+    wanted: Annotated[tuple[MaintenanceOperation, ...], Meta(max_length=4)] = ()
+    """The operations that the agent would carry out if it had a ticket."""
+
+    ticket: TicketReport | None = None
+    """What became of the last ticket."""
+
+    conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
+    """The conditions Ready, DiskPressure and Reclaiming."""
+
+
+HEARTBEAT_FIELDS: Final = ("heartbeat", "space", "leases", "reclaimed_bytes")
+"""Of a NodeStatus: what is told with a heartbeat, and is no news by itself."""
+
+
+class NextWindow(ClusterRecord, frozen=True, kw_only=True):
+    """When an operation may run again."""
+
+    opens: Time | None = None
+    """When an operation that needs a ticket may run next. Null if that is not in sight, or if one may run now."""
+
+    closes: Time | None = None
+    """When the present opening ends. Null if nothing is open now, or if no end is in sight."""
+
+
+class PlanningResult(enum.StrEnum):
+    """How far the last run of spec.planning is."""
+
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class PlanningStatus(ClusterRecord, frozen=True, kw_only=True):
+    """How the runs of spec.planning went."""
+
+    next_run: Time | None = None
+    """When the next run is due. Null if none is."""
+
+    last_run: Time | None = None
+    """The time of the schedule for which the last run was begun."""
+
+    ended: Time | None = None
+    """When the last run ended."""
+
+    result: PlanningResult | None = None
+    """What became of the last run. Null if there was none yet."""
+
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """What the last run found, or why it failed."""
+
+    workload: str = ""
+    """The object that runs the planning: `Job/NAME` or `SparkApplication/NAME`."""
+
+    logs: str = ""
+    """The command that shows the logs of the last run, as long as they are kept."""
+
+
+class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
+    """The state of the repository, written by the operator: sums over its nodes, and what is wrong."""
+
+    observed_generation: Count = 0
+    """The generation of the ContentRepository that the operator last read."""
+
+    nodes: Count = 0
+    """The number of nodes that should have an agent."""
+
+    nodes_ready: Count = 0
+    """The number of nodes whose agent serves."""
+
+    nodes_reclaiming: Count = 0
+    """The number of nodes that hold a ticket."""
+
+    nodes_deferred: Count = 0
+    """The number of nodes that wait for pods to go."""
+
+    nodes_lost: Count = 0
+    """The number of nodes that are gone with data that this repository still counts on."""
+
+    live: str = "0"
+    """The bytes of content that something points at."""
+
+    dead: str = "0"
+    """The bytes of content that nothing points at and that are still on disk."""
+
+    free: str = "0"
+    """The bytes that are free."""
+
+    reclaimed: str = "0"
+    """The bytes given back since the agents started."""
+
+    window: NextWindow = NextWindow()
+    """When reclamation may run."""
+
+    next_window: str = ""
+    """When reclamation may run, in one word: Open, a time, or Paused."""
+
+    planning: PlanningStatus | None = None
+    """How the runs of spec.planning went. Null if it plans nothing."""
+
+    conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
+    """The conditions Accepted, Ready, Progressing, Degraded, DiskPressure, MaintenanceDeferred and Paused."""
+
+
+class RunSpec(ClusterRecord, frozen=True, kw_only=True):
+    """What an administrator asks for, once. The spec is immutable."""
+
+    repository: Name
+    """The name of the ContentRepository, in the same namespace."""
+
+    nodes: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
+    """The names of the nodes to reclaim. Empty takes all."""
+
+    operations: Annotated[tuple[MaintenanceOperation, ...], Meta(min_length=1, max_length=3)] = TICKETED
+    """The operations to carry out: Truncate, Punch and Rewrite, or some of them."""
+
+    policy: Annotated[str, Meta(max_length=256)] = ""
+    """The policy to use instead of spec.compaction.policy, such as CompactAll. Empty keeps that one."""
+
+    bytes_per_second: Bytes | None = None
+    """The bytes that a rewrite may copy a second on each disk. 0 sets no limit, and null takes
+    spec.compaction.bytesPerSecond."""
+
+    dry_run: bool = False
+    """True plans and reports, and changes nothing."""
+
+    override_windows: bool = False
+    """True waits neither for a window nor for Spark. It does not lift spec.maintenance.paused."""
+
+
+class RunNode(ClusterRecord, frozen=True, kw_only=True):
+    """What became of a run on one node."""
+
+    node: str
+    """The name of the node."""
+
+    report: TicketReport
+    """What the node's agent reported."""
+
+
+class RunStatus(ClusterRecord, frozen=True, kw_only=True):
+    """The report of the run, written by the operator."""
+
+    observed_generation: Count = 0
+    """The generation of the ReclamationRun that the operator last read."""
+
+    phase: RunPhase = RunPhase.PENDING
+    """How far the run is."""
+
+    started: Time | None = None
+    """When the first ticket was given."""
+
+    ended: Time | None = None
+    """When the last node was done."""
+
+    nodes: Count = 0
+    """The number of nodes that the run is about."""
+
+    nodes_done: Count = 0
+    """The number of nodes that are done; those that refused or failed count as well."""
+
+    nodes_failed: Count = 0
+    """The number of nodes that refused or failed."""
+
+    freed: str = "0"
+    """The bytes that were given back, or that a dry run planned to."""
+
+    copied: str = "0"
+    """The bytes that were copied, or that a dry run planned to."""
+
+    message: str = ""
+    """Why the run waits, or why it failed."""
+
+    results: Annotated[tuple[RunNode, ...], Meta(max_length=1000)] = ()
+    """What each node that is done reported; at most a thousand nodes."""
+
+
+class ContentRepositoryNode(ClusterRecord, frozen=True, kw_only=True):
+    """One repository on one node."""
+
+    spec: NodeSpec
+    status: NodeStatus = NodeStatus()
+    api_version: Literal["ullage.dev/v1alpha1"] = API_VERSION
+    kind: Literal["ContentRepositoryNode"] = "ContentRepositoryNode"
+
+
+class ReclamationRun(ClusterRecord, frozen=True, kw_only=True):
+    """Reclamation that an administrator asks for."""
+
+    spec: RunSpec
+    status: RunStatus = RunStatus()
+    api_version: Literal["ullage.dev/v1alpha1"] = API_VERSION
+    kind: Literal["ReclamationRun"] = "ReclamationRun"

@@ -1,0 +1,84 @@
+"""Records as objects of the API server: read, written, named, and with their times and conditions. Pure."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from ullage.contract.fleet import ClusterRecord, Condition, ConditionStatus
+from ullage.contract.settings import DNS_SUBDOMAIN
+
+Kind = TypeVar("Kind", bound=ClusterRecord)
+
+
+def record_of(kind: type[Kind], document: Any) -> Kind:
+    """A record from what the API server sent; msgspec.ValidationError if it is none."""
+    return msgspec.convert(document, kind)
+
+
+def document_of(record: ClusterRecord) -> dict[str, Any]:
+    """A record as the API server takes it in an apply: without what is null, and without objects of which nothing is
+    left, since one that lost its last field would become null itself.
+    """
+    document: dict[str, Any] = _without_none(msgspec.to_builtins(record))
+    return document
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: _without_none(below) for key, below in value.items() if below is not None}
+        return {key: below for key, below in kept.items() if below != {}}
+    if isinstance(value, list | tuple):
+        return [_without_none(each) for each in value]
+    return value
+
+
+def time_of(millis: int) -> str:
+    """Milliseconds since 1970 as Kubernetes writes them: RFC 3339 in UTC, whole seconds, `2026-03-01T01:00:00Z`."""
+    return datetime.fromtimestamp(millis // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def millis_of(time: str) -> int:
+    """Milliseconds since 1970 of such a time."""
+    return int(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+Fact = tuple[str, bool, str, str]
+"""A condition's type, whether it holds, its reason, and its message."""
+
+
+def conditions_of(
+    facts: Iterable[Fact], before: Iterable[Condition], generation: int, now: str
+) -> tuple[Condition, ...]:
+    """Conditions that say these facts; one that holds as it did `before` keeps the time since when."""
+    known = {condition.type: condition for condition in before}
+    made = []
+    for type, holds, reason, message in facts:
+        status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+        old = known.get(type)
+        since = old.last_transition_time if old is not None and old.status == status else now
+        made.append(
+            Condition(
+                type=type,
+                status=status,
+                reason=reason,
+                message=message[:4096],
+                observed_generation=generation,
+                last_transition_time=since,
+            )
+        )
+    return tuple(made)
+
+
+def object_name(repository: str, node: str) -> str:
+    """The name of a ContentRepositoryNode: both names, with a digest where they are long or could be confused.
+
+    `a` on `b.c` and `a.b` on `c` differ, because a repository's name ends at the first `--`.
+    """
+    name = f"{repository}--{node}"
+    if len(name) <= 253 and "--" not in repository and re.fullmatch(DNS_SUBDOMAIN, name):
+        return name
+    return f"{repository[:100].rstrip('-.')}--{hashlib.sha256(f'{repository}/{node}'.encode()).hexdigest()[:32]}"

@@ -1,0 +1,132 @@
+"""The contract's sections `service`, `tls` and `auth`: where the agent listens, and whom it lets in.
+
+Loopback and no authentication belong together: what leaves the machine is encrypted and has a name.
+"""
+
+import enum
+import ipaddress
+import posixpath
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from ullage.contract.settings import Settings
+from ullage.contract.units import Quantity
+
+LOOPBACK: Final = "127.0.0.1"
+EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - only ever with TLS and authentication
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class TlsMode(enum.StrEnum):
+    """Who makes the certificate. Alone, the first three mean the same: files in a directory."""
+
+    OPERATOR = "Operator"
+    CERT_MANAGER = "CertManager"
+    SECRET = "Secret"  # noqa: S105 - a kind of Kubernetes object
+    NONE = "None"
+
+
+class AuthMode(enum.StrEnum):
+    """Who knows the bearer tokens."""
+
+    KUBERNETES = "Kubernetes"
+    TOKEN_FILE = "TokenFile"  # noqa: S105 - a name
+    NONE = "None"
+
+
+class MetricsAccess(enum.StrEnum):
+    """Who may read metrics."""
+
+    AUTHENTICATED = "Authenticated"
+    ANYONE = "Anyone"
+
+
+class ServiceSettings(Settings, frozen=True, kw_only=True):
+    """Where the agent listens."""
+
+    address: Annotated[str, Meta(max_length=64)] = ""
+    """The IP address to listen on. Empty takes loopback where tls.mode or auth.mode is None, and every address
+    otherwise (NiFi: nifi.web.https.host)."""
+
+    http_port: Port = 8480
+    """The port of HTTP. 0 takes any free one (NiFi: nifi.web.https.port)."""
+
+    flight_port: Port | None = 8481
+    """The port of Arrow Flight. 0 takes any free one, and null serves none."""
+
+    metrics_port: Port | None = 8482
+    """The port of `/metrics`, which others may reach than those who may reach content. 0 takes any free one, and null
+    serves none (NiFi: a reporting task)."""
+
+    socket_path: Annotated[str, Meta(max_length=1024)] = "/run/ullage/ullage.sock"
+    """The absolute path of the Unix socket for programs of this machine. Empty opens none."""
+
+    max_request_bytes: Quantity = Quantity(0)
+    """The bytes of content that one request may bring. 0 allows as many as there is room for (NiFi:
+    nifi.web.max.content.size)."""
+
+
+class TlsSettings(Settings, frozen=True, kw_only=True):
+    """Encryption of what leaves the machine."""
+
+    mode: TlsMode = TlsMode.OPERATOR
+    """Who puts the certificate into `directory`: the operator, cert-manager, or you. For an agent that runs alone it is
+    you, whichever of the three it says. With None the agent listens on loopback only (NiFi: nifi.security.keystore)."""
+
+    directory: Annotated[str, Meta(min_length=1, max_length=1024)] = "/etc/ullage/tls"
+    """The directory that holds `tls.crt` and `tls.key`. They are read again when they change (NiFi:
+    nifi.security.autoreload.enabled)."""
+
+
+class AuthSettings(Settings, frozen=True, kw_only=True):
+    """Who may do what. The verbs are get, create, delete and reclaim."""
+
+    mode: AuthMode = AuthMode.KUBERNETES
+    """Who knows the bearer tokens. Kubernetes asks the cluster by TokenReview and SubjectAccessReview, TokenFile reads
+    `tokenFile`, and None lets in everybody on this machine, on loopback only (NiFi: nifi.security.user.authorizer)."""
+
+    token_file: Annotated[str, Meta(min_length=1, max_length=1024)] = "/etc/ullage/tokens"  # noqa: S105 - a path
+    """The file with the name, the verbs and the SHA-256 of each token, one token a line. It is read again when it
+    changes."""
+
+    metrics: MetricsAccess = MetricsAccess.AUTHENTICATED
+    """Whether `/metrics` asks for a token with the verb get. Where auth.mode is None nobody is asked."""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only programs of this machine reach the address."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def listen_address(service: ServiceSettings, tls: TlsSettings, auth: AuthSettings) -> str:
+    """Where to listen, as the modes of TLS and authentication allow."""
+    if service.address:
+        return service.address
+    return LOOPBACK if tls.mode == TlsMode.NONE or auth.mode == AuthMode.NONE else EVERYWHERE
+
+
+def service_problems(service: ServiceSettings, tls: TlsSettings, auth: AuthSettings) -> Iterator[str]:
+    """The rules that join fields, or that a bare type cannot say."""
+    try:
+        is_open = not is_loopback(listen_address(service, tls, auth))
+    except ValueError:
+        yield f"spec.service.address: {service.address!r} is no IP address"
+        is_open = False
+    if is_open and (tls.mode == TlsMode.NONE or auth.mode == AuthMode.NONE):
+        yield (
+            f"spec.service.address: {service.address} can be reached from other machines, so spec.tls.mode and "
+            "spec.auth.mode must not be None"
+        )
+    ports = [port for port in (service.http_port, service.flight_port, service.metrics_port) if port]
+    if len(set(ports)) < len(ports):
+        yield "spec.service: httpPort, flightPort and metricsPort must differ"
+    for field, path in (
+        ("service.socketPath", service.socket_path),
+        ("tls.directory", tls.directory),
+        ("auth.tokenFile", auth.token_file),
+    ):
+        if path and (not posixpath.isabs(path) or ".." in path.split("/") or "\0" in path):
+            yield f"spec.{field}: {path!r} is not an absolute path without '..'"

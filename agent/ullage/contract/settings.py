@@ -1,0 +1,19 @@
+"""What all kinds of the group have in common, and what all settings are made of."""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+GROUP: Final = "ullage.dev"
+API_VERSION: Final = "ullage.dev/v1alpha1"
+
+Percentage = Annotated[int, Meta(ge=0, le=100)]
+DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Strict, immutable, camelCase outside; `frozen` and `kw_only` are repeated in each because type checkers
+    do not inherit them.
+    """

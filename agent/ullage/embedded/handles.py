@@ -1,0 +1,138 @@
+"""Handles over the engine's store of them."""
+
+from collections.abc import Sequence
+
+from ullage.embedded.content import HandlePut, ReadableContent, known_crc
+from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
+from ullage.engine import documents
+from ullage.engine.handles import HandleStore, parse_handle
+from ullage.enums import Lifetime
+from ullage.interface.checks import checked_attributes, checked_batch, checked_lifetime, checked_number, own_id
+from ullage.interface.handles import PAGE_MAX, Handles
+from ullage.interface.values import AnyContent, Attributes
+from ullage.streams import ContentStream, batches, pieces_of
+from ullage.wire.content import HandleHead, HandlePage
+
+BATCH_BYTES = 32 << 20
+"""Content of one transaction: large enough to make its sync cheap, small enough for one file."""
+
+
+class EmbeddedHandles(Handles):
+    """`node` is what handles carry behind their `@`; empty: nothing."""
+
+    def __init__(self, store: HandleStore, keys: Keys, node: str) -> None:
+        self._store = store
+        self._keys = keys
+        self._node = node
+
+    def put(
+        self,
+        content: AnyContent,
+        attributes: Attributes | None = None,
+        *,
+        ttl_millis: int = 0,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+        key: str | None = None,
+    ) -> str:
+        found = checked_attributes(attributes)
+        if isinstance(content, bytes):
+            return self.put_many([content], found, ttl_millis=ttl_millis, lifetime=lifetime, key=key)[0]
+        checked_number(ttl_millis, "ttl_millis", 0)
+        with self._keys.once(key, "put", found, ttl_millis, lifetime) as once:
+            if once.first is not None:
+                return self._named(once.first.decode())
+            put = self._store.begin(checked_lifetime(lifetime))
+            try:
+                for piece in pieces_of(content):
+                    put.write(piece)
+            except BaseException:
+                put.abandon()
+                raise
+            return self._named(put.commit(found, ttl_millis, lambda ids: once.remember(ids[0].encode())))
+
+    def put_many(
+        self,
+        contents: Sequence[bytes],
+        attributes: Attributes | Sequence[Attributes] | None = None,
+        *,
+        ttl_millis: int = 0,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+        key: str | None = None,
+    ) -> list[str]:
+        contents, found = checked_batch(contents, attributes)
+        checked_number(ttl_millis, "ttl_millis", 0)
+        checked_lifetime(lifetime)
+        ids: list[str] = []
+        for number, (start, end) in enumerate(batches(contents, BATCH_BYTES)):
+            mappings = found[start:end] if isinstance(found, list) else found
+            part = None if key is None or not number else f"{key}-{number}"
+            ids += self.store(contents[start:end], mappings, ttl_millis=ttl_millis, lifetime=lifetime, key=part or key)
+        return [self._named(id) for id in ids]
+
+    def get_many(self, handles: Sequence[str]) -> list[bytes]:
+        return [self.get(handle) for handle in handles]
+
+    def store(
+        self,
+        contents: Sequence[bytes],
+        attributes: dict[str, str] | list[dict[str, str]],
+        *,
+        ttl_millis: int = 0,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+        key: str | None = None,
+        also: AlsoIds = nothing_else,
+    ) -> list[str]:
+        """Store one batch in one transaction, all of it or nothing; the ids, without a node's name."""
+        with self._keys.once(key, "put", attributes, ttl_millis, lifetime, contents=contents) as once:
+            if once.first is not None:
+                return once.first.decode().split(",")
+
+            def remembered(ids: list[str]) -> Operations:
+                return [*also(ids), *once.remember(",".join(ids).encode())]
+
+            return self._store.put_many(list(contents), attributes, ttl_millis, lifetime, remembered)
+
+    def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> HandlePut:
+        """A content that comes piece by piece, from one thread or several that take turns."""
+        return self._store.begin(lifetime)
+
+    def readable(self, handle: str, *, include_deleted: bool = False) -> ReadableContent:
+        """The content, before it is opened."""
+        id = own_id(handle, self._node)
+        record = self._store.head(id) if include_deleted else self._store.record(parse_handle(id))
+
+        def opened(start: int, size: int, blocks: int) -> ContentStream:
+            return self._store.get(id, start, size, blocks=blocks, includes_deleted=include_deleted)
+
+        crc = known_crc(record.claim, record.start, record.size)
+        return ReadableContent(record.size, record.id, crc, opened)
+
+    def stream(
+        self, handle: str, start: int = 0, size: int | None = None, *, include_deleted: bool = False
+    ) -> ContentStream:
+        return self._store.get(own_id(handle, self._node), start, size, includes_deleted=include_deleted)
+
+    def head(self, handle: str) -> HandleHead:
+        return documents.handle_head(self._store.head(own_id(handle, self._node)), self._node)
+
+    def page(self, after: str = "", limit: int = 100) -> HandlePage:
+        checked_number(limit, "limit", 1, PAGE_MAX)
+        start = parse_handle(own_id(after, self._node)) if after else b""
+        records = self._store.page(start, limit + 1)
+        page = [documents.handle_head(record, self._node) for record in records[:limit]]
+        return HandlePage(handles=page, next=page[-1].id if len(records) > limit else None)
+
+    def delete(self, handle: str, *, also: Operations = ()) -> None:
+        self._store.delete(own_id(handle, self._node), also)
+
+    def undelete(self, handle: str, *, also: Operations = ()) -> None:
+        self._store.undelete(own_id(handle, self._node), also)
+
+    def set_ttl(self, handle: str, ttl_millis: int, *, also: Operations = ()) -> HandleHead:
+        id = own_id(handle, self._node)
+        checked_number(ttl_millis, "ttl_millis", 0)
+        self._store.set_ttl(id, ttl_millis, also)
+        return self.head(id)
+
+    def _named(self, id: str) -> str:
+        return f"{id}@{self._node}" if self._node else id

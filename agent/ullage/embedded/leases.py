@@ -1,0 +1,58 @@
+"""Leases over the engine's own."""
+
+from collections.abc import Callable, Sequence
+
+from ullage.embedded.once import Operations, nothing_else
+from ullage.engine import documents
+from ullage.engine.leases import LeaseManager
+from ullage.engine.model import LeaseRecord, parse_uuid
+from ullage.errors import LeaseLost
+from ullage.interface.checks import checked_number, checked_numbers, checked_text
+from ullage.interface.leases import Leases
+from ullage.wire.leases import LeaseStatus
+
+AlsoLease = Callable[[LeaseStatus], Operations]
+"""Operations from the lease as it will be."""
+
+
+class EmbeddedLeases(Leases):
+    """All leases of one engine; those that are taken here are held by `holder`."""
+
+    def __init__(self, leases: LeaseManager, holder: str) -> None:
+        self._leases = leases
+        self._holder = holder
+
+    def acquire(
+        self, duration_millis: int, resources: Sequence[int] = (), *, purpose: str = "", also: AlsoLease = nothing_else
+    ) -> LeaseStatus:
+        holder = " ".join(filter(None, (self._holder, checked_text(purpose, "purpose"))))
+        duration, held = checked_number(duration_millis, "duration_millis"), checked_numbers(resources, "a resource")
+        found = self._leases.acquire(holder, duration, held, also=_shown(also))
+        return documents.lease_status(found)
+
+    def renew(self, lease: str, duration_millis: int, *, also: AlsoLease = nothing_else) -> LeaseStatus:
+        duration = checked_number(duration_millis, "duration_millis")
+        return documents.lease_status(self._leases.renew(_id(lease), duration, _shown(also)))
+
+    def release(self, lease: str, *, also: Operations = ()) -> None:
+        self._leases.release(_id(lease), also)
+
+    def revoke(self, lease: str, *, also: Operations = ()) -> None:
+        self._leases.revoke(_id(lease), also)
+
+    def find(self, lease: str) -> LeaseStatus:
+        return documents.lease_status(self._leases.require(_id(lease)))
+
+    def all(self) -> list[LeaseStatus]:
+        return [documents.lease_status(lease) for lease in self._leases.all()]
+
+
+def _shown(also: AlsoLease) -> Callable[[LeaseRecord], Operations]:
+    return lambda record: also(documents.lease_status(record))
+
+
+def _id(text: str) -> bytes:
+    try:
+        return parse_uuid(checked_text(text, "a lease"))
+    except ValueError as error:
+        raise LeaseLost(f"there is no lease {text!r}: {error}") from error

@@ -1,0 +1,95 @@
+"""The past over the engine's history."""
+
+import re
+from collections.abc import Callable
+
+from ullage.embedded.content import ReadableContent, known_crc
+from ullage.embedded.once import Operations, nothing_else
+from ullage.engine import documents
+from ullage.engine.history import History
+from ullage.engine.model import NO_CONTENT, FlowFileRecord
+from ullage.engine.provenance.events import EventId, ProvenanceEvent
+from ullage.engine.provenance.query import Query
+from ullage.enums import EventType, LineageDirection
+from ullage.errors import EventNotFound, InvalidArgument
+from ullage.interface.provenance import Provenance
+from ullage.streams import ContentStream
+from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayResult
+from ullage.wire.search import EventQuery
+
+_ID = re.compile(r"(\d{1,18})\.(\d{1,9})", re.ASCII)
+_SEQUENCE = re.compile(r"\d{1,18}", re.ASCII)
+
+
+class EmbeddedProvenance(Provenance):
+    """The history of one engine."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def search(self, query: EventQuery | None = None) -> EventPage:
+        return documents.event_page(self._history.query(_engine_query(query or EventQuery())))
+
+    def event(self, event: str | int) -> Event:
+        return documents.event(self.found(event))
+
+    def content(
+        self, event: str | int, start: int = 0, size: int | None = None, *, previous: bool = False
+    ) -> ContentStream:
+        return self._history.content(self.found(event), before=previous, start=start, size=size)
+
+    def lineage(self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000) -> Lineage:
+        try:
+            found = self._history.lineage(flow_file, way=LineageDirection(way), depth=depth, events_max=limit)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
+        return documents.lineage_graph(found)
+
+    def replayability(self, event: str | int, queue: str = "") -> Replayability:
+        refusal = self._history.refusal(self.found(event), queue)
+        if refusal is None:
+            return Replayability(is_possible=True)
+        return Replayability(is_possible=False, reason=str(refusal.reason), message=refusal.message)
+
+    def replay(
+        self,
+        event: str | int,
+        queue: str = "",
+        *,
+        also: Callable[[ReplayResult], Operations] = nothing_else,
+    ) -> ReplayResult:
+        found = self.found(event)
+
+        def result(made: FlowFileRecord) -> ReplayResult:
+            return ReplayResult(event=str(found.id), id=made.id, queue=queue or found.queue, size=made.size)
+
+        return result(self._history.replay(found, queue, lambda made: also(result(made))))
+
+    def readable(self, event: str | int, *, previous: bool = False) -> ReadableContent:
+        """The content at the event, or before it, before it is opened."""
+        found = self.found(event)
+        content = (found.content_before if previous else found.content) or NO_CONTENT
+
+        def opened(start: int, size: int, _blocks: int) -> ContentStream:
+            return self._history.content(found, before=previous, start=start, size=size)
+
+        crc = known_crc(content.claim, content.start, content.size)
+        return ReadableContent(content.size, f"{found.id}{'-previous' if previous else ''}", crc, opened)
+
+    def found(self, event: str | int) -> ProvenanceEvent:
+        """The engine's event."""
+        text = str(event)
+        if match := _ID.fullmatch(text):
+            return self._history.find(EventId(int(match[1]), int(match[2])))
+        if _SEQUENCE.fullmatch(text) is None:
+            raise EventNotFound(f"{text!r} is neither a sequence number nor an id like 17.0")
+        return self._history.event(int(text))
+
+
+def _engine_query(query: EventQuery) -> Query:
+    asked = {name: getattr(query, name) for name in query.__struct_fields__}
+    try:
+        asked["types"] = tuple(EventType[name.upper()] for name in query.types)
+    except KeyError as error:
+        raise InvalidArgument(f"type {error} is none of {', '.join(EventType.__members__)}") from error
+    return Query(**asked | {"related": tuple(query.related), "attributes": tuple(query.attributes.items())})

@@ -1,0 +1,109 @@
+"""Queues over the engine's manager of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ullage.embedded.content import QueuePut
+from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
+from ullage.engine import documents
+from ullage.engine.engine import Engine
+from ullage.interface.checks import checked_attributes, checked_batch, checked_number, checked_queue, queue_settings
+from ullage.interface.queues import LISTED_MAX, Queues
+from ullage.interface.values import AnyContent, Attributes
+from ullage.streams import pieces_of
+from ullage.wire.queues import FlowFile, QueueStatus
+
+COMPONENT = "queues"
+"""Who puts into a queue without a session, as provenance events tell it."""
+
+
+class EmbeddedQueues(Queues):
+    """All queues of one engine."""
+
+    def __init__(self, engine: Engine, keys: Keys) -> None:
+        self._engine = engine
+        self._keys = keys
+
+    def all(self) -> list[QueueStatus]:
+        return [documents.queue_status(queue) for queue in self._engine.queues.all()]
+
+    def find(self, name: str) -> QueueStatus:
+        return documents.queue_status(self._engine.queues.find(name))
+
+    def define(self, name: str, *, also: Operations = (), **settings: Any) -> QueueStatus:
+        asked = msgspec.structs.asdict(queue_settings(**settings))
+        return documents.queue_status(self._engine.queues.define(checked_queue(name), also=also, **asked))
+
+    def remove(self, name: str, *, also: Operations = ()) -> None:
+        self._engine.queues.remove(name, also)
+
+    def flow_files(self, name: str, limit: int = 100, skip: int = 0) -> list[FlowFile]:
+        checked_number(limit, "limit", 1, LISTED_MAX)
+        queue = self._engine.queues.find(name)
+        return [documents.flow_file(record) for record in self._engine.flow_files.listed(queue, max(0, skip), limit)]
+
+    def drop(
+        self,
+        name: str,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+        also: Callable[[int], Operations] = nothing_else,
+    ) -> int:
+        # A large queue takes several transactions: of a drop that a crash cut short, the repeat does the rest.
+        count = self._engine.queues.drop(self._engine.queues.find(name), on_progress)
+        if operations := also(count):
+            self._engine.committer.commit(operations, creates=False)
+        return count
+
+    def begin(self, name: str, attributes: dict[str, str], *, force: bool = False) -> QueuePut:
+        """A FlowFile whose content comes piece by piece."""
+        return QueuePut(self._engine.session(COMPONENT), name, attributes, force=force)
+
+    def put(
+        self,
+        name: str,
+        content: AnyContent,
+        attributes: Attributes | None = None,
+        *,
+        force: bool = False,
+        key: str | None = None,
+    ) -> str:
+        found = checked_attributes(attributes)
+        if isinstance(content, bytes):
+            return self.put_many(name, [content], found, force=force, key=key)[0]
+        checked_queue(name)
+        with self._keys.once(key, "queue", name, found) as once:
+            if once.first is not None:
+                return once.first.decode()
+            made = self.begin(name, found, force=force)
+            try:
+                for piece in pieces_of(content):
+                    made.write(piece)
+                made.commit(once.remember(made.id.encode()))
+            finally:
+                made.abandon()
+            return made.id
+
+    def put_many(
+        self,
+        name: str,
+        contents: Sequence[bytes],
+        attributes: Attributes | Sequence[Attributes] | None = None,
+        *,
+        force: bool = False,
+        key: str | None = None,
+        also: AlsoIds = nothing_else,
+    ) -> list[str]:
+        contents, found = checked_batch(contents, attributes)
+        checked_queue(name)
+        asked = self._keys.once(key, "queue", name, found, contents=contents)
+        with asked as once, self._engine.session(COMPONENT) as session:
+            if once.first is not None:
+                return once.first.decode().split(",")
+            if not force:
+                session.require_room(name)
+            ids = [record.id for record in session.ingest(name, contents, found)]
+            session.commit([*also(ids), *once.remember(",".join(ids).encode())])
+            return ids

@@ -1,0 +1,169 @@
+"""Space over the engine's reclamation."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from ullage.contract import (
+    Calendar,
+    CompactionTrigger,
+    MaintenanceOperation,
+    MaintenanceSettings,
+    Opening,
+    PermissionFor,
+    Ticket,
+    WindowStatus,
+    without_windows,
+)
+from ullage.embedded.runs import ReclamationRuns, planned
+from ullage.engine import documents
+from ullage.engine.engine import Engine
+from ullage.engine.reclaim.pacing import OPERATIONS
+from ullage.engine.reclaim.policies import POLICIES
+from ullage.engine.reclaim.survey import ResourceFigures
+from ullage.enums import Action
+from ullage.errors import NotFound, WindowClosed
+from ullage.interface.checks import run_request
+from ullage.interface.reclamation import Reclamation
+from ullage.wire.space import (
+    CleaningReport,
+    CompactionPolicies,
+    Plan,
+    ResourceClaimMap,
+    ResourceClaimPage,
+    ResourceClaimUsage,
+    RunProgress,
+    RunReport,
+    RunRequest,
+    Survey,
+)
+
+HEAVY: Final = frozenset({Action.PUNCH, Action.REWRITE})
+
+
+class EmbeddedReclamation(Reclamation):
+    """The space of one engine; runs that are asked for here belong to `owner`."""
+
+    def __init__(self, engine: Engine, runs: ReclamationRuns, owner: str) -> None:
+        self._engine = engine
+        self._runs = runs
+        self._owner = owner
+
+    def permit(self, permission: PermissionFor) -> None:
+        """When space may be given back from now on. Runs under way stop after their present action."""
+        self._engine.reclamation.permit(permission)
+
+    def hear(self, listener: Callable[[str, RunReport], None]) -> None:
+        """From now on it is told of each run, asked for or not, by its name: clean, truncate, compact or reclaim."""
+        self._engine.listeners.hear_reports(lambda name, report: listener(name, documents.run_report(report)))
+
+    def wanted(self) -> set[MaintenanceOperation]:
+        """What there would be to do now, as the settings have it."""
+        spec = self._engine.spec
+        found: set[MaintenanceOperation] = set()
+        if spec.truncation.enabled and self._engine.reclamation.plan_truncation().steps:
+            found.add(MaintenanceOperation.TRUNCATE)
+        if spec.compaction.enabled and CompactionTrigger.PERIODIC in spec.compaction.triggers:
+            plan = self._engine.compactor.plan(keeps_guards=True, actions=HEAVY)
+            found |= {OPERATIONS[step.action] for step in plan.steps if step.action in HEAVY}
+        return found
+
+    def carry_out(self, ticket: Ticket, is_revoked: Callable[[], bool]) -> str:
+        """Run what a ticket of the operator permits; why it was not all, if so. Who listens is told what was done."""
+        reclamation, compactor = self._engine.reclamation, self._engine.compactor
+        request = RunRequest(
+            policy=ticket.policy or None, operations=list(ticket.operations), respects_guards=not ticket.run
+        )
+        plan = planned(self._engine, request)  # people pass over the guards, windows do not
+        report = compactor.execute(plan, reclamation.ticket(is_revoked=is_revoked), ticket.bytes_per_second)
+        if MaintenanceOperation.TRUNCATE in ticket.operations and not ticket.run:
+            report.merge(reclamation.truncate())
+        return report.refusal or ("stopped before its end" if report.is_stopped else "")
+
+    def survey(self) -> Survey:
+        found = self._engine.reclamation.survey()
+        held = self._engine.compactor.leased(found)
+        leased: Counter[str] = Counter()
+        for figures in found.resources:
+            if figures.resource in held:
+                leased[figures.container] += figures.allocated_bytes
+        usages = [documents.container_usage(figures, leased[figures.name]) for figures in found.containers]
+        return Survey(millis=found.millis, containers=usages)
+
+    def resources(self) -> Iterator[ResourceClaimUsage]:
+        found, leased = self._figures()
+        yield from (documents.resource_claim_usage(figures, leased) for figures in found)
+
+    def page(self, after: int, limit: int) -> ResourceClaimPage:
+        """Some of them by index, from behind `after` on."""
+        found, leased = self._figures()
+        rest = [figures for figures in found if figures.resource > after]
+        page = [documents.resource_claim_usage(figures, leased) for figures in rest[:limit]]
+        return ResourceClaimPage(resources=page, next=page[-1].resource if len(rest) > limit else None)
+
+    def resource(self, index: int) -> ResourceClaimMap:
+        found, leased = self._figures()
+        figures = next((figures for figures in found if figures.resource == index), None)
+        if figures is None:
+            raise NotFound(f"there is no resource claim {index}")
+        return documents.resource_claim_map(figures, self._engine.reclamation.dead_runs(figures), leased)
+
+    def policies(self) -> CompactionPolicies:
+        return CompactionPolicies(names=POLICIES.names(), configured=str(self._engine.spec.compaction.policy))
+
+    def windows(self) -> list[WindowStatus]:
+        calendar, now = Calendar(self._engine.spec.maintenance), self._engine.clock.now_millis()
+        return [calendar.status(operation, now) for operation in MaintenanceOperation]
+
+    def openings(self) -> list[Opening]:
+        return Calendar(self._engine.spec.maintenance).openings(self._engine.clock.now_millis())
+
+    def maintenance(self) -> MaintenanceSettings:
+        return self._engine.spec.maintenance
+
+    def plan(
+        self,
+        policy: str | None = None,
+        *,
+        operations: Sequence[str] = tuple(MaintenanceOperation),
+        respects_guards: bool = False,
+    ) -> Plan:
+        request = run_request(policy=policy, operations=operations, respects_guards=respects_guards)
+        return documents.reclamation_plan(planned(self._engine, request))
+
+    def begin(self, request: RunRequest) -> RunProgress:
+        return self._runs.begin(self._owner, request).progress
+
+    def run(self, id: str, *, wait_seconds: float = 0) -> RunProgress:
+        found = self._runs.find(id)
+        found.over.wait(wait_seconds)
+        return found.progress
+
+    def stop(self, id: str) -> RunProgress:
+        found = self._runs.find(id)
+        found.stop.set()
+        return found.progress
+
+    def clean(self, *, adopts_orphans: bool = False, override: bool = False) -> CleaningReport:
+        engine, reclamation = self._engine, self._engine.reclamation
+        permission = without_windows(engine.spec.maintenance) if override else reclamation.permission
+        expired, purged = engine.queues.expire(), engine.handles.purge()
+        adopted = reclamation.adopt_orphans() if adopts_orphans else 0
+        report = reclamation.clean(reclamation.ticket(permission=permission))
+        if report.refusal:
+            raise WindowClosed(report.refusal)
+        return CleaningReport(
+            expired_flow_files=expired,
+            purged_handles=purged,
+            adopted_orphans=adopted,
+            report=documents.run_report(report),
+        )
+
+    def runs(self) -> list[RunProgress]:
+        return [run.progress for run in self._runs.all()]
+
+    def _figures(self) -> tuple[list[ResourceFigures], frozenset[int]]:
+        """By index, and which of them leases keep from being rewritten."""
+        survey = self._engine.reclamation.survey()
+        leased = self._engine.compactor.leased(survey)
+        return sorted(survey.resources, key=lambda figures: figures.resource), leased

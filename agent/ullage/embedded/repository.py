@@ -1,0 +1,300 @@
+"""A repository of this machine's disks."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ullage import __version__
+from ullage.contract import (
+    Calendar,
+    ContentRepository,
+    ContentRepositorySpec,
+    Metadata,
+    PermissionFor,
+    load_yaml,
+)
+from ullage.embedded.content import ReadableContent, readable
+from ullage.embedded.handles import EmbeddedHandles
+from ullage.embedded.leases import EmbeddedLeases
+from ullage.embedded.lending import LentFiles, release_leftovers
+from ullage.embedded.once import Keys
+from ullage.embedded.provenance import EmbeddedProvenance
+from ullage.embedded.queues import EmbeddedQueues
+from ullage.embedded.reclamation import EmbeddedReclamation
+from ullage.embedded.runs import ReclamationRuns
+from ullage.embedded.session import EmbeddedSession
+from ullage.engine.engine import Engine
+from ullage.engine.files import File as File, Files as Files, OsFiles as OsFiles
+from ullage.engine.maintenance import MaintenanceRunner
+from ullage.errors import HandleNotFound, InvalidArgument, NotARepository, RepositoryClosed
+from ullage.interface.checks import checked_text
+from ullage.interface.repository import Bytes, Repository
+from ullage.streams import ContentStream
+from ullage.wire.service import LogStatus, ServiceStatus
+from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport, RecoveryReport
+
+OWNER = "this process"
+"""Who holds leases and asks for runs, where nobody else is told."""
+
+
+class EmbeddedRepository(Repository):
+    """An open engine behind the interface."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        name: str = "",
+        node: str = "",
+        owner: str = OWNER,
+        runs: ReclamationRuns | None = None,
+        maintenance: MaintenanceRunner | None = None,
+    ) -> None:
+        """`name` is what the repository is called, `node` what its handles carry behind their `@`. `owner` is who holds
+        leases, asks for runs, and whose idempotency keys are meant. `maintenance` is ended before the engine is closed.
+        """
+        self.engine = engine
+        self.clock = engine.clock
+        self.name = name
+        self.node = node
+        self.owner = owner
+        self.runs = runs or ReclamationRuns(engine)
+        self.keys = Keys(engine.idempotency, owner)
+        self._maintenance = maintenance
+        self._is_closed = False
+        self._handles = EmbeddedHandles(engine.handles, self.keys, node)
+        self._queues = EmbeddedQueues(engine, self.keys)
+        self._provenance = EmbeddedProvenance(engine.history)
+        self._reclamation = EmbeddedReclamation(engine, self.runs, owner)
+        self._leases = EmbeddedLeases(engine.leases, owner)
+
+    def acting_for(self, owner: str) -> "EmbeddedRepository":
+        """The same repository for somebody else in this process. It is not theirs to close."""
+        return EmbeddedRepository(
+            self.engine, name=self.name, node=self.node, owner=owner, runs=self.runs, maintenance=self._maintenance
+        )
+
+    @property
+    def handles(self) -> EmbeddedHandles:
+        self._require_open()
+        return self._handles
+
+    @property
+    def queues(self) -> EmbeddedQueues:
+        self._require_open()
+        return self._queues
+
+    @property
+    def provenance(self) -> EmbeddedProvenance:
+        self._require_open()
+        return self._provenance
+
+    @property
+    def reclamation(self) -> EmbeddedReclamation:
+        self._require_open()
+        return self._reclamation
+
+    @property
+    def leases(self) -> EmbeddedLeases:
+        self._require_open()
+        return self._leases
+
+    @property
+    def spec(self) -> ContentRepositorySpec:
+        """The settings in force."""
+        return self.engine.spec
+
+    @property
+    def uuid(self) -> str:
+        """What tells it from any other; a restored backup has another one."""
+        return self.engine.identity.repository
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether commits can succeed: not closed, and not stopped by a failure."""
+        return self.engine.log.is_running
+
+    @property
+    def failures(self) -> list[tuple[str, Exception]]:
+        """What maintenance could not do lately, newest last."""
+        return [] if self._maintenance is None else list(self._maintenance.failures)
+
+    def paths(self) -> dict[str, str]:
+        """Where each container lies."""
+        return {name: container.path for name, container in self.engine.content.containers.items()}
+
+    def hear_commits(self, listener: Callable[[float], None]) -> None:
+        """From now on it is told how many seconds each commit took."""
+        self.engine.listeners.hear_commits(listener)
+
+    def adopt(self, spec: ContentRepositorySpec, permission: PermissionFor | None) -> None:
+        """Settings that an open repository can change, and when reclamation may run if that changes: it takes back what
+        was granted before. UnknownPlugin: nothing was changed.
+        """
+        self.engine.adopt(spec)
+        if permission is not None:
+            self._reclamation.permit(permission)
+        if self._maintenance is not None:
+            self._maintenance = self._maintenance.renewed()
+
+    def lend(self, holder: str, files_max: int) -> LentFiles:
+        """For a client that reads content files itself; at most so many at a time."""
+        return LentFiles(self.engine, holder, files_max)
+
+    def release_leftovers(self) -> None:
+        """End what an earlier process lent: its clients saw their connections break."""
+        release_leftovers(self.engine)
+
+    def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> EmbeddedSession:
+        self._require_open()
+        who = (checked_text(component, "component"), checked_text(component_type, "component_type"))
+        return EmbeddedSession(self.engine.session(*who), self.node)
+
+    def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
+        try:
+            return self.handles.stream(id, start, size)
+        except HandleNotFound:
+            return self.engine.flow_files.content(id, start, size)
+
+    def state(self) -> ServiceStatus:
+        engine, log = self.engine, self.engine.log
+        queues = self.queues.all()
+        runs = self.runs.all()
+        waiting_events, waiting_bytes = engine.provenance.waiting()
+        overrides = [run for run in runs if run.request.override]
+        return ServiceStatus(
+            version=__version__,
+            node=self.node,
+            name=self.name,
+            repository=engine.identity.repository,
+            is_ready=self.is_ready,
+            is_stopping=False,
+            now_millis=engine.clock.now_millis(),
+            log=LogStatus(
+                last_transaction=log.last_id,
+                durable_transaction=log.durable,
+                snapshot_transaction=log.snapshot_id,
+                snapshot_millis=log.snapshot_millis,
+                bytes=log.log_bytes,
+                syncs=log.sync_count,
+            ),
+            containers=self.reclamation.survey().containers,
+            poisoned=[name for name, each in engine.content.containers.items() if each.failure is not None],
+            flow_files=sum(queue.flow_files for queue in queues),
+            queues=len(queues),
+            full_queues=[queue.name for queue in queues if queue.is_full],
+            swap_files=sum(queue.figures().swap_files for queue in engine.queues.all()),
+            sessions=0,
+            leases=len(engine.leases.all()),
+            remembered_answers=len(engine.ledger.answers),
+            provenance_waiting=waiting_events,
+            provenance_waiting_bytes=waiting_bytes,
+            counters=engine.counters(),
+            windows=self.reclamation.windows(),
+            last_run=runs[-1].progress if runs else None,
+            last_override=overrides[-1].progress if overrides else None,
+            failures=[f"{task}: {error}" for task, error in self.failures],
+        )
+
+    def check(self, *, deep: bool = False, on_progress: Bytes | None = None) -> CheckReport:
+        self._require_open()
+        return self.engine.check(deep=deep, on_progress=on_progress)
+
+    def readable(self, id: str) -> ReadableContent:
+        """The same content, before it is opened."""
+        try:
+            return self.handles.readable(id)
+        except HandleNotFound:
+            record, _ = self.engine.flow_files.find(id)
+            return readable(record, lambda start, size, _blocks: self.engine.flow_files.content(id, start, size))
+
+    def checkpoint(self, *, on_progress: Callable[[int], None] | None = None) -> CheckpointReport:
+        self._require_open()
+        self.engine.checkpoint(on_progress)
+        log = self.engine.log
+        return CheckpointReport(last_transaction=log.snapshot_id, snapshot_bytes=log.snapshot_bytes)
+
+    def backup(self, destination: str, *, on_progress: Bytes | None = None) -> BackupReport:
+        self._require_open()
+        if not checked_text(destination, "a backup's directory"):
+            raise InvalidArgument("a backup's directory has a name")
+        return self.engine.backup(destination, on_progress or (lambda _done, _total: None))
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.runs.close()
+        maintenance, self._maintenance = self._maintenance, None
+        if maintenance is not None:
+            maintenance.stop()
+        try:
+            if maintenance is not None and self.is_ready:
+                self.engine.checkpoint()  # so that the next start has nothing to replay
+        finally:
+            self.engine.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RepositoryClosed("the repository is closed")
+
+
+def open_embedded(
+    root: str | os.PathLike[str] | None,
+    config: str | os.PathLike[str] | ContentRepository | None,
+    *,
+    create: bool,
+    maintain: bool,
+    on_recovery: Callable[[RecoveryReport], None] | None = None,
+    on_failure: Callable[[str, Exception], None] | None = None,
+    permission: PermissionFor | None = None,
+    node: str = "",
+    **parts: Any,
+) -> EmbeddedRepository:
+    """What `ullage.open` promises. `on_failure` is told what maintenance could not do; `permission` says when space may
+    be given back, if not spec.maintenance alone does; `parts` are the engine's: files and clock.
+    """
+    document = described(root, config)
+    spec = document.spec
+    permission = permission or Calendar(spec.maintenance).permission
+    try:
+        engine = Engine.open(spec, **parts, permission=permission)
+    except NotARepository:
+        if not create:
+            raise
+        Engine.initialize(spec, **parts)
+        engine = Engine.open(spec, **parts, permission=permission)
+    if on_recovery is not None and (recovery := recovery_of(engine)) is not None:
+        on_recovery(recovery)
+    runner = MaintenanceRunner(engine, on_failure) if maintain else None
+    if runner is not None:
+        runner.start()
+    name = f"{document.metadata.namespace}/{document.metadata.name}"
+    return EmbeddedRepository(engine, name=name, node=node, maintenance=runner)
+
+
+def recovery_of(engine: Engine) -> RecoveryReport | None:
+    """What the start had to do after an unclean end; None after a clean one."""
+    report = engine.restored
+    if report.clean or not report.transactions:
+        return None
+    return RecoveryReport(
+        transactions=report.transactions,
+        torn_bytes=sum(tail.length for tail in report.torn),
+        discarded=len(report.discarded),
+    )
+
+
+def described(
+    root: str | os.PathLike[str] | None, config: str | os.PathLike[str] | ContentRepository | None
+) -> ContentRepository:
+    """The repository that is named: by its directory, whose settings are the defaults, or by a file or document."""
+    if (root is None) == (config is None):
+        raise InvalidArgument("say either the directory of a repository, or config: the file or document that says it")
+    if root is not None:
+        if not os.fspath(root):  # the working directory is `.`, and somebody's empty variable is not meant for it
+            raise InvalidArgument("the directory of a repository has a name")
+        return ContentRepository(metadata=Metadata(name="embedded"), spec=ContentRepositorySpec.embedded(root))
+    if isinstance(config, ContentRepository):
+        return config
+    assert config is not None
+    with open(config, encoding="utf-8") as file:
+        return load_yaml(file.read())

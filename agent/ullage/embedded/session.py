@@ -1,0 +1,238 @@
+"""Sessions over the engine's own."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ullage.embedded.content import ReadableContent, readable
+from ullage.embedded.once import Operations
+from ullage.engine import documents
+from ullage.engine.handles import parse_handle
+from ullage.engine.model import FlowFileRecord
+from ullage.engine.session import ProcessSession
+from ullage.enums import EventType, Lifetime
+from ullage.errors import FlowFileNotFound, SessionMisuse
+from ullage.interface.checks import (
+    checked_attributes,
+    checked_batch,
+    checked_joints,
+    checked_lifetime,
+    checked_number,
+    checked_numbers,
+    checked_part,
+    checked_queue,
+    checked_text,
+    id_of,
+    ids_of,
+    own_id,
+)
+from ullage.interface.session import BATCH_MAX, PENALTY_MILLIS, Session
+from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
+from ullage.reporter import Reporter
+from ullage.streams import ContentStream
+from ullage.wire.queues import FlowFile
+
+
+class EmbeddedSession(Session):
+    """Knows the engine's record of each FlowFile that it holds, by id."""
+
+    def __init__(self, session: ProcessSession, node: str) -> None:
+        self._open: ProcessSession | None = session
+        self._node = node
+        self._records: dict[str, FlowFileRecord] = {}
+        self._ingested: dict[str, FlowFileRecord] = {}
+        self._reporter = EmbeddedReporter(session, self._reportable)
+
+    @property
+    def _session(self) -> ProcessSession:
+        if self._open is None:
+            raise SessionMisuse("the session is closed: begin another one")
+        return self._open
+
+    @property
+    def provenance(self) -> Reporter[Subjects]:
+        return self._reporter
+
+    def close(self) -> None:
+        if self._open is not None:
+            self.rollback()
+            self._open = None
+
+    def get_many(self, queue: str, count: int = BATCH_MAX, *, attributes: Attributes | None = None) -> list[FlowFile]:
+        checked_queue(queue)
+        checked_number(count, "count", 1, BATCH_MAX)
+        if attributes is None:
+            found = self._session.get_many(queue, count)
+        else:
+            found = self._session.get_by(queue, lambda record: _has(record, attributes), count)
+        return [self.kept(record) for record in found]
+
+    def create(self, parents: Sequence[AnyFlowFile] = (), attributes: Attributes | None = None) -> FlowFile:
+        known = [self._record(parent) for parent in parents]
+        return self.kept(self._session.create(known, checked_attributes(attributes)))
+
+    def ingest(
+        self,
+        queue: str,
+        contents: Sequence[bytes],
+        attributes: Attributes | Sequence[Attributes] | None = None,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+    ) -> list[str]:
+        contents, mappings = checked_batch(contents, attributes)
+        found = self._session.ingest(checked_queue(queue), contents, mappings, checked_lifetime(lifetime))
+        ids = [record.id for record in found]
+        self._ingested.update(zip(ids, found, strict=True))
+        return ids
+
+    def import_handle(self, handle: str, attributes: Attributes | None = None) -> FlowFile:
+        uuid = parse_handle(own_id(handle, self._node))
+        return self.kept(self._session.import_handle(uuid, checked_attributes(attributes)))
+
+    def read(self, flow_file: AnyFlowFile, start: int = 0, size: int | None = None) -> ContentStream:
+        return self._session.read(self._record(flow_file), start, size)
+
+    def write(self, flow_file: AnyFlowFile, content: AnyContent, lifetime: Lifetime = Lifetime.DEFAULT) -> FlowFile:
+        return self.kept(self._session.write(self._record(flow_file), content, checked_lifetime(lifetime)))
+
+    def append(self, flow_file: AnyFlowFile, content: AnyContent) -> FlowFile:
+        return self.kept(self._session.append(self._record(flow_file), content))
+
+    def clone(self, flow_file: AnyFlowFile, start: int = 0, size: int | None = None) -> FlowFile:
+        return self.kept(self._session.clone(self._record(flow_file), *checked_part(start, size)))
+
+    def split(self, flow_file: AnyFlowFile, sizes: Sequence[int]) -> list[FlowFile]:
+        found = self._session.split(self._record(flow_file), checked_numbers(sizes, "a size"))
+        return [self.kept(record) for record in found]
+
+    def merge(
+        self,
+        flow_files: Sequence[AnyFlowFile],
+        *,
+        header: bytes = b"",
+        demarcator: bytes = b"",
+        footer: bytes = b"",
+    ) -> FlowFile:
+        known = [self._record(flow_file) for flow_file in flow_files]
+        return self.kept(self._session.merge(known, *checked_joints(header, demarcator, footer)))
+
+    def put_attributes(self, flow_file: AnyFlowFile, attributes: Attributes) -> FlowFile:
+        return self.kept(self._session.put_attributes(self._record(flow_file), checked_attributes(attributes)))
+
+    def remove_attributes(self, flow_file: AnyFlowFile, names: Iterable[str]) -> FlowFile:
+        return self.kept(self._session.remove_attributes(self._record(flow_file), names))
+
+    def transfer(self, flow_files: Subjects, queue: str, relationship: str = "") -> None:
+        self._session.transfer_many(
+            self._all(flow_files), checked_queue(queue), checked_text(relationship, "a relationship")
+        )
+
+    def remove(self, flow_files: Subjects) -> None:
+        self._session.remove_many(self._all(flow_files))
+
+    def penalize(self, flow_files: Subjects, millis: int = PENALTY_MILLIS) -> None:
+        checked_number(millis, "millis", 0)
+        for record in self._all(flow_files):
+            self._session.penalize(record, millis)
+
+    def adjust_counter(self, name: str, delta: int) -> None:
+        self._session.adjust_counter(checked_text(name, "a counter's name"), checked_number(delta, "delta"))
+
+    def require_room(self, queue: str) -> None:
+        self._session.require_room(checked_queue(queue))
+
+    def unsettled(self) -> list[str]:
+        """The ids of those that were neither transferred nor removed yet."""
+        return [record.id for record in self._session.unsettled()]
+
+    def flow_files(self) -> list[FlowFile]:
+        """What the session holds, as it is now; what it has removed too, until the commit."""
+        return [documents.flow_file(record) for record in self._records.values()]
+
+    def readable(self, flow_file: AnyFlowFile) -> ReadableContent:
+        """A FlowFile's content, before it is opened."""
+        record = self._record(flow_file)
+        return readable(record, lambda start, size, _blocks: self._session.read(record, start, size))
+
+    def begin(
+        self, flow_file: AnyFlowFile, lifetime: Lifetime = Lifetime.DEFAULT, *, appends: bool = False
+    ) -> "FlowFileContent":
+        """Content for a FlowFile that comes piece by piece, in place of what it has, or behind it."""
+        record = self._record(flow_file)
+        made = FlowFileContent(self, self._session, record, lifetime)
+        if appends:
+            for piece in self._session.read(record):
+                made.write(piece)
+        return made
+
+    def commit(self, also: Operations = ()) -> None:
+        self._session.commit(also)
+        self._forget()
+
+    def rollback(self, *, penalize: bool = False) -> None:
+        self._session.rollback(penalize=penalize)
+        self._forget()
+
+    def kept(self, record: FlowFileRecord) -> FlowFile:
+        """Note what a FlowFile has become."""
+        document = documents.flow_file(record)
+        self._records[document.id] = record
+        return document
+
+    def _record(self, flow_file: AnyFlowFile) -> FlowFileRecord:
+        id = id_of(flow_file)
+        found = self._records.get(id)
+        if found is None:
+            raise FlowFileNotFound(f"FlowFile {id} is not held by this session: get or create it first")
+        return found
+
+    def _reportable(self, flow_files: Subjects) -> list[FlowFileRecord]:
+        """Those that are reported on; ingested ones too."""
+        return [self._ingested.get(id) or self._record(id) for id in ids_of(flow_files)]
+
+    def _all(self, flow_files: Subjects) -> list[FlowFileRecord]:
+        """Looked up before anything is done to the first of them."""
+        return [self._record(id) for id in ids_of(flow_files)]
+
+    def _forget(self) -> None:
+        self._records.clear()
+        self._ingested.clear()
+
+
+class EmbeddedReporter(Reporter[Subjects]):
+    """Passes reports on to the engine's session."""
+
+    def __init__(self, session: ProcessSession, records_of: Callable[[Subjects], list[FlowFileRecord]]) -> None:
+        self._session = session
+        self._records_of = records_of
+
+    def report(self, type: EventType, flow_files: Subjects, **said: Any) -> None:
+        self._session.provenance.report(type, self._records_of(flow_files), **said)
+
+
+class FlowFileContent:
+    """A FlowFile's new content on its way in: `write` as often as it takes, then `commit` or `abandon`."""
+
+    def __init__(
+        self, session: EmbeddedSession, engine: ProcessSession, record: FlowFileRecord, lifetime: Lifetime
+    ) -> None:
+        self._session = session
+        self._engine = engine
+        self._record = record
+        self._writing = engine.writing(record, lifetime)
+        self._stream = self._writing.__enter__()
+
+    def write(self, data: bytes) -> None:
+        """Append. After an error only `abandon` is left."""
+        self._stream.write(data)
+
+    def abandon(self) -> None:
+        """The FlowFile's content stays what it was."""
+        self._stream.abandon()
+
+    def commit(self) -> FlowFile:
+        """The FlowFile with this content."""
+        self._writing.__exit__(None, None, None)
+        return self._session.kept(self._engine.put_attributes(self._record, {}))
+
+
+def _has(record: FlowFileRecord, attributes: Attributes) -> bool:
+    return attributes.items() <= record.attribute_map().items()

@@ -1,0 +1,230 @@
+"""The tables, worked out of one moment: functions of it alone, but for provenance and content, which read on, and for
+what the process remembers of runs and says of windows.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ullage.embedded.content import pinned
+from ullage.embedded.flowfiles import ROWS, KeptColumns, Piece, Room, Shares, batches_of
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.engine.byteranges import find_move, unpack_ranges
+from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid, unpack_attributes
+from ullage.engine.provenance.events import ProvenanceEvent
+from ullage.engine.provenance.query import Query
+from ullage.errors import InvalidArgument, NotFound, UllageError
+from ullage.wire.problems import problem_of
+from ullage.wire.schemas import SCHEMAS
+from ullage.wire.tickets import TableTicket
+
+CONTENT_BYTES: Final = 4 << 20
+"""Content of a batch: between 1 and 10 MiB all speeds are alike, and a slow reader holds two of them."""
+
+Row = tuple[Any, ...]
+
+
+class Moment:
+    """Everything as of one transaction, as tables. With a room, columns are kept for its next reader."""
+
+    def __init__(self, repository: EmbeddedRepository, room: Room | None = None) -> None:
+        self._repository = repository
+        self._engine = repository.engine
+        self._snapshot = repository.engine.snapshot()
+        self.kept = KeptColumns(room or Room(0))
+        self.transaction, self.millis = self._snapshot.transaction, self._snapshot.millis
+
+    def batches(self, wanted: TableTicket) -> Iterator[pa.RecordBatch]:
+        """A table, or what the ticket wants of it, in record batches."""
+        columns = schema_of(wanted).names
+        shares = Shares(self._snapshot, *wanted.part, is_kept=wanted.snapshot is not None)
+        if wanted.name == "flowfiles":
+            queues = {number: queue.name for number, queue in self._snapshot.queues.items()}
+            return batches_of(shares.pieces(), columns, queues, self.kept)
+        reclamation = self._repository.reclamation
+        rows: dict[str, Callable[[], Iterable[Row]]] = {
+            "claims": partial(self._claims, shares),
+            "resource_claims": partial(self._resource_claims, *wanted.part),
+            "queues": self._queues,
+            "provenance": partial(self._provenance, wanted.after, wanted.through),
+            "leases": self._leases,
+            "runs": lambda: (
+                (
+                    *(run.id, run.owner, run.reason, run.began_millis, run.ended_millis, run.steps_done),
+                    *(run.freed_bytes, 0 if run.report is None else run.report.copied_bytes, run.problem),
+                )
+                for run in reclamation.runs()
+            ),
+            "windows": lambda: map(attrgetter(*SCHEMAS["windows"].names), reclamation.windows()),
+            "content": partial(self._content, shares),
+        }
+        return packed(iter(rows[wanted.name]()), SCHEMAS[wanted.name], columns)
+
+    def _claims(self, shares: Shares) -> Iterator[Row]:
+        containers = {claim.index: claim.container for claim in self._snapshot.resources}
+        for claim, claimants in shares.claims().items():
+            file, offset = claim.resource, claim.offset
+            relocation = self._snapshot.relocations.get(claim.resource)
+            if relocation is not None and (move := find_move(relocation.moves, claim.offset)) is not None:
+                file, offset = relocation.output, move.target + claim.offset - move.offset
+            yield (
+                *(claim.resource, claim.offset, claim.length, claim.crc, claimants),
+                *(containers.get(file), file, offset),
+            )
+
+    def _resource_claims(self, part: int, parts: int) -> Iterator[Row]:
+        """Totals of what was born in each; swapped FlowFiles count by their files' summaries, so nothing is read."""
+        totals: dict[int, list[int]] = {}
+        for claim, claimants in Counter(r.claim for r in self._snapshot.flow_files if r.claim is not None).items():
+            _add(totals.setdefault(claim.resource, [0, 0, 0, 0]), 1, claimants, claim.length, claim.end)
+        for swap in self._snapshot.swaps:
+            for share in swap.shares:
+                found = totals.setdefault(share.resource, [0, 0, 0, 0])
+                _add(found, 0, share.claimants, share.live_bytes, share.end)
+        sections = self._engine.spec.storage.sections
+        for file in self._snapshot.resources:
+            if file.index % parts != part:
+                continue
+            relocation = self._snapshot.relocations.get(file.index)
+            yield (
+                *(file.index, file.container, file.index % sections, file.name, file.created_millis),
+                *(file.lifetime, file.length, file.sealed, file.generation, file.archived_millis),
+                None if file.intent == Action.NONE else Action(file.intent).name.lower(),
+                *totals.get(file.index, [0, 0, 0, 0]),
+                sum(run.end - run.offset for run in unpack_ranges(file.holes)),
+                file.index if relocation is None else relocation.output,
+                file.last_death_millis,
+            )
+
+    def _queues(self) -> Iterator[Row]:
+        counts: Counter[int] = Counter()
+        sizes: Counter[int] = Counter()
+        swapped: Counter[int] = Counter()
+        for record in self._snapshot.flow_files:
+            counts[record.queue] += 1
+            sizes[record.queue] += record.size
+        for swap in self._snapshot.swaps:
+            counts[swap.queue] += swap.count
+            sizes[swap.queue] += swap.size_bytes
+            swapped[swap.queue] += swap.count
+        for queue in self._snapshot.queues.values():
+            if queue.is_removed and not counts[queue.number]:
+                continue
+            yield (
+                *(queue.name, queue.number, queue.priority, queue.priority_attribute, queue.count_max),
+                *(queue.bytes_max, queue.expiration_millis),
+                *(counts[queue.number], sizes[queue.number], swapped[queue.number]),
+            )
+
+    def _provenance(self, after: int, through: int | None) -> Iterator[Row]:
+        before = None if through is None else through + 1
+        while before is None or after + 1 < before:
+            page = self._engine.history.query(Query(after=after, before=before, limit=ROWS))
+            for event in page.events:
+                if event.transaction > self.transaction:
+                    return
+                yield _event_row(event)
+            if page.next is None:
+                return
+            after = page.next
+
+    def _leases(self) -> Iterator[Row]:
+        for lease in self._snapshot.leases:
+            yield (
+                *(format_uuid(lease.id), lease.holder, list(lease.resources), lease.transaction),
+                *(lease.created_millis, lease.expires_millis, lease.holds_files),
+            )
+
+    def _content(self, shares: Shares) -> Iterator[Row]:
+        for piece in shares.pieces():
+            for record in piece.read():
+                if not record.deleted_millis:
+                    yield from self._pieces_of(record)
+
+    def _pieces_of(self, record: FlowFileRecord) -> Iterator[Row]:
+        claim, queue = record.claim, self._snapshot.queues.get(record.queue)
+        name = None if record.queue == HANDLE_QUEUE or queue is None else queue.name
+        if claim is None or record.size == 0:
+            yield record.id, name, 0, b"", None
+            return
+        at = 0
+        try:
+            with pinned(self._engine, [claim]):
+                for piece in self._engine.reader.stream(claim, record.start, record.size):
+                    yield record.id, name, at, piece, None
+                    at += len(piece)
+        except UllageError as error:
+            yield record.id, name, at, None, problem_of(error).slug
+
+
+def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterator[pa.RecordBatch]:
+    """What a stream has taken of a queue, as the table `flowfiles`, in the order in which it stands. InvalidArgument if
+    that is not what the ticket wants.
+    """
+    columns = schema_of(wanted).names
+    if wanted.name != "flowfiles" or wanted.snapshot is not None or wanted.queue is None or wanted.part != (0, 1):
+        raise InvalidArgument("with stream a table is flowfiles, of a queue, after and through a place, in one part")
+    through = (1 << 63) - 1 if wanted.through is None else wanted.through
+    records = repository.engine.feeds.records(wanted.stream or "", wanted.queue, wanted.after, through)
+    queues = dict.fromkeys((record.queue for record in records), wanted.queue)
+    chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
+    pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
+    return batches_of(pieces, columns, queues, KeptColumns(Room(0)))
+
+
+def schema_of(wanted: TableTicket) -> pa.Schema:
+    """The columns that a ticket asks for. NotFound for a table, InvalidArgument for a column, that there is not."""
+    schema = SCHEMAS.get(wanted.name)
+    if schema is None:
+        raise NotFound(f"there is no table {wanted.name}: {', '.join(SCHEMAS)}")
+    columns = schema.names if wanted.columns is None else wanted.columns
+    if unknown := [column for column in columns if column not in schema.names]:
+        raise InvalidArgument(f"table {wanted.name} has no column {', '.join(unknown)}: {', '.join(schema.names)}")
+    if not columns or wanted.part[0] >= wanted.part[1]:
+        raise InvalidArgument(f"part {wanted.part[0]} of {wanted.part[1]} of {len(columns)} columns")
+    return pa.schema([schema.field(column) for column in columns])
+
+
+def packed(rows: Iterator[Row], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of rows, in record batches of a few MiB."""
+    wanted = [schema.names.index(column) for column in columns]
+    chosen = pa.schema([schema.field(at) for at in wanted])
+    content = schema.get_field_index("content")
+    while chunk := list(islice(rows, ROWS)) if content < 0 else _content_chunk(rows, content):
+        arrays = [pa.array([row[at] for row in chunk], schema.field(at).type) for at in wanted]
+        yield pa.record_batch(arrays, schema=chosen)
+
+
+def _content_chunk(rows: Iterator[Row], content: int) -> list[Row]:
+    """As many rows as make a batch of content."""
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row[content] or b"")
+        if size >= CONTENT_BYTES or len(chunk) >= ROWS:
+            break
+    return chunk
+
+
+def _add(total: list[int], claims: int, claimants: int, live_bytes: int, end: int) -> None:
+    total[:] = total[0] + claims, total[1] + claimants, total[2] + live_bytes, max(total[3], end)
+
+
+def _event_row(event: ProvenanceEvent) -> Row:
+    return (
+        *(event.sequence, event.transaction, event.ordinal, event.millis, event.type.name, event.flow_file),
+        *(event.component, event.component_type, event.relationship, event.details, event.transit_uri),
+        *(event.alternate_identifier, event.duration_millis, event.queue, event.entry_millis, event.lineage_millis),
+        *(event.size, event.parent_ids, event.child_ids),
+        *(_pairs(event.attributes_before), _pairs(event.attributes)),
+    )
+
+
+def _pairs(packed: bytes) -> list[tuple[str, str]]:
+    return list(unpack_attributes(packed).items()) if packed else []

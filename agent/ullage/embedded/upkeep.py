@@ -1,0 +1,108 @@
+"""What is done to a repository of this machine that nobody has open: it is made, mended, or brought back."""
+
+import os
+from collections.abc import Callable, Mapping
+
+from ullage.contract import (
+    ContainerSettings,
+    ContentRepository,
+    ContentRepositorySpec,
+    HostPath,
+    Metadata,
+    StorageSettings,
+)
+from ullage.embedded.repository import described, open_embedded
+from ullage.engine.backupfiles import read_manifest
+from ullage.engine.engine import Engine
+from ullage.engine.files import OsFiles
+from ullage.errors import InvalidArgument
+from ullage.interface.repository import Bytes
+from ullage.wire.upkeep import InitReport, Mended, RecoveryReport, RepairReport, RestorationReport
+
+
+def initialize(
+    root: str | os.PathLike[str] | None = None, *, config: str | os.PathLike[str] | ContentRepository | None = None
+) -> InitReport:
+    """Make an empty repository; one whose making was interrupted is finished. `root` and `config` as in `ullage.open`.
+
+    RepositoryExists if there is one; DirectoryNotEmpty if something else lies there.
+
+    >>> ullage.initialize("casks").containers
+    {'c1': 'c1'}
+    """
+    identity = Engine.initialize(described(root, config).spec)
+    return InitReport(repository=identity.repository, containers=identity.containers)
+
+
+def repair(
+    root: str | os.PathLike[str] | None = None,
+    *,
+    config: str | os.PathLike[str] | ContentRepository | None = None,
+    deep: bool = False,
+    dry_run: bool = False,
+    on_progress: Bytes | None = None,
+    on_recovery: Callable[[RecoveryReport], None] | None = None,
+) -> RepairReport:
+    """Mend what can be mended without losing anything, then check again; with `dry_run`, only say what would be done.
+
+    It adopts orphans (for `Reclamation.clean` to take away), records the true length of a file whose dead tail is
+    longer or shorter than it should be, forgets the record of a file that nobody uses and that is gone, and removes
+    leftovers. Whatever else is found is left as it is, and told. Nobody may have the repository open, and one that does
+    not open is not repaired: errors are those of `ullage.open`.
+
+    >>> ullage.initialize("casks").containers
+    {'c1': 'c1'}
+    >>> report = ullage.repair("casks", deep=True)
+    >>> report.mended, report.check.problems
+    ([], ())
+    """
+    document = described(root, config)
+    with open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery) as repository:
+        plan = repository.engine.repair.plan(deep=deep, on_progress=on_progress)
+        found = plan.report
+        if plan.steps and not dry_run:
+            repository.engine.repair.execute(plan)
+            found = repository.check(deep=deep, on_progress=on_progress)
+    mended = [
+        Mended(mend=str(step.mend), path=step.path, resource=step.resource, length=step.length) for step in plan.steps
+    ]
+    return RepairReport(mended=mended, check=found)
+
+
+def restore(
+    source: str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    *,
+    containers: Mapping[str, str] | None = None,
+    on_progress: Bytes | None = None,
+) -> RestorationReport:
+    """Make a repository of a backup, in a directory that is empty or not there, and check every byte of it.
+
+    `containers` says where below `root` some containers go, by name; the others lie where they lay. NotABackup;
+    DirectoryNotEmpty; InvalidArgument for a container that the backup does not have.
+
+    >>> report = repository.backup("copy")
+    >>> restored = ullage.restore("copy", "again", containers={"c1": "disks/one"})
+    >>> restored.backup.last_id == report.last_id, restored.check.problems
+    (True, ())
+    """
+    source = os.path.abspath(source)
+    document = _document_of(source, root, dict(containers or {}))
+    report = Engine.restore_backup(source, document.spec, on_progress=on_progress or (lambda _done, _total: None))
+    with open_embedded(None, document, create=False, maintain=False) as repository:
+        return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
+
+
+def _document_of(source: str, root: str | os.PathLike[str], mapped: dict[str, str]) -> ContentRepository:
+    """The repository that a backup becomes."""
+    identity = read_manifest(OsFiles(), source).identity
+    if unknown := sorted(mapped.keys() - identity.containers.keys()):
+        raise InvalidArgument(f"the backup has no container {unknown[0]}, only {', '.join(identity.containers)}")
+    storage = StorageSettings(
+        host_path=HostPath(path=os.path.abspath(root)),
+        containers=tuple(
+            ContainerSettings(name=name, sub_path=path) for name, path in (identity.containers | mapped).items()
+        ),
+        sections=identity.sections,
+    )
+    return ContentRepository(metadata=Metadata(name="embedded"), spec=ContentRepositorySpec(storage=storage))

@@ -1,0 +1,433 @@
+"""Backup of a repository that goes on working, and its restoration (docs/storage.md, "Backup").
+
+    hold reclamation | checkpoint | copy what the last backup has not | sync | rename manifest | remove what it lacks
+                                                                               ^ commit point
+    a crash before it: the last backup counts, and none of its files was touched; after it: leftovers are unlisted
+
+Bytes that the ledger names never change, so only the moment needs care: the checkpoint's snapshot says what belongs
+to it, and nothing is given back until that is copied. Files of a backup are never written again: a resource claim
+whose generation or length differs gets another file.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+
+import msgspec
+from crc32c import crc32c
+
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.backupfiles import (
+    BACKUP_FORMAT,
+    MANIFEST,
+    BackupFile,
+    BackupManifest,
+    all_files,
+    encode_manifest,
+    read_manifest,
+)
+from ullage.engine.content.containers import ContainerDirectory, directories_of
+from ullage.engine.content.store import FileContentStore
+from ullage.engine.files import COPY_BYTES, PARTIAL_SUFFIX, Files, make_directories, replace_file
+from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, SwapOut
+from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
+from ullage.engine.parts import RepositoryParts
+from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
+from ullage.engine.wal.format import FORMAT_VERSION
+from ullage.engine.wal.records import RecordReader, write_records
+from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
+from ullage.engine.wiring import ContentSpace, Transactions
+from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument, RepositoryDamaged
+from ullage.wire.upkeep import BackupReport
+
+CONTENT = "content"
+
+HOLE_BYTES = 64 << 10
+"""Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
+
+ZEROS = bytes(HOLE_BYTES)
+
+Progress = Callable[[int, int], None]
+
+
+class Backup:
+    """Writes backups of one open repository; one at a time. Sessions may commit meanwhile."""
+
+    def __init__(
+        self,
+        parts: RepositoryParts,
+        transactions: Transactions,
+        space: ContentSpace,
+    ) -> None:
+        self._files = parts.files
+        self._root = parts.spec.storage.host_path.path
+        self._serde = parts.serde
+        self._clock = parts.clock
+        self._content = space.content
+        self._swap_files = transactions.swap_files
+        events = transactions.provenance
+        self._events = events if isinstance(events, ProvenanceStore) else None  # what is kept elsewhere is not copied
+        self._checkpoints = transactions.checkpoints
+        self._compactor = space.compactor
+        self._lock = threading.Lock()
+
+    def write(self, identity: RepositoryIdentity, destination: str, on_progress: Progress) -> BackupReport:
+        """Bring the backup in `destination` up to date, or begin one; `on_progress` gets bytes copied and to copy.
+
+        Until it returns, nothing dead is given back. DirectoryNotEmpty: it holds something else; InvalidArgument: it
+        lies in the repository, or another package or memory keeps content or FlowFiles; ContentMissing: a file is too
+        short for what lives in it. An error leaves the last backup as it was.
+        """
+        content = self._copied_content(identity)
+        self._require_apart(destination)
+        with self._lock, self._keeping():
+            previous = _previous(self._files, destination, identity)
+            make_directories(self._files, destination)
+            sequence = 1 if previous is None else previous.sequence + 1
+            # The manifest of event files and the snapshot are of one moment: events that moved between the two would be
+            # in neither, or in both.
+            with nullcontext() if self._events is None else self._events.still():
+                self._checkpoints.checkpoint()
+                snapshot, header, named = self._write_snapshot(destination, sequence)
+                events, event_sources = self._write_provenance(destination, sequence)
+            sources = [*self._sources(content, named), *event_sources]
+            # What the last backup has under the same path has the same bytes: no file of one is written twice.
+            had = {} if previous is None else {file.path: file.crc for file in all_files(previous)}
+            kept = [msgspec.structs.replace(file, crc=had[file.path]) for _, file in sources if file.path in had]
+            missing = [(source, file) for source, file in sources if file.path not in had]
+            copied = self._copy_all(destination, missing, on_progress)
+            files = (*copied, *kept)
+            manifest = BackupManifest(
+                format=BACKUP_FORMAT,
+                identity=identity,
+                sequence=sequence,
+                created_millis=self._clock.now_millis(),
+                last_id=header.last_id,
+                snapshot=snapshot,
+                swaps=tuple(file for file in files if not file.container and not file.directory),
+                contents=tuple(file for file in files if file.container),
+                provenance=(*(file for file in files if file.directory), *events),
+            )
+            # Names before the manifest that lists them: its rename is the commit point.
+            for directory in sorted({os.path.dirname(file.path) for file in all_files(manifest)}):
+                self._files.sync_directory(os.path.join(destination, directory))
+            replace_file(self._files, os.path.join(destination, MANIFEST), encode_manifest(manifest))
+        # After the commit point: what the last backup alone had was still its own until then.
+        self._remove_unlisted(destination, manifest)
+        return BackupReport(
+            last_id=header.last_id,
+            copied_files=len(copied),
+            copied_bytes=sum(file.length for file in copied),
+            kept_files=len(kept),
+            kept_bytes=sum(file.length for file in kept),
+        )
+
+    def _copied_content(self, identity: RepositoryIdentity) -> FileContentStore:
+        """What is to be copied: files. InvalidArgument where the repository keeps its own in another way."""
+        others = [f"spec.{at} is {name!r}" for at, name in identity.implementations.items() if "provenance" not in at]
+        if others or not isinstance(self._content, FileContentStore):
+            raise InvalidArgument(f"a backup copies files of our own kind, and this has others: {', '.join(others)}")
+        return self._content
+
+    def _require_apart(self, destination: str) -> None:
+        inside = [self._root, *(container.path for container in self._content.containers.values())]
+        if any(_lies_in(destination, place) for place in inside):
+            raise InvalidArgument(
+                f"{destination} lies in the repository: choose a directory elsewhere, best on another disk"
+            )
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """While this lasts, no file that a snapshot may name is given back."""
+        keeping_events = nullcontext() if self._events is None else self._events.keeping()
+        with self._compactor.held(), keeping_events, self._checkpoints.keeping_swaps():
+            yield
+
+    def _write_snapshot(self, destination: str, sequence: int) -> tuple[BackupFile, SnapshotHeader, "_Named"]:
+        """The repository's snapshot without its log's places, verified on the way, and what it names."""
+        named = _Named()
+        directory = os.path.join(destination, FLOWFILE)
+        make_directories(self._files, directory)
+        name = f"{SNAPSHOT}-{sequence}"
+        path = os.path.join(directory, name)
+        source = os.path.join(self._root, FLOWFILE, SNAPSHOT)
+        with closing(RecordReader(self._files, source, SNAPSHOT_MAGIC, SnapshotHeader, self._serde)) as reader:
+            serde = {"serde": self._serde.name, "serde_version": self._serde.version}
+            # No places in a log: a backup has none, and the one that is begun beside it numbers its files from 1.
+            header = msgspec.structs.replace(reader.header, **serde, next_sequences={})
+            blocks = named.noting(reader.blocks())
+            length = write_records(self._files, path, SNAPSHOT_MAGIC, header, blocks, self._serde)
+        crc = _crc_of(self._files, path, length)
+        return BackupFile(path=os.path.join(FLOWFILE, name), length=length, crc=crc, name=SNAPSHOT), header, named
+
+    def _write_provenance(
+        self, destination: str, sequence: int
+    ) -> tuple[list[BackupFile], list[tuple[str, BackupFile]]]:
+        """The manifest of event files, copied while nothing moves to them, and the files that it lists."""
+        store = self._events
+        source = None if store is None else store.place
+        if store is None or source is None:
+            return [], []
+        directory = os.path.join(destination, PROVENANCE)
+        make_directories(self._files, directory)
+        name = os.path.basename(source)
+        path = os.path.join(PROVENANCE, f"{name}-{sequence}")
+        target = os.path.join(destination, path)
+        if self._files.exists(target):  # of a backup that was cut short
+            self._files.unlink(target)
+        length = self._files.size(source).length
+        crc = copy_file(self._files, source, target, length)
+        manifest = BackupFile(path=path, length=length, crc=crc, name=name, directory=PROVENANCE)
+        sources = [
+            (
+                store.event_files.path(file),
+                BackupFile(
+                    path=os.path.join(PROVENANCE, file.name),
+                    length=file.bytes,
+                    crc=0,
+                    name=file.name,
+                    directory=file.directory,
+                ),
+            )
+            for file in store.manifest.files
+        ]
+        return [manifest], sources
+
+    def _sources(self, content: FileContentStore, named: "_Named") -> list[tuple[str, BackupFile]]:
+        """Each file to have in the backup, with where it is now."""
+        sources: list[tuple[str, BackupFile]] = []
+        for swap in named.swaps:
+            path = self._swap_files.path(swap.name)
+            length = self._files.size(path).length
+            sources.append((path, BackupFile(path=os.path.join(SWAP, swap.name), length=length, crc=0, name=swap.name)))
+        for claim in named.claims:
+            container = content.container_of(claim)
+            path = container.current_path(claim)
+            if claim.index in named.moved:
+                continue  # its content lies in an output; a file that is left of it is about to go
+            if claim.intent == Action.DELETE and not self._files.exists(path):
+                continue
+            length = named.length_of(claim)
+            kept_as = f"{claim.name}-{claim.generation}-{length}"
+            file = BackupFile(
+                path=os.path.join(CONTENT, claim.container, kept_as),
+                length=length,
+                crc=0,
+                name=claim.name,
+                container=claim.container,
+                resource=claim.index,
+                is_archived=path == container.archive_path(claim),
+            )
+            sources.append((path, file))
+        return sources
+
+    def _copy_all(
+        self, destination: str, copies: Sequence[tuple[str, BackupFile]], on_progress: Progress
+    ) -> list[BackupFile]:
+        """Copy each source to its file; the files, with their checksums."""
+        total = sum(file.length for _, file in copies)
+        done = 0
+        copied: list[BackupFile] = []
+        for directory in sorted({os.path.dirname(file.path) for _, file in copies}):
+            make_directories(self._files, os.path.join(destination, directory))
+        for source, file in copies:
+            crc = copy_file(self._files, source, os.path.join(destination, file.path), file.length)
+            copied.append(msgspec.structs.replace(file, crc=crc))
+            done += file.length
+            on_progress(done, total)
+        return copied
+
+    def _remove_unlisted(self, destination: str, manifest: BackupManifest) -> None:
+        listed = {file.path for file in all_files(manifest)}
+        for path in _found(self._files, destination):
+            if path not in listed:
+                self._files.unlink(os.path.join(destination, path))
+
+
+class _Named:
+    """What a snapshot names: resource claims, how far FlowFiles reach into them, and swap files."""
+
+    def __init__(self) -> None:
+        self.claims: list[ResourceClaim] = []
+        self.swaps: list[SwapOut] = []
+        self.moved: set[int] = set()
+        self._ends: dict[int, int] = {}
+
+    def noting(self, blocks: Iterator[list[Operation]]) -> Iterator[list[Operation]]:
+        """The blocks as they come, looked at in passing."""
+        for block in blocks:
+            for operation in block:
+                if isinstance(operation, FlowFileRecord) and operation.claim is not None:
+                    self._reach(operation.claim.resource, operation.claim.end)
+                elif isinstance(operation, ResourceClaim):
+                    self.claims.append(operation)
+                elif isinstance(operation, Relocation):
+                    self.moved.add(operation.source)
+                elif isinstance(operation, SwapOut):
+                    self.swaps.append(operation)
+                    for share in operation.shares:
+                        self._reach(share.resource, share.end)
+            yield block
+
+    def length_of(self, claim: ResourceClaim) -> int:
+        """What belongs to the backup. An open resource claim's length was recorded when it was new: it reaches further
+        by now, to the end of its last claim.
+        """
+        if claim.intent == Action.TRUNCATE:
+            return min(claim.length, claim.intent_length)
+        return claim.length if claim.sealed else max(claim.length, self._ends.get(claim.index, 0))
+
+    def _reach(self, resource: int, end: int) -> None:
+        self._ends[resource] = max(self._ends.get(resource, 0), end)
+
+
+def restore(
+    files: Files,
+    source: str,
+    spec: ContentRepositorySpec,
+    on_progress: Progress = lambda _done, _total: None,
+) -> BackupReport:
+    """Make the repository of a backup where the spec says; every file is verified against its CRC-32C on the way.
+
+    contents, swap files, snapshot, each synced | container identities | rename root identity
+                                                                         ^ commit point: until then no repository
+
+    DirectoryNotEmpty; InvalidArgument: the spec lacks a container. Open it and check deeply afterwards.
+    """
+    manifest = read_manifest(files, source)
+    root = spec.storage.host_path.path
+    identity = msgspec.structs.replace(
+        manifest.identity, containers={one.name: one.sub_path for one in spec.storage.containers}
+    )
+    containers = {container.name: container for container in directories_of(files, spec)}
+    _require_restorable(files, manifest, spec, containers)
+    for directory in ("", FLOWFILE, SWAP, *sorted({file.directory for file in manifest.provenance})):
+        make_directories(files, os.path.join(root, directory))
+    for container in containers.values():
+        container.create(identity.repository, FORMAT_VERSION)
+    total = sum(file.length for file in all_files(manifest))
+    done = 0
+    directories: set[str] = set()
+    for file in all_files(manifest):
+        target = _target(file, root, containers)
+        directories.add(os.path.dirname(target))
+        path = os.path.join(source, file.path)
+        if copy_file(files, path, target, file.length) != file.crc:
+            raise RepositoryDamaged(f"{path} does not match its checksum in {MANIFEST}: use another backup")
+        done += file.length
+        on_progress(done, total)
+    for directory in sorted(directories):
+        files.sync_directory(directory)
+    # Last: until it is there an `open` finds no repository, and a restoration that was cut short is begun again.
+    replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
+    count = len(all_files(manifest))
+    return BackupReport(last_id=manifest.last_id, copied_files=count, copied_bytes=total, kept_files=0, kept_bytes=0)
+
+
+def copy_file(files: Files, source: str, target: str, length: int) -> int:
+    """Copy the first `length` bytes to a new, synced file; returns their CRC-32C. A leftover target is replaced.
+
+    What is zeros stays a hole, so that the copy of a punched file takes no more blocks than the file.
+    """
+    if files.exists(target):
+        files.unlink(target)
+    try:
+        reading = files.open(source)
+    except FileNotFoundError as error:
+        raise ContentMissing(f"{source} is missing: `ullage check` tells what else is") from error
+    with closing(reading), closing(files.create(target)) as writing:
+        offset = crc = 0
+        while offset < length:
+            data = reading.read(min(COPY_BYTES, length - offset), offset)
+            if not data:
+                raise ContentMissing(f"{source} ends at {offset}, {length} bytes of it are in use")
+            step = HOLE_BYTES if ZEROS in data else len(data)
+            for begin in range(0, len(data), step):
+                piece = data[begin : begin + step]
+                if piece != ZEROS:
+                    writing.write(piece, offset + begin)
+            crc = crc32c(data, crc)
+            offset += len(data)
+        writing.truncate(length)  # where it ends with zeros, nothing was written there
+        writing.sync()
+    return crc
+
+
+def _crc_of(files: Files, path: str, length: int) -> int:
+    with closing(files.open(path)) as file:
+        crc = 0
+        for offset in range(0, length, COPY_BYTES):
+            crc = crc32c(file.read(min(COPY_BYTES, length - offset), offset), crc)
+        return crc
+
+
+def _target(file: BackupFile, root: str, containers: dict[str, ContainerDirectory]) -> str:
+    """Where a file goes; its directory is made."""
+    if file.directory:
+        return os.path.join(root, file.directory, file.name)
+    if not file.container:
+        return os.path.join(root, FLOWFILE if file.name == SNAPSHOT else SWAP, file.name)
+    container = containers[file.container]
+    millis = int(file.name.partition("-")[0])
+    claim = ResourceClaim(file.resource, file.container, millis)
+    path = container.archive_path(claim) if file.is_archived else container.live_path(claim)
+    container.ensure_directory(os.path.dirname(path))
+    return path
+
+
+def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> BackupManifest | None:
+    if not files.exists(destination):
+        return None
+    if files.exists(os.path.join(destination, MANIFEST)):
+        manifest = read_manifest(files, destination)
+        if manifest.identity.repository != identity.repository:
+            raise DirectoryNotEmpty(f"{destination} holds a backup of repository {manifest.identity.repository}")
+        return manifest
+    ours = {CONTENT, FLOWFILE, SWAP, PROVENANCE, MANIFEST + PARTIAL_SUFFIX}
+    if foreign := [name for name in files.list_directory(destination) if name not in ours]:
+        raise DirectoryNotEmpty(f"{destination} is not empty ({foreign[0]}), and no backup: choose another directory")
+    return None
+
+
+def _require_restorable(
+    files: Files, manifest: BackupManifest, spec: ContentRepositorySpec, containers: dict[str, ContainerDirectory]
+) -> None:
+    if spec.storage.sections != manifest.identity.sections:
+        raise InvalidArgument(f"the backup has {manifest.identity.sections} sections: say so in spec.storage.sections")
+    if missing := sorted({file.container for file in manifest.contents} - set(containers)):
+        raise InvalidArgument(f"the backup has containers {', '.join(missing)}: list them in spec.storage.containers")
+    root = spec.storage.host_path.path
+    for file in manifest.provenance:
+        directory = os.path.join(root, file.directory)
+        if name := next((name for name, one in containers.items() if _lies_in(directory, one.path)), ""):
+            raise InvalidArgument(
+                f"the backup has event files in {file.directory}, which is where spec.storage.containers puts {name}: "
+                f"give that container another subPath"
+            )
+    mounts = {path.split("/")[0] for path in spec.storage.provenance_directories}
+    mounts |= {os.path.relpath(container.path, root).split(os.sep)[0] for container in containers.values()}
+    for directory, allowed in ((root, mounts), *((container.path, set()) for container in containers.values())):
+        names = files.list_directory(directory) if files.exists(directory) else []
+        if foreign := [name for name in names if name not in allowed]:
+            raise DirectoryNotEmpty(f"{directory} is not empty ({foreign[0]}): restore into an empty directory")
+
+
+def _lies_in(path: str, place: str) -> bool:
+    """Whether a path is a place, or lies in it."""
+    place = os.path.abspath(place)
+    return os.path.commonpath([os.path.abspath(path), place]) == place
+
+
+def _found(files: Files, destination: str) -> Iterator[str]:
+    """All files in the directories of a backup, relative to it."""
+    for directory in (FLOWFILE, SWAP, PROVENANCE):
+        if files.exists(os.path.join(destination, directory)):
+            yield from (
+                os.path.join(directory, name) for name in files.list_directory(os.path.join(destination, directory))
+            )
+    content = os.path.join(destination, CONTENT)
+    for container in files.list_directory(content) if files.exists(content) else ():
+        for name in files.list_directory(os.path.join(content, container)):
+            yield os.path.join(CONTENT, container, name)

@@ -1,0 +1,128 @@
+"""The files of a backup, and the manifest that lists them (docs/storage.md, "Backup").
+
+A manifest may come from anywhere, and its checksum proves nothing about who wrote it: what it names must lie where a
+backup or a repository has such a file, so that a restoration writes nowhere else.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import accumulate
+
+import msgspec
+from crc32c import crc32c
+
+from ullage.engine.files import Files, read_file
+from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.ledger.swap import SUFFIX as SWAP_SUFFIX
+from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
+from ullage.engine.wal.snapshot import SNAPSHOT
+from ullage.errors import FormatTooNew, NotABackup, RepositoryDamaged
+
+MANIFEST = "backup.json"
+BACKUP_FORMAT = 1
+
+NAME_BYTES_MAX = 255
+"""What a filesystem takes for one name."""
+
+
+class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a backup: where it lies in it, its length and CRC-32C, and where it goes in a repository."""
+
+    path: str
+    length: int
+    crc: int
+    name: str
+    container: str = ""
+    resource: int = 0
+    is_archived: bool = False
+    directory: str = ""
+
+
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `backup.json`. `last_id`: every transaction up to it is in here, and none above."""
+
+    format: int
+    identity: RepositoryIdentity
+    sequence: int
+    created_millis: int
+    last_id: int
+    snapshot: BackupFile
+    swaps: tuple[BackupFile, ...]
+    contents: tuple[BackupFile, ...]
+    provenance: tuple[BackupFile, ...] = ()
+
+
+class _Version(msgspec.Struct):
+    """What every version of the manifest has."""
+
+    format: int
+
+
+def all_files(manifest: BackupManifest) -> tuple[BackupFile, ...]:
+    """Every file but the manifest itself."""
+    return (*manifest.contents, *manifest.swaps, *manifest.provenance, manifest.snapshot)
+
+
+def encode_manifest(manifest: BackupManifest) -> bytes:
+    """The bytes of `backup.json`."""
+    body = msgspec.json.encode(manifest)
+    return body + b"\n%08x" % crc32c(body)
+
+
+def read_manifest(files: Files, source: str) -> BackupManifest:
+    """The manifest of a backup; NotABackup if there is none, RepositoryDamaged or FormatTooNew."""
+    path = os.path.join(source, MANIFEST)
+    if not files.exists(path):
+        raise NotABackup(f"{source} holds no backup: there is no {MANIFEST} in it")
+    body, _, crc = read_file(files, path).rpartition(b"\n")
+    if crc != b"%08x" % crc32c(body):
+        raise RepositoryDamaged(f"{path} is damaged: its checksum does not match; use another backup")
+    try:
+        if msgspec.json.decode(body, type=_Version).format > BACKUP_FORMAT:
+            raise FormatTooNew(f"{path} was written by a newer version: use that one")
+        manifest = msgspec.json.decode(body, type=BackupManifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RepositoryDamaged(f"{path} is no manifest of a backup ({error}): use another backup") from error
+    for file in _misplaced(manifest):
+        raise RepositoryDamaged(f"{path} lists {file.path!r} as {file.name!r}, as no backup does: use another one")
+    return manifest
+
+
+def _misplaced(manifest: BackupManifest) -> Iterator[BackupFile]:
+    """Files that are not, or would not go, where a backup or a repository has such files."""
+    for file in all_files(manifest):
+        if file.length < 0 or "/" in file.name or not (_is_inside(file.path) and _is_inside(file.name)):
+            yield file
+    yield from (file for file in (*manifest.swaps, manifest.snapshot) if file.container or file.directory)
+    yield from (file for file in manifest.swaps if not file.name.endswith(SWAP_SUFFIX))
+    yield from (file for file in (manifest.snapshot,) if file.name != SNAPSHOT)
+    yield from (file for file in manifest.contents if file.directory or not _is_content_name(file))
+    directories = {parent for file in manifest.provenance for parent in accumulate(file.directory.split("/"), _below)}
+    places: set[str] = set()
+    for file in manifest.provenance:
+        is_reserved = file.directory.split("/")[0] in (IDENTITY, FLOWFILE, SWAP)
+        place = _below(file.directory, file.name)
+        is_taken = place in directories or place in places
+        if file.container or is_reserved or is_taken or not _is_inside(file.directory):
+            yield file
+        places.add(place)
+
+
+def _below(directory: str, name: str) -> str:
+    return f"{directory}/{name}"
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path leads to something below where it begins, and a filesystem takes it."""
+    parts = path.split("/")
+    return "\0" not in path and all(part not in ("", ".", "..") and _is_short(part) for part in parts)
+
+
+def _is_short(name: str) -> bool:
+    return len(name.encode()) <= NAME_BYTES_MAX
+
+
+def _is_content_name(file: BackupFile) -> bool:
+    """`<millis>-<index>`, of the resource claim that it says it is."""
+    millis, _, index = file.name.partition("-")
+    return millis.isdecimal() and millis.isascii() and index == str(file.resource) and file.resource > 0

@@ -1,0 +1,243 @@
+"""Verify everything against everything: ledger, counts recounted, files, sizes, checksums, swap files and queues.
+
+Every engine test ends with it. It reports, it never mends; what it reports names the claim, file and offset.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ullage.engine.byteranges import unpack_ranges
+from ullage.engine.content.protocol import ContentStore
+from ullage.engine.content.reader import ContentReader
+from ullage.engine.files import Files
+from ullage.engine.flowfile.manager import QueueManager
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.placement import end_in_use, placement_problems
+from ullage.engine.ledger.resources import ResourceEntry
+from ullage.engine.ledger.state import SwapContent
+from ullage.engine.ledger.swap import SwapFiles, shares_of
+from ullage.engine.model import HANDLE_QUEUE, STAGED_QUEUE, Action, ContentClaim, format_uuid
+from ullage.engine.reclaim.execute import charged_bytes
+from ullage.engine.repositories import ProvenanceRepository
+from ullage.errors import (
+    ContentCorrupt,
+    ContentMissing,
+    ContentReclaimed,
+    FormatTooNew,
+    RepositoryDamaged,
+)
+from ullage.wire.upkeep import CheckReport
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedParts:
+    """The parts of a repository that are checked: all that keep something."""
+
+    files: Files
+    ledger: Ledger
+    content: ContentStore
+    reader: ContentReader
+    queues: QueueManager
+    swap_files: SwapFiles
+    provenance: ProvenanceRepository
+
+
+def check_repository(parts: CheckedParts, *, deep: bool = False, on_progress: Progress | None = None) -> CheckReport:
+    """Check a repository in which nothing is being committed. `deep` also reads every byte of live content.
+
+    `on_progress` gets bytes verified and bytes to verify.
+    """
+    check = _Check(parts)
+    return CheckReport(
+        problems=tuple(check.problems(on_progress, deep=deep)),
+        orphans=tuple(orphan.path for orphan in parts.content.orphans(parts.ledger.claim)),
+        flow_files=check.flow_files,
+        resource_claims=len(check.entries),
+        bytes_verified=check.verified,
+    )
+
+
+class _Check:
+    """One look at everything. Each part yields what is wrong, and keeps what the others need of what it has seen."""
+
+    def __init__(self, parts: CheckedParts) -> None:
+        self.flow_files = 0
+        self.verified = 0
+        self.entries: list[ResourceEntry] = []
+        self._parts = parts
+        self._ledger = parts.ledger
+        self._content = parts.content
+        self._claims: dict[tuple[int, int], ContentClaim] = {}
+        self._swapped: dict[str, SwapContent] = {}
+
+    def problems(self, on_progress: Progress | None, *, deep: bool) -> Iterator[str]:
+        yield from self._swaps()
+        with self._ledger.lock:
+            wrong_counts = list(self._counts())
+        yield from wrong_counts
+        self.entries = list(self._ledger.entries())
+        for entry in self.entries:
+            if entry.relocation is None:
+                yield from self._file(entry)
+        yield from placement_problems(self._ledger, self._swapped.values())
+        yield from self._staged()
+        yield from self._queues()
+        if deep:
+            yield from self._bytes(on_progress)
+            yield from self._holes()
+        yield from self._accounts()
+        yield from self._parts.provenance.problems(deep=deep)
+
+    def _counts(self) -> Iterator[str]:
+        """Recount claimants from the FlowFiles alone and compare with what the ledger kept up to date."""
+        counts: dict[int, dict[int, int]] = {}
+        for record in (record for shard in self._ledger.shards for record in shard.values()):
+            self.flow_files += 1
+            claim = record.claim
+            if claim is not None:
+                self._claims[claim.resource, claim.offset] = claim
+                held = counts.setdefault(claim.resource, {})
+                held[claim.offset] = held.get(claim.offset, 0) + 1
+                if not 0 <= record.start <= record.start + record.size <= claim.length:
+                    yield f"FlowFile {record.id}: its slice lies outside its claim"
+        for entry in (entry for shard in self._ledger.resources for entry in shard.values()):
+            yield from _wrong_counts(entry, counts.pop(entry.claim.index, {}))
+        yield from (f"resource claim {index} has FlowFiles but no entry" for index in counts)
+        if any(index > self._ledger.index_ceiling for shard in self._ledger.resources for index in shard):
+            yield f"a resource claim's index lies above the ceiling {self._ledger.index_ceiling}"
+
+    def _swaps(self) -> Iterator[str]:
+        """Swap files hold what their summaries say, and the resource claims know their shares."""
+        ledger, files = self._ledger, self._parts.swap_files
+        for name, summary in sorted(ledger.swaps.items()):
+            try:
+                content = self._swapped[name] = files.read(name)
+            except (RepositoryDamaged, FormatTooNew) as error:
+                yield str(error)
+                continue
+            self.flow_files += len(content.records)
+            shares = shares_of(content.records)
+            if set(shares) != set(summary.shares):
+                yield f"swap file {name}: its claims are not those of its summary"
+            for share in shares:
+                entry = ledger.entry(share.resource)
+                if entry is None or (entry.swapped or {}).get(name) != share:
+                    yield f"swap file {name}: resource claim {share.resource} does not know its share"
+            for record in content.records:
+                if ledger.find(record.uuid) is not None:
+                    yield f"FlowFile {record.id} is both resident and in swap file {name}"
+        unknown = set(files.names()) - set(ledger.swaps) - set(ledger.retired_swaps)
+        yield from (f"swap file {name} is in no queue" for name in sorted(unknown))
+
+    def _file(self, entry: ResourceEntry) -> Iterator[str]:
+        claim = entry.claim
+        path, length = self._content.path_of(claim), self._content.length_of(claim)
+        if length is None:
+            if claim.intent != Action.DELETE:  # by which it may be gone already
+                yield f"resource claim {claim.index}: {path} is missing"
+            return
+        with self._ledger.lock:
+            end = end_in_use(self._ledger, entry)
+        if length < end:
+            yield f"resource claim {claim.index}: {path} has {length} bytes, its claims reach to {end}"
+        if claim.sealed and not entry.has_intent and length != claim.length:
+            yield f"resource claim {claim.index}: {path} has {length} bytes, the ledger says {claim.length}"
+
+    def _accounts(self) -> Iterator[str]:
+        """The bytes that each container is charged for are those of its resource claims, written ones included."""
+        lengths = {entry.claim.index: charged_bytes(entry.claim) for entry in self.entries}
+        containers = {entry.claim.index: entry.claim.container for entry in self.entries}
+        lengths.update(self._content.open_lengths())
+        containers.update((claim.index, claim.container) for claim in self._content.open_claims())
+        for name, container in self._content.containers.items():
+            charged = sum(length for index, length in lengths.items() if containers.get(index) == name)
+            if container.bytes_used != charged:
+                used = container.bytes_used
+                yield f"container {name} is charged for {used} bytes, its resource claims have {charged}"
+
+    def _queues(self) -> Iterator[str]:
+        """Each queue shows the committed FlowFiles of its number, but for those that sessions hold."""
+        by_queue: dict[int, set[bytes]] = {}
+        for record in self._ledger.flow_files():
+            if record.queue not in (HANDLE_QUEUE, STAGED_QUEUE):
+                by_queue.setdefault(record.queue, set()).add(record.uuid)
+        for queue in self._parts.queues.all():
+            shown = [record.uuid for record in queue.records()]
+            committed = by_queue.pop(queue.number, set())
+            figures = queue.figures()
+            resident = len(committed)
+            if len(shown) != len(set(shown)) or not committed.issuperset(shown):
+                yield f"queue {queue.name} shows FlowFiles twice, or ones that do not exist"
+            if resident - len(shown) != figures.held:
+                shows = f"{len(shown)} shown, {figures.held} held"
+                yield f"queue {queue.name}: {resident} FlowFiles committed, {shows}"
+            if figures.flow_files != resident + figures.swapped:
+                has = f"{resident} are resident and {figures.swapped} swapped"
+                yield f"queue {queue.name} counts {figures.flow_files} FlowFiles, {has}"
+        yield from (f"FlowFiles stand in queue number {number}, which is not defined" for number in by_queue)
+
+    def _staged(self) -> Iterator[str]:
+        """What nobody sees belongs to a staged write, and what an open one names is staged."""
+        hidden = {record.uuid for record in self._ledger.flow_files() if record.queue == STAGED_QUEUE}
+        with self._ledger.lock:
+            writes = list(self._ledger.writes.pending.values())
+        named: set[bytes] = set()
+        for write in writes:
+            own = {*write.chosen(), *write.others()}
+            if not write.is_closed and not own <= hidden:
+                yield f"write {format_uuid(write.record.id)} is open, and some of it is not staged"
+            named |= own
+        yield from (f"FlowFile {format_uuid(each)} is staged by no write" for each in sorted(hidden - named))
+
+    def _bytes(self, on_progress: Progress | None) -> Iterator[str]:
+        """Read every live byte against its checksums."""
+        claims = dict(self._claims)
+        crcs: dict[tuple[int, int], bytes] = {}
+        for content in self._swapped.values():
+            claims.update(
+                {(c.resource, c.offset): c for c in (each.claim for each in content.records) if c is not None}
+            )
+            crcs.update({(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks})
+        total = sum(claim.length for claim in claims.values())
+        for key, claim in sorted(claims.items()):  # in the order of the files, which is that of the disk
+            try:
+                self._parts.reader.verify(claim, crcs.get(key))
+            except (ContentMissing, ContentCorrupt, ContentReclaimed) as error:
+                yield str(error)
+            else:
+                self.verified += claim.length
+            if on_progress is not None:
+                on_progress(self.verified, total)
+
+    def _holes(self) -> Iterator[str]:
+        """What was reported as given back is given back: holes read as zeros."""
+        for entry in self.entries:
+            if not entry.claim.holes or entry.has_intent:
+                continue
+            name = f"resource claim {entry.claim.index} ({self._content.path_of(entry.claim)})"
+            try:
+                with self._content.reading(entry.claim) as file:
+                    for hole in unpack_ranges(entry.claim.holes):
+                        if any(file.read(hole.length, hole.offset)):
+                            yield f"{name}: {hole.length} bytes at offset {hole.offset} were given back, and are there"
+            except ContentMissing as error:
+                yield str(error)
+
+
+def _wrong_counts(entry: ResourceEntry, counted: dict[int, int]) -> Iterator[str]:
+    kept = {offset: (entry.shared or {}).get(offset, 1) for offset in entry.live}
+    index = entry.claim.index
+    if kept != counted:
+        wrong = min(offset for offset in kept.keys() | counted.keys() if kept.get(offset) != counted.get(offset))
+        says = f"the ledger counts {kept.get(wrong, 0)} claimants, the FlowFiles say {counted.get(wrong, 0)}"
+        yield f"resource claim {index}: at offset {wrong} {says}"
+    live_bytes = sum(claim.length for claim in entry.live.values())
+    if live_bytes != entry.live_bytes:
+        yield f"resource claim {index}: {entry.live_bytes} live bytes kept, {live_bytes} counted"
+    end = 0
+    for claim in sorted(entry.live.values(), key=lambda claim: (claim.offset, claim.end)):
+        if claim.offset < end:
+            yield f"resource claim {index}: base claims overlap at offset {claim.offset}"
+        end = claim.end

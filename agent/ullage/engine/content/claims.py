@@ -1,0 +1,344 @@
+"""Resource claims in the hands of writers, striped over containers: what content stores of ours have in common.
+
+A resource claim belongs to one session from `take` until that session's outcome: nobody else appends to it, so that a
+failed sync concerns one session only. Given back below the limits it is appended to later (`maxAppendableSize`,
+`maxFlowFiles`); otherwise it is sealed, and nothing is ever appended again. After a restart all are sealed.
+
+Their numbers are never used twice, whatever the clock and the crashes do. A block of them is reserved through the log
+before one is handed out, and a start goes on behind the last block. In a block they are handed out section by section,
+since a file's number says in which section's directory it lies:
+
+    of 1,024 sections:   1, 1025, 2049 ... 15361 (section 1) | 2, 1026, 2050 ... (section 2) | 3 ...
+
+Files that are made one after the other then share a directory, and one sync makes the names of many durable.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Generic, TypeVar
+
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.content.containers import Container
+from ullage.engine.files import File
+from ullage.engine.model import Lifetime, ResourceClaim
+from ullage.engine.parts import RepositoryParts
+from ullage.errors import ContentWriteFailed, DiskFull, RepositoryDamaged
+
+RUN = 16
+"""Numbers in a row of one section: at most so many files are made ahead of need."""
+
+BLOCK_MIN = 4_096
+"""Numbers reserved by one transaction: rarely enough to cost nothing, few enough that a crash wastes next to none."""
+
+C = TypeVar("C", bound=Container)
+
+
+class Indexes:
+    """Hands out resource claim indexes. Thread-safe; the lock is held while a block is reserved."""
+
+    def __init__(self, sections: int, reserve: Callable[[int], None]) -> None:
+        self._reserve = reserve
+        self._stride = sections * max(1, -(-BLOCK_MIN // (RUN * sections)))
+        self._block = RUN * self._stride
+        self._lock = threading.Lock()
+        self.start_after(0)
+
+    def start_after(self, ceiling: int) -> None:
+        """Numbers up to `ceiling` may have been used before."""
+        self._base = ceiling + 1 - self._block
+        self._taken = self._block
+
+    def take(self, count: int = 1) -> list[int]:
+        """One number, or up to `count` of one section."""
+        with self._lock:
+            if self._taken == self._block:
+                base = self._base + self._block
+                # Durable before the first file bears one: with a log that has lost its end, a number could come again,
+                # and an address of a claim that was reclaimed would read another one's bytes.
+                self._reserve(base + self._block - 1)
+                self._base, self._taken = base, 0
+            row, first = divmod(self._taken, RUN)
+            count = min(count, RUN - first)
+            self._taken += count
+            return [self._base + row + step * self._stride for step in range(first, first + count)]
+
+
+@dataclass(slots=True, eq=False)
+class WritableClaim:
+    """A resource claim in the hands of one writer."""
+
+    claim: ResourceClaim
+    container: Container
+    file: File
+    path: str
+
+    offset: int = 0
+    """Where the next byte goes; what is gathered in memory counts already."""
+
+    committed: int = 0
+    """Up to here a transaction stands that names what was written."""
+
+    claims: int = 0
+    """Content claims in it."""
+
+    is_new: bool = True
+    """No transaction has registered it: if its writer gives up, nobody can name it, and it goes."""
+
+    name_synced: bool = False
+    """A sync of its directory came after its creation."""
+
+    is_ended: bool = False
+    """Nothing is to follow what is in it."""
+
+    failed: bool = False
+    """A write or a sync failed: what the file holds is known after a restart."""
+
+    def commit(self) -> None:
+        """All that was written belongs to a transaction that stands."""
+        self.is_new = False
+        self.committed = self.offset
+
+    def end_at(self, length: int) -> None:
+        """The file has exactly this length: after a failed write that is what counts, not what was meant."""
+        self.container.add_bytes(length - self.offset)
+        self.offset = length
+
+    def registration(self, *, is_sealed: bool) -> ResourceClaim:
+        """The state to commit with the content just written."""
+        claim = self.claim
+        place = claim.index, claim.container, claim.created_millis, claim.lifetime
+        return ResourceClaim(*place, self.offset, is_sealed, claim.generation + is_sealed)
+
+
+class StripedStore(ABC, Generic[C]):
+    """See `ContentStore`. Left to say is how a file is made, removed, read and changed."""
+
+    def __init__(self, containers: Sequence[C], parts: RepositoryParts, reserve_indexes: Callable[[int], None]) -> None:
+        self.containers = {container.name: container for container in containers}
+        self.inherited_ceiling = 0
+        self._order = [container for container in containers if not container.evacuates]
+        self._clock = parts.clock
+        self._indexes = Indexes(parts.spec.storage.sections, reserve_indexes)
+        self._lock = threading.Lock()
+        self._turn = count(1)
+        self._pool: dict[int, list[WritableClaim]] = {lifetime: [] for lifetime in Lifetime}
+        self._active: dict[int, WritableClaim] = {}
+        self._unsealed: list[ResourceClaim] = []
+        self._is_closed = False
+        self.adopt(parts.spec)
+
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        self.limits = spec.claims
+        self._back_pressure = spec.archive.backpressure_percentage
+
+    def start_after(self, ceiling: int) -> None:
+        self.inherited_ceiling = ceiling
+        self._indexes.start_after(ceiling)
+
+    def take(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
+        while True:
+            writable = self._from_pool(lifetime, length)
+            if writable is None:
+                container = self._next_container(length)
+                return None if container is None else self._create(container, lifetime)
+            try:  # asked outside the lock: how full a volume is is a system call
+                is_fit = writable.container.failure is None and self._admits(writable.container)
+            except BaseException:
+                self._return_to_pool(writable)
+                raise
+            # One of a container that is full, or stopped writing, is no use to the next writer either.
+            if is_fit:
+                return writable
+            self._end(writable)
+
+    def must_end(self, writable: WritableClaim) -> bool:
+        return (
+            writable.is_ended
+            or writable.failed
+            or writable.offset >= self.limits.max_appendable_size
+            or writable.claims >= self.limits.max_flow_files
+        )
+
+    def give_back(self, writable: WritableClaim, *, committed: bool) -> None:
+        # A session may outlive the close: its file is only released then, and the next start seals it.
+        if self.must_end(writable) or self._is_closed:
+            self._end(writable, is_recorded=committed)
+        else:
+            self._return_to_pool(writable)
+
+    def retire_idle(self) -> None:
+        """Close the pool's files; registered ones are sealed by `take_seals`, unused ones vanish."""
+        idle = self._empty_pool()
+        try:
+            while idle:
+                self._end(idle.pop())
+        finally:  # also of those that an interrupt kept from their end
+            for writable in idle:
+                writable.file.close()
+
+    def take_seals(self) -> list[ResourceClaim]:
+        with self._lock:
+            seals, self._unsealed = self._unsealed, []
+            return seals
+
+    def return_seals(self, seals: list[ResourceClaim]) -> None:
+        with self._lock:
+            self._unsealed.extend(seals)
+
+    def open_lengths(self) -> dict[int, int]:
+        with self._lock:
+            lengths = {seal.index: seal.length for seal in self._unsealed}
+            lengths.update((index, writable.offset) for index, writable in self._active.items())
+            return lengths
+
+    def open_claims(self) -> list[ResourceClaim]:
+        with self._lock:
+            return [writable.claim for writable in self._active.values()]
+
+    def begin_output(self, source: ResourceClaim, length: int, created_millis: int) -> WritableClaim | None:
+        container = self._target_of(self.container_of(source), length)
+        if container is None or not self._make_room(container, length):
+            return None
+        claim = ResourceClaim(self._indexes.take()[0], container.name, created_millis, source.lifetime)
+        return self._opened(claim, container)
+
+    def close_output(self, output: WritableClaim, *, committed: bool) -> None:
+        self._end(output, is_recorded=committed)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for writable in self._empty_pool():
+            writable.file.close()
+
+    def container_of(self, claim: ResourceClaim) -> C:
+        container = self.containers.get(claim.container)
+        if container is None:
+            raise RepositoryDamaged(
+                f"resource claim {claim.index} lies in container {claim.container!r}, unknown to this repository"
+            )
+        return container
+
+    @property
+    def pressure(self) -> str:
+        figures = ", ".join(f"{container.name} {container.usage().percentage:.1f}%" for container in self._order)
+        return f"{self._back_pressure}% usage ({figures})"
+
+    def require_writing(self) -> None:
+        if not self._writing():
+            raise ContentWriteFailed(
+                "every container stopped writing after a failed sync: reopen the repository"
+            ) from self._order[0].failure
+
+    def has_room(self) -> bool:
+        return any(self._admits(container) for container in self._writing())
+
+    @abstractmethod
+    def _make(self, claim: ResourceClaim, container: C) -> tuple[File, str]:
+        """A new, empty file for a resource claim, and its path. DiskFull, ContentWriteFailed."""
+
+    @abstractmethod
+    def _remove(self, writable: WritableClaim) -> None:
+        """Remove what no record names; if that fails it is an orphan."""
+
+    def _make_room(self, container: C, length: int) -> bool:
+        """Whether there are so many bytes for an output; its sources go afterwards, so that quotas do not count."""
+        return True
+
+    def _create(self, container: C, lifetime: Lifetime) -> WritableClaim:
+        return self._opened(self._new_claim(self._indexes.take()[0], container, lifetime), container)
+
+    def _new_claim(self, index: int, container: C, lifetime: Lifetime) -> ResourceClaim:
+        return ResourceClaim(index, container.name, self._clock.now_millis(), lifetime)
+
+    def _opened(self, claim: ResourceClaim, container: C) -> WritableClaim:
+        writable = WritableClaim(claim, container, *self._make(claim, container))
+        with self._lock:
+            self._active[claim.index] = writable
+        return writable
+
+    def _writing(self, turn: int = 0) -> list[C]:
+        """Round robin: the container whose turn it is first, then the others, without those that stopped writing."""
+        start = turn % len(self._order)
+        return [one for one in (*self._order[start:], *self._order[:start]) if one.failure is None]
+
+    def _admits(self, container: Container) -> bool:
+        return container.usage().percentage < self._back_pressure
+
+    def _next_container(self, length: int) -> C | None:
+        """The container whose turn it is, or the next one that admits writers and has room for `length` bytes; None
+        while none admits them.
+        """
+        self.require_writing()
+        admitted = [container for container in self._writing(next(self._turn)) if self._admits(container)]
+        for container in admitted:
+            if container.has_room_for(length):
+                return container
+        if admitted:
+            figures = ", ".join(f"{c.name} {c.bytes_used} of {c.capacity}" for c in admitted)
+            raise DiskFull(f"no container's capacity has room for {length} bytes more (used: {figures})")
+        return None
+
+    def _target_of(self, source: C, length: int) -> C | None:
+        """Where an output of so many bytes goes: beside its sources, or away from a container that is to be emptied, to
+        the one with most room; None if none admits it.
+        """
+        if not source.evacuates:
+            return source
+        fit = [one for one in self._writing() if self._admits(one) and one.has_room_for(length)]
+        return max(fit, key=lambda one: one.usage().free_bytes, default=None)
+
+    def _return_to_pool(self, writable: WritableClaim) -> None:
+        with self._lock:
+            self._pool[writable.claim.lifetime].append(writable)
+
+    def _from_pool(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
+        with self._lock:
+            pool = self._pool[lifetime]
+            for at in reversed(range(len(pool))):
+                if pool[at].container.has_room_for(length):
+                    return pool.pop(at)
+        return None
+
+    def _empty_pool(self) -> list[WritableClaim]:
+        """What nobody has in hand; it is not handed out any more."""
+        with self._lock:
+            idle = [writable for pool in self._pool.values() for writable in pool]
+            for pool in self._pool.values():
+                pool.clear()
+            return idle
+
+    def _end(self, writable: WritableClaim, *, is_recorded: bool = False) -> None:
+        """Close a file that is never appended to again. `is_recorded`: a transaction holds its seal."""
+        try:
+            if self._is_closed:  # the log may be closed, and another process have the files by now: nothing is touched
+                return
+            if writable.is_new and not is_recorded:
+                writable.end_at(0)
+                self._remove(writable)
+            elif not is_recorded and not self._cut_back(writable):
+                return
+            with self._lock:  # both at once: a survey between them would miss the length that a seal is to record
+                del self._active[writable.claim.index]
+                if not is_recorded and not writable.is_new:
+                    self._unsealed.append(writable.registration(is_sealed=True))
+        finally:
+            writable.file.close()
+
+    def _cut_back(self, writable: WritableClaim) -> bool:
+        """Remove what no transaction named, so that the file ends, durably, where its seal will say; whether it does.
+
+        These bytes were never synced, so a crash could make the file shorter than a seal that counts them.
+        """
+        try:
+            if writable.file.size().length > writable.committed:
+                writable.file.truncate(writable.committed)
+                writable.file.sync()
+        except OSError as error:
+            # Left unsealed: the next start seals it where it then ends.
+            writable.container.failure = error
+            return False
+        writable.end_at(writable.committed)
+        return True

@@ -1,0 +1,340 @@
+"""The content repository that is ours: one file for each resource claim, in the sections of directories on volumes.
+
+Where files are needed again and again, the next ones are made ahead, empty: up to 16 of a container and a lifetime
+class, whose names one sync of their directory makes durable. No record names them; a close removes them, and after a
+crash they are orphans of no length.
+
+    16 created, directory synced | content, file synced, frame | content, file synced, frame | ...
+
+Orphans are content files that no record names, left by a crash before their first commit. A start never removes one
+(NiFi does, and with a lost FlowFile repository that is all content). They are surveyed, and only
+`Reclaimer.adopt_orphans` takes them up: as sealed resource claims without claimants, which then go the way of
+everything dead, through the archive.
+
+Adopted is only what an earlier process of this repository made for certain: the name is one it would have given, in
+the section where it would have put it, with an index that the log had reserved when this process started. So neither
+files being written now, nor the content of a ledger that was lost, are ever taken for orphans.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, suppress
+
+import msgspec
+
+from ullage.engine.byteranges import unpack_ranges
+from ullage.engine.content.claims import RUN, StripedStore, WritableClaim
+from ullage.engine.content.containers import ARCHIVE, Container, ContainerDirectory, directories_of
+from ullage.engine.content.openfiles import OpenFiles
+from ullage.engine.content.protocol import IntentOutcome, Orphan
+from ullage.engine.content.reserve import CONTENT_RESERVE_BYTES, Reserve
+from ullage.engine.files import COPY_BYTES, File, cannot_punch, is_disk_full
+from ullage.engine.model import Action, Lifetime, ResourceClaim
+from ullage.engine.parts import RepositoryParts
+from ullage.engine.wal.format import FORMAT_VERSION
+from ullage.errors import ContentWriteFailed, DiskFull, ForeignContainer
+
+
+class FileContentStore(StripedStore[ContainerDirectory]):
+    """See `ContentStore`. Thread-safe."""
+
+    is_volatile = False
+
+    def __init__(self, parts: RepositoryParts, reserve_indexes: Callable[[int], None]) -> None:
+        super().__init__(directories_of(parts.files, parts.spec), parts, reserve_indexes)
+        self._files = parts.files
+        self._repository = parts.repository
+        self._spares: defaultdict[tuple[str, int], list[WritableClaim]] = defaultdict(list)
+        self._made: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._open_files = OpenFiles(parts.files)
+
+    def prepare(self, known: Collection[str]) -> dict[str, ForeignContainer]:
+        lost: dict[str, ForeignContainer] = {}
+        for container in self.containers.values():
+            if container.name not in known:
+                container.create(self._repository, FORMAT_VERSION)
+                continue
+            try:
+                container.require_identity(self._repository)
+            except ForeignContainer as error:
+                lost[container.name] = error
+        return lost
+
+    def close(self) -> None:
+        super().close()
+        self._open_files.close()
+
+    def sync(self, writable: WritableClaim) -> None:
+        try:
+            self._sync(writable)
+        except OSError as error:
+            # The kernel may have dropped the pages and call them clean: this container's word is worth nothing
+            # until a restart reads what the disk holds.
+            writable.failed = True
+            raise self._poisoned(writable.container, writable.path, error) from error
+
+    def sync_output(self, output: WritableClaim) -> None:
+        try:
+            if output.file.size().length > output.offset:  # of a source that did not read back
+                output.file.truncate(output.offset)
+            self._sync(output)
+        except OSError as error:
+            if not is_disk_full(error):
+                output.container.failure = error
+            raise
+
+    def path_of(self, claim: ResourceClaim) -> str:
+        return self.container_of(claim).current_path(claim)
+
+    def length_of(self, claim: ResourceClaim) -> int | None:
+        try:
+            return self._files.size(self.path_of(claim)).length
+        except FileNotFoundError:
+            return None
+
+    def reading(self, claim: ResourceClaim) -> AbstractContextManager[File]:
+        return self._open_files.reading(claim, self.container_of(claim))
+
+    def open_descriptor(self, claim: ResourceClaim) -> int:
+        return self._open_files.descriptor(claim, self.container_of(claim))
+
+    def carry_out(self, intents: Sequence[ResourceClaim]) -> list[IntentOutcome | OSError]:
+        outcomes: list[IntentOutcome | OSError] = []
+        changed: list[tuple[str, ...]] = []
+        for intent in intents:
+            try:
+                outcome, directories = self._change(intent)
+                outcomes.append(outcome)
+                changed.append(directories)
+            except OSError as error:
+                outcomes.append(error)
+                changed.append(())
+        # One sync for all names of a directory: a mass deletion waits for the disk once, not once a file.
+        failed: dict[str, OSError] = {}
+        for directory in sorted({directory for directories in changed for directory in directories}):
+            try:
+                self._files.sync_directory(directory)
+            except OSError as error:
+                failed[directory] = error
+        for at, directories in enumerate(changed):
+            if errors := [failed[directory] for directory in directories if directory in failed]:
+                # As with content: after a failed sync only a restart can tell what the disk holds.
+                self.container_of(intents[at]).failure = outcomes[at] = errors[0]
+        return outcomes
+
+    def seal(self, claim: ResourceClaim) -> ResourceClaim:
+        length = claim.length
+        # One that is lost is sealed as it was: reads of it and `check` say so.
+        with suppress(FileNotFoundError), closing(self._files.open(self.path_of(claim), writable=True)) as file:
+            length = file.size().length
+            file.sync()  # or a crash could make it shorter than its seal
+        return msgspec.structs.replace(claim, sealed=True, length=length, generation=claim.generation + 1)
+
+    def orphans(self, recorded: Callable[[int], ResourceClaim | None]) -> list[Orphan]:
+        """A walk over every section of every container."""
+        return [
+            orphan
+            for container in self.containers.values()
+            for path in container.content_files()
+            if (orphan := self._orphan(container, path, recorded)) is not None
+        ]
+
+    def make_durable(self, orphans: Iterable[Orphan]) -> None:
+        """Sync what was found, and the names that lead to it: who left it there may have been killed before that.
+
+        The bytes are written once more before: after a sync that failed, in this process or the last one, the kernel
+        holds pages that it calls clean and the disk never got.
+        """
+        directories: set[str] = set()
+        for orphan in orphans:
+            with closing(self._files.open(orphan.path, writable=True)) as file:
+                for offset in range(0, orphan.length, COPY_BYTES):
+                    file.write(file.read(min(COPY_BYTES, orphan.length - offset), offset), offset)
+                file.sync()
+            directory, top = os.path.dirname(orphan.path), self.containers[orphan.container].path
+            while directory != top:
+                directories.add(directory)
+                directory = os.path.dirname(directory)
+            directories.add(top)
+        for directory in sorted(directories):
+            self._files.sync_directory(directory)
+
+    def grow_reserve(self) -> None:
+        for container in self.containers.values():
+            Reserve(self._files, container.path).grow(CONTENT_RESERVE_BYTES)
+
+    def spend_reserve(self) -> None:
+        for container in self.containers.values():
+            Reserve(self._files, container.path).spend()
+
+    def _sync(self, writable: WritableClaim) -> None:
+        """The bytes, then the name that leads to them; of a file made ahead the name is durable already."""
+        writable.file.sync()
+        if not writable.name_synced:  # without this a power loss leaves a frame that names a file without a name
+            self._files.sync_directory(os.path.dirname(writable.path))
+            writable.name_synced = True
+
+    def _poisoned(self, container: Container, path: str, error: OSError) -> ContentWriteFailed:
+        container.failure = error
+        return ContentWriteFailed(
+            f"{path} could not be synced ({error}): container {container.name} stops writing until the repository is "
+            "reopened"
+        )
+
+    def _make(self, claim: ResourceClaim, container: ContainerDirectory) -> tuple[File, str]:
+        path = container.live_path(claim)
+        try:
+            container.ensure_directory(os.path.dirname(path))
+            return self._files.create(path), path
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(f"no room to create {path}: nothing was committed; free space and retry") from error
+            raise ContentWriteFailed(f"content file {path} could not be created: {error}") from error
+
+    def _remove(self, writable: WritableClaim) -> None:
+        with suppress(OSError):  # no record names it, so it is an orphan now: surveyed, adopted after the next start
+            self._files.unlink(writable.path)
+
+    def _make_room(self, container: ContainerDirectory, length: int) -> bool:
+        """Checked before the copying begins; the reserve is there for it."""
+        if self._files.usage(container.path).free_bytes >= length:
+            return True
+        Reserve(self._files, container.path).spend()
+        return self._files.usage(container.path).free_bytes >= length
+
+    def _create(self, container: ContainerDirectory, lifetime: Lifetime) -> WritableClaim:
+        """A new file; once there have been some, one that was made ahead."""
+        kind = container.name, lifetime
+        with self._lock:
+            if self._spares[kind]:
+                return self._spares[kind].pop()
+            count = min(max(1, self._made[kind]), RUN)
+        made = self._make_some(container, lifetime, count)
+        with self._lock:
+            self._made[kind] += len(made)
+            self._spares[kind] += made[1:]
+        return made[0]
+
+    def _make_some(self, container: ContainerDirectory, lifetime: Lifetime, count: int) -> list[WritableClaim]:
+        """Up to `count` new files. Of a single one the writer syncs the name, after the bytes: that costs less."""
+        made: list[WritableClaim] = []
+        try:
+            for index in self._indexes.take(count):
+                try:
+                    made.append(self._opened(self._new_claim(index, container, lifetime), container))
+                except (DiskFull, ContentWriteFailed):
+                    if not made:
+                        raise
+                    break  # nobody waits for this one: whoever needs it is told, if it fails then too
+            if len(made) > 1:
+                directory = os.path.dirname(made[0].path)  # of all: their indexes are of one section
+                try:
+                    self._files.sync_directory(directory)
+                except OSError as error:
+                    raise self._poisoned(container, directory, error) from error
+                for writable in made:  # only now: a failed sync must not let a writer believe in its name
+                    writable.name_synced = True
+        except BaseException:
+            for writable in made:
+                self._end(writable)
+            raise
+        return made
+
+    def _empty_pool(self) -> list[WritableClaim]:
+        idle = super()._empty_pool()
+        with self._lock:
+            for spares in self._spares.values():
+                idle += spares
+                spares.clear()
+        return idle
+
+    def _change(self, intent: ResourceClaim) -> tuple[IntentOutcome, tuple[str, ...]]:
+        """What an intent says, and the directories whose names it changed."""
+        if intent.intent in (Action.TRUNCATE, Action.PUNCH):
+            return self._change_in_place(intent), ()
+        if intent.intent == Action.ARCHIVE:
+            return self._archive(intent)
+        path = self.path_of(intent)
+        # Not there: a crash came between the unlink and its result, and the intent is finished for the second time.
+        with suppress(FileNotFoundError):
+            self._files.unlink(path)
+        # After the unlink, or a reader between the two would open it again: a descriptor that is kept holds the blocks.
+        self._open_files.forget(intent.index)
+        # Synced in any case, for the unlink of the process before may not be: unless its section was never made.
+        directory = os.path.dirname(path)
+        return IntentOutcome.DONE, (directory,) if self._files.exists(directory) else ()
+
+    def _change_in_place(self, intent: ResourceClaim) -> IntentOutcome:
+        try:
+            file = self._files.open(self.path_of(intent), writable=True)
+        except FileNotFoundError:
+            return IntentOutcome.MISSING
+        with closing(file):
+            if intent.intent == Action.PUNCH:
+                try:
+                    for hole in unpack_ranges(intent.intent_holes):
+                        file.punch(hole.offset, hole.length)
+                except OSError as error:
+                    if not cannot_punch(error):
+                        raise
+                    return IntentOutcome.IMPOSSIBLE
+            elif file.size().length > intent.intent_length:  # else cut by a process that did not live to say so
+                file.truncate(intent.intent_length)
+            # In both cases: reported as freed means freed for good, and a crash could still bring the bytes back.
+            try:
+                file.sync()
+            except OSError as error:
+                self.container_of(intent).failure = error
+                raise
+        return IntentOutcome.DONE
+
+    def _archive(self, intent: ResourceClaim) -> tuple[IntentOutcome, tuple[str, ...]]:
+        container = self.container_of(intent)
+        source, target = container.live_path(intent), container.archive_path(intent)
+        directories = os.path.dirname(source), os.path.dirname(target)
+        self._spending_reserve(container, lambda: container.ensure_directory(directories[1]))
+        # Neither there nor here: lost. Here already: a crash came after the rename, whose names may not be durable yet.
+        if self._files.exists(source):
+            self._spending_reserve(container, lambda: self._files.rename(source, target))
+        elif not self._files.exists(target):
+            return IntentOutcome.MISSING, ()
+        return IntentOutcome.DONE, directories
+
+    def _spending_reserve(self, container: ContainerDirectory, change: Callable[[], None]) -> None:
+        """A new directory or name may need a block, and a full disk must not keep us from emptying it."""
+        try:
+            change()
+        except OSError as error:
+            if not is_disk_full(error) or not Reserve(self._files, container.path).spend():
+                raise
+            change()
+
+    def _orphan(
+        self, container: ContainerDirectory, path: str, recorded: Callable[[int], ResourceClaim | None]
+    ) -> Orphan | None:
+        claim = container.claim_at(path)
+        if claim is not None and path in self._known_paths(container, claim.index, recorded):
+            return None
+        try:
+            length = self._files.size(path).length
+        except FileNotFoundError:
+            # Unlinked, or moved to the archive, since the directory was listed.
+            return None
+        is_ours = claim is not None and claim.index <= self.inherited_ceiling and recorded(claim.index) is None
+        is_archived = os.path.basename(os.path.dirname(path)) == ARCHIVE
+        return Orphan(path, container.name, length, claim if is_ours else None, is_archived)
+
+    def _known_paths(
+        self, container: ContainerDirectory, index: int, recorded: Callable[[int], ResourceClaim | None]
+    ) -> Iterator[str]:
+        """Where the resource claim of this index is known to lie: being written, else by the ledger.
+
+        In this order: a session's file is in the ledger before it leaves the session's hands.
+        """
+        for open_claim in self.open_claims():
+            if open_claim.index == index and open_claim.container == container.name:
+                yield container.live_path(open_claim)
+        claim = recorded(index)
+        if claim is not None and claim.container == container.name:
+            yield container.current_path(claim)

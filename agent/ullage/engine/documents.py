@@ -1,0 +1,192 @@
+"""From the engine's records to the documents that users and other processes get. Nothing is decided here."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from ullage.engine.byteranges import ByteRange, unpack_ranges
+from ullage.engine.flowfile.queues import FlowFileQueue
+from ullage.engine.model import Action, Content, FlowFileRecord, LeaseRecord, format_uuid
+from ullage.engine.provenance.events import ProvenanceEvent
+from ullage.engine.provenance.lineage import LineageGraph
+from ullage.engine.provenance.query import Page
+from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
+from ullage.engine.reclaim.report import ReclamationReport
+from ullage.engine.reclaim.survey import ContainerFigures, ResourceFigures
+from ullage.wire.content import HandleHead
+from ullage.wire.leases import LeaseStatus
+from ullage.wire.provenance import ContentLocation, Event, EventPage, Lineage
+from ullage.wire.queues import FlowFile, QueueStatus
+from ullage.wire.space import (
+    ContainerUsage,
+    FileRange,
+    Plan,
+    PlannedAction,
+    ResourceClaimMap,
+    ResourceClaimUsage,
+    RunReport,
+    SkippedSteps,
+)
+
+STEPS_SHOWN = 10_000
+"""Steps of a plan in one document; its totals are of all."""
+
+LEASED_SHOWN = 1_000
+PROBLEMS_SHOWN = 100
+
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+def _document(kind: type[Document], record: object, **given: object) -> Document:
+    """A document with what is given; its other fields are the record's of the same names."""
+    for name in kind.__struct_fields__:
+        if name not in given:
+            given[name] = getattr(record, name)
+    return kind(**given)
+
+
+def handle_head(record: FlowFileRecord, node: str) -> HandleHead:
+    """A handle as its node tells of it; a repository that nobody serves has no node's name."""
+    handle = f"{record.id}@{node}" if node else record.id
+    return _document(HandleHead, record, handle=handle, attributes=record.attribute_map())
+
+
+def flow_file(record: FlowFileRecord) -> FlowFile:
+    """A FlowFile as it is."""
+    return FlowFile(  # each field by hand: a session makes one for every FlowFile that it gets
+        id=record.id,
+        size=record.size,
+        attributes=record.attribute_map(),
+        parents=record.parent_ids,
+        entry_millis=record.entry_millis,
+        lineage_millis=record.lineage_millis,
+    )
+
+
+def queue_status(queue: FlowFileQueue) -> QueueStatus:
+    """A queue's settings and what is in it."""
+    figures = queue.figures()._asdict()
+    del figures["swap_files"]
+    return _document(QueueStatus, queue.definition, is_full=queue.is_full, **figures)
+
+
+def lease_status(lease: LeaseRecord) -> LeaseStatus:
+    """A lease that stands."""
+    return _document(LeaseStatus, lease, id=format_uuid(lease.id), resources=list(lease.resources[:LEASED_SHOWN]))
+
+
+def event(found: ProvenanceEvent) -> Event:
+    """What happened to one FlowFile."""
+    return Event(  # each field by hand: a page has thousands of them
+        sequence=found.sequence,
+        id=str(found.id),
+        type=found.type.name,
+        time_millis=found.millis,
+        flow_file=found.flow_file,
+        component=found.component,
+        component_type=found.component_type,
+        relationship=found.relationship,
+        details=found.details,
+        transit_uri=found.transit_uri,
+        alternate_identifier=found.alternate_identifier,
+        duration_millis=None if found.duration_millis < 0 else found.duration_millis,
+        queue=found.queue,
+        entry_millis=found.entry_millis,
+        lineage_millis=found.lineage_millis,
+        size=found.size,
+        parents=found.parent_ids,
+        children=found.child_ids,
+        previous_attributes=found.previous_attributes(),
+        attributes=found.attribute_map(),
+        previous_content=_content_location(found.content_before),
+        content=_content_location(found.content),
+    )
+
+
+def event_page(page: Page) -> EventPage:
+    """What a search found."""
+    lost = [(lost.first_sequence, lost.events) for lost in page.lost]
+    return _document(EventPage, page, events=list(map(event, page.events)), lost=lost)
+
+
+def lineage_graph(found: LineageGraph) -> Lineage:
+    """What led to what."""
+    unexpanded = [uuid.hex() for uuid in found.unexpanded]
+    return _document(
+        Lineage, found, events=list(map(event, found.events)), links=list(found.links), unexpanded=unexpanded
+    )
+
+
+def container_usage(figures: ContainerFigures, leased_bytes: int) -> ContainerUsage:
+    """A container; `leased_bytes` are those of files that leases keep from being rewritten."""
+    return _document(
+        ContainerUsage,
+        figures,
+        unused_bytes=figures.free_bytes,
+        leased_bytes=leased_bytes,
+        total_bytes=figures.usage.total_bytes,
+        used_bytes=figures.usage.used_bytes,
+        used_percentage=round(figures.usage.percentage, 2),
+    )
+
+
+def resource_claim_usage(figures: ResourceFigures, leased: Collection[int]) -> ResourceClaimUsage:
+    """One resource claim; `leased` are the files that leases keep from being rewritten."""
+    is_leased = figures.resource in leased
+    return _document(ResourceClaimUsage, figures, is_archived=figures.archived_millis > 0, is_leased=is_leased)
+
+
+def resource_claim_map(
+    figures: ResourceFigures, dead: Iterable[ByteRange], leased: Collection[int]
+) -> ResourceClaimMap:
+    """The whole file, without a gap: what is neither dead nor a hole lives."""
+    marked = [FileRange(start=run.offset, length=run.length, kind="hole") for run in unpack_ranges(figures.holes)]
+    marked += [FileRange(start=start, length=length, kind="dead") for start, length in dead]
+    ranges: list[FileRange] = []
+    at = 0
+    for each in sorted(marked, key=lambda found: (found.start, found.length)):
+        if each.start > at:
+            ranges.append(FileRange(start=at, length=each.start - at, kind="live"))
+        ranges.append(each)
+        at = max(at, each.start + each.length)
+    if at < figures.length:
+        ranges.append(FileRange(start=at, length=figures.length - at, kind="live"))
+    return ResourceClaimMap(resource=resource_claim_usage(figures, leased), ranges=ranges)
+
+
+def reclamation_plan(made: ReclamationPlan) -> Plan:
+    """What a run would do, with its first steps."""
+    steps = [_planned_action(step) for step in made.steps[:STEPS_SHOWN]]
+    return _document(Plan, made, steps=steps, step_count=len(made.steps), notes=list(made.notes))
+
+
+def run_report(report: ReclamationReport) -> RunReport:
+    """What a run did."""
+    reasons = Counter(left.reason for left in report.left)
+    return _document(
+        RunReport,
+        report,
+        done={action.name.lower(): report.done.get(action, 0) for action in Action if action != Action.NONE},
+        seconds=round(report.seconds, 3),
+        left=[SkippedSteps(reason=reason, steps=count) for reason, count in reasons.items()],
+        problems=report.problems[:PROBLEMS_SHOWN],
+    )
+
+
+def _content_location(content: Content | None) -> ContentLocation | None:
+    if content is None:
+        return None
+    claim = content.claim
+    return ContentLocation(
+        resource=claim.resource if claim else None,
+        offset=claim.offset if claim else None,
+        length=claim.length if claim else None,
+        start=content.start,
+        size=content.size,
+    )
+
+
+def _planned_action(step: ReclamationStep) -> PlannedAction:
+    return _document(PlannedAction, step, action=step.action.name.lower(), holes=len(step.holes))

@@ -1,0 +1,299 @@
+"""A repository: opens, recovers and closes its parts, and holds them together.
+
+with Engine.open(spec) as repository:
+    with repository.session() as session:
+        flow_file = session.create(attributes={"filename": "a.txt"})
+        session.write(flow_file, b"content")
+        session.transfer(flow_file, "inbox")
+        session.commit()
+"""
+
+import os
+from collections.abc import Callable
+from typing import Self
+
+from ullage.clock import Clock, SystemClock
+from ullage.contract import ContentRepositorySpec, PermissionFor, default_permission
+from ullage.engine.backup import Backup, restore as restore_backup
+from ullage.engine.check.check import CheckedParts, check_repository
+from ullage.engine.check.repair import Repair
+from ullage.engine.committer import ChangingParts
+from ullage.engine.content.reserve import Reserve, is_full
+from ullage.engine.counters import Counters
+from ullage.engine.feeds import Feeds
+from ullage.engine.files import File, Files, OsFiles
+from ullage.engine.flowfile.manager import QueueManager
+from ullage.engine.flowfile.queues import FlowFileQueue
+from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.handles import HandleStore
+from ullage.engine.history import History
+from ullage.engine.holdings import require_empty, require_present
+from ullage.engine.idempotency import IdempotencyKeys
+from ullage.engine.leases import LeaseManager
+from ullage.engine.looking import FlowFileViewer
+from ullage.engine.model import IndexCeiling
+from ullage.engine.opening import (
+    RepositoryIdentity,
+    initialize,
+    lock_repository,
+    open_containers,
+    read_identity,
+    require_made_with,
+    require_snapshot,
+    write_containers,
+)
+from ullage.engine.parts import RepositoryParts
+from ullage.engine.reclaim.execute import charged_bytes
+from ullage.engine.recovery import Recovery
+from ullage.engine.repositories import chosen
+from ullage.engine.session import ProcessSession
+from ullage.engine.snapshots import RepositorySnapshot, take_snapshot
+from ullage.engine.staging import Staging
+from ullage.engine.wal.loading import RestoreReport, Watcher
+from ullage.engine.wal.serde import SerDe
+from ullage.engine.wiring import ContentSpace, Transactions
+from ullage.engine.working import SessionParts
+from ullage.errors import DiskFull, RepositoryDamaged
+from ullage.wire.upkeep import BackupReport, CheckReport
+
+
+class Engine:
+    """An open repository. Thread-safe; sessions are not.
+
+    Its parts are fields, set once: `ledger`, `log`, `committer` and `swap_files` for what exists, `content` and
+    `reader` for bytes, `queues`, `handles`, `staging`, `feeds` and `flow_files` for FlowFiles, `provenance` and
+    `history` for the past, `reclamation` and `compactor` for space, and what stands below them by its own name.
+    `spec` is replaced by `adopt`, `identity` where a container is forgotten; `restored` is what the opening found.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        spec: ContentRepositorySpec,
+        serde: SerDe,
+        lock: File,
+        permission: PermissionFor | None,
+    ) -> None:
+        """Use `Engine.open`."""
+        root = spec.storage.host_path.path
+        self._files = files
+        self._lock: File | None = lock
+        self.spec, self.root, self.clock = spec, root, clock
+        identity = read_identity(files, root)
+        require_made_with(spec, identity)
+        parts, make = RepositoryParts(files, clock, spec, serde, identity.repository), chosen(spec)
+
+        def reserve_indexes(ceiling: int) -> None:  # nobody writes before the committer is there
+            self.committer.commit([IndexCeiling(ceiling)], creates=True)
+
+        self.content = make.content(parts, reserve_indexes)
+        self._opened = open_containers(files, spec, identity, self.content)
+        self.identity = self._opened.identity
+        if not spec.flow_file.repository:
+            require_snapshot(files, root, self._opened.present(self.content))
+
+        changes = Transactions(parts, make, self.content)
+        self.ledger, self.log, self.provenance = changes.ledger, changes.log, changes.provenance
+        self.swap_files, self.listeners = changes.swap_files, changes.listeners
+        self._checkpoints, self.committer = changes.checkpoints, changes.committer
+
+        permission = permission or default_permission(spec.maintenance)
+        space = ContentSpace(parts, self.content, changes, permission)
+        self.reader = space.reader
+        self.reclamation, self.compactor = space.reclamation, space.compactor
+
+        shared = (self.ledger, self.committer, self.reader, space.admission, clock, spec.provenance.enabled)
+        changing = ChangingParts(*shared)
+        self.queues = QueueManager(changing, self.swap_files, spec.flow_file)
+        self.handles = HandleStore(changing, space.purges)
+        self._counters = Counters()
+        self._parts = SessionParts(*shared, self.queues, self.handles, self._counters)
+        self.history = History(changing, self.provenance, self.queues)
+        self.flow_files = FlowFileViewer(self.ledger, self.reader, self.swap_files)
+        self.leases = LeaseManager(changing, spec.leases)
+        self.idempotency = IdempotencyKeys(self.ledger, self.log, clock)
+        self.staging = Staging(changing, self.queues, self.handles)
+        self.feeds = Feeds(self._parts, self.swap_files, spec.flow_file.swap_threshold)
+
+        self._checked = CheckedParts(
+            files, self.ledger, self.content, self.reader, self.queues, self.swap_files, self.provenance
+        )
+        self.repair = Repair(self._checked, root, self.reclamation, self.committer)
+        self._backup = Backup(parts, changes, space)
+        self.restored: RestoreReport
+
+    @classmethod
+    def initialize(
+        cls,
+        spec: ContentRepositorySpec,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        serde: SerDe | None = None,
+    ) -> RepositoryIdentity:
+        """Make an empty repository where the spec says; an interrupted one is finished."""
+        return initialize(files or OsFiles(), clock or SystemClock(), spec, serde or SerDe())
+
+    @classmethod
+    def open(
+        cls,
+        spec: ContentRepositorySpec,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        serde: SerDe | None = None,
+        permission: PermissionFor | None = None,
+    ) -> "Engine":
+        """Open and recover. Whatever it raises, every lock and file is released, and another open may be tried.
+
+        `permission` says when space may be given back (`contract/permission.py`).
+        """
+        files = files or OsFiles()
+        lock = lock_repository(files, spec.storage.host_path.path)
+
+        def restored() -> "Engine":
+            repository = cls(files, clock or SystemClock(), spec, serde or SerDe(), lock, permission)
+            repository._restore()
+            return repository
+
+        try:
+            try:
+                return restored()
+            except (DiskFull, OSError) as error:
+                # Recovery writes a snapshot; on a full disk that is what the reserve is for.
+                reserve = Reserve(files, os.path.join(spec.storage.host_path.path, FLOWFILE))
+                if not is_full(error) or not reserve.spend():
+                    raise
+                return restored()
+        except BaseException:
+            lock.close()
+            raise
+
+    @classmethod
+    def restore_backup(
+        cls,
+        source: str,
+        spec: ContentRepositorySpec,
+        files: Files | None = None,
+        on_progress: Callable[[int, int], None] = lambda _d, _t: None,
+    ) -> BackupReport:
+        """Make the repository of a backup in empty directories; see `backup.restore`."""
+        return restore_backup(files or OsFiles(), source, spec, on_progress)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def session(self, component: str = "", component_type: str = "") -> ProcessSession:
+        """A new session; use it in one thread, as a context manager. `component` is who its events name."""
+        return ProcessSession(self._parts, component, component_type)
+
+    def queue(self, name: str) -> FlowFileQueue:
+        """The queue of this name, made with the defaults on first use."""
+        return self.queues.queue(name)
+
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """Settings that an open repository can change: claims, archive, truncation, compaction, leases, and of flowFile
+        the checkpoints, walMaxBytes and queueDefaults. The caller sees to it that nothing else differs, and makes its
+        MaintenanceRunner anew. UnknownPlugin: nothing was changed.
+        """
+        self.compactor.adopt(spec)
+        self.reclamation.adopt(spec)
+        self.content.adopt(spec)
+        self.queues.adopt(spec.flow_file)
+        self.committer.adopt(spec.flow_file)
+        self.leases.adopt(spec.leases)
+        self.spec = spec
+
+    def check(self, *, deep: bool = False, on_progress: Callable[[int, int], None] | None = None) -> CheckReport:
+        """Verify everything against everything; nothing may be committed meanwhile."""
+        return check_repository(self._checked, deep=deep, on_progress=on_progress)
+
+    def checkpoint(self, on_progress: Callable[[int], None] | None = None, *, drains: bool = True) -> None:
+        """Publish a snapshot and drop what it makes unnecessary: old logs, retired swap files.
+
+        Provenance events move to event files first; where they find no room, and without `drains`, the snapshot carries
+        them.
+
+        A full disk spends the reserve on the snapshot: it is what lets logs go.
+        """
+        self._checkpoints.checkpoint(on_progress, drains=drains)
+
+    def snapshot(self) -> RepositorySnapshot:
+        """Everything that was committed up to one durable transaction; see `snapshots.py`."""
+        return take_snapshot(self.ledger, self.log, self.clock, self.swap_files)
+
+    def backup(self, destination: str, on_progress: Callable[[int, int], None] = lambda _d, _t: None) -> BackupReport:
+        """Bring the backup in a directory up to date while sessions go on; see `Backup.write`."""
+        return self._backup.write(self.identity, destination, on_progress)
+
+    def counters(self) -> dict[str, int]:
+        """The counters that sessions adjusted since the open."""
+        return self._counters.all()
+
+    def close(self) -> None:
+        """Seal what is open, close the log and release everything; safe to call twice."""
+        try:
+            if self.log.is_running:
+                self.content.retire_idle()
+                if seals := self.content.take_seals():
+                    self.committer.commit(seals, creates=False)
+        finally:
+            try:
+                self.log.close()
+            finally:
+                self.content.close()
+                self.provenance.close()
+                if self._lock is not None:
+                    self._lock.close()
+                    self._lock = None
+
+    def _restore(self) -> None:
+        """Recover, then take up where the last process ended."""
+        recovery = Recovery(self.ledger, self.content)
+
+        def before_serving(report: RestoreReport) -> None:
+            require_present(self.ledger, self.swap_files.read, self._opened.lost)
+            require_empty(self.ledger, self.swap_files.read, self._opened.removed)
+            if not report.clean:
+                recovery.prove(self.reader)
+                recovery.seal_all()
+
+        try:
+            self.restored = self._load(before_serving, recovery.collect)
+            self.content.start_after(self.ledger.index_ceiling)
+            for entry in self.ledger.entries():
+                self.content.container_of(entry.claim).add_bytes(charged_bytes(entry.claim))
+            self.handles.restore(self.queues.restore())
+            self.provenance.start(self.restored.last_id)
+            self._checkpoints.remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
+            self._checkpoints.remove_unknown_swaps()
+            self.reclamation.resume(recovery.intents())
+            if seals := recovery.seals():
+                self.committer.commit(seals, creates=False)
+            self._checkpoints.grow_reserves()
+            self.staging.resume()
+            self._forget_containers()
+        except BaseException:
+            self.log.close()
+            self.content.close()
+            self.provenance.close()
+            raise
+
+    def _load(self, before_serving: Callable[[RestoreReport], None], on_replayed: Watcher) -> RestoreReport:
+        """The log, read back. Where that fails beside a lost container, the container is told: its volume may hold
+        more than content.
+        """
+        try:
+            return self.log.restore(before_serving, on_replayed)
+        except RepositoryDamaged as error:
+            if self._opened.lost:
+                raise self._opened.lost[0][1] from error
+            raise
+
+    def _forget_containers(self) -> None:
+        """Those that the spec no longer lists, and that hold nothing."""
+        if self._opened.removed:
+            kept = {name: path for name, path in self.identity.containers.items() if name in self.content.containers}
+            self.identity = write_containers(self._files, self.root, self.identity, kept)

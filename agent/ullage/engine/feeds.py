@@ -1,0 +1,193 @@
+"""Feeds: what streams have taken out of queues to read it, each FlowFile once.
+
+    in  ->  take     moved to the queue `stream:orders:in`, durably: nobody else polls it, nothing there expires
+            records  read by places, as often as the reader needs to try
+            done     removed
+            ... ->   its time is over: moved back to `in`
+
+A stream that repeats a read after a crash, its own or the node's, finds the same FlowFiles at the same places, because
+where they wait is a queue like any other. A place once given is never given again; so a reader has to remember only the
+last place that it has read. The stream is the only one that adds to its queue, one `take` at a time: unlike those of a
+queue that many commit to, its places become visible in order.
+
+How long FlowFiles wait for a stream that is not heard of is not logged: after a restart their time begins anew.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from ullage.contract import QueuePriority
+from ullage.engine.flowfile.queues import FlowFileQueue
+from ullage.engine.ledger.swap import SwapFiles
+from ullage.engine.model import FlowFileRecord
+from ullage.engine.session import ProcessSession
+from ullage.engine.working import SessionParts
+from ullage.errors import InvalidArgument, QueueNotFound
+
+PREFIX: Final = "stream:"
+"""Of the names of queues in which FlowFiles wait for a stream: `stream:<stream>:<queue>`."""
+
+STREAM: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+SLICE: Final = 2_000
+"""FlowFiles that one transaction moves or removes: milliseconds of everybody's time."""
+
+LASTS_MILLIS: Final = 24 * 3_600_000
+"""How long FlowFiles wait after a restart for a stream that has not said otherwise yet."""
+
+
+class FeedBatch(NamedTuple):
+    """`taken` FlowFiles stand after the place that was asked, up to `through`; `waiting` more could be taken."""
+
+    through: int
+    taken: int
+    waiting: int
+
+
+class Feeds:
+    """All feeds of a repository. Thread-safe."""
+
+    def __init__(self, parts: SessionParts, swap_files: SwapFiles, standing_max: int) -> None:
+        """At most `standing_max` FlowFiles stand in a feed: as many as a queue keeps in memory."""
+        self._parts = parts
+        self._queues = parts.queues
+        self._swap_files = swap_files
+        self._clock = parts.clock
+        self._standing_max = standing_max
+        self._lock = threading.Lock()
+        self._ends: dict[str, int] = {}
+
+    def take(self, stream: str, queue: str, after: int, count: int, lasts_millis: int = LASTS_MILLIS) -> FeedBatch:
+        """Have up to `count` FlowFiles stand after this place, for `lasts_millis` from now on: those that stand there
+        already, then more of the queue, in its order. At most as many in all as a queue keeps in memory.
+
+        InvalidArgument for a name that a stream cannot have.
+        """
+        name = name_of(stream, queue)
+        with self._lock:
+            self._ends[name] = self._clock.now_millis() + lasts_millis
+            standing = self._places(name, after)
+            room = min(count - len(standing), self._standing_max - self._count(name))
+            if room > 0 and self._count(queue):
+                self._define(name)
+                self._move(queue, name, room)
+                standing = self._places(name, after)
+            chosen = standing[:count]
+            waiting = len(standing) - len(chosen) + self._count(queue)
+        return FeedBatch(chosen[-1] if chosen else after, len(chosen), waiting)
+
+    def records(self, stream: str, queue: str, after: int, through: int) -> list[FlowFileRecord]:
+        """The FlowFiles at these places, the first excluded and the last included, in order."""
+        return [record for record in self._standing(name_of(stream, queue)) if after < record.queued <= through]
+
+    def done(self, stream: str, queue: str, through: int) -> int:
+        """Remove what stands up to this place: it is read. Returns how many."""
+        with self._lock:
+            return self._each(
+                name_of(stream, queue),
+                lambda record: record.queued <= through,
+                lambda session, records: session.remove_many(records),
+            )
+
+    def give_back(self, stream: str, queue: str, after: int) -> int:
+        """Let go of what stands after this place: it goes back to its queue, behind what is there. Returns how many."""
+        with self._lock:
+            return self._give_back(name_of(stream, queue), after)
+
+    def expire(self) -> int:
+        """Give back what has waited for too long; returns how many."""
+        now = self._clock.now_millis()
+        count = 0
+        with self._lock:
+            for queue in self._queues.all():
+                if not _is_feed(queue.name) or not queue.figures().flow_files:
+                    continue
+                if self._ends.setdefault(queue.name, now + LASTS_MILLIS) <= now:
+                    count += self._give_back(queue.name, 0)
+        return count
+
+    def _give_back(self, name: str, after: int) -> int:
+        queue = name.split(":", 2)[2]
+        return self._each(
+            name,
+            lambda record: record.queued > after,
+            lambda session, records: session.transfer_many(records, queue),
+        )
+
+    def _each(
+        self,
+        name: str,
+        wanted: Callable[[FlowFileRecord], bool],
+        act: Callable[[ProcessSession, Sequence[FlowFileRecord]], None],
+    ) -> int:
+        """Do it to all that stand in a feed, a transaction for some of them."""
+        count = 0
+        while self._count(name):
+            with ProcessSession(self._parts, name) as session:
+                records = session.get_by(name, wanted, SLICE)
+                if not records:
+                    break
+                act(session, records)
+                session.commit()
+            count += len(records)
+        return count
+
+    def _move(self, queue: str, name: str, count: int) -> None:
+        while count > 0:
+            with ProcessSession(self._parts, name) as session:
+                records = session.get_many(queue, min(count, SLICE))
+                if not records:
+                    return
+                session.transfer_many(records, name)
+                session.commit()
+            count -= len(records)
+
+    def _define(self, name: str) -> None:
+        """First in first out, without limits: what stands there has been let in once already."""
+        if self._find(name) is None:
+            priority = str(QueuePriority.FIRST_IN_FIRST_OUT)
+            self._queues.define(name, priority=priority, count_max=0, bytes_max=0, expiration_millis=0)
+
+    def _find(self, name: str) -> FlowFileQueue | None:
+        try:
+            return self._queues.find(name)
+        except QueueNotFound:
+            return None
+
+    def _count(self, name: str) -> int:
+        """How many there are to be had."""
+        queue = self._find(name)
+        if queue is None:
+            return 0
+        figures = queue.figures()
+        return figures.flow_files - figures.held
+
+    def _places(self, name: str, after: int) -> list[int]:
+        return [record.queued for record in self._standing(name) if record.queued > after]
+
+    def _standing(self, name: str) -> list[FlowFileRecord]:
+        """All that stand in a feed, in order, those in swap files included: a smaller swapThreshold makes some."""
+        queue = self._find(name)
+        if queue is None:
+            return []
+        with queue.swap_lock:
+            found = queue.records()
+            for summary in queue.swap_summaries():
+                found += self._swap_files.read(summary.name).records
+        return sorted(found, key=lambda record: record.queued)
+
+
+def name_of(stream: str, queue: str) -> str:
+    """The queue in which FlowFiles of another one wait for a stream. InvalidArgument if there cannot be one."""
+    if not STREAM.fullmatch(stream):
+        raise InvalidArgument(f"stream {stream!r}: its name is 1 to 100 of letters, digits, dot, dash and underscore")
+    if _is_feed(queue):
+        raise InvalidArgument(f"queue {queue!r} is one that a stream reads already")
+    return f"{PREFIX}{stream}:{queue}"
+
+
+def _is_feed(name: str) -> bool:
+    """Whether a queue is one in which FlowFiles wait for a stream: it says from where they are."""
+    return name.startswith(PREFIX) and name.count(":") > 1

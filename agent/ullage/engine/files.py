@@ -1,0 +1,449 @@
+"""Every open, write, sync, rename, unlink, truncate, punch and directory sync of the engine.
+
+This is the only module that makes things durable; everything above it speaks of `Files` and `File`, so that a test
+can hand in files that forget, tear and fail (`ullage.testing`). The interface is positional: a shared file
+position once overwrote another engine's data.
+
+What callers may rely on, and no more:
+- `File.sync` returned: the file's bytes and size survive a crash; its *name* only after `sync_directory`.
+- `rename`, `unlink`, `make_directory`, `create` are atomic, and durable only after `sync_directory` of the parent.
+- After a failed sync the page cache lies (ext4, XFS and btrfs mark the pages clean), so nobody may retry a sync.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from typing import NamedTuple, Protocol
+
+from ullage.engine.byteranges import FS_BLOCK_BYTES
+
+IOV_MAX = 1024
+"""Buffers one vectored write may carry on Linux."""
+
+COPY_BYTES = 1 << 20
+"""Bytes moved at a time where a whole file passes through memory."""
+
+_SYNC_FILE_RANGE_WRITE = 2
+_FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
+_CANNOT = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_STATFS_LONGS = 32
+"""Room for the kernel's `struct statfs`, whose first field is the kind of filesystem."""
+
+_IN_PLACE = frozenset((0xEF53, 0x58465342))
+"""ext2 to ext4, and XFS without reflinks to share (log files never have any)."""
+
+
+class DiskUsage(NamedTuple):
+    """A filesystem's size and what an unprivileged writer can still take, in bytes; `device` tells them apart."""
+
+    total_bytes: int
+    free_bytes: int
+    device: int
+
+
+class FileSize(NamedTuple):
+    """A file's length and the bytes of disk it occupies (allocated blocks)."""
+
+    length: int
+    allocated_bytes: int
+
+
+class File(Protocol):
+    """One open file."""
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of it at `offset`; on error any part of it may be there."""
+        ...
+
+    def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+        """Write the buffers back to back at `offset`; on error any part may be there."""
+        ...
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes; fewer only at the end of the file."""
+        ...
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        """Fill the buffers with what lies back to back at `offset`; how many bytes: fewer only at the end of the file.
+
+        Where much is read, memory that is used again is worth more than the reading costs.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make bytes and size durable. After an error the file must never be trusted or synced again."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Set the file's length; not durable before `sync`."""
+        ...
+
+    def allocate(self, offset: int, count: int) -> None:
+        """Reserve blocks, so that later writes there need no new ones; the file grows with zeros.
+
+        A filesystem that cannot reserve is no error: later writes find out by themselves whether there is room.
+        """
+        ...
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        """Ask the kernel to begin writing these bytes: a hint with no promise, errors are left to `sync`."""
+        ...
+
+    def punch(self, offset: int, count: int) -> None:
+        """Give the blocks of [offset, offset + count) back; they read as zeros. Not durable before `sync`.
+
+        OSError with EOPNOTSUPP where the filesystem cannot (see `Files.can_punch`).
+        """
+        ...
+
+    def is_cached(self, offset: int) -> bool:
+        """Whether the byte there can be read without waiting for the disk, if the filesystem can tell: a hint."""
+        ...
+
+    def expect_reads(self, offset: int, count: int) -> None:
+        """Ask the kernel to read these bytes ahead: a hint."""
+        ...
+
+    def drop_cache(self, offset: int, count: int) -> None:
+        """Let the page cache forget these bytes once they are clean: a hint, so that copying evicts nobody's pages."""
+        ...
+
+    def size(self) -> FileSize:
+        """Length and allocated bytes now."""
+        ...
+
+    def close(self) -> None:
+        """Release the descriptor. Not a sync."""
+        ...
+
+
+class Files(Protocol):
+    """A filesystem, by absolute path."""
+
+    def create(self, path: str) -> File:
+        """A new, empty file for reading and writing; FileExistsError if there is one."""
+        ...
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """An existing file."""
+        ...
+
+    def open_descriptor(self, path: str) -> int:
+        """A descriptor for reading only, for the caller to pass to another process and to close. It is not shared with
+        anybody: whoever holds it can neither change the file nor disturb other readers.
+        """
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> FileSize: ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in the directory, sorted; FileNotFoundError if it is missing."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Create one directory; an existing one is fine."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable: creations, renames and unlinks that came before."""
+        ...
+
+    def usage(self, path: str) -> DiskUsage:
+        """The filesystem's figures at this moment."""
+        ...
+
+    def overwrites_in_place(self, path: str) -> bool:
+        """Whether bytes that are written again keep their blocks: not so on a copy-on-write filesystem."""
+        ...
+
+    def can_punch(self, directory: str) -> bool:
+        """Whether files in this directory can have holes punched. Tried on a file without a name."""
+        ...
+
+    def lock(self, path: str) -> File:
+        """An exclusive lock that lives as long as the returned file; BlockingIOError if somebody holds it."""
+        ...
+
+
+class OsFile:
+    """A descriptor of the operating system."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self.path = path
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        written = os.pwrite(self._descriptor, data, offset)
+        if written == len(data):
+            return
+        # A signal, a quota or a disk that is nearly full cuts a write short; why, the kernel says at the next one.
+        rest = memoryview(data)[written:]
+        while rest:
+            offset += written
+            written = os.pwrite(self._descriptor, rest, offset)
+            if written == 0:
+                # Else a filesystem that answers 0 would hold a commit for ever.
+                raise OSError(errno.EIO, "write made no progress", self.path)
+            rest = rest[written:]
+
+    def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+        for first in range(0, len(buffers), IOV_MAX):
+            part = buffers[first : first + IOV_MAX]
+            expected = sum(map(len, part))
+            written = os.pwritev(self._descriptor, part, offset)
+            if written != expected:
+                self.write(memoryview(b"".join(part))[written:], offset + written)
+            offset += expected
+
+    def read(self, count: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, count, offset)
+        if len(data) == count or not data:
+            return data
+        # Linux gives at most 2 GiB at a time, and a signal less: only 0 bytes mean the end of the file.
+        parts = [data]
+        got = len(data)
+        while got < count:
+            data = os.pread(self._descriptor, count - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        if len(buffers) == 1 and (count := os.preadv(self._descriptor, buffers, offset)) == len(buffers[0]):
+            return count  # the usual case, without the steps of the others
+        got = 0
+        for first in range(0, len(buffers), IOV_MAX):
+            part = buffers[first : first + IOV_MAX]
+            expected = sum(map(len, part))
+            count = os.preadv(self._descriptor, part, offset + got)
+            while count < expected:
+                data = self.read(expected - count, offset + got + count)
+                if not data:
+                    return got + count
+                _scatter(data, part, count)
+                count += len(data)
+            got += expected
+        return got
+
+    def sync(self) -> None:
+        # Not fsync: dates are nobody's promise, and where the size stays the filesystem spares its journal a commit.
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._descriptor, length)
+
+    def allocate(self, offset: int, count: int) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, offset, count)
+        except OSError as error:
+            # Some filesystems cannot; they may still take the bytes when they come.
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        _libc.sync_file_range(self._descriptor, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
+
+    def punch(self, offset: int, count: int) -> None:
+        _punch(self._descriptor, offset, count)
+
+    def is_cached(self, offset: int) -> bool:
+        try:
+            return os.preadv(self._descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        # No such question on this filesystem: read ahead in vain rather than wait for the disk at each read.
+        except OSError:
+            return False
+
+    def expect_reads(self, offset: int, count: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
+
+    def drop_cache(self, offset: int, count: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_DONTNEED)
+
+    def size(self) -> FileSize:
+        status = os.fstat(self._descriptor)
+        return FileSize(status.st_size, status.st_blocks * 512)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class OsFiles:
+    """The operating system's filesystem."""
+
+    def create(self, path: str) -> File:
+        # O_EXCL: a name that is there already holds somebody's bytes, and names are never used twice.
+        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), path)
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        return OsFile(os.open(path, flags | os.O_CLOEXEC), path)
+
+    def open_descriptor(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def size(self, path: str) -> FileSize:
+        status = os.stat(path)
+        return FileSize(status.st_size, status.st_blocks * 512)
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        try:
+            os.mkdir(path, 0o750)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            # Some filesystems cannot sync a directory and say EINVAL; they order names by themselves. EIO is real.
+            if error.errno != errno.EINVAL:
+                raise
+        finally:
+            os.close(descriptor)
+
+    def usage(self, path: str) -> DiskUsage:
+        figures = os.statvfs(path)
+        block = figures.f_frsize
+        # As df does: blocks kept back for root are neither used nor ours, or an empty disk would look used.
+        total = (figures.f_blocks - figures.f_bfree + figures.f_bavail) * block
+        return DiskUsage(total, figures.f_bavail * block, os.stat(path).st_dev)
+
+    def overwrites_in_place(self, path: str) -> bool:
+        figures = (ctypes.c_long * _STATFS_LONGS)()
+        # os.statvfs does not tell which kind of filesystem it is.
+        if _libc.statfs(os.fsencode(path), figures) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+        return figures[0] in _IN_PLACE
+
+    def can_punch(self, directory: str) -> bool:
+        try:
+            # Without a name: what a kill leaves of a file with one would be an orphan for ever.
+            descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return True  # no file without a name to try it on: the first punch finds out
+        try:
+            os.ftruncate(descriptor, 2 * FS_BLOCK_BYTES)
+            _punch(descriptor, 0, FS_BLOCK_BYTES)
+        except OSError as error:
+            return error.errno not in _CANNOT
+        finally:
+            os.close(descriptor)
+        return True
+
+    def lock(self, path: str) -> File:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            # The kernel lets go of it with the process, however that ends; a file that says "locked" would outlive a
+            # kill. O_CLOEXEC above, or a child that lives on would hold it.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return OsFile(descriptor, path)
+
+
+def _scatter(data: bytes, buffers: Sequence[memoryview], skip: int) -> None:
+    """Put data into buffers behind the first `skip` bytes of them."""
+    at = 0
+    for buffer in buffers:
+        begin = min(skip, len(buffer))
+        skip -= begin
+        count = min(len(buffer) - begin, len(data) - at)
+        buffer[begin : begin + count] = data[at : at + count]
+        at += count
+
+
+def _punch(descriptor: int, offset: int, count: int) -> None:
+    """fallocate(2), which the os module lacks."""
+    mode = ctypes.c_int(_FALLOC_KEEP_SIZE_PUNCH_HOLE)
+    if _libc.fallocate64(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(count)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def make_directories(files: Files, path: str) -> None:
+    """Create a directory and its missing parents, each durable in its parent before the next is made."""
+    missing: list[str] = []
+    current = os.path.abspath(path)
+    while not files.exists(current):
+        missing.append(current)
+        current = os.path.dirname(current)
+    # The deepest one that is there may be what an earlier process made and did not live to sync.
+    with suppress(PermissionError):  # in a parent that we may not read, nothing of ours was made
+        files.sync_directory(os.path.dirname(current))
+    for directory in reversed(missing):
+        files.make_directory(directory)
+        files.sync_directory(os.path.dirname(directory))
+
+
+PARTIAL_SUFFIX = ".partial"
+"""Follows the name of a file whose new content is being written beside it."""
+
+
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Put `data` at `path` atomically and durably: after a crash the old content or the new, never a part.
+
+    write <path>.partial | sync | rename over <path> | sync directory
+                                  ^ commit point of the content, durable after the last step
+    """
+    discard_partial(files, path)
+    # What a kill left is gone by now: `create` refuses a name that is there.
+    partial = path + PARTIAL_SUFFIX
+    with closing(files.create(partial)) as file:
+        file.write(data, 0)
+        # Before the rename: a filesystem may keep the new name and not the bytes, an empty file where a good one was.
+        file.sync()
+    files.rename(partial, path)
+    # Else whoever builds on the new content may find the old one after a loss of power.
+    files.sync_directory(os.path.dirname(path))
+
+
+def discard_partial(files: Files, path: str) -> None:
+    """Remove what a `replace_file` that failed or was killed left behind. A crash may bring it back."""
+    if files.exists(path + PARTIAL_SUFFIX):
+        files.unlink(path + PARTIAL_SUFFIX)
+
+
+def read_file(files: Files, path: str) -> bytes:
+    """A whole small file."""
+    with closing(files.open(path)) as file:
+        return file.read(file.size().length, 0)
+
+
+def cannot_punch(error: OSError) -> bool:
+    """Whether the error means that the filesystem has no holes, rather than that the disk failed."""
+    return error.errno in _CANNOT
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the error means that there is no room, rather than that the disk failed."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

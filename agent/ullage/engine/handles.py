@@ -1,0 +1,347 @@
+"""Handles: FlowFiles that stand in no queue, stored and fetched by id, as in Ambry.
+
+    put -> live -> delete -> tombstone (undelete brings it back) -> purge after `deletedRetention` -> unknown
+              `--> expired (ttl) -------------------------------^
+
+A tombstone keeps its record and counts as a claimant, so its bytes stay. Purging is a transaction of its own; only
+then may reclamation take them. An expired handle is not undeleted: its end was decided when it was stored.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
+from typing import IO
+
+from ullage.engine.committer import ChangingParts
+from ullage.engine.content.reader import WINDOW_BLOCKS
+from ullage.engine.content.writer import ContentWriter
+from ullage.engine.files import COPY_BYTES
+from ullage.engine.model import (
+    HANDLE_QUEUE,
+    ContentClaim,
+    Delete,
+    EventType,
+    FlowFileRecord,
+    Lifetime,
+    Operation,
+    Update,
+    format_uuid,
+    new_uuids,
+    pack_attributes,
+    parse_uuid,
+)
+from ullage.engine.provenance.eventruns import of_existing, of_new
+from ullage.engine.purges import PurgeSchedule
+from ullage.errors import (
+    ClaimGone,
+    CommitOutcomeUnknown,
+    HandleDeleted,
+    HandleNotDeleted,
+    HandleNotFound,
+    InvalidArgument,
+    RepositoryStopped,
+)
+from ullage.streams import ContentStream
+from ullage.wire.documents import COUNT_MAX
+
+COMPONENT = "handles"
+"""The component of provenance events of handles, which no processor causes."""
+
+PURGE_SLICE = 1_000
+"""Handles one purging transaction removes."""
+
+Attributes = dict[str, str] | Sequence[dict[str, str]] | None
+"""Of a batch: for all, or one mapping each."""
+
+Also = Callable[[list[str]], Sequence[Operation]]
+"""What stands in the transaction of a put beside it, from the ids."""
+
+
+class HandlePut:
+    """One content on its way to become a handle: `write` as often as it takes, then `commit` or `abandon`.
+
+    Up to spec.claims.largeClaim of it is held in memory, and takes no file from anybody. One thread at a time.
+    """
+
+    def __init__(self, writer: ContentWriter, lifetime: Lifetime, commit_new: Callable[..., list[str]]) -> None:
+        """Use `HandleStore.begin`."""
+        self.writer = writer
+        self._stream = writer.stream(lifetime)
+        self._commit_new = commit_new
+
+    @property
+    def length(self) -> int:
+        """Bytes written so far."""
+        return self._stream.length
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append. After an error only `abandon` is left."""
+        self._stream.write(data)
+
+    def commit(self, attributes: dict[str, str] | None = None, ttl_millis: int = 0, also: Also = lambda _: ()) -> str:
+        """Make it durable; the id. If this raises, there is no handle, or the outcome is not known."""
+        with given_up(self.writer):
+            claim = self._stream.close().claim
+        return self._commit_new(self.writer, [claim], attributes, ttl_millis, also)[0]
+
+    def abandon(self) -> None:
+        """Give it up: what was written is dead."""
+        self.writer.release(committed=False)
+
+
+class HandleStore:
+    """All handles of a repository. Thread-safe."""
+
+    def __init__(self, parts: ChangingParts, purges: PurgeSchedule) -> None:
+        self._parts = parts
+        self._purges = purges
+        self._lock = threading.Condition()
+        self._busy: set[bytes] = set()
+
+    def restore(self, records: Iterable[FlowFileRecord]) -> None:
+        """Know when each of these handles, which came to be elsewhere, is to be purged."""
+        for record in records:
+            self._purges.add(record)
+
+    def put(
+        self,
+        content: bytes | IO[bytes],
+        attributes: dict[str, str] | None = None,
+        ttl_millis: int = 0,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+    ) -> str:
+        """Store one content durably; returns its id. `ttl_millis` 0: it never expires."""
+        if isinstance(content, bytes):
+            return self.put_many([content], attributes, ttl_millis, lifetime)[0]
+        put = self.begin(lifetime)
+        with given_up(put.writer):
+            while piece := content.read(COPY_BYTES):
+                put.write(piece)
+        return put.commit(attributes, ttl_millis)
+
+    def put_many(
+        self,
+        contents: list[bytes],
+        attributes: Attributes = None,
+        ttl_millis: int = 0,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+        also: Also = lambda _: (),
+    ) -> list[str]:
+        """Store a batch: one content append, one transaction, one sync. `attributes` are for all, or one mapping each;
+        `also` gets the ids, and stands in the same transaction.
+        """
+        if not contents:
+            return []
+        if not isinstance(attributes, dict) and attributes is not None and len(attributes) != len(contents):
+            raise InvalidArgument(f"{len(contents)} contents came with attributes for {len(attributes)}")
+        writer = self._parts.admission.new_writer()
+        with given_up(writer):
+            claims = writer.put_many(contents, lifetime)
+        return self._commit_new(writer, claims, attributes, ttl_millis, also)
+
+    def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> "HandlePut":
+        """A content that comes piece by piece, from one thread or several that take turns; see `HandlePut`."""
+        return HandlePut(self._parts.admission.new_writer(), lifetime, self._commit_new)
+
+    def get(
+        self,
+        id: str,
+        start: int = 0,
+        size: int | None = None,
+        *,
+        blocks: int = WINDOW_BLOCKS,
+        includes_deleted: bool = False,
+    ) -> ContentStream:
+        """The content or a range of it, read `blocks` blocks of 256 KiB at a time; the claim is pinned until the stream
+        is closed. `includes_deleted`: also that of one that was deleted or has expired, until it is purged.
+        """
+        uuid = parse_handle(id)
+        record = self._find(uuid) if includes_deleted else self.record(uuid)
+        reader, ledger = self._parts.reader, self._parts.ledger
+        try:
+            return reader.opened(record, start, size, lambda claim: ledger.pin([claim]), blocks=blocks)
+        except ClaimGone as error:
+            raise HandleNotFound(f"handle {id} was purged just now") from error
+
+    def head(self, id: str) -> FlowFileRecord:
+        """Size, attributes and dates; also of a deleted handle while its tombstone stands."""
+        return self._find(parse_handle(id))
+
+    def delete(self, id: str, also: Sequence[Operation] = ()) -> None:
+        """Leave a tombstone. HandleDeleted if there is one already. `also` stands in the same transaction."""
+        uuid = parse_handle(id)
+        deleted = Update(uuid, deleted_millis=self._parts.clock.now_millis())
+        self._change(deleted, also, self.record, EventType.DROP, "the handle was deleted")
+
+    def undelete(self, id: str, also: Sequence[Operation] = ()) -> None:
+        """Bring a deleted handle back; HandleNotFound once it was purged, decided right before the commit."""
+        undeleted = Update(parse_handle(id), deleted_millis=0)
+        self._change(undeleted, also, self._require_deleted, EventType.ADDINFO, "the handle was undeleted")
+
+    def set_ttl(self, id: str, ttl_millis: int, also: Sequence[Operation] = ()) -> None:
+        """Let a readable handle expire so long from now, whatever was said before; 0: never."""
+        expires = _expiry(self._parts.clock.now_millis(), ttl_millis)
+        self._change(Update(parse_handle(id), expires_millis=expires), also, self.record)
+
+    def page(self, after: bytes, limit: int) -> list[FlowFileRecord]:
+        """At most so many handles by uuid, from behind this one on, deleted ones included; each shard as it was at a
+        moment.
+        """
+        ledger = self._parts.ledger
+        listed: list[FlowFileRecord] = []
+        for shard in ledger.shards[after[0] if after else 0 :]:
+            with ledger.lock:
+                records = list(shard.values())
+            found = (record for record in records if record.queue == HANDLE_QUEUE and record.uuid > after)
+            listed += sorted(found, key=lambda record: record.uuid)
+            if len(listed) >= limit:
+                break
+        return listed[:limit]
+
+    def purge(self) -> int:
+        """Forget handles whose time is over; returns how many. Their bytes may be reclaimed from then on."""
+        purged = 0
+        while uuids := self._purges.take_due(PURGE_SLICE):
+            with self._changing(uuids):
+                # Again, because another purge, or an undelete, may have come first.
+                uuids = [uuid for uuid in uuids if self._purges.is_due(uuid)]
+                try:
+                    if uuids:
+                        expired = [uuid for uuid in uuids if not self._find(uuid).deleted_millis]
+                        told = self._events(EventType.EXPIRE, expired, "the handle's time was over")
+                        self._parts.committer.commit([Delete(b"".join(uuids)), *told], creates=False)
+                except BaseException:
+                    self.restore(record for uuid in uuids if (record := self._parts.ledger.find(uuid)) is not None)
+                    raise
+            purged += len(uuids)
+        return purged
+
+    def record(self, uuid: bytes) -> FlowFileRecord:
+        """A readable handle's record; HandleNotFound or HandleDeleted."""
+        record = self._find(uuid)
+        if record.deleted_millis:
+            raise HandleDeleted(f"handle {record.id} was deleted; until its retention ends it can be undeleted")
+        if self._is_expired(record):
+            raise HandleDeleted(f"handle {record.id} has expired")
+        return record
+
+    def _commit_new(
+        self,
+        writer: ContentWriter,
+        claims: Sequence[ContentClaim | None],
+        attributes: Attributes,
+        ttl_millis: int,
+        also: Also,
+    ) -> list[str]:
+        with given_up(writer):
+            operations = writer.sync()
+            now = self._parts.clock.now_millis()
+            expires = _expiry(now, ttl_millis)
+            records = [
+                FlowFileRecord(
+                    uuid, HANDLE_QUEUE, claim, 0, claim.length if claim else 0, now, now, 0, each, b"", expires
+                )
+                for uuid, claim, each in zip(new_uuids(len(claims)), claims, packed(attributes), strict=False)
+            ]
+            told = of_new(EventType.CREATE, len(records), COMPONENT) if self._parts.records_provenance else []
+            ids = [record.id for record in records]
+            self._parts.committer.commit([*also(ids), *operations, *records, *told], creates=True)
+        writer.release(committed=True)  # only now may another session append to these files
+        if expires:
+            for record in records:
+                self._purges.add(record)
+        return ids
+
+    def _change(
+        self,
+        update: Update,
+        also: Sequence[Operation],
+        validate: Callable[[bytes], object],
+        event: EventType | None = None,
+        details: str = "",
+    ) -> None:
+        """One transaction; `validate` raises, right before the commit, what speaks against it."""
+        uuid = update.uuid
+
+        def require_valid() -> None:
+            validate(uuid)
+
+        with self._changing([uuid]):
+            told = [] if event is None else self._events(event, [uuid], details)
+            self._parts.committer.commit([*also, update, *told], creates=False, validate=require_valid)
+            self._purges.add(self._find(uuid))
+
+    def _events(self, type: EventType, uuids: Iterable[bytes], details: str) -> list[Operation]:
+        """What provenance has to tell of handles as they are; purging a deleted one was told when it was deleted."""
+        if not self._parts.records_provenance:
+            return []
+        records = [record for uuid in uuids if (record := self._parts.ledger.find(uuid)) is not None]
+        return of_existing(type, records, details, COMPONENT)
+
+    def _find(self, uuid: bytes) -> FlowFileRecord:
+        record = self._parts.ledger.find(uuid)
+        if record is None or record.queue != HANDLE_QUEUE:
+            raise HandleNotFound(f"there is no handle {format_uuid(uuid)}: it was purged, or never stored here")
+        return record
+
+    def _require_deleted(self, uuid: bytes) -> None:
+        record = self._find(uuid)
+        if not record.deleted_millis:
+            raise HandleNotDeleted(f"handle {record.id} is not deleted")
+        if self._is_expired(record) or self._purges.due_millis(record) <= self._parts.clock.now_millis():
+            raise HandleNotFound(f"handle {record.id} is gone: its retention is over")
+
+    def _is_expired(self, record: FlowFileRecord) -> bool:
+        return 0 < record.expires_millis <= self._parts.clock.now_millis()
+
+    @contextmanager
+    def _changing(self, uuids: Collection[bytes]) -> Iterator[None]:
+        """One change of a handle at a time: two that each looked right would contradict each other in the log."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._busy.isdisjoint(uuids))
+            self._busy.update(uuids)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy.difference_update(uuids)
+                self._lock.notify_all()
+
+
+def parse_handle(id: str) -> bytes:
+    """A handle's bytes; HandleNotFound for text that can be none."""
+    try:
+        return parse_uuid(id)
+    except ValueError as error:
+        raise HandleNotFound(f"{id!r} is not a handle: {error}") from error
+
+
+@contextmanager
+def given_up(writer: ContentWriter) -> Iterator[None]:
+    """What an error leaves of a writer: nothing, or all where the outcome is unknown, for a restart to judge."""
+    try:
+        yield
+    except (CommitOutcomeUnknown, RepositoryStopped):
+        writer.abandon()
+        raise
+    except Exception:
+        writer.release(committed=False)
+        raise
+    except BaseException:
+        writer.abandon()  # interrupted: nobody can say where
+        raise
+
+
+def packed(attributes: Attributes) -> Iterator[bytes]:
+    """Those of each content of a batch, as stored."""
+    if attributes is None or isinstance(attributes, dict):
+        return repeat(pack_attributes(attributes or {}))
+    return map(pack_attributes, attributes)
+
+
+def _expiry(now_millis: int, ttl_millis: int) -> int:
+    """When a handle expires. Beyond 64 bits it could be logged, and not be read again."""
+    if not 0 <= ttl_millis <= COUNT_MAX:
+        raise InvalidArgument(f"a TTL of {ttl_millis} ms: 0, for ever, to {COUNT_MAX} are possible")
+    return now_millis + ttl_millis if ttl_millis else 0

@@ -1,0 +1,459 @@
+"""The ledger: which FlowFiles exist, and what they keep alive.
+
+One function, `apply`, gives every operation its meaning: in a running repository, at recovery, and for the blocks of
+a snapshot. Claimant counts change nowhere else, which is what NIFI-15732, 15913 and 16098 lacked: there, several
+places counted, and clones, arrivals and in-session removals each went through one that did it differently.
+
+Records live in 256 shards, so that a checkpoint copies them a shard at a time (`LedgerView`): a writer that is about
+to change a shard which the view has not copied yet copies it first. No pause grows with the repository.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+
+from ullage.engine.byteranges import end_of_moves, unpack_ranges
+from ullage.engine.ledger.resources import ResourceEntry
+from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent
+from ullage.engine.ledger.view import LedgerView
+from ullage.engine.model import (
+    Answer,
+    ClaimBlocks,
+    ContentClaim,
+    Delete,
+    FlowFileRecord,
+    IndexCeiling,
+    LeaseEnd,
+    LeaseRecord,
+    Operation,
+    QueueDefinition,
+    Relocation,
+    ResourceClaim,
+    ResourceClaimGone,
+    Staged,
+    StagedWrite,
+    SwapDrop,
+    SwapIn,
+    SwapOut,
+    SwapShare,
+    TransactionEvents,
+    Undrained,
+    Update,
+    format_uuid,
+    split_uuids,
+    updated,
+)
+from ullage.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
+
+_REFERRING = frozenset({Update, Delete, SwapOut, SwapIn, SwapDrop})
+"""Operations on what exists already."""
+
+
+class Ledger(LedgerState):
+    """All committed state, and what each operation does to it."""
+
+    def __init__(self, read_swap: Callable[[str], SwapContent]) -> None:
+        super().__init__()
+        self._read_swap = read_swap
+        self._view: LedgerView | None = None
+        self._apply: dict[type, Callable[..., None]] = {
+            Delete: self._delete,
+            QueueDefinition: self._define_queue,
+            ResourceClaim: self._set_resource,
+            ResourceClaimGone: self._forget_resource,
+            ClaimBlocks: self._set_blocks,
+            IndexCeiling: self._raise_ceiling,
+            Relocation: self._relocate,
+            LeaseRecord: self._set_lease,
+            LeaseEnd: self._end_lease,
+            Answer: self._remember,
+            StagedWrite: self._set_write,
+            Staged: self._stage,
+            SwapOut: self._swap_out,
+            SwapIn: self._swap_in,
+            SwapDrop: self._swap_drop,
+        }
+
+    def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
+        """Take a transaction in. RepositoryDamaged: it refers to something that does not exist."""
+        with self.lock:
+            # One hold of the lock for all of it, or readers would see half a transaction. Batches are runs of one
+            # kind, which is looked up once.
+            for kind, run in groupby(operations, type):
+                if kind is FlowFileRecord:
+                    self._create(run)  # type: ignore[arg-type]
+                elif kind is TransactionEvents or kind is Undrained:
+                    continue  # they tell of operations, and change nothing
+                elif kind is Update:
+                    self._update(run, transaction, millis)  # type: ignore[arg-type]
+                else:
+                    for operation in run:
+                        self._apply[kind](operation, transaction, millis)
+
+    def require_applicable(self, operations: Sequence[Operation]) -> None:
+        """FlowFileNotFound if a transaction changes, removes or swaps what does not exist.
+
+        A caller's mistake then fails one commit; written to the log, it would fail every start from then on.
+        """
+        if _REFERRING.isdisjoint(map(type, operations)):
+            return
+        with self.lock:
+            for operation in operations:
+                kind = type(operation)
+                if kind is Update:
+                    uuid = operation.uuid  # type: ignore[union-attr]
+                    if uuid not in self.shards[uuid[0]]:
+                        self._require_created(uuid, operations)
+                elif kind is Delete or kind is SwapOut:
+                    for uuid in split_uuids(operation.uuids):  # type: ignore[union-attr]
+                        if uuid not in self.shards[uuid[0]]:
+                            self._require_created(uuid, operations)
+                elif (kind is SwapIn or kind is SwapDrop) and operation.name not in self.swaps:  # type: ignore[union-attr]
+                    raise FlowFileNotFound(f"swap file {operation.name} is in no queue")  # type: ignore[union-attr]
+
+    def _require_created(self, uuid: bytes, operations: Sequence[Operation]) -> None:
+        if not any(type(other) is FlowFileRecord and other.uuid == uuid for other in operations):
+            raise FlowFileNotFound(f"FlowFile {format_uuid(uuid)} does not exist: nothing was written")
+
+    def load(self, operations: list[Operation]) -> None:
+        """Take in one block of a snapshot: the same operations, as of transaction 0."""
+        self.apply(0, 0, operations)
+
+    def freeze(self) -> "LedgerView":
+        """A stable view of this moment, to be released; costs the same however many records there are."""
+        with self.lock:
+            assert self._view is None, "two checkpoints at a time"
+            self._view = LedgerView(self)
+            return self._view
+
+    def release(self) -> None:
+        """Drop the view."""
+        with self.lock:
+            self._view = None
+
+    def queue_name(self, number: int) -> str:
+        """A queue's name; empty for a number that no transaction defined."""
+        definition = self.queues.get(number)
+        return "" if definition is None else definition.name
+
+    def find(self, uuid: bytes) -> FlowFileRecord | None:
+        """A resident FlowFile or handle."""
+        return self.shards[uuid[0]].get(uuid)
+
+    def entry(self, index: int) -> ResourceEntry | None:
+        return self.resources[index % SHARDS].get(index)
+
+    def claim(self, index: int) -> ResourceClaim | None:
+        """The state of a resource claim, as a record."""
+        entry = self.entry(index)
+        return None if entry is None else entry.claim
+
+    def entries(self) -> Iterator[ResourceEntry]:
+        """All resource claims; shard by shard, so that each shard is a moment's truth."""
+        for shard in self.resources:
+            with self.lock:
+                entries = list(shard.values())
+            yield from entries
+
+    def flow_files(self) -> Iterator[FlowFileRecord]:
+        """All resident FlowFiles and handles; shard by shard."""
+        for shard in self.shards:
+            with self.lock:
+                records = list(shard.values())
+            yield from records
+
+    def claim_blocks(self, claim: ContentClaim) -> bytes | None:
+        """The block CRCs of a large base claim."""
+        found = self.blocks[claim.resource % SHARDS].get((claim.resource, claim.offset))
+        return None if found is None else found.crcs
+
+    def pin(self, claims: Iterable[ContentClaim]) -> None:
+        """Keep base claims readable until `unpin`. ClaimGone, nothing pinned, if one is neither live nor pinned."""
+        claims = list(claims)
+        with self.lock:
+            self._require_usable(claims)
+            for claim in claims:
+                self._entry_of(claim).pin(claim)
+
+    def unpin(self, claims: Iterable[ContentClaim]) -> None:
+        """Give pins back."""
+        with self.lock:
+            for claim in claims:
+                entry = self.entry(claim.resource)
+                if entry is not None:
+                    entry.unpin(claim)
+                    if claim.offset not in entry.live:
+                        self._drop_blocks(entry, claim)
+                        # It died while it was pinned, and that death was noted in vain: nothing else would say that it
+                        # is free now.
+                        self.released.setdefault(claim.resource, 0)
+
+    def require_usable(self, claims: Iterable[ContentClaim]) -> None:
+        """ClaimGone unless every base claim is live or pinned: checked again right before a commit takes its id."""
+        with self.lock:
+            self._require_usable(claims)
+
+    def _require_usable(self, claims: Iterable[ContentClaim]) -> None:
+        for claim in claims:
+            entry = self.entry(claim.resource)
+            if entry is None or not entry.uses(claim):
+                raise ClaimGone(
+                    f"content claim at offset {claim.offset} of resource claim {claim.resource} has no claimant left "
+                    "and may be reclaimed at any time"
+                )
+
+    def _entry_of(self, claim: ContentClaim) -> ResourceEntry:
+        entry = self.resources[claim.resource % SHARDS].get(claim.resource)
+        if entry is None:
+            raise RepositoryDamaged(
+                f"a FlowFile names resource claim {claim.resource} (offset {claim.offset}), unknown to the ledger"
+            )
+        return entry
+
+    def _create(self, records: Iterable[FlowFileRecord]) -> None:
+        """New FlowFiles. A batch lies in one resource claim, whose entry is looked up once: this is the hot loop."""
+        shards = self.shards
+        view = self._view
+        resource = -1
+        entry: ResourceEntry | None = None
+        for record in records:
+            uuid = record.uuid
+            number = uuid[0]
+            if view is not None:
+                view.keep_flow_files(number)
+            # One look-up instead of two.
+            if shards[number].setdefault(uuid, record) is not record:
+                raise RepositoryDamaged(f"FlowFile {record.id} is created twice")
+            claim = record.claim
+            if claim is not None:
+                if entry is None or claim.resource != resource:
+                    resource = claim.resource
+                    entry = self._entry_of(claim)
+                entry.add(claim)
+
+    def _update(self, updates: Iterable[Update], transaction: int, millis: int) -> None:
+        shards = self.shards
+        view = self._view
+        for update in updates:
+            uuid = update.uuid
+            number = uuid[0]
+            if view is not None:
+                view.keep_flow_files(number)
+            record = shards[number].get(uuid)
+            if record is None:
+                raise _unknown(uuid, transaction)
+            shards[number][uuid] = updated(record, update)
+            content = update.content
+            if content is not None:
+                # The new claimant first: content that is set to a slice of itself must not die on the way.
+                if content.claim is not None:
+                    self._entry_of(content.claim).add(content.claim)
+                if record.claim is not None:
+                    self._release_claim(record.claim, transaction, millis)
+
+    def _delete(self, operation: Delete, transaction: int, millis: int) -> None:
+        for record in self._take_out(operation.uuids, transaction):
+            if record.claim is not None:
+                self._release_claim(record.claim, transaction, millis)
+
+    def _take_out(self, uuids: bytes, transaction: int) -> Iterator[FlowFileRecord]:
+        """Remove records one by one; what becomes of their claims is the caller's."""
+        for uuid in split_uuids(uuids):
+            if self._view is not None:
+                self._view.keep_flow_files(uuid[0])
+            record = self.shards[uuid[0]].pop(uuid, None)
+            if record is None:
+                raise _unknown(uuid, transaction)
+            yield record
+
+    def _release_claim(self, claim: ContentClaim, transaction: int, millis: int) -> None:
+        """One claimant less; the last one's end is a death, and the resource claim a candidate for reclamation."""
+        entry = self._entry_of(claim)
+        if self._view is not None:
+            self._view.keep_resources(claim.resource % SHARDS)
+        if entry.remove(claim):
+            entry.last_death_millis = max(entry.last_death_millis, millis)
+            entry.last_death = transaction
+            self._drop_blocks(entry, claim)
+            self.released[claim.resource] = transaction
+
+    def _drop_blocks(self, entry: ResourceEntry, claim: ContentClaim) -> None:
+        """Forget a claim's block CRCs, which went with its last claimant, unless a pin still reads by them.
+
+        A view has copied the shard by now if it must have them: it leaves out those of claims that are not live.
+        """
+        if not entry.uses(claim):
+            self.blocks[claim.resource % SHARDS].pop((claim.resource, claim.offset), None)
+
+    def _define_queue(self, operation: QueueDefinition, transaction: int, millis: int) -> None:
+        self.queues[operation.number] = operation
+
+    def _set_resource(self, operation: ResourceClaim, transaction: int, millis: int) -> None:
+        shard = operation.index % SHARDS
+        if self._view is not None:
+            self._view.keep_resources(shard)
+        entry = self.resources[shard].get(operation.index)
+        _require_runs(operation, transaction)
+        if entry is None:
+            self.resources[shard][operation.index] = ResourceEntry(operation)
+            self.index_ceiling = max(self.index_ceiling, operation.index)
+        else:
+            if transaction:
+                operation = msgspec.structs.replace(operation, changed=transaction)
+            entry.claim = operation
+            # A seal that was encoded before a death, and applied after it, must not take the death back.
+            entry.last_death = max(entry.last_death, operation.last_death)
+            entry.last_death_millis = max(entry.last_death_millis, operation.last_death_millis)
+
+    def _forget_resource(self, operation: ResourceClaimGone, transaction: int, millis: int) -> None:
+        shard = operation.index % SHARDS
+        if self._view is not None:
+            self._view.keep_resources(shard)
+        entry = self.resources[shard].pop(operation.index, None)
+        # What lives would lose its address: better no start than one that forgets it.
+        if entry is not None and (entry.live or entry.swapped or entry.sources):
+            raise RepositoryDamaged(
+                f"transaction {transaction} forgets resource claim {operation.index} with {entry.claimants} claimants"
+                f" and the content of {len(entry.sources or ())} other resource claims"
+            )
+        if entry is not None and entry.relocation is not None:
+            self._leave_output(operation.index, entry.relocation)
+        self.released.pop(operation.index, None)
+
+    def _relocate(self, operation: Relocation, transaction: int, millis: int) -> None:
+        """From here on reads find the source's claims in the output. One attribute changes: no reader sees half."""
+        entry, output = self.entry(operation.source), self.entry(operation.output)
+        if entry is None or output is None or entry is output or output.relocation is not None:
+            raise RepositoryDamaged(
+                f"transaction {transaction} moves resource claim {operation.source} into {operation.output}: one of "
+                "the two is not there"
+            )
+        try:
+            relocated_end = end_of_moves(operation.moves)
+        except ValueError as error:
+            raise RepositoryDamaged(
+                f"transaction {transaction} moves resource claim {operation.source}, but {error}"
+            ) from error
+        if self._view is not None:
+            self._view.keep_resources(operation.source % SHARDS)
+        before = entry.relocation
+        if output.sources is None:
+            output.sources = set()
+        # Before the line that leads readers there: a run on the output must know whose bytes it holds.
+        output.sources.add(operation.source)
+        entry.relocated_end = relocated_end
+        entry.relocation = msgspec.structs.replace(operation, transaction=transaction) if transaction else operation
+        if before is not None and before.output != operation.output:
+            self._leave_output(operation.source, before)
+
+    def _set_lease(self, operation: LeaseRecord, transaction: int, millis: int) -> None:
+        if not operation.transaction:
+            operation = msgspec.structs.replace(operation, transaction=transaction)
+        self.leases[operation.id] = operation
+
+    def _end_lease(self, operation: LeaseEnd, transaction: int, millis: int) -> None:
+        self.leases.pop(operation.id, None)
+
+    def _remember(self, operation: Answer, transaction: int, millis: int) -> None:
+        self.answers.add(operation, transaction)
+
+    def _set_write(self, operation: StagedWrite, transaction: int, millis: int) -> None:
+        self.writes.set(operation)
+
+    def _stage(self, operation: Staged, transaction: int, millis: int) -> None:
+        if not self.writes.add(operation):
+            raise RepositoryDamaged(
+                f"transaction {transaction} stages contents of write {format_uuid(operation.write)}, which is unknown"
+            )
+
+    def _leave_output(self, source: int, relocation: Relocation) -> None:
+        output = self.entry(relocation.output)
+        if output is not None and output.sources is not None:
+            output.sources.discard(source)
+            if not output.sources:
+                output.sources = None
+
+    def _set_blocks(self, operation: ClaimBlocks, transaction: int, millis: int) -> None:
+        shard = operation.resource % SHARDS
+        if self._view is not None:
+            self._view.keep_resources(shard)
+        self.blocks[shard][operation.resource, operation.offset] = operation
+
+    def _raise_ceiling(self, operation: IndexCeiling, transaction: int, millis: int) -> None:
+        self.index_ceiling = max(self.index_ceiling, operation.ceiling)
+
+    def _swap_out(self, operation: SwapOut, transaction: int, millis: int) -> None:
+        """FlowFiles move from memory to a file: claimants change place, nothing dies."""
+        for record in self._take_out(operation.uuids, transaction):
+            if record.claim is not None:
+                self._move_out(record.claim)
+        for share in operation.shares:
+            entry = self.entry(share.resource)
+            if entry is None:
+                raise RepositoryDamaged(
+                    f"swap file {operation.name} names resource claim {share.resource}, which the ledger does not know"
+                )
+            if entry.swapped is None:
+                entry.swapped = {}
+            entry.swapped[operation.name] = share
+        # The file has the uuids; 160 kB of them for each would undo what swapping saves.
+        self.swaps[operation.name] = msgspec.structs.replace(operation, uuids=b"")
+
+    def _move_out(self, claim: ContentClaim) -> None:
+        """One resident claimant less, which a swap file's share counts from now on."""
+        entry = self._entry_of(claim)
+        if self._view is not None:
+            self._view.keep_resources(claim.resource % SHARDS)
+        if entry.remove(claim):
+            self._drop_blocks(entry, claim)
+
+    def _swap_in(self, operation: SwapIn, transaction: int, millis: int) -> None:
+        content = self.swap_contents.pop(operation.name, None)
+        if content is None:
+            # Only at a restart: a running repository has read the file before its commit (`swapping_in`).
+            content = self._read_swap(operation.name)
+        for blocks in content.blocks:
+            self._set_blocks(blocks, transaction, millis)
+        self._create(content.records)
+        self._retire_swap(operation.name, transaction)
+
+    def _swap_drop(self, operation: SwapDrop, transaction: int, millis: int) -> None:
+        for share in self._retire_swap(operation.name, transaction):
+            entry = self.entry(share.resource)
+            if entry is not None:
+                if self._view is not None:
+                    self._view.keep_resources(share.resource % SHARDS)
+                entry.last_death_millis = max(entry.last_death_millis, millis)
+                entry.last_death = transaction
+                self.released[share.resource] = transaction
+
+    def _retire_swap(self, name: str, transaction: int) -> tuple[SwapShare, ...]:
+        """The file stands in no queue any more; it is kept until a published snapshot covers this transaction."""
+        swap = self.swaps.pop(name, None)
+        if swap is None:
+            raise RepositoryDamaged(f"transaction {transaction} takes swap file {name}, which the ledger does not know")
+        for share in swap.shares:
+            entry = self.entry(share.resource)
+            if entry is not None and entry.swapped is not None:
+                del entry.swapped[name]
+                if not entry.swapped:
+                    entry.swapped = None
+        # | snapshot 7, file swapped | SwapIn 8 | file removed | power | restart reads 7, then 8: no file |
+        self.retired_swaps[name] = transaction
+        return swap.shares
+
+
+def _require_runs(operation: ResourceClaim, transaction: int) -> None:
+    """RepositoryDamaged unless the runs that it carries are whole."""
+    try:
+        unpack_ranges(operation.holes)
+        unpack_ranges(operation.intent_holes)
+    except ValueError as error:
+        raise RepositoryDamaged(
+            f"transaction {transaction} describes resource claim {operation.index}, but {error}"
+        ) from error
+
+
+def _unknown(uuid: bytes, transaction: int) -> RepositoryDamaged:
+    return RepositoryDamaged(f"transaction {transaction} changes FlowFile {format_uuid(uuid)}, which does not exist")

@@ -1,0 +1,192 @@
+"""Which bytes lie in which file: a claim's own, until a rewrite has moved it; and which of them leases hold back.
+
+Addresses are given at birth and never change. A rewrite commits a `Relocation` for each resource claim that it takes
+bytes from, and from then on all of that resource claim's bytes lie in one output. Callers hold the ledger's lock, but
+for `locate`, which a reader may call at any time.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from ullage.engine.byteranges import ByteRange, find_move, overlaps, unpack_moves
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.resources import ResourceEntry
+from ullage.engine.ledger.state import SwapContent
+from ullage.engine.model import Action, ContentClaim, LeaseRecord, ResourceClaim
+from ullage.errors import ClaimGone, ClaimTruncated, ContentMissing, ContentReclaimed
+
+
+class ClaimLocation(NamedTuple):
+    """Where a claim's bytes lie now: at `offset` of `file`."""
+
+    file: ResourceClaim
+    offset: int
+
+
+def births(ledger: Ledger, entry: ResourceEntry) -> Iterator[ResourceEntry]:
+    """The resource claims whose bytes lie in this one's file: itself as long as it was not rewritten, and those that
+    rewrites moved here.
+    """
+    if entry.relocation is None:
+        yield entry
+    for index in entry.sources or ():
+        source = ledger.entry(index)
+        if source is not None:
+            yield source
+
+
+def is_unused(ledger: Ledger, entry: ResourceEntry) -> bool:
+    """No claimant and no pin needs a byte of the file."""
+    return all(birth.is_free for birth in births(ledger, entry))
+
+
+def end_in_use(ledger: Ledger, entry: ResourceEntry) -> int:
+    """How far claims in use reach in the file; of what was moved here, how far anything reaches of a source in use."""
+    return max(
+        (
+            birth.end_in_use() if birth is entry else birth.relocated_end
+            for birth in births(ledger, entry)
+            if not birth.is_free
+        ),
+        default=0,
+    )
+
+
+def locate(ledger: Ledger, claim: ContentClaim) -> ClaimLocation:
+    """Where a base claim's bytes lie.
+
+    ContentReclaimed if they were given back, or are promised to be: whether it has happened yet or not.
+    """
+    while True:
+        entry = ledger.entry(claim.resource)
+        if entry is None:
+            if claim.resource <= ledger.index_ceiling:
+                raise _reclaimed(claim, 0)
+            raise ContentMissing(
+                f"content claim at offset {claim.offset} names resource claim {claim.resource}, which never was"
+            )
+        relocation = entry.relocation
+        if relocation is None:
+            return _place(claim, entry.claim, claim.offset)
+        move = find_move(relocation.moves, claim.offset)
+        if move is None or claim.end > move.end:
+            raise _reclaimed(claim, relocation.transaction)
+        output = ledger.entry(relocation.output)
+        if output is not None:
+            return _place(claim, output.claim, move.target + claim.offset - move.offset)
+        # Else another rewrite moved it on between the two look-ups, and its output went: look again.
+        if entry.relocation is relocation:
+            raise _reclaimed(claim, relocation.transaction)
+
+
+def pin_bytes(ledger: Ledger, claim: ContentClaim) -> None:
+    """Keep a base claim's bytes readable until `Ledger.unpin`, also if it is dead but not given back yet.
+
+    ClaimTruncated or ClaimGone, nothing pinned, if they are given back, durably promised to be, or just being taken:
+    decided under the lock under which an executor intends.
+    """
+    with ledger.lock:
+        entry = ledger.entry(claim.resource)
+        if entry is None or entry.claim.intent == Action.DELETE:
+            raise ClaimGone(f"resource claim {claim.resource} is gone, and the content at {claim.offset} with it")
+        if not entry.uses(claim):
+            try:
+                place = locate(ledger, claim)
+            except (ContentReclaimed, ContentMissing) as error:
+                raise ClaimTruncated(str(error)) from error
+            # A run has derived that these bytes are dead and is about to intend: a pin now would come too late.
+            if not ledger.taken.isdisjoint((claim.resource, place.file.index)):
+                raise ClaimTruncated(f"resource claim {place.file.index} is just being reclaimed: {claim.offset}")
+        entry.pin(claim)
+
+
+class LeaseHolds(NamedTuple):
+    """`resources` are leased by name; `since` is the oldest leased snapshot, 0 if there is none; of `passed` somebody
+    may still have descriptors.
+    """
+
+    resources: frozenset[int]
+    since: int
+    passed: frozenset[int]
+
+    def refuses(self, ledger: Ledger, entry: ResourceEntry, action: Action) -> bool:
+        """Whether a lease forbids this change of a file; called under the ledger's lock.
+
+        A snapshot holds back what died after it; of what was dead before, or born later, it knows nothing.
+        """
+        if action == Action.ARCHIVE or not (self.resources or self.since or self.passed):
+            return False
+        indexes = {entry.claim.index, *(birth.claim.index for birth in births(ledger, entry))}
+        if not self.resources.isdisjoint(indexes):
+            return True
+        if action in (Action.TRUNCATE, Action.PUNCH) and not self.passed.isdisjoint(indexes):
+            return True
+        return bool(self.since) and any(birth.last_death > self.since for birth in births(ledger, entry))
+
+
+NOTHING_HELD = LeaseHolds(frozenset(), 0, frozenset())
+
+
+def held_by(leases: Collection[LeaseRecord], now_millis: int) -> LeaseHolds:
+    """What stands now."""
+    standing = [lease for lease in leases if lease.expires_millis > now_millis]
+    return LeaseHolds(
+        frozenset(index for lease in standing for index in lease.resources),
+        min((lease.transaction for lease in standing if not lease.resources), default=0),
+        frozenset(index for lease in leases if lease.holds_files for index in lease.resources),
+    )
+
+
+def placement_problems(ledger: Ledger, swapped: Iterable[SwapContent]) -> list[str]:
+    """What contradicts what among relocations, holes and the claims that live: everything against everything."""
+    problems: list[str] = []
+    claims: dict[int, list[ContentClaim]] = {}
+    for content in swapped:
+        for claim in {record.claim for record in content.records if record.claim is not None}:
+            claims.setdefault(claim.resource, []).append(claim)
+    entries = list(ledger.entries())
+    with ledger.lock:
+        taken: dict[int, list[ByteRange]] = {}
+        for entry in entries:
+            index, relocation = entry.claim.index, entry.relocation
+            if relocation is not None:
+                output = ledger.entry(relocation.output)
+                if output is None or index not in (output.sources or ()):
+                    problems.append(f"resource claim {index} was moved to {relocation.output}, which does not know it")
+                moves = unpack_moves(relocation.moves)
+                taken.setdefault(relocation.output, []).extend(ByteRange(move.target, move.length) for move in moves)
+            for claim in (*entry.live.values(), *claims.get(index, ())):
+                try:
+                    locate(ledger, claim)
+                except (ContentMissing, ContentReclaimed) as error:
+                    problems.append(f"in use, but: {error}")
+            problems.extend(
+                f"resource claim {index} says that {source} was moved to it, which says otherwise"
+                for source in entry.sources or ()
+                if (found := ledger.entry(source)) is None
+                or found.relocation is None
+                or found.relocation.output != index
+            )
+    for index, runs in taken.items():
+        if any(run.end > other.offset for run, other in pairwise(sorted(runs))):
+            problems.append(f"resource claim {index}: what was moved to it overlaps")
+    return problems
+
+
+def _place(claim: ContentClaim, file: ResourceClaim, offset: int) -> ClaimLocation:
+    """ContentReclaimed if an intent or an earlier change took these bytes away."""
+    # From the intent on, not from the change: a crash in between is finished by the next start, whoever has read
+    # meanwhile.
+    is_cut = file.intent == Action.TRUNCATE and offset + claim.length > file.intent_length
+    is_punched = overlaps(file.holes, offset, claim.length) or overlaps(file.intent_holes, offset, claim.length)
+    if is_cut or is_punched or file.intent == Action.DELETE or (file.sealed and offset + claim.length > file.length):
+        raise _reclaimed(claim, file.changed)
+    return ClaimLocation(file, offset)
+
+
+def _reclaimed(claim: ContentClaim, transaction: int) -> ContentReclaimed:
+    when = f" by transaction {transaction}" if transaction else ""
+    return ContentReclaimed(
+        f"content claim at offset {claim.offset} of resource claim {claim.resource} was reclaimed{when}", transaction
+    )

@@ -1,0 +1,133 @@
+"""What a ledger holds in memory: everything that transactions said, and three notes that none of them carries."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ullage.engine.ledger.remembered import RememberedAnswers
+from ullage.engine.ledger.resources import ResourceEntry
+from ullage.engine.ledger.staged import StagedWrites
+from ullage.engine.model import ClaimBlocks, FlowFileRecord, LeaseRecord, QueueDefinition, SwapOut
+
+SHARDS = 256
+"""A power of two, so that a uuid's first byte names its shard."""
+
+
+class SwapContent(NamedTuple):
+    """What a swap file holds: the records, and the block CRCs of their large claims."""
+
+    records: list[FlowFileRecord]
+    blocks: list[ClaimBlocks]
+
+
+class LedgerState:
+    """Other modules read the fields, and change nothing but through the methods.
+
+    Reads and changes are made under `lock`, which is never held in a system call (the one exception: restoring a
+    `SwapIn` reads its file, before anything is served). A single `dict.get` needs no lock: the interpreter's is enough.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.shards: list[dict[bytes, FlowFileRecord]] = [{} for _ in range(SHARDS)]
+        """FlowFiles and handles that are in memory, by uuid, whose first byte says in which shard."""
+
+        self.resources: list[dict[int, ResourceEntry]] = [{} for _ in range(SHARDS)]
+        """Resource claims by index, which modulo 256 says in which shard."""
+
+        self.blocks: list[dict[tuple[int, int], ClaimBlocks]] = [{} for _ in range(SHARDS)]
+        """Block CRCs of large claims by resource claim and offset, in the shard of the resource claim."""
+
+        self.queues: dict[int, QueueDefinition] = {}
+        """By number; removed ones too, since a number is never given again."""
+
+        self.swaps: dict[str, SwapOut] = {}
+        """Swap files that stand in a queue, by name, without the uuids: the file has them."""
+
+        self.retired_swaps: dict[str, int] = {}
+        """Swap files that stand in none any more, with the transaction that took them in: no snapshot covers it yet."""
+
+        self.leases: dict[bytes, LeaseRecord] = {}
+        """By id; expired ones until they are purged."""
+
+        self.answers = RememberedAnswers()
+        """By idempotency key."""
+
+        self.writes = StagedWrites()
+        """Staged writes: open, prepared, and for a time those that are closed."""
+
+        self.index_ceiling = 0
+        """No resource claim has a greater index, nor had one that is gone."""
+
+        self.released: dict[int, int] = {}
+        """Note: resource claims in which something died, with the last such transaction. It may be lost: a survey finds
+        the same, but looks at every one.
+        """
+
+        self.taken: set[int] = set()
+        """Note: resource claims that a run of reclamation is about to change, and nobody else may."""
+
+        self.swap_contents: dict[str, SwapContent] = {}
+        """Note: swap files that were read to be swapped in, so that applying the `SwapIn` makes no system call."""
+
+    def take(self, indexes: set[int]) -> bool:
+        """Nobody else changes these resource claims until they are given back; False, none taken, if one is in other
+        hands. Called under the lock, where the change is derived.
+        """
+        if not self.taken.isdisjoint(indexes):
+            return False
+        self.taken |= indexes
+        return True
+
+    def give_back(self, indexes: set[int]) -> None:
+        """The opposite of `take`."""
+        with self.lock:
+            self.taken -= indexes
+
+    def take_released(self, durable: int) -> set[int]:
+        """The resource claims whose deaths are durable; their notes are gone with that."""
+        with self.lock:
+            ready = {index for index, transaction in self.released.items() if transaction <= durable}
+            for index in ready:
+                del self.released[index]
+        return ready
+
+    def note_released(self, indexes: Iterable[int]) -> None:
+        """Look at these again: something died in them that was not dealt with."""
+        with self.lock:
+            for index in indexes:
+                self.released.setdefault(index, 0)
+
+    @contextmanager
+    def swapping_in(self, name: str, content: SwapContent) -> Iterator[None]:
+        """While this lasts, a `SwapIn` of this file finds its content here."""
+        with self.lock:
+            self.swap_contents[name] = content
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.swap_contents.pop(name, None)
+
+    def retired_through(self, transaction: int) -> list[str]:
+        """Retired swap files that a snapshot of this transaction makes unnecessary."""
+        with self.lock:
+            return [name for name, id in self.retired_swaps.items() if id <= transaction]
+
+    def forget_retired(self, names: Iterable[str]) -> None:
+        """These swap files are gone. Nothing else follows from it, so it needs no transaction."""
+        with self.lock:
+            for name in names:
+                del self.retired_swaps[name]
+
+    def settle_write(self, id: bytes) -> None:
+        """Nothing of a staged write is staged any more; see `StagedWrites.settle`."""
+        with self.lock:
+            self.writes.settle(id)
+
+    def forget_over(self, now_millis: int) -> None:
+        """Drop answers and settled writes whose time is over: whoever reads the log again forgets the same."""
+        with self.lock:
+            self.answers.forget(now_millis)
+            self.writes.forget(now_millis)

@@ -1,0 +1,150 @@
+"""Swap files: FlowFiles of one queue that left memory.
+
+A record file (wal/records.py) whose header is a `SwapHeader`. What recovery needs, the summary with its shares, stands
+in the log and the snapshot, so that a start reads no swap file that stays swapped. The blocks hold the FlowFiles, then
+the block CRCs of their large claims.
+
+    <root>/swap/<millis>-<queue number>-<uuid>.swap
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import closing
+
+import msgspec
+
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.state import SwapContent
+from ullage.engine.model import (
+    ClaimBlocks,
+    ContentClaim,
+    FlowFileRecord,
+    Operation,
+    SwapOut,
+    SwapShare,
+    format_uuid,
+    new_uuids,
+)
+from ullage.engine.wal.records import BLOCK_RECORDS, RecordHeader, RecordReader, write_records
+from ullage.engine.wal.state import RecordDirectory
+from ullage.errors import RepositoryDamaged
+
+SWAP_MAGIC = b"ULLAGESF"
+SUFFIX = ".swap"
+
+
+class SwapHeader(RecordHeader, frozen=True, kw_only=True):
+    """`summary` is the `SwapOut` that brought the file into the log, without uuids and shares: those may be many."""
+
+    summary: SwapOut
+
+
+class SwapFiles:
+    """The swap directory of one repository."""
+
+    def __init__(self, place: RecordDirectory) -> None:
+        self.directory = place.path
+        self._place = place
+        self._files = place.files
+
+    def write(self, summary: SwapOut, records: list[FlowFileRecord], blocks: list[ClaimBlocks]) -> None:
+        """Write a swap file and make it and its name durable: only then may a transaction name it."""
+        header = self._place.header(SwapHeader, summary=msgspec.structs.replace(summary, shares=()))
+        operations: list[Operation] = [*records, *blocks]
+        runs = (operations[at : at + BLOCK_RECORDS] for at in range(0, len(operations), BLOCK_RECORDS))
+        write_records(self._files, self.path(summary.name), SWAP_MAGIC, header, runs, self._place.serde)
+        # | file synced | SwapOut durable, records gone from memory | power | no name: FlowFiles lost |
+        self._files.sync_directory(self.directory)
+
+    def read(self, name: str) -> SwapContent:
+        """All of a swap file, verified. RepositoryDamaged names the file and offset."""
+        path = self.path(name)
+        if os.path.basename(name) != name or not name.endswith(SUFFIX) or "\0" in name or len(name) > 255:
+            raise RepositoryDamaged(f"{name!r} is no name of a swap file")
+        if not self._files.exists(path):
+            raise RepositoryDamaged(
+                f"swap file {path} is missing: its FlowFiles cannot be read; restore it from a backup"
+            )
+        with closing(RecordReader(self._files, path, SWAP_MAGIC, SwapHeader, self._place.serde)) as reader:
+            # A file of another repository, or a copy under another name, has checksums as good as ours.
+            if reader.header.repository != self._place.repository or reader.header.summary.name != name:
+                raise RepositoryDamaged(f"{path} is swap file {reader.header.summary.name} of another place")
+            records: list[FlowFileRecord] = []
+            blocks: list[ClaimBlocks] = []
+            for run in reader.blocks():
+                for operation in run:
+                    if isinstance(operation, FlowFileRecord):
+                        records.append(operation)
+                    elif isinstance(operation, ClaimBlocks):
+                        blocks.append(operation)
+            if len(records) != reader.header.summary.count:
+                raise RepositoryDamaged(
+                    f"{path} holds {len(records)} FlowFiles, its summary says {reader.header.summary.count}"
+                )
+            return SwapContent(records, blocks)
+
+    def names(self) -> list[str]:
+        """All swap files on disk."""
+        return [name for name in self._files.list_directory(self.directory) if name.endswith(SUFFIX)]
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Unlink files that nothing refers to. No sync: what a crash brings back, the next start removes again."""
+        for name in names:
+            self._files.unlink(self.path(name))
+
+    def discard(self, name: str) -> None:
+        """Give up a file that nothing will name, whatever of it was written."""
+        try:
+            if self._files.exists(self.path(name)):
+                self._files.unlink(self.path(name))
+        except OSError:
+            return  # the next start removes what no transaction names
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+
+def summarize(records: list[FlowFileRecord], queue: int, millis: int) -> SwapOut:
+    """The summary of a swap file to be: counts, and for each resource claim what these records hold of it."""
+    return SwapOut(
+        name=f"{millis}-{queue}-{format_uuid(new_uuids(1)[0])}{SUFFIX}",
+        queue=queue,
+        count=len(records),
+        size_bytes=sum(record.size for record in records),
+        entry_millis_min=min(record.entry_millis for record in records),
+        queued_min=min(record.queued for record in records),
+        queued_max=max(record.queued for record in records),
+        shares=shares_of(records),
+    )
+
+
+def shares_of(records: list[FlowFileRecord]) -> tuple[SwapShare, ...]:
+    """What these records hold of each resource claim."""
+    claimants: dict[int, int] = {}
+    claims: dict[int, dict[int, ContentClaim]] = {}
+    for record in records:
+        if record.claim is not None:
+            resource = record.claim.resource
+            claimants[resource] = claimants.get(resource, 0) + 1
+            claims.setdefault(resource, {})[record.claim.offset] = record.claim
+    return tuple(
+        SwapShare(
+            resource,
+            claimants[resource],
+            sum(claim.length for claim in held.values()),
+            max(claim.end for claim in held.values()),
+        )
+        for resource, held in claims.items()
+    )
+
+
+def blocks_of(ledger: Ledger, records: list[FlowFileRecord]) -> list[ClaimBlocks]:
+    """The block CRCs that must travel with these records."""
+    found: dict[tuple[int, int], ClaimBlocks] = {}
+    for record in records:
+        claim = record.claim
+        if claim is not None:
+            crcs = ledger.claim_blocks(claim)
+            if crcs is not None:
+                found[claim.resource, claim.offset] = ClaimBlocks(claim.resource, claim.offset, crcs)
+    return list(found.values())

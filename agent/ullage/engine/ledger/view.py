@@ -1,0 +1,88 @@
+"""The ledger as of one moment, for a checkpoint that reads it while commits go on.
+
+Records live in 256 shards. The view copies them a shard at a time; a writer that is about to change a shard which the
+view has not copied yet copies it first. No pause grows with the repository.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from ullage.engine.ledger.state import SHARDS, LedgerState
+from ullage.engine.model import FlowFileRecord, IndexCeiling, Operation
+from ullage.engine.wal.records import BLOCK_RECORDS
+
+
+class LedgerView:
+    """The ledger as of the moment of `freeze`, read in blocks while commits go on."""
+
+    def __init__(self, ledger: LedgerState) -> None:
+        self._ledger = ledger
+        self._flow_files: list[list[FlowFileRecord] | None] = [None] * SHARDS
+        self._resources: list[list[Operation] | None] = [None] * SHARDS
+        self._relocations: list[Operation] = []
+        self._small: list[Operation] = [
+            IndexCeiling(ledger.index_ceiling),
+            *ledger.queues.values(),
+            *ledger.leases.values(),
+            *ledger.answers.all(),
+            *ledger.writes.operations(),
+        ]
+        self._swaps: list[Operation] = list(ledger.swaps.values())
+
+    def keep_flow_files(self, shard: int) -> None:
+        """Copy a shard of records before it changes; called under the ledger's lock."""
+        if self._flow_files[shard] is None:
+            self._flow_files[shard] = list(self._ledger.shards[shard].values())
+
+    def keep_resources(self, shard: int) -> None:
+        """Copy a shard of resource claims and block CRCs before it changes; called under the ledger's lock."""
+        if self._resources[shard] is None:
+            resources = self._ledger.resources[shard]
+            kept: list[Operation] = [
+                entry.claim
+                if entry.last_death == entry.claim.last_death
+                else msgspec.structs.replace(
+                    entry.claim, last_death_millis=entry.last_death_millis, last_death=entry.last_death
+                )
+                for entry in resources.values()
+            ]
+            self._relocations.extend(e.relocation for e in resources.values() if e.relocation is not None)
+            # Not those that only a pin keeps: its session logs them again, and without it nobody would drop them.
+            kept.extend(
+                blocks
+                for (index, offset), blocks in self._ledger.blocks[shard].items()
+                if index in resources and offset in resources[index].live
+            )
+            self._resources[shard] = kept
+
+    def __iter__(self) -> Iterator[list[Operation]]:
+        """All operations, in an order that can be applied: what is referred to comes first."""
+        yield from _blocked(self._operations())
+
+    def _operations(self) -> Iterator[list[Operation]]:
+        yield self._small
+        for shard in range(SHARDS):
+            with self._ledger.lock:
+                self.keep_resources(shard)
+            # Handed out once, then let go: memory falls as the snapshot grows.
+            yield self._resources[shard] or []
+            self._resources[shard] = []
+        yield self._relocations
+        yield self._swaps
+        for shard in range(SHARDS):
+            with self._ledger.lock:
+                self.keep_flow_files(shard)
+            yield self._flow_files[shard] or []  # type: ignore[misc]
+            self._flow_files[shard] = []
+
+
+def _blocked(runs: Iterable[list[Operation]]) -> Iterator[list[Operation]]:
+    pending: list[Operation] = []
+    for run in runs:
+        pending.extend(run)
+        while len(pending) >= BLOCK_RECORDS:
+            yield pending[:BLOCK_RECORDS]
+            del pending[:BLOCK_RECORDS]
+    if pending:
+        yield pending

@@ -1,0 +1,142 @@
+"""What a repository does on its own: checkpoints, cleaning, truncation, compaction, expiration, each when it is due.
+
+`run_due` does everything that is due now and can be driven by any scheduler, or by a test's clock; `start` drives it
+from two threads: one for compaction, which may take hours, and one for all that must not wait for it. A failure is kept
+in `failures` and handed to `on_failure`; the task is tried again when it is next due.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ullage.contract import CompactionTrigger
+from ullage.engine.engine import Engine
+
+EXPIRATION_FREQUENCY_SECONDS = 60.0
+"""How often expired FlowFiles and handles are looked for; polls find expired ones by themselves."""
+
+SWAP_FREQUENCY_SECONDS = 60.0
+"""How often swapping out is tried again where it failed; each arrival in such a queue tries it too."""
+
+TICK_SECONDS = 1.0
+"""How often the thread looks whether something is due."""
+
+FAILURES_KEPT = 100
+"""Failures remembered, newest last."""
+
+
+@dataclass(slots=True)
+class Task:
+    """One periodic duty."""
+
+    name: str
+    frequency_seconds: float
+    run: Callable[[], object]
+    due: float
+    is_heavy: bool = False
+    failed: bool = False
+
+
+class MaintenanceRunner:
+    """The periodic work of one open repository; `failures` are the tasks that failed lately, newest last."""
+
+    def __init__(self, repository: Engine, on_failure: Callable[[str, Exception], None] | None = None) -> None:
+        spec = repository.spec
+        now = repository.clock.monotonic()
+        self._repository = repository
+        self._on_failure = on_failure
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self.failures: list[tuple[str, Exception]] = []
+        plan: list[tuple[str, float, Callable[[], object]]] = [
+            ("checkpoint", spec.flow_file.checkpoint_interval.seconds, self._checkpoint),
+            ("clean", spec.archive.cleanup_frequency.seconds, repository.reclamation.clean),
+            ("truncate", spec.truncation.frequency.seconds, repository.reclamation.truncate),
+            ("swap", SWAP_FREQUENCY_SECONDS, repository.queues.swap_out_all),
+            ("expire", EXPIRATION_FREQUENCY_SECONDS, repository.queues.expire),
+            ("purge", EXPIRATION_FREQUENCY_SECONDS, self._purge),
+            ("provenance", TICK_SECONDS, repository.provenance.step),
+            ("index", TICK_SECONDS, repository.provenance.index_step),
+        ]
+        self._tasks = [Task(name, frequency, run, now + frequency) for name, frequency, run in plan]
+        # Also at start: what died before the last end may be much.
+        self._tasks.append(Task("compact", spec.compaction.check_frequency.seconds, self._compact, now, is_heavy=True))
+
+    def run_due(self, *, is_heavy: bool | None = None) -> list[str]:
+        """Run what is due and return the names; a checkpoint is also due when the log has grown past its size.
+
+        Not so after one that failed: writing a whole snapshot every second would not help a full disk. `is_heavy`
+        chooses among the tasks; None: all.
+        """
+        now = self._repository.clock.monotonic()
+        ran: list[str] = []
+        for task in self._tasks:
+            if is_heavy is not None and task.is_heavy != is_heavy:
+                continue
+            if now >= task.due or (task.name == "checkpoint" and not task.failed and self._is_log_large()):
+                task.due = now + task.frequency_seconds
+                ran.append(task.name)
+                self._run(task)
+        return ran
+
+    def start(self) -> None:
+        """Run what is due from threads of its own, until `stop`; may be started again after it."""
+        if self._threads:
+            return
+        self._stop.clear()
+        for name, is_heavy in (("ullage-maintenance", False), ("ullage-compaction", True)):
+            thread = threading.Thread(target=self._loop, args=(is_heavy,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """End the threads after the tasks they are in; a compaction stops at its next step."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def renewed(self) -> "MaintenanceRunner":
+        """The same for the settings that are in force now, begun; this one is over."""
+        self.stop()
+        renewed = MaintenanceRunner(self._repository, self._on_failure)
+        renewed.start()
+        return renewed
+
+    def _loop(self, is_heavy: bool) -> None:
+        while not self._stop.wait(TICK_SECONDS):
+            self.run_due(is_heavy=is_heavy)
+
+    def _run(self, task: Task) -> None:
+        task.failed = True
+        try:
+            task.run()
+        except Exception as error:  # noqa: BLE001 - a task that fails in an unforeseen way must not end the others
+            with self._lock:
+                self.failures.append((task.name, error))
+                del self.failures[:-FAILURES_KEPT]
+            if self._on_failure is not None:
+                self._on_failure(task.name, error)
+        else:
+            task.failed = False
+
+    def _compact(self) -> None:
+        """As spec.compaction allows; `stop` takes the ticket back."""
+        ticket = self._repository.reclamation.ticket(is_revoked=self._stop.is_set)
+        self._repository.compactor.run(CompactionTrigger.PERIODIC, ticket)
+
+    def _purge(self) -> None:
+        self._repository.handles.purge()
+        self._repository.leases.purge()
+        self._repository.idempotency.forget()
+        self._repository.staging.expire()
+        self._repository.feeds.expire()
+
+    def _checkpoint(self) -> None:
+        """Nothing new since the last one: no checkpoint."""
+        if self._repository.log.last_id > self._repository.log.snapshot_id:
+            self._repository.checkpoint()
+
+    def _is_log_large(self) -> bool:
+        return self._repository.log.log_bytes >= self._repository.spec.flow_file.checkpoint_log_size

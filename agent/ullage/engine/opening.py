@@ -1,0 +1,225 @@
+"""Making a repository's directories, and telling them from anything else.
+
+init    ullage.json.partial (uuid) | containers with their identity | empty snapshot | rename to ullage.json
+                                                                                       ^ commit point
+a crash before it: no repository yet; the next init finds the partial and goes on with the same uuid
+"""
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from ullage.clock import Clock
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.content.containers import Container
+from ullage.engine.files import PARTIAL_SUFFIX, File, Files, make_directories, read_file, replace_file
+from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.model import format_uuid, new_uuids
+from ullage.engine.parts import RepositoryParts
+from ullage.engine.repositories import ContentStore, chosen
+from ullage.engine.wal.format import FORMAT_VERSION, decode_header
+from ullage.engine.wal.serde import SerDe
+from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT, write_empty_snapshot
+from ullage.engine.wal.state import RecordDirectory
+from ullage.errors import (
+    ForeignContainer,
+    InvalidArgument,
+    NotARepository,
+    RepositoryDamaged,
+    RepositoryExists,
+    RepositoryLocked,
+)
+
+IDENTITY = "ullage.json"
+LOCK = "lock"
+SWAP = "swap"
+
+
+class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the root's `ullage.json`. `containers` maps names to paths below the root; `implementations` says
+    which content, FlowFile and provenance repository it was made with, where that is not ours.
+    """
+
+    format: int
+    repository: str
+    created_millis: int
+    sections: int
+    containers: dict[str, str]
+    implementations: dict[str, str] = {}
+
+
+def implementations_of(spec: ContentRepositorySpec) -> dict[str, str]:
+    """The repositories that are not ours, by the setting that names them."""
+    named = {
+        "content.repository": spec.content.repository,
+        "flowFile.repository": spec.flow_file.repository,
+        "provenance.repository": spec.provenance.repository,
+    }
+    return {setting: name for setting, name in named.items() if name}
+
+
+def lock_repository(files: Files, root: str) -> File:
+    """The lock that makes this process the repository's only one; RepositoryLocked if another has it.
+
+    Where there is no repository it says so, and leaves no lock file behind.
+    """
+    if not files.exists(os.path.join(root, IDENTITY)):
+        read_identity(files, root)  # raises what is wrong, before a lock file is made in somebody's empty directory
+    return _lock(files, root)
+
+
+def _lock(files: Files, root: str) -> File:
+    try:
+        return files.lock(os.path.join(root, LOCK))
+    except BlockingIOError as error:
+        raise RepositoryLocked(f"{root} is open in another process: close that one, or work through it") from error
+
+
+def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec, serde: SerDe) -> RepositoryIdentity:
+    """Make an empty repository; an interrupted init is resumed. RepositoryExists if there is one; UnknownPlugin if the
+    spec names an implementation that there is not.
+    """
+    make_content = chosen(spec).content
+    root = spec.storage.host_path.path
+    make_directories(files, root)
+    lock = _lock(files, root)
+    try:
+        identity_path = os.path.join(root, IDENTITY)
+        if files.exists(identity_path):
+            raise RepositoryExists(f"{root} already holds a repository")
+        identity = _begin(files, clock, spec, root)
+        parts = RepositoryParts(files, clock, spec, serde, identity.repository)
+        make_content(parts, lambda _ceiling: None).prepare(())
+        for name in (FLOWFILE, SWAP):
+            make_directories(files, os.path.join(root, name))
+        if not spec.flow_file.repository:
+            log = RecordDirectory(files, os.path.join(root, FLOWFILE), identity.repository, serde)
+            write_empty_snapshot(log, clock.now_millis())
+        # Everything that the identity promises is there and durable: from here on its absence is damage.
+        files.rename(identity_path + PARTIAL_SUFFIX, identity_path)
+        files.sync_directory(root)
+        return identity
+    finally:
+        lock.close()
+
+
+def _begin(files: Files, clock: Clock, spec: ContentRepositorySpec, root: str) -> RepositoryIdentity:
+    """Write down the identity before anything carries it, or take up one that an interrupted init wrote."""
+    partial = os.path.join(root, IDENTITY + PARTIAL_SUFFIX)
+    identity = RepositoryIdentity(
+        format=FORMAT_VERSION,
+        repository=format_uuid(new_uuids(1)[0]),
+        created_millis=clock.now_millis(),
+        sections=spec.storage.sections,
+        containers={container.name: container.sub_path for container in spec.storage.containers},
+        implementations=implementations_of(spec),
+    )
+    if files.exists(partial):
+        try:
+            # The same uuid: containers that the interrupted init made carry it, and would be foreign to another.
+            begun = msgspec.json.decode(read_file(files, partial), type=RepositoryIdentity)
+            identity = msgspec.structs.replace(identity, repository=begun.repository)
+        except msgspec.MsgspecError:
+            # Torn before it was synced, so nothing else was made yet: begin anew.
+            files.unlink(partial)
+    # Not by an init that was interrupted, which would have left its partial: somebody's repository lost its identity.
+    flowfile = os.path.join(root, FLOWFILE)
+    if not files.exists(partial) and files.exists(flowfile) and files.list_directory(flowfile):
+        raise RepositoryDamaged(
+            f"{root} holds a FlowFile repository but no {IDENTITY}: restore that file from a backup, or choose an "
+            "empty directory"
+        )
+    replace_file(files, partial, msgspec.json.encode(identity))
+    return identity
+
+
+def read_identity(files: Files, root: str) -> RepositoryIdentity:
+    """The root's identity; NotARepository, RepositoryDamaged or FormatTooNew."""
+    path = os.path.join(root, IDENTITY)
+    if not files.exists(path):
+        if files.exists(path + PARTIAL_SUFFIX):
+            raise NotARepository(f"the init of {root} was interrupted: run `ullage init` again to finish it")
+        if files.exists(os.path.join(root, FLOWFILE)):
+            raise RepositoryDamaged(f"{path} is missing beside a FlowFile repository: restore it from a backup")
+        raise NotARepository(f"{root} holds no repository: run `ullage init` first")
+    # An init that was killed after its rename, its commit point, may not have come to this.
+    files.sync_directory(root)
+    return decode_header(read_file(files, path), RepositoryIdentity, path, msgspec.json.decode)
+
+
+class Opened(NamedTuple):
+    """What was found of the spec's containers. `lost` are those that are not there, or another one's; `removed` those
+    that the spec no longer lists. Whether that may be the ledger must say (`holdings.py`).
+    """
+
+    identity: RepositoryIdentity
+    lost: list[tuple[str, ForeignContainer]]
+    removed: list[str]
+
+    def present(self, content: ContentStore) -> list[Container]:
+        """All but the lost ones."""
+        lost = {name for name, _ in self.lost}
+        return [container for name, container in content.containers.items() if name not in lost]
+
+
+def require_made_with(spec: ContentRepositorySpec, identity: RepositoryIdentity) -> None:
+    """InvalidArgument, or ForeignContainer, if the spec says another thing of what cannot change."""
+    root = spec.storage.host_path.path
+    if spec.storage.sections != identity.sections:
+        raise InvalidArgument(
+            f"spec.storage.sections is {spec.storage.sections}, but {root} was made with {identity.sections}: it "
+            "cannot change"
+        )
+    named = implementations_of(spec)
+    for setting in sorted(named.keys() | identity.implementations.keys()):
+        made_with, name = identity.implementations.get(setting, ""), named.get(setting, "")
+        if made_with != name:
+            raise InvalidArgument(
+                f"spec.{setting} is {name!r}, but {root} was made with {made_with!r}: it cannot change"
+            )
+    for container in spec.storage.containers:
+        path = identity.containers.get(container.name, container.sub_path)
+        if path != container.sub_path:
+            raise ForeignContainer(
+                f"container {container.name} of {root} lies at {path}; the spec says {container.sub_path}: it cannot "
+                "move"
+            )
+
+
+def open_containers(
+    files: Files, spec: ContentRepositorySpec, identity: RepositoryIdentity, content: ContentStore
+) -> Opened:
+    """The containers, each proved to be the right one; new ones in the spec are appended to the repository."""
+    lost = content.prepare(identity.containers)
+    wanted = {container.name: container.sub_path for container in spec.storage.containers}
+    known = identity.containers | wanted
+    if known != identity.containers:
+        # After they were made: a crash between the two leaves directories that the next start takes up as they are.
+        identity = write_containers(files, spec.storage.host_path.path, identity, known)
+    return Opened(identity, list(lost.items()), [name for name in identity.containers if name not in wanted])
+
+
+def write_containers(
+    files: Files, root: str, identity: RepositoryIdentity, containers: dict[str, str]
+) -> RepositoryIdentity:
+    """Record, durably, which containers the repository has."""
+    identity = msgspec.structs.replace(identity, containers=containers)
+    replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
+    return identity
+
+
+def require_snapshot(files: Files, root: str, containers: Iterable[Container]) -> None:
+    """A repository without its snapshot must not start: NiFi would now delete all content as unknown."""
+    directory = os.path.join(root, FLOWFILE)
+    if not files.exists(directory):
+        files_left = sum(len(container.content_files()) for container in containers)
+        raise RepositoryDamaged(
+            f"{directory} is missing while {files_left} content files exist: mount its volume or restore it from a "
+            "backup; nothing was removed"
+        )
+    if not any(files.exists(os.path.join(directory, name)) for name in (SNAPSHOT, PARTIAL)):
+        raise RepositoryDamaged(
+            f"{directory} has no snapshot: restore the directory from a backup; nothing was removed"
+        )

@@ -1,0 +1,274 @@
+"""Writing and reading event files: Parquet, through `Files` like everything else on disk."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ullage.engine.files import COPY_BYTES, File, Files, make_directories
+from ullage.engine.provenance.arrow import pa, pc, pq
+from ullage.engine.provenance.columns import BOUNDED, DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
+from ullage.engine.provenance.events import EventId, ProvenanceEvent
+from ullage.engine.provenance.manifest import EventFile
+from ullage.engine.provenance.series import Series, chunks
+from ullage.errors import ProvenanceDamaged
+
+SUFFIX = ".parquet"
+OPEN_FILES_MAX = 64
+"""Event files kept open with their footers read: a search touches the newest ones again and again."""
+
+OPEN_GROUPS_MAX = 2_000
+"""Row groups of all of them: the footer takes 30 kB of memory for each, 60 MB in all."""
+
+
+class Written(NamedTuple):
+    """An event file in memory, and the times its events span."""
+
+    data: memoryview
+    millis_min: int
+    millis_max: int
+
+
+def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compress: bool) -> Written:
+    """Build a whole event file, a row group at a time. Each is compressed while the next one is made."""
+    sink = pa.BufferOutputStream()
+    times: list[int] = []
+    with (
+        pq.ParquetWriter(
+            sink,
+            schema(),
+            compression="zstd" if compress else "none",
+            use_dictionary=DICTIONARIES,
+            write_page_checksum=True,
+            write_statistics=BOUNDED,
+        ) as writer,
+        ThreadPoolExecutor(1, "event-file") as beside,
+    ):
+        written: Future[None] | None = None
+        for chunk in chunks(series, ROW_GROUP_ROWS):
+            millis = [each.told.millis for each in chunk]
+            # Not the first and the last: wall time jumps, and orders nothing.
+            times += (min(millis), max(millis))
+            batch = to_batch(chunk, queue_name)
+            if written is not None:
+                written.result()
+            # Compressing gives the interpreter away, so the next row group is made meanwhile.
+            written = beside.submit(writer.write_batch, batch)
+        if written is not None:
+            written.result()
+    return Written(memoryview(sink.getvalue()), min(times), max(times))
+
+
+class EventFiles:
+    """The directories of event files of one repository. Thread-safe."""
+
+    def __init__(self, files: Files, root: str, directories: Sequence[str]) -> None:
+        self._files = files
+        self._root = root
+        self._directories = directories
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, _ParquetFile] = OrderedDict()
+
+    def path(self, file: EventFile) -> str:
+        return os.path.join(self._root, file.directory, file.name)
+
+    def directory_for(self, number: int) -> str:
+        """Stripes files over the directories."""
+        return self._directories[number % len(self._directories)]
+
+    def write(self, directory: str, name: str, data: memoryview) -> None:
+        """Write a file and make it and its name durable. What a failure leaves is removed, or later replaced."""
+        parent = os.path.join(self._root, directory)
+        make_directories(self._files, parent)  # if it is there, its name may still not be durable
+        path = os.path.join(parent, name)
+        if self._files.exists(path):  # the leftover of a rollover that failed
+            self._files.unlink(path)
+        file = self._files.create(path)
+        try:
+            for at in range(0, len(data), COPY_BYTES):
+                file.write(data[at : at + COPY_BYTES], at)
+            file.sync()
+            self._files.sync_directory(parent)
+        except BaseException:
+            with suppress(OSError):  # the error that led here counts; an unlisted file is removed at the next start
+                self._files.unlink(path)
+            raise
+        finally:
+            file.close()
+
+    def remove(self, gone: Sequence[EventFile]) -> None:
+        """Unlink files that the manifest lists no more. One that a crash brings back is removed at the next start."""
+        for file in gone:
+            self.forget(file)
+            if self._files.exists(self.path(file)):
+                self._files.unlink(self.path(file))
+
+    def forget(self, file: EventFile) -> None:
+        """Close a file that nobody is expected to read again soon."""
+        with self._lock:
+            held = self._open.pop(self.path(file), None)
+        if held is not None:
+            held.close()
+
+    def paths(self) -> list[str]:
+        """All event files there are, listed or not."""
+        found = []
+        for directory in self._directories:
+            parent = os.path.join(self._root, directory)
+            if self._files.exists(parent):
+                names = self._files.list_directory(parent)
+                found += [os.path.join(parent, name) for name in names if name.endswith(SUFFIX)]
+        return found
+
+    def remove_unlisted(self, listed: Iterable[EventFile]) -> None:
+        """Leftovers of rollovers and removals that were cut short: their events are in the log, or gone on purpose."""
+        known = {self.path(file) for file in listed}
+        for path in self.paths():
+            if path not in known:
+                self._files.unlink(path)
+
+    def group_rows(self, file: EventFile) -> int:
+        """How many events each row group of a file holds, but for the last; ProvenanceDamaged as `scan`."""
+        try:
+            with self._lock:
+                return self._opened(file).group_rows
+        except _unreadable() as error:
+            raise self._damaged(file, error) from error
+
+    def scan(
+        self, file: EventFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Row groups with the sequence number of their first row. ProvenanceDamaged names a file that fails."""
+        try:
+            with self._lock:
+                found = self._opened(file)
+                count = found.parquet.num_row_groups
+            for group in range(count) if groups is None else groups:
+                with self._lock:  # one reader at a time moves the file's position
+                    found = self._opened(file)
+                    table = found.parquet.read_row_group(group, columns=columns, use_threads=False)
+                yield file.first_sequence + group * found.group_rows, table
+        except _unreadable() as error:
+            raise self._damaged(file, error) from error
+
+    def events(self, file: EventFile, table: pa.Table) -> list[ProvenanceEvent]:
+        """The events of whole rows. ProvenanceDamaged if they are none: the names of columns have no checksum."""
+        try:
+            return from_table(table)
+        except _unreadable() as error:
+            raise self._damaged(file, error) from error
+
+    def _damaged(self, file: EventFile, error: Exception) -> ProvenanceDamaged:
+        return ProvenanceDamaged(
+            f"{self.path(file)}: events {file.first_sequence} to {file.last_sequence} cannot be read: {error}; "
+            "mount its volume, or restore the file from a backup"
+        )
+
+    def sequence_of(self, file: EventFile, id: EventId) -> int | None:
+        """The sequence number of the event with this id, if the file holds it."""
+        for start, table in self.scan(file, ["transaction", "ordinal"]):
+            is_it = pc.and_(pc.equal(table["transaction"], id.transaction), pc.equal(table["ordinal"], id.ordinal))
+            for row in pc.indices_nonzero(is_it).to_pylist():
+                return start + int(row)
+        return None
+
+    def verify(self, file: EventFile) -> str:
+        """What is wrong with a file: nothing, or a problem in words. Reads every byte."""
+        path = self.path(file)
+        if not self._files.exists(path):
+            return f"{path} is missing: events {file.first_sequence} to {file.last_sequence} cannot be read"
+        with closing(self._files.open(path)) as opened:
+            crc = length = 0
+            while piece := opened.read(COPY_BYTES, length):
+                crc = crc32c(piece, crc)
+                length += len(piece)
+        if (length, crc) != (file.bytes, file.crc):
+            return f"{path}: {length} bytes do not match the manifest ({file.bytes} bytes)"
+        return ""
+
+    def close(self) -> None:
+        with self._lock:
+            held, self._open = self._open, OrderedDict()
+        for file in held.values():
+            file.close()
+
+    def _opened(self, file: EventFile) -> _ParquetFile:
+        path = self.path(file)
+        found = self._open.get(path)
+        if found is None:
+            found = self._open[path] = _ParquetFile(self._files.open(path), file.events)
+            groups = sum(each.parquet.num_row_groups for each in self._open.values())
+            # The footer stays in memory as long as the file is open.
+            while len(self._open) > OPEN_FILES_MAX or (groups > OPEN_GROUPS_MAX and len(self._open) > 1):
+                oldest = self._open.popitem(last=False)[1]
+                groups -= oldest.parquet.num_row_groups
+                oldest.close()
+        else:
+            self._open.move_to_end(path)
+        return found
+
+
+class _ParquetFile:
+    """A Parquet file over an engine's `File`."""
+
+    def __init__(self, file: File, events: int) -> None:
+        """ValueError if its row groups are not those of so many events: a footer has no checksum."""
+        self._file = file
+        try:
+            self.parquet: pq.ParquetFile = pq.ParquetFile(
+                pa.PythonFile(_Seekable(file), mode="r"), page_checksum_verification=True
+            )
+            self.group_rows = _group_rows(self.parquet.metadata, events)
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        self.parquet.close(force=True)
+        self._file.close()
+
+
+def _group_rows(footer: pq.FileMetaData, events: int) -> int:
+    """Where a row is follows from this number alone, so all row groups have to agree with it."""
+    # No checksum covers the footer, and a number that is wrong by one would show the wrong event.
+    rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    if not rows or sum(rows) != events or any(count != rows[0] for count in rows[:-1]) or not 0 < rows[-1] <= rows[0]:
+        raise ValueError(f"its row groups have {rows} rows, which are not those of {events} events")
+    return int(rows[0])
+
+
+class _Seekable(io.RawIOBase):
+    """What pyarrow needs of a file: a position, which the engine's positional `File` has not."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._length = file.size().length
+        self._at = 0
+
+    def read(self, count: int = -1) -> bytes:
+        data = self._file.read(self._length - self._at if count < 0 else count, self._at)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = (0, self._at, self._length)[whence] + offset
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    errors: tuple[type[Exception], ...] = (OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError)
+    return errors

@@ -1,0 +1,77 @@
+"""What a component says of its FlowFiles beyond what the session sees for itself (NiFi: `ProvenanceReporter`).
+
+    session.provenance.receive(flow_file, "https://example.org/", duration_millis=12)
+
+Events are cached until the session commits and then carry the FlowFile's attributes as of the commit; SEND and
+DOWNLOAD carry those of the moment they were reported, because they tell what left. A rollback forgets them. Every
+method takes one FlowFile or several, which cost little more than one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ullage.engine.model import EventRun, EventType, FlowFileRecord
+from ullage.errors import TransactionTooLarge
+from ullage.reporter import REPORTED_MAX, Reporter, require_reportable
+
+AS_EMITTED = frozenset({EventType.SEND, EventType.DOWNLOAD})
+"""They tell what left, so they keep the attributes and content of the moment."""
+
+Subjects = FlowFileRecord | Sequence[FlowFileRecord]
+
+
+class Reported(NamedTuple):
+    """Like events of some FlowFiles, each as it was then."""
+
+    run: EventRun
+    records: list[FlowFileRecord]
+    as_emitted: bool
+
+
+class ProvenanceReporter(Reporter[Subjects]):
+    """One session's reports. `find` gives the session's present record of a FlowFile, or raises."""
+
+    def __init__(self, find: Callable[[FlowFileRecord], FlowFileRecord]) -> None:
+        self._find = find
+        self._events: list[Reported] = []
+        self._count = 0
+
+    def take(self) -> list[Reported]:
+        """Everything reported since the last call, which is forgotten here."""
+        events, self._events = self._events, []
+        self._count = 0
+        return events
+
+    @property
+    def pending(self) -> Sequence[Reported]:
+        """What was reported and is not committed yet."""
+        return self._events
+
+    def report(
+        self,
+        type: EventType,
+        flow_files: Subjects,
+        *,
+        relationship: str = "",
+        details: str = "",
+        transit_uri: str = "",
+        alternate_identifier: str = "",
+        duration_millis: int | None = None,
+    ) -> None:
+        require_reportable(type, relationship, details, transit_uri, alternate_identifier, duration_millis)
+        records = [self._find(one) for one in ([flow_files] if isinstance(flow_files, FlowFileRecord) else flow_files)]
+        if self._count + len(records) > REPORTED_MAX:
+            raise TransactionTooLarge(f"more than {REPORTED_MAX} provenance events in one session: commit in parts")
+        self._count += len(records)
+        run = EventRun(
+            type,
+            0,
+            1,
+            relationship,
+            details,
+            transit_uri,
+            alternate_identifier,
+            -1 if duration_millis is None else duration_millis,
+        )
+        if records:
+            self._events.append(Reported(run, records, type in AS_EMITTED))

@@ -1,0 +1,52 @@
+"""The provenance repository that is ours: event files (store.py), found through an index (index.py)."""
+
+from collections.abc import Callable
+
+from ullage.engine.parts import RepositoryParts
+from ullage.engine.provenance.events import EventId, ProvenanceEvent
+from ullage.engine.provenance.index import ProvenanceIndex
+from ullage.engine.provenance.query import Page, Query, event_at
+from ullage.engine.provenance.search import search
+from ullage.engine.provenance.store import ProvenanceStore
+from ullage.errors import EventNotFound
+
+
+class FileProvenanceRepository(ProvenanceStore):
+    """See `ProvenanceRepository`. Thread-safe."""
+
+    is_volatile = False
+
+    def __init__(self, parts: RepositoryParts, durable: Callable[[], int], queue_name: Callable[[int], str]) -> None:
+        super().__init__(parts, durable, queue_name)
+        self._index: ProvenanceIndex | None = None
+
+    def query(self, query: Query) -> Page:
+        return search(self, self._opened_index(), query)
+
+    def find(self, id: EventId) -> ProvenanceEvent:
+        manifest, newest = self.snapshot()
+        for numbered in newest:
+            if numbered.told.transaction == id.transaction and id.ordinal < numbered.told.events:
+                return event_at(self.query, numbered.first_sequence + id.ordinal)
+        for file in manifest.files:
+            if file.first_id <= id.transaction <= file.last_id:
+                sequence = self.event_files.sequence_of(file, id)
+                if sequence is not None:
+                    return event_at(self.query, sequence)
+        raise EventNotFound(f"provenance event {id} does not exist, or was removed by retention")
+
+    def index_step(self) -> int:
+        index = self._opened_index()
+        return 0 if index is None else index.step()
+
+    def close(self) -> None:
+        super().close()
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    def _opened_index(self) -> ProvenanceIndex | None:
+        """Opened once there have been event files: without them there is nothing to index, or to forget."""
+        if self._index is None and self._manifest.next_sequence > 1:
+            self._index = ProvenanceIndex(self._files, self._directory, self, self._settings, self._clock)
+        return self._index

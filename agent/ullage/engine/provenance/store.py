@@ -1,0 +1,320 @@
+"""The provenance repository: events from the moment they are durable until their retention ends.
+
+    commit                         rollover                                        retention
+    log (or snapshot), tail  ----> event file written, synced | manifest replaced  ----> manifest replaced | unlinked
+                                                                ^ commit point           ^ commit point
+
+The log takes the job of NiFi's rolling group of journals: events ride in the transactions that cause them, so there is
+nothing to lose or to double between the two. A snapshot carries the events that are in no event file yet, so that the
+log before it may go (recorded.py). An error at rollover leaves the events where they are.
+
+Nothing here runs by itself: `step` does what is due, and `MaintenanceRunner` calls it.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+from crc32c import crc32c
+
+from ullage.contract import OnFull
+from ullage.engine.files import discard_partial, make_directories
+from ullage.engine.model import Operation
+from ullage.engine.parts import RepositoryParts
+from ullage.engine.provenance.eventfiles import SUFFIX, EventFiles, encode
+from ullage.engine.provenance.events import ProvenanceEvent, RecordedTransaction, size_of
+from ullage.engine.provenance.holds import Holds
+from ullage.engine.provenance.manifest import (
+    EventFile,
+    LostEvents,
+    ManifestFile,
+    ProvenanceManifest,
+    expired_files,
+    without,
+)
+from ullage.engine.provenance.series import expand, series_of
+from ullage.engine.provenance.tail import Numbered, Tail
+from ullage.errors import RepositoryDamaged
+
+PROVENANCE = "provenance"
+MANIFEST = "manifest"
+EVENTS = "provenance/events"
+
+PATIENCE = 2
+"""Rollovers' worth of events in memory at which a writer does the rollover itself: whoever maintains is behind."""
+
+FILE_EVENTS_MAX = 50_000
+"""Events of one file, but for the last transaction's: to show one event of it its footer has to be read, a millisecond
+where it lists 25 row groups.
+"""
+
+
+class ProvenanceStore:
+    """Thread-safe. `tail` are the events that are in none of the `event_files` yet, `holds` what readers want still;
+    `failure` is why the last drain for a checkpoint did not succeed, None if it did.
+    """
+
+    def __init__(self, parts: RepositoryParts, durable: Callable[[], int], queue_name: Callable[[int], str]) -> None:
+        """Events of transactions up to `durable()` may move to event files."""
+        files, root, settings = parts.files, parts.spec.storage.host_path.path, parts.spec.provenance
+        directories = parts.spec.storage.provenance_directories or (EVENTS,)
+        self._files = files
+        self._settings = settings
+        self._clock = parts.clock
+        self._queue_name = queue_name
+        self._directory = os.path.join(root, PROVENANCE)
+        self._place = ManifestFile(files, os.path.join(self._directory, MANIFEST), parts.repository)
+        self.event_files = EventFiles(files, root, directories)
+        # Reentrant: a backup keeps everything still, and makes the checkpoint that drains.
+        self._drain_lock = threading.RLock()
+        self._keepers = 0
+        self.holds = Holds()
+        manifest = self._place.read()
+        self._is_new = manifest is None
+        self._manifest = manifest or self._place.new(0)
+        self.tail = Tail(self._manifest.drained, self._manifest.next_sequence)
+        self._durable = durable
+        self._waiting_since: float | None = None
+        self._rollovers = 0
+        self.failure: Exception | None = None
+
+    @property
+    def repository(self) -> str:
+        """The uuid of the repository."""
+        return self._place.repository
+
+    @property
+    def manifest(self) -> ProvenanceManifest:
+        return self._manifest
+
+    def start(self, last_id: int) -> None:
+        """Once the log is restored: begin a manifest where there is none yet, and remove leftovers.
+
+        RepositoryDamaged if there should be one: without it nobody knows which events the files and the log share.
+        """
+        if not self._is_new:
+            self.event_files.remove_unlisted(self._manifest.files)
+            discard_partial(self._place.files, self._place.path)
+            return
+        if self.tail.events or self.event_files.paths():
+            raise RepositoryDamaged(
+                f"{self._place.path} is missing, but there are provenance events: mount its volume, or restore it from "
+                "a backup; nothing was removed"
+            )
+        if self._settings.enabled:
+            make_directories(self._files, self._directory)
+            self._manifest = self._place.new(last_id)
+            self._place.write(self._manifest)
+            self._is_new = False
+
+    def step(self) -> None:
+        """What is due by now: a rollover, and the end of some events' retention."""
+        if self._is_due():
+            self.drain()
+        self.retain()
+
+    def take(self, id: int, millis: int, operations: Sequence[Operation]) -> None:
+        self.tail.take(id, millis, operations)
+
+    def undrained(self) -> list[RecordedTransaction]:
+        return self.tail.told()
+
+    def waiting(self) -> tuple[int, int]:
+        return self.tail.events, self.tail.bytes
+
+    def span(self) -> tuple[int, int]:
+        manifest, newest = self.snapshot()
+        return manifest.removed_through + 1, newest[-1].last_sequence if newest else manifest.next_sequence - 1
+
+    def drain(self) -> int:
+        """Move every durable event to event files; returns how many. An error leaves the rest in the log.
+
+        write file | sync it and its name | replace manifest | forget
+                                            ^ commit point
+        a crash before it: the file is not listed, the events are read from the log again and get the same numbers
+        a crash after it: they are in the file, and the log's are passed by
+        """
+        with self._drain_lock:
+            self.tail.settle(self._durable())
+            moved = 0
+            while run := self._next_run():
+                self._replace(self._with_file(run), len(run))
+                moved += sum(numbered.told.events for numbered in run)
+            # Also where something is left: on a busy node something always is, and each second would make a file of
+            # its own.
+            self._waiting_since = None  # what has come meanwhile waits from now on
+            self.failure = None
+        return moved
+
+    def try_drain(self) -> None:
+        """Drain for a checkpoint, whose snapshot carries what could not be drained; `failure` says why."""
+        try:
+            self.drain()
+        except Exception as error:  # noqa: BLE001 - whatever ails a rollover, no snapshot may fail for it
+            self.failure = error
+
+    def admit(self) -> None:
+        """A writer helps to drain where so many events wait in memory; where that fails, it obeys `onFull`."""
+        limits = self._settings.rollover_events, self._settings.rollover_size
+        if self.tail.events < PATIENCE * limits[0] and self.tail.bytes < PATIENCE * limits[1]:
+            return
+        try:
+            self.drain()
+        except Exception:
+            if self._settings.on_full != OnFull.DROP:
+                raise
+            self._drop()
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Nothing moves to event files meanwhile, but by this thread: they and the next snapshot agree."""
+        with self._drain_lock:
+            yield
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """No event file is removed meanwhile."""
+        with self._drain_lock:
+            self._keepers += 1
+        try:
+            yield
+        finally:
+            with self._drain_lock:
+                self._keepers -= 1
+
+    @property
+    def place(self) -> str | None:
+        """The manifest's path; None where there is none yet."""
+        return None if self._is_new else self._place.path
+
+    def retain(self) -> int:
+        """Remove the event files whose retention has ended; returns how many. Never the newest events."""
+        with self._drain_lock:
+            if self._keepers:
+                return 0
+            now = self._clock.now_millis()
+            count = expired_files(
+                self._manifest.files,
+                now,
+                int(self._settings.max_storage_time),
+                int(self._settings.max_storage_size),
+                self.holds.wanted_after(now),
+            )
+            if not count:
+                return 0
+            gone = self._manifest.files[:count]
+            # The manifest first: a listed file that is gone is damage, an unlisted one only a leftover.
+            manifest = without(self._manifest, count)
+            self._place.write(manifest)
+            self._manifest = manifest
+            self.event_files.remove(gone)
+            return count
+
+    def snapshot(self) -> tuple[ProvenanceManifest, list[Numbered]]:
+        """The event files, and the durable transactions that are not in them: together all events, none twice."""
+        self.tail.settle(self._durable())
+        newest = self.tail.numbered()  # first, or a rollover in between would hide what it moves
+        manifest = self._manifest
+        return manifest, [numbered for numbered in newest if numbered.first_sequence >= manifest.next_sequence]
+
+    def expand(self, numbered: Numbered) -> Iterator[ProvenanceEvent]:
+        """The events of a transaction that is not in an event file yet."""
+        return expand(numbered.told, numbered.first_sequence, self._queue_name)
+
+    def problems(self, *, deep: bool) -> list[str]:
+        """What `check` has to say: event files that are missing or, with `deep`, changed."""
+        found = []
+        for file in self._manifest.files:
+            path = self.event_files.path(file)
+            if deep:
+                found.append(self.event_files.verify(file))
+            elif not self._files.exists(path) or self._files.size(path).length != file.bytes:
+                found.append(f"{path} is missing, or has not the {file.bytes} bytes it was written with")
+        return [problem for problem in found if problem]
+
+    def close(self) -> None:
+        """Release what is open. Events that are not in an event file stay in the log."""
+        self.event_files.close()
+
+    def _is_due(self) -> bool:
+        self.tail.settle(self._durable())
+        if not self.tail.numbered():
+            return False
+        now = self._clock.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        settings = self._settings
+        return (
+            now - self._waiting_since >= settings.rollover_time.seconds
+            or self.tail.events >= settings.rollover_events
+            or self.tail.bytes >= settings.rollover_size
+        )
+
+    def _next_run(self) -> list[Numbered]:
+        """The transactions of the next event file."""
+        run: list[Numbered] = []
+        events = size = 0
+        events_max = min(FILE_EVENTS_MAX, self._settings.rollover_events)
+        for numbered in self.tail.numbered():
+            if events >= events_max or size >= self._settings.rollover_size:
+                break
+            run.append(numbered)
+            events += numbered.told.events
+            size += size_of(numbered.told)
+        return run
+
+    def _with_file(self, run: list[Numbered]) -> ProvenanceManifest:
+        """Write an event file; returns the manifest that lists it."""
+        first = run[0].first_sequence
+        directory = self.event_files.directory_for(self._rollovers)
+        name = f"{first:020d}{SUFFIX}"
+        written = encode(
+            (series for numbered in run for series in series_of(*numbered)),
+            self._queue_name,
+            compress=self._settings.compress_on_rollover,
+        )
+        # Durable under its name before the manifest lists it: from then on the log may go.
+        self.event_files.write(directory, name, written.data)
+        self._rollovers += 1
+        file = EventFile(
+            directory=directory,
+            name=name,
+            first_sequence=first,
+            events=run[-1].last_sequence - first + 1,
+            first_id=run[0].told.transaction,
+            last_id=run[-1].told.transaction,
+            millis_min=written.millis_min,
+            millis_max=written.millis_max,
+            bytes=len(written.data),
+            crc=crc32c(written.data),
+        )
+        return msgspec.structs.replace(
+            self._manifest,
+            drained=run[-1].told.transaction,
+            next_sequence=run[-1].last_sequence + 1,
+            files=(*self._manifest.files, file),
+        )
+
+    def _drop(self) -> None:
+        """Give up the events that find no room; their numbers are reported as lost ever after."""
+        with self._drain_lock:
+            self.tail.settle(self._durable())
+            run = self.tail.numbered()
+            if not run:
+                return
+            first, last = run[0].first_sequence, run[-1].last_sequence
+            manifest = msgspec.structs.replace(
+                self._manifest,
+                drained=run[-1].told.transaction,
+                next_sequence=last + 1,
+                lost=(*self._manifest.lost, LostEvents(first, last - first + 1)),
+            )
+            self._replace(manifest, len(run))
+
+    def _replace(self, manifest: ProvenanceManifest, moved: int) -> None:
+        """The commit point of a rollover, and what follows from it."""
+        self._place.write(manifest)
+        self._manifest = manifest
+        self.tail.forget(moved)

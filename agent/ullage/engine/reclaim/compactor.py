@@ -1,0 +1,252 @@
+"""Compaction of one repository: plan it, and run it, each disk at its own pace.
+
+    plan    survey, dead runs of files worth it, policy    -> frozen plan
+    run     delete, truncate, punch                        quick, under the lock that all short runs share
+            rewrite, group by group                        paced; disks side by side, each in a thread of its own
+
+Short runs (cleaning, truncation) go on while a rewrite is under way: whoever derives a step takes its resource claims,
+and leaves alone what is in other hands.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+
+import msgspec
+
+from ullage.contract import CompactionTrigger, ContentRepositorySpec
+from ullage.engine.content.writer import BACK_PRESSURE_WAIT_SECONDS
+from ullage.engine.ledger.placement import NOTHING_HELD, held_by
+from ullage.engine.model import Action
+from ullage.engine.reclaim.compaction import CompactionRequest, plan_compaction, worth_a_look
+from ullage.engine.reclaim.execute import ReclamationParts
+from ullage.engine.reclaim.pacing import RunTicket, TokenBucket
+from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
+from ullage.engine.reclaim.policies import load_policy
+from ullage.engine.reclaim.reclamation import Reclaimer
+from ullage.engine.reclaim.report import OnReport, ReclamationReport
+from ullage.engine.reclaim.rewrite import Rewriter
+from ullage.engine.reclaim.survey import SpaceSurvey
+
+HEAVY = frozenset({Action.PUNCH, Action.REWRITE})
+"""What only compaction does."""
+
+NAME = "compact"
+"""Of its runs, where they are reported."""
+
+Progress = Callable[[int, int], None]
+"""Gets steps done, and bytes given back so far."""
+
+
+class Compactor:
+    """Thread-safe; heavy runs exclude each other."""
+
+    def __init__(
+        self,
+        parts: ReclamationParts,
+        reclamation: Reclaimer,
+        rewriter: Rewriter,
+        spec: ContentRepositorySpec,
+        on_report: OnReport,
+    ) -> None:
+        self._parts = parts
+        self._reclamation = reclamation
+        self._rewriter = rewriter
+        self._tell = on_report
+        self._spec = spec
+        load_policy(spec.compaction.policy)  # one that there is not is told at the open, not in an hour
+        self._heavy_lock = threading.Lock()
+
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """New settings, from the next plan on. UnknownPlugin for a policy that there is not."""
+        load_policy(spec.compaction.policy)
+        self._spec = spec
+
+    def plan(
+        self,
+        *,
+        policy: str | None = None,
+        keeps_guards: bool = False,
+        actions: frozenset[Action] | None = None,
+        frees_wanted: int = 0,
+    ) -> ReclamationPlan:
+        """What a run would do now; changes nothing. UnknownPlugin for a policy that there is not."""
+        survey = self._reclamation.survey()
+        wish = CompactionRequest(
+            load_policy(policy or self._spec.compaction.policy),
+            keeps_guards,
+            frees_wanted=frees_wanted,
+            unpunchable=self._unpunchable(),
+            leased=self.leased(survey),
+            unchangeable=self.leased(survey, Action.PUNCH),
+        )
+        if actions is not None:
+            wish = wish._replace(actions=actions)
+        return plan_compaction(self._with_runs(survey), self._spec, wish)
+
+    def execute(
+        self,
+        plan: ReclamationPlan,
+        ticket: RunTicket | None = None,
+        bytes_per_second: int | None = None,
+        on_progress: Progress | None = None,
+    ) -> ReclamationReport:
+        """Run a plan once: what moves no bytes first, then the rewrites. Stops between actions when the ticket ends.
+
+        Without a ticket, what is permitted now. `bytes_per_second` replaces the setting; 0: no limit.
+        """
+        ticket = ticket or self._reclamation.ticket()
+        rate = int(self._spec.compaction.bytes_per_second) if bytes_per_second is None else bytes_per_second
+        with self._heavy_lock:
+            return self._tell(NAME, self._execute(plan, ticket, rate, on_progress))
+
+    def _execute(
+        self, plan: ReclamationPlan, ticket: RunTicket, rate: int, on_progress: Progress | None
+    ) -> ReclamationReport:
+        began = self._parts.clock.monotonic()
+        report = self._reclamation.execute(plan, ticket.is_revoked, on_progress, ticket)
+        progress = _Progress(report, sum(step.action != Action.REWRITE for step in plan.steps), on_progress)
+        disks = self._by_disk(plan)
+        if len(disks) == 1:
+            progress.add(self._run_disk(disks[0], ticket, rate, progress))
+        elif disks:
+            with ThreadPoolExecutor(len(disks), "ullage-rewrite") as pool:
+                runs = [pool.submit(self._run_disk, groups, ticket, rate, progress) for groups in disks]
+                for run in runs:
+                    progress.add(run.result())
+        report.seconds = self._parts.clock.monotonic() - began
+        return report
+
+    def run(self, trigger: CompactionTrigger, ticket: RunTicket | None = None) -> ReclamationReport:
+        """Plan and execute, if the settings allow this trigger; with the guards, which only people may pass over."""
+        settings = self._spec.compaction
+        if not settings.enabled or trigger not in settings.triggers:
+            return ReclamationReport()
+        if trigger == CompactionTrigger.ADMIN:
+            return self.execute(self.plan(), ticket)
+        ticket = ticket or self._reclamation.ticket()
+        if refusal := self._reclamation.refusal(HEAVY, ticket):
+            return self._tell(NAME, ReclamationReport(refusal=refusal))
+        return self.execute(self.plan(keeps_guards=True, actions=self._permitted(ticket)), ticket)
+
+    def relieve(self) -> None:
+        """Writers wait for room: clean and truncate, and where that is not enough punch and rewrite until it is."""
+        settings = self._spec.compaction
+        if not self._reclamation.relieve() or self._parts.content.has_room():
+            return
+        if not settings.enabled or CompactionTrigger.PRESSURE not in settings.triggers:
+            return
+        if not self._heavy_lock.acquire(blocking=False):
+            return  # a run is under way, and frees what it can
+        try:
+            end = self._parts.clock.monotonic() + BACK_PRESSURE_WAIT_SECONDS
+            ticket = self._reclamation.ticket(end, self._parts.content.has_room)
+            actions = self._permitted(ticket)
+            if actions:
+                report = self._execute(self.plan(actions=actions), ticket, int(settings.bytes_per_second), None)
+                self._tell(NAME, report)
+        finally:
+            self._heavy_lock.release()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing at all is given back while this lasts; runs that are under way end first."""
+        with self._heavy_lock, self._reclamation.held():
+            yield
+
+    def _permitted(self, ticket: RunTicket) -> frozenset[Action]:
+        """What only compaction does, deleting and truncating having tasks and settings of their own."""
+        return frozenset(action for action in HEAVY if not ticket.refusal(action, self._parts.clock))
+
+    def leased(self, survey: SpaceSurvey, action: Action = Action.REWRITE) -> frozenset[int]:
+        """Files that leases keep from being rewritten, or changed otherwise."""
+        held = held_by(list(self._parts.ledger.leases.values()), self._parts.clock.now_millis())
+        found: set[int] = set()
+        for figures in survey.resources if held != NOTHING_HELD else ():
+            with self._parts.ledger.lock:
+                entry = self._parts.ledger.entry(figures.resource)
+                if entry is not None and held.refuses(self._parts.ledger, entry, action):
+                    found.add(figures.resource)
+        return frozenset(found)
+
+    def _unpunchable(self) -> frozenset[str]:
+        if not self._spec.compaction.punch.enabled:
+            return frozenset()
+        return frozenset(
+            name for name, container in self._parts.content.containers.items() if not container.can_punch()
+        )
+
+    def _with_runs(self, survey: SpaceSurvey) -> SpaceSurvey:
+        """The survey with the dead runs of files that may have some worth punching."""
+        wanted = set(worth_a_look(survey, self._spec))
+        if not wanted:
+            return survey
+        resources = list(survey.resources)
+        for at, figures in enumerate(resources):
+            if figures.resource in wanted:
+                runs = tuple(self._reclamation.dead_runs(figures))
+                resources[at] = msgspec.structs.replace(figures, dead_runs=runs)
+        return survey._replace(resources=tuple(resources))
+
+    def _by_disk(self, plan: ReclamationPlan) -> list[list[list[ReclamationStep]]]:
+        """The groups of rewrites, by the disk that their container lies on."""
+        groups: dict[int, list[ReclamationStep]] = {}
+        for step in plan.steps:
+            if step.action == Action.REWRITE:
+                groups.setdefault(step.group, []).append(step)
+        disks: dict[int, list[list[ReclamationStep]]] = {}
+        for group in groups.values():
+            container = self._parts.content.containers[group[0].container]
+            disks.setdefault(container.volume().device, []).append(group)
+        return list(disks.values())
+
+    def _run_disk(
+        self, groups: Sequence[Sequence[ReclamationStep]], ticket: RunTicket, rate: int, progress: "_Progress"
+    ) -> ReclamationReport:
+        """The rewrites of one disk, one after the other. Without a budget the end of each, which waits for syncs and
+        unlinks, is done beside the copying of the next.
+        """
+        report = ReclamationReport()
+        bucket = TokenBucket(rate, self._parts.clock)
+        with ThreadPoolExecutor(1, "ullage-finish") if rate == 0 else nullcontext() as finisher:
+            ending: Future[ReclamationReport] | None = None
+            for group in groups:
+                rewrite = self._rewriter.begin(group, ticket, bucket)
+                try:
+                    if ending is not None:
+                        progress.step(report, ending.result())
+                except BaseException:
+                    self._rewriter.give_up(rewrite)
+                    raise
+                if finisher is None:
+                    progress.step(report, self._rewriter.finish(rewrite))
+                else:
+                    ending = finisher.submit(self._rewriter.finish, rewrite)
+            if ending is not None:
+                progress.step(report, ending.result())
+        return report
+
+
+class _Progress:
+    """What the disks have done together."""
+
+    def __init__(self, report: ReclamationReport, steps: int, on_progress: Progress | None) -> None:
+        self._report = report
+        self._steps = steps
+        self._freed_bytes = report.freed_bytes
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+
+    def step(self, report: ReclamationReport, done: ReclamationReport) -> None:
+        """One group is done: add it to its disk's report, and tell."""
+        report.merge(done)
+        with self._lock:
+            self._steps += done.done.get(Action.REWRITE, 0) + len(done.left) + done.skipped
+            self._freed_bytes += done.freed_bytes
+            if self._on_progress is not None:
+                self._on_progress(self._steps, self._freed_bytes)
+
+    def add(self, report: ReclamationReport) -> None:
+        """One disk is done."""
+        self._report.merge(report)

@@ -1,0 +1,308 @@
+"""Reclamation of one repository: when to survey, plan and execute, one run at a time.
+
+What died is noted when its transaction is applied (`Ledger.released`) and looked at only when that is durable. The
+note is a shortcut: after a restart, or whenever it was lost, a survey derives the same from the ledger.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import msgspec
+
+from ullage.contract import ContentRepositorySpec, PermissionFor
+from ullage.engine.byteranges import ByteRange
+from ullage.engine.model import Action, FlowFileRecord, ResourceClaim
+from ullage.engine.reclaim.execute import Executor, ReclamationParts, charged_bytes
+from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
+from ullage.engine.reclaim.plan import (
+    ReclamationPlan,
+    ReclamationStep,
+    oldest_archived,
+    plan_archive_cleaning,
+    plan_release,
+    plan_truncation,
+)
+from ullage.engine.reclaim.report import OnReport, ReclamationReport
+from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey, figures_of, take_survey
+from ullage.engine.repositories import FlowFileRepository
+
+CLEANING_SLICE = 10_000
+"""Resource claims looked at together: to forget figures of all of them at once would stop all threads."""
+
+ADOPTION_SLICE = 1_000
+"""Orphans one transaction adopts."""
+
+OLDEST_MAX = 10_000
+"""Archived resource claims remembered as next to go, as in NiFi; beyond that the ledger is asked again."""
+
+CLEAN = "clean"
+"""Of runs of cleaning, where they are reported: they obey the windows alone."""
+
+RELEASING = (Action.DELETE, Action.ARCHIVE)
+"""What cleaning does."""
+
+
+class Reclaimer:
+    """Thread-safe; runs exclude each other."""
+
+    def __init__(
+        self,
+        parts: ReclamationParts,
+        executor: Executor,
+        log: FlowFileRepository,
+        tombstones: Callable[[], Iterable[FlowFileRecord]],
+        spec: ContentRepositorySpec,
+        permission: PermissionFor,
+        on_report: OnReport,
+    ) -> None:
+        """`tombstones` are the deleted handles that keep their bytes."""
+        self._parts = parts
+        self._executor = executor
+        self._tombstones = tombstones
+        self._spec = spec
+        self._log = log
+        self._permission = permission
+        self._tell = on_report
+        self._run_lock = threading.Lock()
+        self._oldest: dict[str, list[ResourceFigures]] = {}
+        self._is_derived = False
+
+    @property
+    def permission(self) -> PermissionFor:
+        """What says whether a run may begin (`permission.py`)."""
+        return self._permission
+
+    def permit(self, permission: PermissionFor) -> None:
+        """Ask this one from now on. What the last one granted is taken back: runs under way stop where they can."""
+        self._permission = permission
+
+    def adopt(self, spec: ContentRepositorySpec) -> None:
+        """New settings, from the next run on."""
+        self._spec = spec
+
+    def survey(self, *, orphans: bool = False) -> SpaceSurvey:
+        """What the disk holds now; with `orphans` also the files that no record names, for which it reads all
+        directories.
+        """
+        lengths = self._parts.content.open_lengths()
+        survey = take_survey(
+            self._parts.ledger,
+            self._parts.content.containers.values(),
+            self._parts.clock.now_millis(),
+            lengths,
+            self._tombstones(),
+        )
+        if orphans:
+            survey = survey._replace(orphans=tuple(self._parts.content.orphans(self._parts.ledger.claim)))
+        return survey
+
+    def dead_runs(self, figures: ResourceFigures) -> list[ByteRange]:
+        """The dead bytes of one file that are not holes yet; none where a swap file has to be read to know."""
+        liveness = self._parts.scanner.examine_if_known(figures.resource)
+        return [] if liveness is None else liveness.dead_runs(figures.length, figures.holes)
+
+    def plan_truncation(self, *, eager: bool = False) -> ReclamationPlan:
+        """Dead tails that could be cut off now."""
+        with self._run_lock:
+            self._begin()
+            return plan_truncation(self.survey(), self._spec, eager=eager)
+
+    def ticket(
+        self,
+        until_monotonic: float | None = None,
+        is_revoked: Callable[[], bool] = lambda: False,
+        permission: PermissionFor | None = None,
+    ) -> RunTicket:
+        """What is permitted now, or by `permission`, for one run; taken back when the own permission changes."""
+        granted, millis = self._permission, self._parts.clock.now_millis()
+        asked = permission or granted
+        permissions = {action: asked(operation, millis) for action, operation in OPERATIONS.items()}
+        return RunTicket(permissions, until_monotonic, lambda: is_revoked() or self._permission is not granted)
+
+    def refusal(self, actions: Iterable[Action], ticket: RunTicket) -> str:
+        """Why nothing of this may begin, on no container; empty if something may."""
+        actions = tuple(actions)
+        refusals = [ticket.refusal(action, self._parts.clock) for action in actions]
+        free = [container.usage().free_percentage for container in self._parts.content.containers.values()]
+        if not all(refusals) or any(ticket.is_emergency(action, min(free)) for action in actions):
+            return ""
+        return "; ".join(dict.fromkeys(refusals))
+
+    def execute(
+        self,
+        plan: ReclamationPlan,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_progress: Callable[[int, int], None] | None = None,
+        ticket: RunTicket | None = None,
+    ) -> ReclamationReport:
+        """Carry out the steps of a plan that move no bytes; `compactor.execute` also does the rewrites.
+
+        Without a ticket, what is permitted now.
+        """
+        ticket = ticket or self.ticket()
+        with self._run_lock:
+            report = self._begin()
+            report.merge(self._executor.execute(plan, should_stop, on_progress, ticket))
+        return report
+
+    def clean(self, ticket: RunTicket | None = None) -> ReclamationReport:
+        """Move free resource claims to the archive (or delete them), and delete what the archive no longer keeps.
+
+        Without a ticket, what is permitted now.
+        """
+        ticket = ticket or self.ticket()
+        with self._run_lock:
+            report = self._clean(ticket)
+        return self._tell(CLEAN, report)
+
+    def truncate(self) -> ReclamationReport:
+        """One run of the truncation task: what died durably since the last one, and what was deferred."""
+        ticket = self.ticket()
+        with self._run_lock:
+            report = self._truncate(ticket)
+        return self._tell("truncate", report)
+
+    def adopt_orphans(self) -> int:
+        """Take up files that a crash left without a record, as resource claims without claimants; returns how many.
+
+        From then on they are archived, or deleted, like other dead content. Only an open repository can do it, so
+        snapshot, logs, swap summaries and containers have all been read without error.
+        """
+        with self._run_lock:
+            millis = self._parts.clock.now_millis()
+            orphans = [
+                orphan for orphan in self._parts.content.orphans(self._parts.ledger.claim) if orphan.is_adoptable
+            ]
+            self._parts.content.make_durable(orphans)
+            adopted = [
+                msgspec.structs.replace(
+                    orphan.claim,
+                    length=orphan.length,
+                    sealed=True,
+                    generation=1,
+                    archived_millis=millis if orphan.is_archived else 0,
+                    last_death_millis=millis,
+                )
+                for orphan in orphans
+                if orphan.claim is not None
+            ]
+            for first in range(0, len(adopted), ADOPTION_SLICE):
+                claims = adopted[first : first + ADOPTION_SLICE]
+                self._parts.committer.commit(claims, creates=False)
+                for claim in claims:
+                    self._parts.content.container_of(claim).add_bytes(charged_bytes(claim))
+            return len(adopted)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is given back while this lasts; runs wait, and writers under pressure are not relieved."""
+        with self._run_lock:
+            yield
+
+    def relieve(self) -> bool:
+        """A writer waits for room: clean and truncate now, unless a run is under way already; whether none was."""
+        if not self._run_lock.acquire(blocking=False):
+            return False
+        try:
+            ticket = self.ticket()
+            reports = (CLEAN, self._clean(ticket)), ("truncate", self._truncate(ticket))
+        finally:
+            self._run_lock.release()
+        for name, report in reports:
+            self._tell(name, report)
+        return True
+
+    def resume(self, intents: list[ResourceClaim]) -> ReclamationReport:
+        """Finish what a crash cut short."""
+        report = ReclamationReport()
+        if intents:
+            self._executor.finish(intents, report)
+        return report
+
+    def _commit_seals(self) -> None:
+        """Make seals of files that a failed or rolled back session left behind durable."""
+        seals = self._parts.content.take_seals()
+        if seals:
+            try:
+                self._parts.committer.commit(seals, creates=False)
+            except BaseException:
+                self._parts.content.return_seals(seals)
+                raise
+
+    def _begin(self) -> ReclamationReport:
+        """Before each run: finish what an earlier one could not, and seal what sessions left behind.
+
+        An intent stands in the ledger from its append on. If its commit failed, it may not be on disk, and neither may
+        the deaths that it builds on: CommitOutcomeUnknown, and nothing is touched.
+
+            removal of X, intent to delete its file | sync fails, log stops | unlink | restart: X lives, without file
+        """
+        report = ReclamationReport()
+        pending = self._executor.pending()
+        if pending:
+            self._log.wait_durable(self._log.last_id)
+            self._executor.finish(pending, report)
+        self._commit_seals()
+        return report
+
+    def _clean(self, ticket: RunTicket) -> ReclamationReport:
+        if refusal := self.refusal(RELEASING, ticket):
+            return ReclamationReport(refusal=refusal)
+        report = self._begin()
+        evacuated = {name for name, container in self._parts.content.containers.items() if container.evacuates}
+        figures = figures_of(self._parts.ledger, self._parts.content.open_lengths())
+        while some := list(islice(figures, CLEANING_SLICE)):
+            report.merge(self._executor.execute(plan_release(some, self._spec.archive, evacuated), ticket=ticket))
+        self._clean_archive(report, ticket)
+        return report
+
+    def _clean_archive(self, report: ReclamationReport, ticket: RunTicket) -> None:
+        """Delete by retention and usage, over and over as long as all of the oldest ones went."""
+        while True:
+            survey = self.survey()
+            is_exhausted = False
+            current = {figures.resource: figures for figures in survey.resources if figures.archived_millis}
+            steps: list[ReclamationStep] = []
+            for container in survey.containers:
+                known = self._oldest.get(container.name, [])
+                oldest = [current[figures.resource] for figures in known if figures.resource in current]
+                if not oldest:
+                    oldest = oldest_archived(survey, container.name, OLDEST_MAX)
+                plan = plan_archive_cleaning(oldest, [container], self._spec.archive, survey.millis)
+                going = {step.resource for step in plan.steps}
+                steps.extend(plan.steps)
+                self._oldest[container.name] = [figures for figures in oldest if figures.resource not in going]
+                is_exhausted |= bool(going) and not self._oldest[container.name]
+            done = self._executor.execute(ReclamationPlan(tuple(steps)), ticket=ticket)
+            report.merge(done)
+            if not is_exhausted or not done.done:
+                return
+
+    def _truncate(self, ticket: RunTicket) -> ReclamationReport:
+        if refusal := self.refusal([Action.TRUNCATE], ticket):
+            return ReclamationReport(refusal=refusal)
+        report = self._begin()
+        try:
+            candidates = self._take_candidates()
+            survey = self.survey()
+            plan = plan_truncation(survey, self._spec, candidates=candidates)
+            done = self._executor.execute(plan, ticket=ticket)
+        except BaseException:
+            # What was taken is not lost: the next run looks at everything, as the first one does.
+            self._is_derived = False
+            raise
+        report.merge(done)
+        kept = [step.resource for step in (*plan.deferred, *(plan.steps if done.skipped or done.left else ()))]
+        # What is still written may end below a dead tail; nothing says so again when it is sealed.
+        kept += [figures.resource for figures in survey.resources if not figures.is_sealed and figures.dead_tail_bytes]
+        self._parts.ledger.note_released(kept)
+        return report
+
+    def _take_candidates(self) -> set[int] | None:
+        """Resource claims whose deaths are durable; None, meaning all, on the first run after a start."""
+        if not self._is_derived:
+            self._is_derived = True
+            return None
+        return self._parts.ledger.take_released(self._log.durable)

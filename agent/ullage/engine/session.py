@@ -1,0 +1,493 @@
+"""ProcessSession: a transaction over FlowFiles, their attributes, their content and their queues.
+
+A session holds what it polled: nobody else sees those FlowFiles until `commit` has made the session's whole work one
+durable transaction, or `rollback` has put everything back. One thread uses a session at a time.
+
+Order inside the transaction: resource claims, block checksums, creations, updates, deletions. A claim that goes on
+living through a clone therefore never counts to zero on the way.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, repeat
+from typing import Self
+
+from ullage.engine.byteranges import require_range
+from ullage.engine.content.writer import ClaimStream
+from ullage.engine.flowfile.queues import FlowFileQueue
+from ullage.engine.model import (
+    HANDLE_QUEUE,
+    ClaimBlocks,
+    Content,
+    ContentClaim,
+    Delete,
+    EventType,
+    FlowFileRecord,
+    Lifetime,
+    Operation,
+    Update,
+    new_uuids,
+    pack_attributes,
+    unpack_attributes,
+    updated,
+)
+from ullage.engine.provenance.reporter import ProvenanceReporter
+from ullage.engine.registration import Registration
+from ullage.engine.wal.format import OPERATIONS_MAX
+from ullage.engine.working import (
+    SessionParts,
+    Settled,
+    Working,
+    common_attributes,
+    packed_attributes,
+    require_size,
+    settle,
+    with_blocks_of,
+)
+from ullage.errors import (
+    BackPressure,
+    CommitOutcomeUnknown,
+    FlowFileNotFound,
+    InvalidArgument,
+    RepositoryStopped,
+    SessionMisuse,
+)
+from ullage.streams import AnyContent, ContentStream, pieces_of
+
+PENALTY_MILLIS = 30_000
+"""How long a penalized FlowFile stays out of polls, as in NiFi."""
+
+
+class ProcessSession:
+    """See the module's text. After `commit` or `rollback` the session is empty and can be used again."""
+
+    def __init__(self, parts: SessionParts, component: str = "", component_type: str = "") -> None:
+        """`component` is who works here, as provenance events name it: a processor's id and type."""
+        self._parts = parts
+        self._component = component
+        self._component_type = component_type
+        self.provenance = ProvenanceReporter(self._reportable)
+        self._writer = parts.admission.new_writer()
+        self._working: dict[bytes, Working] = {}
+        self._ingested: list[tuple[FlowFileQueue, list[FlowFileRecord]]] = []
+        self._reported_ingested: set[bytes] = set()
+        self._pinned: list[ContentClaim] = []
+        self._counters: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        """Roll back what was not committed."""
+        self.rollback()
+
+    def get(self, queue: str) -> FlowFileRecord | None:
+        """The first FlowFile of a queue, or None."""
+        found = self.get_many(queue, 1)
+        return found[0] if found else None
+
+    def get_many(self, queue: str, count: int) -> list[FlowFileRecord]:
+        """Up to `count` FlowFiles in the queue's order."""
+        return self._hold(queue, count, None)
+
+    def get_by(
+        self, queue: str, wanted: Callable[[FlowFileRecord], bool], count: int = OPERATIONS_MAX
+    ) -> list[FlowFileRecord]:
+        """Up to `count` FlowFiles that `wanted` accepts, of those in memory."""
+        return self._hold(queue, count, wanted)
+
+    def create(
+        self, parents: Sequence[FlowFileRecord] = (), attributes: dict[str, str] | None = None
+    ) -> FlowFileRecord:
+        """A new, empty FlowFile with uuid, filename and path.
+
+        With parents it records them, starts its lineage where the oldest one did, and inherits their attributes: all
+        of a single parent's, of several only those on which they agree.
+        """
+        originals = [self._find(parent).current for parent in parents]
+        now = self._parts.clock.now_millis()
+        inherited = common_attributes(originals)
+        record = FlowFileRecord(
+            new_uuids(1)[0],
+            HANDLE_QUEUE,
+            None,
+            0,
+            0,
+            now,
+            min((parent.lineage_millis for parent in originals), default=now),
+            0,
+            pack_attributes(inherited | (attributes or {})),
+            b"".join(parent.uuid for parent in originals),
+        )
+        self._working[record.uuid] = Working(None, record, None, parents=record.parents)
+        if originals:
+            self._spawned(record, EventType.FORK if len(originals) == 1 else EventType.JOIN)
+        return record
+
+    def ingest(
+        self,
+        queue: str,
+        contents: list[bytes],
+        attributes: dict[str, str] | Sequence[dict[str, str]] | None = None,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+    ) -> list[FlowFileRecord]:
+        """Create a FlowFile for each content and transfer it: the batch form of create, write and transfer.
+
+        `attributes` are for all, or one mapping each. What is ingested can be changed in a later session.
+        """
+        count = len(contents)
+        packed = packed_attributes(attributes, count)
+        target = self._parts.queues.queue(queue)
+        claims = self._writer.put_many(contents, lifetime)
+        now = self._parts.clock.now_millis()
+        first = self._parts.queues.take_positions(count)
+        records = list(
+            map(
+                FlowFileRecord,
+                new_uuids(count),
+                repeat(target.number),
+                claims,
+                repeat(0),
+                map(len, contents),
+                repeat(now),
+                repeat(now),
+                range(first, first + count),
+                packed,
+            )
+        )
+        self._ingested.append((target, records))
+        return records
+
+    def import_handle(self, handle: bytes, attributes: dict[str, str] | None = None) -> FlowFileRecord:
+        """A new FlowFile over a handle's content, which is not copied, and pinned until the outcome is durable."""
+        record = self._parts.handles.record(handle)
+        if record.claim is not None:
+            self._parts.ledger.pin([record.claim])
+            self._pinned.append(record.claim)
+        flow_file = self.create(attributes=unpack_attributes(record.attributes) | (attributes or {}))
+        self._spawned(flow_file, EventType.CLONE, f"content of handle {record.id}").parents = record.uuid
+        return self._set_content(self._find(flow_file), Content(record.claim, record.start, record.size))
+
+    def write(
+        self,
+        flow_file: FlowFileRecord,
+        data: AnyContent,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+    ) -> FlowFileRecord:
+        """Replace the content (copy on write: the old bytes stay until the commit, and for whoever shares them)."""
+        working = self._find(flow_file)
+        if isinstance(data, bytes):
+            return self._set_content(working, self._writer.put(data, lifetime))
+        with self._writer.stream(lifetime) as stream:
+            for piece in pieces_of(data):
+                stream.write(piece)
+        return self._set_content(working, stream.content)
+
+    @contextmanager
+    def writing(self, flow_file: FlowFileRecord, lifetime: Lifetime = Lifetime.DEFAULT) -> Iterator[ClaimStream]:
+        """`with session.writing(f) as out: out.write(...)`: replace the content piece by piece in bounded memory."""
+        working = self._find(flow_file)
+        with self._writer.stream(lifetime) as stream:
+            yield stream
+        self._set_content(working, stream.content)
+
+    def append(self, flow_file: FlowFileRecord, data: AnyContent) -> FlowFileRecord:
+        """Content with `data` behind it: a new claim, because claims are immutable."""
+        with self.read(flow_file) as old, self._writer.stream() as stream:
+            for piece in chain(old, [data] if isinstance(data, bytes) else pieces_of(data)):
+                stream.write(piece)
+        return self._set_content(self._find(flow_file), stream.content)
+
+    def read(self, flow_file: FlowFileRecord, start: int = 0, size: int | None = None) -> ContentStream:
+        """The content, or a range of it, as a stream that verifies what it hands out."""
+        current = self._find(flow_file).current
+        size = current.size - start if size is None else size
+        require_range(start, size, current.size)
+        if current.claim is None or size == 0:
+            return ContentStream(iter(()), 0, lambda: None)
+        claim = current.claim
+        self._writer.flush()
+        if self._is_own(claim):
+            return ContentStream(self._writer.read_back(claim, current.start + start, size), size, lambda: None)
+        pieces = self._parts.reader.stream(claim, current.start + start, size)
+        return ContentStream(pieces, size, lambda: None)
+
+    def clone(self, flow_file: FlowFileRecord, start: int = 0, size: int | None = None) -> FlowFileRecord:
+        """Another FlowFile over the same bytes, or a slice of them; nothing is copied."""
+        current = self._find(flow_file).current
+        size = current.size - start if size is None else size
+        require_range(start, size, current.size)
+        clone = self.create([flow_file])
+        self._spawned(clone, EventType.CLONE if size == current.size else EventType.FORK)
+        claim = current.claim if size else None
+        return self._set_content(self._find(clone), Content(claim, current.start + start if claim else 0, size))
+
+    def split(self, flow_file: FlowFileRecord, sizes: Sequence[int]) -> list[FlowFileRecord]:
+        """Consecutive slices as FlowFiles of their own, marked as NiFi marks fragments; nothing is copied."""
+        current = self._find(flow_file).current
+        if any(size < 0 for size in sizes) or sum(sizes) > current.size:
+            raise InvalidArgument(f"sizes of {sum(sizes)} bytes do not fit FlowFile {current.id} of {current.size}")
+        fragments = []
+        start = 0
+        for number, size in enumerate(sizes):
+            fragment = self.clone(flow_file, start, size)
+            self._spawned(fragment, EventType.FORK)
+            start += size
+            marks = {
+                "fragment.identifier": current.id,
+                "fragment.index": str(number),
+                "fragment.count": str(len(sizes)),
+                "segment.original.filename": current.attribute_map()["filename"],
+            }
+            fragments.append(self.put_attributes(fragment, marks))
+        return fragments
+
+    def merge(
+        self,
+        flow_files: Sequence[FlowFileRecord],
+        header: bytes = b"",
+        demarcator: bytes = b"",
+        footer: bytes = b"",
+    ) -> FlowFileRecord:
+        """One FlowFile whose content is theirs in order (JOIN); they stay in the session."""
+        merged = self.create(flow_files)
+        self._spawned(merged, EventType.JOIN)
+        with self._writer.stream() as stream:
+            stream.write(header)
+            for number, flow_file in enumerate(flow_files):
+                if number and demarcator:
+                    stream.write(demarcator)
+                with self.read(flow_file) as content:
+                    for piece in content:
+                        stream.write(piece)
+            stream.write(footer)
+        return self._set_content(self._find(merged), stream.content)
+
+    def put_attributes(self, flow_file: FlowFileRecord, attributes: dict[str, str]) -> FlowFileRecord:
+        """Set attributes; only these are logged. `uuid` is the record's own and cannot be set."""
+        working = self._find(flow_file)
+        if "uuid" in attributes:
+            raise InvalidArgument("the attribute uuid belongs to the FlowFile and cannot be set")
+        working.changed.update(attributes)
+        working.removed.difference_update(attributes)
+        return self._refresh(working, Update(working.current.uuid, set_attributes=pack_attributes(attributes)))
+
+    def put_attribute(self, flow_file: FlowFileRecord, name: str, value: str) -> FlowFileRecord:
+        """Set one attribute."""
+        return self.put_attributes(flow_file, {name: value})
+
+    def remove_attributes(self, flow_file: FlowFileRecord, names: Iterable[str]) -> FlowFileRecord:
+        """Remove attributes; the core ones fall back to their defaults."""
+        working = self._find(flow_file)
+        names = tuple(names)
+        working.removed.update(names)
+        for name in names:
+            working.changed.pop(name, None)
+        return self._refresh(working, Update(working.current.uuid, remove_attributes=names))
+
+    def transfer(self, flow_file: FlowFileRecord, queue: str, relationship: str = "") -> None:
+        """Where the FlowFile goes at the commit; along a named relationship it leaves a ROUTE event."""
+        self.transfer_many((flow_file,), queue, relationship)
+
+    def transfer_many(self, flow_files: Iterable[FlowFileRecord], queue: str, relationship: str = "") -> None:
+        """The batch form of `transfer`."""
+        target = self._parts.queues.queue(queue)
+        for flow_file in flow_files:
+            working = self._find(flow_file)
+            working.target = target
+            working.relationship = relationship
+
+    def remove(self, flow_file: FlowFileRecord) -> None:
+        """The FlowFile ceases to exist at the commit."""
+        self._find(flow_file).is_removed = True
+
+    def remove_many(self, flow_files: Iterable[FlowFileRecord]) -> None:
+        """The batch form of `remove`."""
+        for flow_file in flow_files:
+            self._find(flow_file).is_removed = True
+
+    def penalize(self, flow_file: FlowFileRecord, millis: int = PENALTY_MILLIS) -> None:
+        """Keep the FlowFile out of polls for a while after the commit. Not kept over a restart, as in NiFi."""
+        self._find(flow_file).penalty_millis = millis
+
+    def adjust_counter(self, name: str, delta: int) -> None:
+        """Add to one of the repository's counters at the commit."""
+        self._counters[name] = self._counters.get(name, 0) + delta
+
+    def unsettled(self) -> list[FlowFileRecord]:
+        """Those that were neither transferred nor removed yet."""
+        return [held.current for held in self._working.values() if held.target is None and not held.is_removed]
+
+    def require_room(self, queue: str) -> None:
+        """BackPressure if the queue has reached its count or bytes: what a source asks before it creates."""
+        found = self._parts.queues.queue(queue)
+        if found.is_full:
+            figures = found.figures()
+            raise BackPressure(
+                f"queue {queue} is full: {figures.flow_files} FlowFiles, {figures.size_bytes} bytes (limits "
+                f"{found.definition.count_max} and {found.definition.bytes_max})"
+            )
+
+    def commit(self, also: Sequence[Operation] = ()) -> None:
+        """Make everything durable as one transaction, in which `also` stands too, then show it.
+
+        sync content | append frame | sync log        | queues show it, resource claims go back
+                                      ^ commit point
+        before it: a crash or an error leaves the state from before the session
+        """
+        if unsettled := self.unsettled():
+            raise SessionMisuse(
+                f"FlowFile {unsettled[0].id} and {len(unsettled) - 1} others were not transferred or removed"
+            )
+        require_size(self._working.values(), sum(len(records) for _, records in self._ingested))
+        try:
+            has_content = self._writer.has_content
+            content = self._writer.sync()
+            settled = settle(self._working.values(), self._parts.queues.take_positions(len(self._working)))
+            operations = [*also, *self._operations(content, settled)]
+            creates = has_content or bool(self._ingested) or bool(settled.created)
+            if operations:
+                claims = [claim for claim in self._pinned if claim in settled.claims()]
+                validate = (lambda: self._parts.ledger.require_usable(claims)) if claims else None
+                self._parts.committer.commit(operations, creates=creates, validate=validate)
+        except (CommitOutcomeUnknown, RepositoryStopped):
+            self._abandon()
+            raise
+        except Exception:
+            self.rollback()
+            raise
+        except BaseException:
+            self._abandon()  # interrupted: nobody can say where
+            raise
+        try:
+            self._writer.release(committed=True)
+        finally:
+            self._publish(settled)
+            self._end(committed=True)
+
+    def rollback(self, *, penalize: bool = False) -> None:
+        """Leave nothing behind: polled FlowFiles go back to their queues as they were."""
+        until = self._parts.clock.now_millis() + PENALTY_MILLIS
+        returned: dict[FlowFileQueue, list[FlowFileRecord]] = {}
+        working, self._working = self._working, {}
+        for held in working.values():
+            if held.original is not None and held.source is not None:
+                if penalize:
+                    held.source.acknowledge([held.original])
+                    held.source.penalize(held.original, until)
+                else:
+                    returned.setdefault(held.source, []).append(held.original)
+        for queue, records in returned.items():
+            queue.requeue(records)
+        self._end(committed=False)
+
+    def _hold(self, queue: str, count: int, wanted: Callable[[FlowFileRecord], bool] | None) -> list[FlowFileRecord]:
+        source = self._parts.queues.queue(queue)
+        records = self._parts.queues.poll(source, count, wanted)
+        for record in records:
+            self._working[record.uuid] = Working(record, record, source)
+        return records
+
+    def _find(self, flow_file: FlowFileRecord) -> Working:
+        working = self._working.get(flow_file.uuid)
+        if working is None:
+            raise FlowFileNotFound(f"FlowFile {flow_file.id} is not held by this session: get or create it first")
+        if working.is_removed:
+            raise SessionMisuse(f"FlowFile {flow_file.id} was removed in this session")
+        return working
+
+    def _reportable(self, flow_file: FlowFileRecord) -> FlowFileRecord:
+        """The FlowFile as it is in this session, ingested ones included."""
+        if flow_file.uuid in self._working:
+            return self._find(flow_file).current
+        if len(self._reported_ingested) != sum(len(records) for _, records in self._ingested):
+            self._reported_ingested = {record.uuid for _, records in self._ingested for record in records}
+        return flow_file if flow_file.uuid in self._reported_ingested else self._find(flow_file).current
+
+    def _spawned(self, flow_file: FlowFileRecord, type: EventType, details: str = "") -> Working:
+        """Note how a FlowFile that was created here came to be."""
+        working = self._working[flow_file.uuid]
+        working.spawned = type
+        working.spawned_details = details
+        return working
+
+    def _set_content(self, working: Working, content: Content) -> FlowFileRecord:
+        working.content = content
+        return self._refresh(working, Update(working.current.uuid, content=content))
+
+    def _refresh(self, working: Working, update: Update) -> FlowFileRecord:
+        working.current = updated(working.current, update)
+        return working.current
+
+    def _is_own(self, claim: ContentClaim) -> bool:
+        """Whether the claim was written in this session and is known to nobody else yet."""
+        entry = self._parts.ledger.entry(claim.resource)
+        return entry is None or not entry.uses(claim)
+
+    def _operations(self, content: list[Operation], settled: Settled) -> list[Operation]:
+        """The transaction."""
+        ingested = [record for _, records in self._ingested for record in records]
+        if self._pinned or any(type(operation) is ClaimBlocks for operation in content):
+            claims = settled.claims() | {record.claim for record in ingested}
+            content = with_blocks_of(claims, content, self._pinned, self._parts.ledger)
+        events: list[Operation] = []
+        if self._parts.records_provenance:
+            registration = Registration(ingested, self._working, settled, self.provenance.pending)
+            events = registration.operations(self._component, self._component_type)
+        return [
+            *content,
+            *ingested,
+            *settled.created.values(),
+            *settled.updates,
+            *([Delete(b"".join(settled.removed))] if settled.removed else []),
+            *events,
+        ]
+
+    def _publish(self, settled: Settled) -> None:
+        """Show in the queues what is now durable."""
+        arrivals: dict[FlowFileQueue, list[FlowFileRecord]] = {}
+        departures: dict[FlowFileQueue, list[FlowFileRecord]] = {}
+        now = self._parts.clock.now_millis()
+        for working in self._working.values():
+            if working.source is not None and working.original is not None:
+                departures.setdefault(working.source, []).append(working.original)
+            if working.is_removed:
+                continue
+            assert working.target is not None
+            record = settled.created.get(working.current.uuid) or self._parts.ledger.find(working.current.uuid)
+            assert record is not None, f"FlowFile {working.current.id} vanished while this session held it"
+            arrived = arrivals.setdefault(working.target, [])
+            if working.penalty_millis:
+                working.target.penalize(record, now + working.penalty_millis)
+            else:
+                arrived.append(record)
+        for queue, records in departures.items():
+            queue.acknowledge(records)
+        for queue, records in [*self._ingested, *arrivals.items()]:
+            self._parts.queues.offer(queue, records)
+        self._parts.counters.add(self._counters)
+
+    def _abandon(self) -> None:
+        """The outcome is not known: the transaction may stand, so neither its files nor its FlowFiles are touched.
+
+        What it held stays out of the queues until the repository is reopened and the log tells.
+        """
+        self._writer.abandon()
+        self._forget()
+
+    def _end(self, *, committed: bool) -> None:
+        """Be empty again, also if giving back what the session used fails: nothing may be given back twice."""
+        pinned = self._forget()
+        try:
+            self._writer.release(committed=committed)
+        finally:
+            self._parts.ledger.unpin(pinned)
+
+    def _forget(self) -> list[ContentClaim]:
+        """Be empty; what was pinned is the caller's to give back."""
+        pinned, self._pinned = self._pinned, []
+        self._working = {}
+        self._ingested = []
+        self._counters = {}
+        self.provenance.take()
+        return pinned

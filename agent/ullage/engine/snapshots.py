@@ -1,0 +1,66 @@
+"""Everything as of one transaction, for readers that ask for several tables which must agree.
+
+Records are frozen, so a snapshot is lists of references: 8 bytes a resident FlowFile, taken while commits go on. What
+lies in swap files is read when it is asked for; those files stay until a checkpoint covers their end.
+"""
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from ullage.clock import Clock
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.swap import SwapFiles
+from ullage.engine.model import FlowFileRecord, LeaseRecord, QueueDefinition, Relocation, ResourceClaim, SwapOut
+from ullage.engine.repositories import FlowFileRepository
+from ullage.errors import RepositoryDamaged
+
+
+class RepositorySnapshot(NamedTuple):
+    """The state after `transaction`. `flow_files` are the resident ones, handles included."""
+
+    transaction: int
+    millis: int
+    flow_files: list[FlowFileRecord]
+    resources: list[ResourceClaim]
+    relocations: dict[int, Relocation]
+    queues: dict[int, QueueDefinition]
+    leases: list[LeaseRecord]
+    swaps: list[SwapOut]
+    swap_files: SwapFiles
+
+    def swapped(self, swap: SwapOut) -> list[FlowFileRecord]:
+        """What one of its swap files held. RepositoryDamaged if it is gone: the snapshot is too old, or the file is
+        damaged; `check` tells which.
+        """
+        return self.swap_files.read(swap.name).records
+
+    def require_swaps(self) -> None:
+        """RepositoryDamaged as above, before anything is handed out."""
+        names = set(self.swap_files.names())
+        for swap in self.swaps:
+            if swap.name not in names:
+                raise RepositoryDamaged(f"swap file {swap.name} is not there any more: take a new snapshot")
+
+
+def take_snapshot(ledger: Ledger, log: FlowFileRepository, clock: Clock, swap_files: SwapFiles) -> RepositorySnapshot:
+    """See the module's text. No checkpoint begins meanwhile; commits do."""
+    found: defaultdict[type, list[Any]] = defaultdict(list)
+    with log.still(ledger.freeze) as (transaction, view):
+        millis = clock.now_millis()
+        try:
+            for block in view:
+                for operation in block:
+                    found[type(operation)].append(operation)
+        finally:
+            ledger.release()
+    return RepositorySnapshot(
+        transaction,
+        millis,
+        found[FlowFileRecord],
+        found[ResourceClaim],
+        {relocation.source: relocation for relocation in found[Relocation]},
+        {queue.number: queue for queue in found[QueueDefinition]},
+        found[LeaseRecord],
+        found[SwapOut],
+        swap_files,
+    )

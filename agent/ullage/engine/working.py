@@ -1,0 +1,178 @@
+"""A FlowFile in the hands of a session: what it was, what it is, and the least that has to be logged of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import NamedTuple
+
+from ullage.engine.committer import ChangingParts
+from ullage.engine.counters import Counters
+from ullage.engine.flowfile.manager import QueueManager
+from ullage.engine.flowfile.queues import FlowFileQueue
+from ullage.engine.handles import HandleStore
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.model import (
+    NO_ATTRIBUTES,
+    ClaimBlocks,
+    Content,
+    ContentClaim,
+    EventType,
+    FlowFileRecord,
+    Operation,
+    Update,
+    pack_attributes,
+    unpack_attributes,
+    updated,
+)
+from ullage.engine.wal.format import OPERATIONS_MAX
+from ullage.errors import InvalidArgument, TransactionTooLarge
+
+NOT_INHERITED = ("alternate.identifier", "discard.reason")
+"""Attributes that say something of one FlowFile only."""
+
+
+ATTRIBUTES_BYTES_MAX = 4 << 20
+"""Packed attributes of one FlowFile: updates add up over many transactions, and a snapshot must hold the sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts(ChangingParts):
+    """The parts of a repository that its sessions work with."""
+
+    queues: QueueManager
+    handles: HandleStore
+    counters: Counters
+
+
+@dataclass(slots=True, eq=False)
+class Working:
+    """One FlowFile in a session: as it was (None: created here), as it is, and where it is to go.
+
+    `spawned` is how one that was created here came to be, from `parents`; `relationship` is the name of its way.
+    """
+
+    original: FlowFileRecord | None
+    current: FlowFileRecord
+    source: FlowFileQueue | None
+    target: FlowFileQueue | None = None
+    changed: dict[str, str] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    content: Content | None = None
+    is_removed: bool = False
+    penalty_millis: int = 0
+    relationship: str = ""
+    spawned: EventType = EventType.CREATE
+    spawned_details: str = ""
+    parents: bytes = b""
+
+
+class Settled(NamedTuple):
+    """What a session's FlowFiles come to: records to create, changes to log, uuids to delete."""
+
+    created: dict[bytes, FlowFileRecord]
+    updates: list[Update]
+    removed: list[bytes]
+
+    def claims(self) -> set[ContentClaim | None]:
+        """The claims that FlowFiles point at anew."""
+        claims = {record.claim for record in self.created.values()}
+        return claims | {update.content.claim for update in self.updates if update.content is not None}
+
+
+def settle(workings: Iterable[Working], position: int) -> Settled:
+    """Work out the transaction's part for these FlowFiles, which take places in their queues from `position` on.
+
+    One that was created and removed in the session leaves no trace: its clones count for themselves.
+    """
+    settled = Settled({}, [], [])
+    for place, working in enumerate(workings, start=position):
+        uuid = working.current.uuid
+        if working.is_removed:
+            if working.original is not None:
+                settled.removed.append(uuid)
+            continue
+        assert working.target is not None
+        if working.original is None:
+            settled.created[uuid] = updated(working.current, Update(uuid, queue=working.target.number, queued=place))
+        else:
+            settled.updates.append(update_of(working, working.target.number, place))
+    return settled
+
+
+def with_blocks_of(
+    claims: set[ContentClaim | None], content: list[Operation], pinned: Iterable[ContentClaim], ledger: Ledger
+) -> list[Operation]:
+    """Block CRCs of the claims that a transaction names, no others: nobody would ever drop those.
+
+    Those of imported (pinned) claims are among them: if the handle was purged meanwhile, they went with it.
+    """
+    named = {(claim.resource, claim.offset) for claim in claims if claim is not None}
+    kept = [op for op in content if type(op) is not ClaimBlocks or (op.resource, op.offset) in named]
+    for claim in dict.fromkeys(pinned):
+        crcs = ledger.claim_blocks(claim)
+        if crcs is not None and claim in claims:
+            kept.append(ClaimBlocks(claim.resource, claim.offset, crcs))
+    return kept
+
+
+def update_of(working: Working, queue: int, position: int) -> Update:
+    """Only what changed: one attribute of a hundred costs one attribute."""
+    assert working.original is not None
+    content = working.content
+    original = working.original
+    if content is not None and (content.claim, content.start, content.size) == (
+        original.claim,
+        original.start,
+        original.size,
+    ):
+        content = None
+    changed: dict[str, str] = {}
+    removed: tuple[str, ...] = ()
+    if working.changed or working.removed:
+        known = unpack_attributes(original.attributes)
+        changed = {name: value for name, value in working.changed.items() if known.get(name) != value}
+        removed = tuple(name for name in sorted(working.removed) if name in known)
+    return Update(
+        original.uuid,
+        None if queue == original.queue else queue,
+        position,
+        content,
+        pack_attributes(changed) if changed else None,
+        removed,
+    )
+
+
+def common_attributes(parents: Sequence[FlowFileRecord]) -> dict[str, str]:
+    """What a FlowFile inherits: all of one parent's attributes, of several those on which they agree."""
+    if not parents or all(parent.attributes == NO_ATTRIBUTES for parent in parents):
+        return {}
+    common = unpack_attributes(parents[0].attributes)
+    for parent in parents[1:]:
+        other = unpack_attributes(parent.attributes)
+        common = {name: value for name, value in common.items() if other.get(name) == value}
+    return {name: value for name, value in common.items() if name not in NOT_INHERITED}
+
+
+def require_size(working: Iterable[Working], ingested: int) -> None:
+    """TransactionTooLarge for a session that changes too many FlowFiles, or one whose attributes are too large."""
+    count = ingested
+    for held in working:
+        count += held.original is not None or not held.is_removed
+        if len(held.current.attributes) > ATTRIBUTES_BYTES_MAX:
+            raise TransactionTooLarge(
+                f"the attributes of FlowFile {held.current.id} have {len(held.current.attributes)} bytes, at most "
+                f"{ATTRIBUTES_BYTES_MAX} are allowed: keep large values as content"
+            )
+    if count > OPERATIONS_MAX:
+        raise TransactionTooLarge(
+            f"this session changes {count} FlowFiles, one transaction at most {OPERATIONS_MAX}: commit in parts"
+        )
+
+
+def packed_attributes(attributes: dict[str, str] | Sequence[dict[str, str]] | None, count: int) -> Iterable[bytes]:
+    """Those of so many FlowFiles: one mapping for all, or one each; InvalidArgument if they are fewer or more."""
+    if attributes is None or isinstance(attributes, dict):
+        return repeat(pack_attributes(attributes or {}), count)
+    if len(attributes) != count:
+        raise InvalidArgument(f"{count} contents came with attributes for {len(attributes)}")
+    return map(pack_attributes, attributes)

@@ -1,0 +1,312 @@
+"""What can go wrong in a repository, one class for each thing a caller handles differently.
+
+The classes are the same whether the repository is embedded or remote: ullage.wire.problems says how each crosses a
+network. Every message names what it is about (claim, file, offset, transaction) and, where there is one, the way out.
+Errors of the operating system that nobody handles apart stay what they are (`OSError`) or are chained as the cause.
+"""
+
+SOON_SECONDS = 1
+"""When to come again where something is in use for a moment."""
+
+PRESSURE_SECONDS = 5
+"""The same where a disk or a queue is full: somebody has to take something out first."""
+
+
+class UllageError(Exception):
+    """Base of all errors that a repository raises on purpose.
+
+    >>> try:
+    ...     repository.queues.find("nowhere")
+    ... except ullage.UllageError as error:
+    ...     type(error).__name__, error.retry_after_seconds
+    ('QueueNotFound', None)
+    """
+
+    retry_after_seconds: float | None = None
+    """When the same call may succeed; None: not by waiting."""
+
+
+class InvalidArgument(UllageError, ValueError):
+    """The call contradicts itself, or what it is about: nothing was done."""
+
+
+class RangeNotSatisfiable(InvalidArgument):
+    """No byte of the content lies in the range that was asked for; `size` is what there is."""
+
+    def __init__(self, message: str, size: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+
+
+class UnknownPlugin(InvalidArgument):
+    """A setting names something that there is not, or that cannot be loaded; the message says what there is."""
+
+
+class NotFound(UllageError, LookupError):
+    """There is no such thing here."""
+
+
+class RequestTooLarge(UllageError):
+    """One request brings, or asks for, more than a named limit allows."""
+
+
+class DigestMismatch(UllageError):
+    """The content is not the one whose digest came with it: nothing was stored."""
+
+
+class NotReachable(UllageError):
+    """The node does not answer, or went away amid the answer. Of a write without a key the outcome is not known."""
+
+    retry_after_seconds = 0
+
+
+class Refused(UllageError):
+    """The node said no, for a reason that has no class of its own: `slug` is its name, `status` that of HTTP."""
+
+    def __init__(self, message: str, slug: str = "unexpected", status: int = 500) -> None:
+        super().__init__(message)
+        self.slug = slug
+        self.status = status
+
+    def __str__(self) -> str:
+        return f"{self.slug}: {super().__str__()}"
+
+
+class Unauthenticated(UllageError):
+    """No token, or one that nobody vouches for. The message never holds the token."""
+
+
+class Forbidden(UllageError):
+    """Whoever asks is known and may not do this."""
+
+
+class AccessUnknown(UllageError):
+    """Whoever vouches for tokens cannot be asked now: neither yes nor no."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class ServiceBusy(UllageError):
+    """A bound on what is under way is reached; a later try may succeed."""
+
+    retry_after_seconds = SOON_SECONDS
+
+
+class ServiceStopping(UllageError):
+    """The service is stopping, and takes nothing new."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class TransferStalled(UllageError):
+    """Nothing came in, or nothing was taken, for too long."""
+
+
+class RequestIncomplete(UllageError):
+    """The client went away before its request was complete: nothing was stored."""
+
+
+class Elsewhere(UllageError):
+    """The handle names another node."""
+
+
+class NotARepository(UllageError):
+    """The directory holds no repository, or an `init` that was interrupted before its commit point."""
+
+
+class RepositoryExists(UllageError):
+    """The directory holds a repository already: open it."""
+
+
+class DirectoryNotEmpty(UllageError):
+    """The directory that is to be written holds something else: nothing was written."""
+
+
+class NotABackup(UllageError):
+    """The directory holds no backup."""
+
+
+class RepositoryLocked(UllageError):
+    """Another process has this repository open."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class ForeignContainer(UllageError):
+    """A container is missing, unknown, or belongs to another repository: perhaps a volume is not mounted."""
+
+
+class FormatTooNew(UllageError):
+    """The files were written by a newer format or SerDe version than this code reads."""
+
+
+class RepositoryDamaged(UllageError):
+    """Something that was acknowledged cannot be read back: the start stops rather than lose it."""
+
+
+class NotRestored(UllageError):
+    """The write-ahead log was used before it was restored (seed 003, step 1), or after it was closed."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class RepositoryClosed(UllageError, ValueError):
+    """This program has closed the repository; what it got from it before is of no more use."""
+
+
+class RepositoryStopped(UllageError):
+    """An earlier failure of the write-ahead log stopped the repository; reopen it to learn what disk holds."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class CommitOutcomeUnknown(UllageError):
+    """The transaction's frame was written but its sync failed: it may or may not be there after a restart.
+
+    Never retry such a commit elsewhere: it could apply twice. Reopen the repository and look.
+    """
+
+
+class TransactionTooLarge(UllageError):
+    """A transaction has more operations or bytes than one frame may carry; nothing of it was applied."""
+
+
+class ContentWriteFailed(UllageError):
+    """Content could not be written or synced: a definite failure, nothing was committed."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class DiskFull(UllageError):
+    """The volume, or the container's capacity quota, has no room: a definite failure, nothing was committed."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class BackPressure(UllageError):
+    """A limit asks writers to wait: disk usage, the log's size, or a queue's count or bytes."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class ContentMissing(UllageError):
+    """A claim's file is absent or too short to hold the claim."""
+
+
+class ContentCorrupt(UllageError):
+    """A claim's bytes do not match the CRC-32C recorded when they were written."""
+
+
+class ContentReclaimed(UllageError):
+    """A claim's bytes were given back on purpose, after its last claimant went: expected, and no damage.
+
+    `transaction` is the one that promised it; 0 where that is no longer known.
+    """
+
+    def __init__(self, message: str, transaction: int = 0) -> None:
+        super().__init__(message)
+        self.transaction = transaction
+
+
+class ClaimGone(UllageError):
+    """A transaction named a content claim that is neither live nor pinned."""
+
+
+class ClaimTruncated(ClaimGone):
+    """The claim's bytes were given back while the rest of its file stayed."""
+
+
+class LeaseRefused(UllageError):
+    """A lease that is too long, names too much, or is one too many."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
+class LeaseLost(UllageError):
+    """The lease has expired, or was revoked or released: what was read under it must be discarded."""
+
+
+class KeyInUse(UllageError):
+    """A request with this idempotency key is under way: its outcome is not known yet."""
+
+    retry_after_seconds = SOON_SECONDS
+
+
+class KeyReused(UllageError):
+    """The idempotency key belongs to another request, whose answer would be wrong for this one."""
+
+
+class WriteIncomplete(UllageError):
+    """Attempts of the staged write have not staged what was said of them: nothing was changed."""
+
+
+class WriteClosed(UllageError):
+    """The staged write is committed, aborted or unknown: what comes late is refused, and nothing of it is kept."""
+
+
+class HandleNotFound(NotFound):
+    """No handle with this id was ever stored, or it was purged and forgotten."""
+
+
+class HandleDeleted(UllageError):
+    """The handle was deleted or has expired; while its retention lasts, a deleted one can be undeleted."""
+
+
+class HandleNotDeleted(UllageError):
+    """The handle lives, so there is nothing to undelete."""
+
+
+class EventNotFound(NotFound):
+    """No provenance event has this number or id, or retention has removed it."""
+
+
+class ProvenanceDamaged(UllageError):
+    """An event file is missing or unreadable: the history in it is gone unless it comes back, all else is well."""
+
+
+class ReplayRefused(UllageError):
+    """A provenance event cannot be replayed; `reason` says which of the known reasons it is."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class FlowFileNotFound(NotFound):
+    """No FlowFile with this uuid is resident: it was removed, never existed, or is swapped out."""
+
+
+class QueueNotFound(NotFound):
+    """There is no queue of this name."""
+
+
+class QueueNotEmpty(UllageError):
+    """FlowFiles stand in the queue, held ones included: drop them, or move them."""
+
+
+class SessionMisuse(UllageError):
+    """A session was asked for something its FlowFiles' state does not allow; nothing was changed."""
+
+
+class SessionGone(UllageError):
+    """The session ended: committed, rolled back, or its time was over."""
+
+
+class SessionBusy(UllageError):
+    """Another request works in this session."""
+
+    retry_after_seconds = SOON_SECONDS
+
+
+class WindowClosed(UllageError):
+    """Reclamation is not allowed now; `opens_millis` is when it will be, None: not in sight."""
+
+    def __init__(self, message: str, opens_millis: int | None = None) -> None:
+        super().__init__(message)
+        self.opens_millis = opens_millis
+
+
+class RunUnderWay(UllageError):
+    """A run of reclamation is under way: one at a time."""
+
+    retry_after_seconds = PRESSURE_SECONDS

@@ -1,0 +1,136 @@
+"""A repository: what `ullage.open` and `ullage.connect` return."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self
+
+from ullage.interface.handles import Handles
+from ullage.interface.leases import Leases
+from ullage.interface.provenance import Provenance
+from ullage.interface.queues import Queues
+from ullage.interface.reclamation import Reclamation
+from ullage.interface.session import Session
+from ullage.streams import ContentStream
+from ullage.wire.service import ServiceStatus
+from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport
+
+Bytes = Callable[[int, int], None]
+"""Is told how many bytes, or other things, are done, and how many there are in all."""
+
+
+class Repository(ABC):
+    """An open repository. Thread-safe, but for its sessions.
+
+    >>> with ullage.open("casks", create=True) as repository:
+    ...     handle = repository.handles.put(b"content")
+    ...     repository.handles.get(handle)
+    b'content'
+
+    Every method may raise RepositoryStopped after a failure that only a restart mends, and, of a remote repository,
+    NotReachable if the service does not answer, Unauthenticated and Forbidden if it does not let the caller in.
+    """
+
+    @property
+    @abstractmethod
+    def handles(self) -> Handles:
+        """Content by id."""
+
+    @property
+    @abstractmethod
+    def queues(self) -> Queues:
+        """Where FlowFiles wait."""
+
+    @property
+    @abstractmethod
+    def provenance(self) -> Provenance:
+        """What happened."""
+
+    @property
+    @abstractmethod
+    def reclamation(self) -> Reclamation:
+        """What the disk holds, and giving back what is dead."""
+
+    @property
+    @abstractmethod
+    def leases(self) -> Leases:
+        """Promises to readers."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> Session:
+        """A new session, to be used as a context manager by one thread.
+
+        `component` and `component_type` are who works in it, as provenance events name it: a processor's id and what
+        kind it is. `lease_seconds` (up to an hour) is how long a remote session outlives its last sign of life; while
+        it is used as a context manager those are given in the background.
+
+        >>> with repository.session("fetcher", "HTTP source") as session:
+        ...     session.transfer(session.create(), "inbox")
+        ...     session.commit()
+        >>> repository.provenance.event(1).component
+        'fetcher'
+        """
+
+    @abstractmethod
+    def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
+        """The content of a handle, or of a FlowFile, which stays in its queue; or `size` bytes of it from `start` on.
+
+        HandleNotFound and HandleDeleted as `Handles.stream`, FlowFileNotFound if there is nothing by this name at all.
+        InvalidArgument for a range beyond the end.
+
+        >>> with repository.content(repository.queues.put("inbox", b"content"), 3) as content:
+        ...     content.read()
+        b'tent'
+        """
+
+    @abstractmethod
+    def state(self) -> ServiceStatus:
+        """The repository at a glance: its id, its log, its containers, how much stands in it, what failed lately.
+
+        >>> repository.state().is_ready
+        True
+        """
+
+    @abstractmethod
+    def check(self, *, deep: bool = False, on_progress: Bytes | None = None) -> CheckReport:
+        """Verify everything against everything; with `deep`, every byte of live content too. It never mends.
+
+        What is found is told, not raised. Nothing may be committed meanwhile.
+
+        >>> repository.check(deep=True).problems
+        ()
+        """
+
+    @abstractmethod
+    def checkpoint(self, *, on_progress: Callable[[int], None] | None = None) -> CheckpointReport:
+        """Write a snapshot and drop the logs that it covers, so that the next start is quick.
+
+        `on_progress` is told how many records are written. With maintenance this happens by itself, now and then.
+
+        >>> repository.checkpoint().snapshot_bytes > 0
+        True
+        """
+
+    @abstractmethod
+    def backup(self, destination: str, *, on_progress: Bytes | None = None) -> BackupReport:
+        """Bring the backup in a directory up to date while sessions go on; what it has already is not copied again.
+
+        The directory is one of the machine where the repository lies. `ullage restore` makes a repository of it.
+
+        >>> repository.backup("copy").kept_files
+        0
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything. What was committed is on the disk anyway. Safe to call twice.
+
+        Whatever is asked of it afterwards raises RepositoryClosed.
+
+        >>> repository.close()
+        """

@@ -1,0 +1,15 @@
+"""What goes into a repository beside the documents of the wire, which it returns."""
+
+from collections.abc import Iterable, Mapping
+
+from ullage.streams import AnyContent as AnyContent
+from ullage.wire.queues import FlowFile
+
+AnyFlowFile = FlowFile | str
+"""A FlowFile, or its id: the session knows what it has become."""
+
+Subjects = AnyFlowFile | Iterable[AnyFlowFile]
+"""One FlowFile, or several."""
+
+Attributes = Mapping[str, str]
+"""Names and values of a FlowFile or handle. `uuid` is the record's own and cannot be set."""

@@ -1,0 +1,61 @@
+"""What the documents of all subjects share. Sizes are bytes; times are milliseconds, and moments count from 1970.
+
+Requests are strict, so that a mistyped field is refused instead of ignored. In answers unknown fields are ignored: a
+newer node may say more.
+"""
+
+import ast
+import inspect
+import sys
+from functools import lru_cache
+from itertools import pairwise
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+COUNT_MAX = 1 << 62
+"""Of bytes, records and milliseconds: with the time of day it still is a moment of 64 bits."""
+
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+LifetimeName = Literal["short", "default", "long"]
+"""How long content is expected to live: what dies together should lie together."""
+
+
+class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action on one thing made of it."""
+
+    id: str
+    """The uuid of the handle, session or lease; the name of the queue."""
+
+    state: Literal["live", "deleted", "open", "committed", "rolled back", "released", "revoked", "removed"]
+    """What it is now."""
+
+
+def field_texts(described: type) -> dict[str, str]:
+    """What stands below each field of a class, by the field's name: pages and schemas say it again."""
+    tree = _source(described.__module__)
+    return _texts(next(each for each in ast.walk(tree) if getattr(each, "name", "") == described.__name__))
+
+
+def module_texts(module: str) -> dict[str, str]:
+    """What stands below each name that a module gives to something."""
+    return _texts(_source(module))
+
+
+def _texts(tree: ast.AST) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for field, text in pairwise(getattr(tree, "body", ())):
+        targets = [field.target] if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [None])
+        target = targets[0]
+        if isinstance(target, ast.Name) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            found[target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+@lru_cache
+def _source(module: str) -> ast.Module:
+    return ast.parse(inspect.getsource(sys.modules[module]))

@@ -1,0 +1,411 @@
+"""What a node does over HTTP: each operation with its path, what it takes, what it answers, and what it may refuse.
+
+The OpenAPI document is made from this table, and a test holds that the service has exactly these. Parameters of the
+query stand where they are read; what an operation is for stands below it, and OpenAPI says it again.
+"""
+
+from typing import Any, Final
+
+from ullage import errors
+from ullage.contract import Opening, WindowStatus
+from ullage.wire.content import (
+    HandleBatch,
+    HandleContent,
+    HandleHead,
+    HandleIds,
+    HandlePage,
+    StoredBatch,
+    StoredFlowFile,
+    StoredHandle,
+)
+from ullage.wire.documents import ActionResult
+from ullage.wire.leases import LeaseRenewal, LeaseRequest, LeaseStatus
+from ullage.wire.operation import COMMIT, HANDLE, READ, STORE, OctetStream, Operation, PlainText
+from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayRequest, ReplayResult
+from ullage.wire.queues import DropResult, FlowFile, FlowFileBatch, QueueSettings, QueueStatus
+from ullage.wire.service import ServiceStatus
+from ullage.wire.sessions import (
+    ChangesRequest,
+    CloneRequest,
+    CommitRequest,
+    CreateRequest,
+    ImportRequest,
+    MergeRequest,
+    PollRequest,
+    RollbackRequest,
+    SessionPollRequest,
+    SessionRequest,
+    SessionStatus,
+    SplitRequest,
+)
+from ullage.wire.space import (
+    CleaningReport,
+    CleaningRequest,
+    CompactionPolicies,
+    Plan,
+    ResourceClaimMap,
+    ResourceClaimPage,
+    RunProgress,
+    RunRequest,
+    Survey,
+)
+from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport
+
+GET_HEALTH: Final = Operation("getHealth", "GET /healthz", PlainText)
+"""Answers 200 as long as the process does."""
+
+GET_READINESS: Final = Operation("getReadiness", "GET /readyz", PlainText)
+"""Answers 200 while commits can succeed. It is 503 while the service stops, or needs a restart after a failure."""
+
+GET_STATE: Final = Operation("getState", "GET /v1/state", ServiceStatus, "get")
+"""Return the state of the repository at a glance."""
+
+LIST_HANDLES: Final = Operation("listHandles", "GET /v1/handles", HandlePage, "get", (errors.HandleNotFound,))
+"""List handles by id, deleted ones whose retention lasts included."""
+
+PUT_HANDLE: Final = Operation("putHandle", "POST /v1/handles -> 201", StoredHandle, "create", STORE, body=OctetStream)
+"""Store the body as a handle. The answer comes when it is durable."""
+
+PUT_HANDLES: Final = Operation(
+    "putHandles", "POST /v1/handles/batch -> 201", StoredBatch, "create", STORE, body=HandleBatch
+)
+"""Store many small contents in one transaction: all of them or none."""
+
+GET_HANDLES: Final = Operation(
+    "getHandles",
+    "POST /v1/handles/batch/get",
+    list[HandleContent],
+    "get",
+    (*HANDLE, *READ),
+    body=HandleIds,
+    is_repeatable=True,
+)
+"""Read many small contents. Ask for `application/x-msgpack` to get bytes rather than base64."""
+
+GET_HANDLE: Final = Operation("getHandle", "GET /v1/handles/{id}", OctetStream, "get", READ)
+"""Return the content, or a range of it."""
+
+DESCRIBE_HANDLE: Final = Operation("describeHandle", "GET /v1/handles/{id}/head", HandleHead, "get")
+"""Return size, attributes and dates, also of a deleted handle while its tombstone stands."""
+
+DELETE_HANDLE: Final = Operation("deleteHandle", "DELETE /v1/handles/{id}", ActionResult, "delete", COMMIT)
+"""Delete a handle; until its retention ends it can be undeleted."""
+
+UNDELETE_HANDLE: Final = Operation(
+    "undeleteHandle", "POST /v1/handles/{id}/undelete", ActionResult, "delete", (errors.HandleNotDeleted, *COMMIT)
+)
+"""Bring a deleted handle back."""
+
+SET_HANDLE_TTL: Final = Operation("setHandleTtl", "PUT /v1/handles/{id}/ttl", HandleHead, "delete", COMMIT)
+"""Let a handle live for so long from now on, whatever was said before."""
+
+LIST_QUEUES: Final = Operation("listQueues", "GET /v1/queues", list[QueueStatus], "get")
+"""List all queues by name."""
+
+GET_QUEUE: Final = Operation("getQueue", "GET /v1/queues/{queue}", QueueStatus, "get", (errors.QueueNotFound,))
+"""Return the settings and figures of one queue."""
+
+DEFINE_QUEUE: Final = Operation(
+    "defineQueue", "PUT /v1/queues/{queue}", QueueStatus, "create", STORE, body=QueueSettings
+)
+"""Make a queue, or give it new settings. A repeat changes nothing; one with a key does not undo newer settings."""
+
+REMOVE_QUEUE: Final = Operation(
+    "removeQueue",
+    "DELETE /v1/queues/{queue}",
+    ActionResult,
+    "delete",
+    (errors.QueueNotFound, errors.QueueNotEmpty, *COMMIT),
+)
+"""Remove a queue that is empty."""
+
+LIST_FLOW_FILES: Final = Operation(
+    "listFlowFiles", "GET /v1/queues/{queue}/flowfiles", list[FlowFile], "get", (errors.QueueNotFound,)
+)
+"""List FlowFiles of a queue in its order, from behind the first `skip` on, without those that a session holds."""
+
+PUT_FLOW_FILE: Final = Operation(
+    "putFlowFile", "POST /v1/queues/{queue}/flowfiles -> 201", StoredFlowFile, "create", STORE, body=OctetStream
+)
+"""Store the body as a FlowFile of this queue. 429 while the queue is full, unless forced."""
+
+PUT_FLOW_FILES: Final = Operation(
+    "putFlowFiles", "POST /v1/queues/{queue}/batch -> 201", StoredBatch, "create", STORE, body=FlowFileBatch
+)
+"""Store many small contents as FlowFiles in one transaction: all of them or none."""
+
+POLL_QUEUE: Final = Operation(
+    "pollQueue",
+    "POST /v1/queues/{queue}/poll -> 201",
+    SessionStatus,
+    "delete",
+    (errors.QueueNotFound,),
+    body=PollRequest,
+)
+"""Take FlowFiles for as long as the visibility time lasts: a session that holds them. See `/v1/sessions`."""
+
+DROP_FLOW_FILES: Final = Operation(
+    "dropFlowFiles", "DELETE /v1/queues/{queue}/flowfiles", DropResult, "delete", (errors.QueueNotFound, *COMMIT)
+)
+"""Drop all FlowFiles of a queue that no session holds. A repeat with the key drops nothing that came since."""
+
+BEGIN_SESSION: Final = Operation(
+    "beginSession", "POST /v1/sessions -> 201", SessionStatus, "delete", body=SessionRequest
+)
+"""Open a session that holds nothing yet."""
+
+GET_SESSION: Final = Operation("getSession", "GET /v1/sessions/{session}", SessionStatus, "get")
+"""List the FlowFiles that a session holds."""
+
+EXTEND_SESSION: Final = Operation(
+    "extendSession",
+    "POST /v1/sessions/{session}/extend",
+    ActionResult,
+    "delete",
+    body=SessionRequest,
+    is_repeatable=True,
+)
+"""Begin the visibility time of a session anew, as a heartbeat."""
+
+POLL_SESSION: Final = Operation(
+    "pollSession",
+    "POST /v1/sessions/{session}/poll -> 201",
+    list[FlowFile],
+    "delete",
+    (errors.QueueNotFound,),
+    body=SessionPollRequest,
+)
+"""Take more FlowFiles into the session."""
+
+CREATE_FLOW_FILE: Final = Operation(
+    "createFlowFile", "POST /v1/sessions/{session}/create -> 201", FlowFile, "create", STORE, body=CreateRequest
+)
+"""Make a FlowFile without content; its parents are FlowFiles of the session."""
+
+STORE_FLOW_FILE: Final = Operation(
+    "storeFlowFile", "POST /v1/sessions/{session}/flowfiles -> 201", FlowFile, "create", STORE, body=OctetStream
+)
+"""Make a FlowFile in the session, with the body as its content; its parents are FlowFiles of the session."""
+
+IMPORT_HANDLE: Final = Operation(
+    "importHandle",
+    "POST /v1/sessions/{session}/import -> 201",
+    FlowFile,
+    "create",
+    (*HANDLE, *STORE),
+    body=ImportRequest,
+)
+"""Make a FlowFile over the content of a handle; nothing is copied."""
+
+INGEST_FLOW_FILES: Final = Operation(
+    "ingestFlowFiles", "POST /v1/sessions/{session}/ingest -> 201", StoredBatch, "create", STORE, body=FlowFileBatch
+)
+"""Make a FlowFile of each content, on its way to a queue."""
+
+GET_FLOW_FILE: Final = Operation(
+    "getFlowFileContent", "GET /v1/sessions/{session}/flowfiles/{id}", OctetStream, "get", READ
+)
+"""Return the content of a FlowFile that the session holds, or a range of it."""
+
+WRITE_FLOW_FILE: Final = Operation(
+    "writeFlowFile", "PUT /v1/sessions/{session}/flowfiles/{id}", FlowFile, "create", STORE, body=OctetStream
+)
+"""Replace the content of a FlowFile that the session holds by the body."""
+
+APPEND_FLOW_FILE: Final = Operation(
+    "appendFlowFile",
+    "POST /v1/sessions/{session}/flowfiles/{id}/append -> 201",
+    FlowFile,
+    "create",
+    STORE,
+    body=OctetStream,
+)
+"""Put the body behind the content of a FlowFile that the session holds."""
+
+CLONE_FLOW_FILE: Final = Operation(
+    "cloneFlowFile",
+    "POST /v1/sessions/{session}/flowfiles/{id}/clone -> 201",
+    FlowFile,
+    "create",
+    (errors.RangeNotSatisfiable, *STORE),
+    body=CloneRequest,
+)
+"""Make a FlowFile over the same content, or a slice of it; nothing is copied."""
+
+SPLIT_FLOW_FILE: Final = Operation(
+    "splitFlowFile",
+    "POST /v1/sessions/{session}/flowfiles/{id}/split -> 201",
+    list[FlowFile],
+    "create",
+    (errors.RangeNotSatisfiable, *STORE),
+    body=SplitRequest,
+)
+"""Make FlowFiles over consecutive slices of the content; nothing is copied."""
+
+MERGE_FLOW_FILES: Final = Operation(
+    "mergeFlowFiles", "POST /v1/sessions/{session}/merge -> 201", FlowFile, "create", (*READ, *STORE), body=MergeRequest
+)
+"""Make a FlowFile whose content is that of others in order."""
+
+CHANGE_FLOW_FILES: Final = Operation(
+    "changeFlowFiles", "POST /v1/sessions/{session}/changes", ActionResult, "delete", STORE, body=ChangesRequest
+)
+"""Change what the session holds, in order; nobody sees it before the commit."""
+
+COMMIT_SESSION: Final = Operation(
+    "commitSession", "POST /v1/sessions/{session}/commit", ActionResult, "delete", STORE, body=CommitRequest
+)
+"""Settle everything in one transaction and end the session. A commit whose answer was lost can be sent again."""
+
+ROLLBACK_SESSION: Final = Operation(
+    "rollbackSession",
+    "POST /v1/sessions/{session}/rollback",
+    ActionResult,
+    "delete",
+    body=RollbackRequest,
+    is_repeatable=True,
+)
+"""Put everything back as it was and end the session."""
+
+SEARCH_EVENTS: Final = Operation(
+    "searchEvents", "GET /v1/provenance/events", EventPage, "get", (errors.ProvenanceDamaged,)
+)
+"""Search events, in order. A condition that is left out is not applied."""
+
+GET_EVENT: Final = Operation("getEvent", "GET /v1/provenance/events/{event}", Event, "get")
+"""Return one event, by its sequence number or by its id, such as 17.0."""
+
+GET_EVENT_CONTENT: Final = Operation(
+    "getEventContent", "GET /v1/provenance/events/{event}/content", OctetStream, "get", READ
+)
+"""Return the content at the event, or before it, as long as its bytes are there."""
+
+CHECK_REPLAY: Final = Operation("checkReplay", "GET /v1/provenance/events/{event}/replay", Replayability, "get")
+"""Say whether the event can be replayed now, and why not. It reads the whole content to find out."""
+
+REPLAY_EVENT: Final = Operation(
+    "replayEvent",
+    "POST /v1/provenance/events/{event}/replay -> 201",
+    ReplayResult,
+    "create",
+    (errors.ReplayRefused, *STORE),
+    body=ReplayRequest,
+)
+"""Put what the event was about back into the queue it came from, or into another one."""
+
+TRACE_LINEAGE: Final = Operation(
+    "traceLineage", "GET /v1/provenance/lineage/{flow_file}", Lineage, "get", (errors.ProvenanceDamaged,)
+)
+"""Return what a FlowFile was made from and what became of it."""
+
+SURVEY_SPACE: Final = Operation("surveySpace", "GET /v1/reclamation/survey", Survey, "get")
+"""Return what the disk holds now: live, dead, archived, and kept for an undelete."""
+
+LIST_RESOURCE_CLAIMS: Final = Operation("listResourceClaims", "GET /v1/reclamation/resources", ResourceClaimPage, "get")
+"""List resource claims by index, for a map of the disk."""
+
+MAP_RESOURCE_CLAIM: Final = Operation(
+    "mapResourceClaim", "GET /v1/reclamation/resources/{resource}", ResourceClaimMap, "get"
+)
+"""Return which bytes of one file live, which are dead, and which are holes."""
+
+PLAN_RECLAMATION: Final = Operation("planReclamation", "GET /v1/reclamation/plan", Plan, "get", (errors.UnknownPlugin,))
+"""Return what a run would do now, and how many bytes it would copy. Nothing is changed."""
+
+LIST_POLICIES: Final = Operation("listPolicies", "GET /v1/reclamation/policies", CompactionPolicies, "get")
+"""List the policies of compaction that are installed here, those of other packages included."""
+
+LIST_WINDOWS: Final = Operation("listWindows", "GET /v1/reclamation/windows", list[WindowStatus], "get")
+"""Say of each operation whether it is allowed now, until when or from when on, and why."""
+
+LIST_OPENINGS: Final = Operation("listOpenings", "GET /v1/reclamation/openings", list[Opening], "get")
+"""Say of each window of spec.maintenance when it was last open, whether it is now, and when it opens next."""
+
+GET_MAINTENANCE: Final = Operation("getMaintenance", "GET /v1/reclamation/maintenance", dict[str, Any], "get")
+"""Return spec.maintenance, as it is set, in the notation of Kubernetes."""
+
+CLEAN: Final = Operation(
+    "cleanRepository",
+    "POST /v1/reclamation/clean",
+    CleaningReport,
+    "reclaim",
+    (errors.WindowClosed, *COMMIT),
+    body=CleaningRequest,
+    is_long=True,
+)
+"""Take away what nobody refers to: expired FlowFiles and handles, unused resource claims, old archive."""
+
+BEGIN_RUN: Final = Operation(
+    "beginRun",
+    "POST /v1/reclamation/runs -> 202",
+    RunProgress,
+    "reclaim",
+    (errors.WindowClosed, errors.RunUnderWay),
+    body=RunRequest,
+)
+"""Begin a run that gives space back, as the windows allow. The answer comes at once, and the run goes on."""
+
+LIST_RUNS: Final = Operation("listRuns", "GET /v1/reclamation/runs", list[RunProgress], "get")
+"""List the last runs, oldest first."""
+
+GET_RUN: Final = Operation("getRun", "GET /v1/reclamation/runs/{run}", RunProgress, "get")
+"""Return how far one run is."""
+
+STOP_RUN: Final = Operation(
+    "stopRun", "DELETE /v1/reclamation/runs/{run} -> 202", RunProgress, "reclaim", is_repeatable=True
+)
+"""Stop a run after its present action."""
+
+LIST_LEASES: Final = Operation("listLeases", "GET /v1/leases", list[LeaseStatus], "get")
+"""List every lease that stands, by its beginning."""
+
+ACQUIRE_LEASE: Final = Operation(
+    "acquireLease",
+    "POST /v1/leases -> 201",
+    LeaseStatus,
+    "get",
+    (errors.LeaseRefused, errors.ClaimGone, *COMMIT),
+    body=LeaseRequest,
+)
+"""Take a lease. Its time is bounded by spec.leases.maxDuration; it need not be given back to end."""
+
+GET_LEASE: Final = Operation("getLease", "GET /v1/leases/{lease}", LeaseStatus, "get")
+"""Return one lease."""
+
+RENEW_LEASE: Final = Operation(
+    "renewLease", "POST /v1/leases/{lease}/renew", LeaseStatus, "get", (errors.LeaseRefused, *COMMIT), body=LeaseRenewal
+)
+"""Renew a lease, as a heartbeat."""
+
+RELEASE_LEASE: Final = Operation("releaseLease", "DELETE /v1/leases/{lease}", ActionResult, "get", COMMIT)
+"""Release a lease: its holder has read what it wanted."""
+
+REVOKE_LEASE: Final = Operation("revokeLease", "POST /v1/leases/{lease}/revoke", ActionResult, "reclaim", COMMIT)
+"""End somebody's lease against their will: their reads fail from now on."""
+
+GET_CONTENT: Final = Operation(
+    "getContent", "GET /v1/contents/{id}", OctetStream, "get", (errors.FlowFileNotFound, *HANDLE, *READ)
+)
+"""Return the content of a handle or of a FlowFile, which stays in its queue, or a range of it."""
+
+CHECK: Final = Operation("checkRepository", "POST /v1/check", CheckReport, "reclaim", is_long=True)
+"""Verify everything against everything; deeply, every byte of live content too."""
+
+CHECKPOINT: Final = Operation(
+    "writeCheckpoint", "POST /v1/checkpoint", CheckpointReport, "reclaim", STORE, is_long=True
+)
+"""Write a snapshot, and drop the logs that it covers."""
+
+BACK_UP: Final = Operation(
+    "backUpRepository",
+    "POST /v1/backup",
+    BackupReport,
+    "reclaim",
+    (errors.DirectoryNotEmpty, errors.ContentMissing, errors.DiskFull, *COMMIT),
+    body=BackupRequest,
+    is_long=True,
+)
+"""Bring the backup in a directory of the node up to date, while sessions go on."""
+
+OPERATIONS: Final = tuple(each for each in tuple(vars().values()) if isinstance(each, Operation))
+"""All of these."""

@@ -1,0 +1,176 @@
+"""Sessions: FlowFiles that are held, changed, and settled in one transaction."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from ullage.wire.documents import COUNT_MAX, Count, Name
+from ullage.wire.provenance import EventTypeName
+from ullage.wire.queues import FlowFile
+
+VisibilitySeconds = Annotated[float, Meta(gt=0, le=86_400)]
+PollCount = Annotated[int, Meta(ge=1, le=10_000)]
+Ids = Annotated[list[str], Meta(max_length=10_000)]
+Text = Annotated[str, Meta(max_length=65_536)]
+
+
+class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session to open, or to keep alive."""
+
+    visibility_seconds: VisibilitySeconds = 30.0
+    """How long it lasts without a heartbeat. Then it is rolled back."""
+
+    component: Annotated[str, Meta(max_length=255)] = ""
+    """Who works in it, as provenance events name it."""
+
+    component_type: Annotated[str, Meta(max_length=255)] = ""
+    """What kind of component that is."""
+
+
+class PollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """FlowFiles to take out of a queue, into a new session."""
+
+    count: PollCount = 1
+    """How many at most."""
+
+    visibility_seconds: VisibilitySeconds = 30.0
+    """How long the session lasts without a heartbeat. Then it is rolled back."""
+
+
+class SessionPollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """FlowFiles to take out of a queue, into a session that is open."""
+
+    queue: Name
+
+    count: PollCount = 1
+    """How many at most."""
+
+    attributes: dict[str, str] | None = None
+    """Only those that have all of these values, of the ones that are in memory."""
+
+
+class CreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new FlowFile without content."""
+
+    parents: Ids = []
+    """Uuids of FlowFiles of the session."""
+
+    attributes: dict[str, str] = {}
+
+
+class CloneRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The slice of a FlowFile's content that its clone has."""
+
+    start: Count = 0
+
+    size: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
+    """Bytes; None: all that there are from `start` on."""
+
+
+class SplitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a FlowFile is split."""
+
+    sizes: Annotated[list[Count], Meta(max_length=10_000)]
+    """Bytes of each part, in order."""
+
+
+class MergeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """FlowFiles whose contents become one, in order. Bytes are base64 in JSON."""
+
+    ids: Ids
+
+    header: bytes = b""
+
+    demarcator: bytes = b""
+    """Between two contents."""
+
+    footer: bytes = b""
+
+
+class ImportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A handle whose content a new FlowFile gets."""
+
+    handle: str
+
+    attributes: dict[str, str] = {}
+    """Beside the handle's own."""
+
+
+class ProvenanceReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a component says of FlowFiles beyond what the session sees."""
+
+    type: EventTypeName
+
+    relationship: Text = ""
+
+    details: Text = ""
+
+    transit_uri: Text = ""
+
+    alternate_identifier: Text = ""
+
+    duration_millis: Count | None = None
+
+
+class FlowFileChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What becomes of FlowFiles, in the order of these fields."""
+
+    ids: Ids
+    """Their uuids."""
+
+    set_attributes: dict[str, str] = {}
+
+    remove_attributes: list[str] = []
+
+    report: ProvenanceReport | None = None
+
+    to: Name | None = None
+    """The queue that they go to."""
+
+    relationship: str = ""
+    """Why they go there, for provenance."""
+
+    penalty_millis: Count | None = None
+    """How long no poll gets them."""
+
+    removed: bool = False
+    """Whether they cease to exist."""
+
+
+class ChangesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes of what a session holds, in order; nobody sees them before its commit."""
+
+    changes: Annotated[list[FlowFileChange], Meta(max_length=10_000)] = []
+
+    counters: dict[str, int] = {}
+    """What is added to the repository's counters."""
+
+
+class CommitRequest(ChangesRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The last changes, and what becomes of FlowFiles of which nothing was said. Without that they are refused."""
+
+    rest_to: Name | None = None
+    """The queue that these go to."""
+
+    removes_rest: bool = False
+    """Whether these cease to exist."""
+
+
+class RollbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a session's FlowFiles go back."""
+
+    penalize: bool = False
+    """Whether no poll gets them for a while."""
+
+
+class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A session and the FlowFiles that it holds."""
+
+    session: str
+    """Its uuid."""
+
+    visibility_seconds: float
+    """How long it lasts without a heartbeat."""
+
+    flow_files: list[FlowFile]

@@ -1,0 +1,319 @@
+"""Space: what the disk holds, what could come back, and runs of reclamation that give it back."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ullage.contract import MaintenanceOperation
+
+
+class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One container: what its resource claims hold, and how full its volume is."""
+
+    name: str
+
+    resource_claims: int
+    """How many files of content it has; those in the archive stand apart."""
+
+    disk_bytes: int
+    """What these take on the disk."""
+
+    live_bytes: int
+    """What FlowFiles and handles still point at."""
+
+    dead_bytes: int
+    """`disk_bytes` less `live_bytes`."""
+
+    dead_tail_bytes: int
+    """Dead bytes at the ends of files, which can be cut off without copying."""
+
+    unused_bytes: int
+    """Dead bytes of files in which nothing lives."""
+
+    archived_claims: int
+    """How many resource claims are in the archive."""
+
+    archived_bytes: int
+
+    tombstone_bytes: int
+    """What deleted handles keep until their retention ends."""
+
+    leased_bytes: int
+    """Files that leases keep from being rewritten, whatever else they are."""
+
+    total_bytes: int
+    """The volume, or the container's capacity."""
+
+    used_bytes: int
+
+    used_percentage: float
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """All containers at one moment."""
+
+    millis: int
+
+    containers: list[ContainerUsage]
+
+
+class ResourceClaimUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource claim: a file of content, and what lives in it."""
+
+    resource: int
+    """Its index."""
+
+    container: str
+
+    length: int
+    """Bytes from the file's beginning to its end, holes included."""
+
+    allocated_bytes: int
+    """What it takes on the disk."""
+
+    live_bytes: int
+    """What FlowFiles and handles still point at."""
+
+    dead_bytes: int
+
+    dead_tail_bytes: int
+    """Dead bytes at its end, which can be cut off without copying."""
+
+    claimants: int
+    """FlowFiles and handles that point into it."""
+
+    generation: int
+    """Grows with each change of the file, so that a plan can tell whether it is still about the same one."""
+
+    is_sealed: bool
+    """Whether nothing is appended to it any more."""
+
+    is_free: bool
+    """Whether nothing lives in it."""
+
+    is_archived: bool
+
+    is_leased: bool
+    """Whether a lease keeps it from being rewritten."""
+
+    has_intent: bool
+    """Whether a change of it is promised and not yet known to be done."""
+
+    output: int
+    """The resource claim that its survivors were rewritten into; 0: none."""
+
+    created_millis: int
+
+
+class ResourceClaimPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of a node's resource claims, by index."""
+
+    resources: list[ResourceClaimUsage]
+
+    next: int | None
+    """What to ask `after` for the next page; None: this is the last one."""
+
+
+class FileRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of a file that are of one kind."""
+
+    start: int
+
+    length: int
+
+    kind: Literal["live", "dead", "hole"]
+
+
+class ResourceClaimMap(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource claim from its beginning to its end, without a gap."""
+
+    resource: ResourceClaimUsage
+
+    ranges: list[FileRange]
+
+
+class PlannedAction(msgspec.Struct, frozen=True, kw_only=True):
+    """One action of a plan, on one resource claim."""
+
+    action: str
+    """Archive, delete, truncate, punch or rewrite, in small letters."""
+
+    resource: int
+    """The resource claim's index."""
+
+    container: str
+
+    frees_bytes: int
+
+    copies_bytes: int
+    """What a rewrite has to copy."""
+
+    holes: int
+    """How many holes are punched."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run would do; the totals are of all steps."""
+
+    steps: list[PlannedAction]
+    """The first of them, in order."""
+
+    step_count: int
+
+    frees_bytes: int
+
+    copies_bytes: int
+
+    reason: str
+    """Why there is nothing to do, or not more."""
+
+    notes: list[str]
+
+
+class CompactionPolicies(msgspec.Struct, frozen=True, kw_only=True):
+    """The policies by which a plan or a run may choose."""
+
+    names: list[str]
+
+    configured: str
+    """The one of `spec.compaction.policy`."""
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run of reclamation that is asked for.
+
+    >>> request = RunRequest(operations=["Delete", "Truncate"], seconds=60)
+    >>> [str(operation) for operation in repository.reclamation.begin(request).operations]
+    ['Delete', 'Truncate']
+    """
+
+    policy: Annotated[str, Meta(max_length=255)] | None = None
+    """None: that of `spec.compaction.policy`."""
+
+    operations: Annotated[list[MaintenanceOperation], Meta(min_length=1, max_length=4)] = msgspec.field(
+        default_factory=lambda: list(MaintenanceOperation)
+    )
+    """What it may do."""
+
+    bytes_per_second: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
+    """How fast it copies; None: as the settings say; 0: without a limit."""
+
+    respects_guards: bool = False
+    """Whether `minUsedPercentage` and `minReclaim` hold for it, as for a run that nobody asked for. A run of Truncate
+    alone keeps to the mode and the threshold of `spec.truncation` instead.
+    """
+
+    override: bool = False
+    """Whether it passes over the windows. That is written down."""
+
+    seconds: Annotated[float, Meta(ge=0)] | None = None
+    """It begins nothing once so long has passed; None: it goes on to its end."""
+
+    resources: Annotated[list[tuple[int, int]], Meta(max_length=100_000)] | None = None
+    """Only these resource claims, each with the generation for which it was planned; None: all."""
+
+
+class SkippedSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of a plan that were not taken."""
+
+    reason: str
+
+    steps: int
+    """How many."""
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did."""
+
+    done: dict[str, int]
+    """How many resource claims, by action."""
+
+    freed_bytes: int
+
+    copied_bytes: int
+
+    read_bytes: int
+
+    seconds: float
+
+    skipped: int
+    """Steps that were overtaken by events."""
+
+    refused: int
+    """Steps that the windows did not permit."""
+
+    emergency: int
+    """Steps that ran without permission, because a container was nearly full."""
+
+    is_stopped: bool
+    """Whether it was stopped before its end."""
+
+    left: list[SkippedSteps]
+
+    problems: list[str]
+    """What failed, the first hundred."""
+
+
+class CleaningRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to clean."""
+
+    adopts_orphans: bool = False
+    """Whether content files that nothing refers to are taken up, to go as other dead content does."""
+
+    override: bool = False
+    """Whether it passes over the windows."""
+
+
+class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What cleaning took away."""
+
+    expired_flow_files: int
+    """How many had stood in their queue for longer than it allows."""
+
+    purged_handles: int
+    """How many had been deleted, or had expired, and were not kept any longer."""
+
+    adopted_orphans: int
+    """Content files that nothing referred to and that were taken up, to go as other dead content does."""
+
+    report: RunReport
+
+
+class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of reclamation: how far it is, or how it ended."""
+
+    id: str
+    """Its uuid."""
+
+    owner: str
+    """The principal that asked for it."""
+
+    reason: str
+    """Why it was permitted."""
+
+    overrides_windows: bool
+
+    operations: list[MaintenanceOperation]
+    """What it may do."""
+
+    began_millis: int
+
+    ended_millis: int | None
+    """None as long as it goes on."""
+
+    plan: Plan | None
+    """Without its steps; None before it is made."""
+
+    steps_done: int
+
+    freed_bytes: int
+
+    report: RunReport | None
+    """None before its end, and if it failed."""
+
+    problem: str | None
+    """Why it failed; None if it did not."""
+
+    slug: str | None
+    """The slug of the problem."""

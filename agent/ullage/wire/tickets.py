@@ -1,0 +1,380 @@
+"""What Arrow Flight carries beside the data: commands of puts, tickets of gets, and actions. docs/flight.md says more.
+
+All of it is JSON, so that any language can write it. Requests are strict; in answers unknown fields are ignored.
+"""
+
+import enum
+import struct
+from collections.abc import Iterable
+from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from ullage.errors import InvalidArgument
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+_STORED: Final = struct.Struct("<I")
+
+HOMES_MAX: Final = 10_000
+UUID_BYTES: Final = 16
+HOUR_MILLIS: Final = 3_600_000
+DAY_MILLIS: Final = 24 * HOUR_MILLIS
+
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Label = Annotated[str, Meta(max_length=255)]
+ClaimAddress = tuple[Number, Number, Number, Number, Number, Number]
+"""Resource claim, offset, length and CRC-32C of a base claim, as tables have it; start and size of a content in it."""
+
+
+class PutCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The command of a DoPut."""
+
+    ttl_millis: Number = 0
+    """How long the contents live; 0: until they are deleted."""
+
+    lifetime: Annotated[int, Meta(ge=1, le=3)] = 2
+    """How long they are expected to live: 1 short, 2 default, 3 long."""
+
+    key: Annotated[str, Meta(max_length=200)] | None = None
+    """The idempotency key: with it each transaction of the stream is carried out once."""
+
+    write: str | None = None
+    """With `attempt`, instead of a key: the staged write with whose commit the contents appear."""
+
+    attempt: str | None = None
+
+
+class ContentTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="get", tag_field="kind"):
+    """A ticket for contents: of `handles`, or of `claims`."""
+
+    handles: Annotated[list[str], Meta(max_length=10_000)] | None = None
+
+    claims: Annotated[list[ClaimAddress], Meta(max_length=10_000)] | None = None
+    """So FlowFiles are read that stand in a queue."""
+
+    ranges: Annotated[list[tuple[Number, Number]], Meta(max_length=10_000)] | None = None
+    """Start and size of each handle; None: all of it."""
+
+
+class TableTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="table", tag_field="kind"):
+    """A ticket for a table."""
+
+    name: str
+
+    snapshot: str | None = None
+    """None: one is taken for this call alone."""
+
+    columns: list[str] | None = None
+    """None: all."""
+
+    part: tuple[Number, Annotated[int, Meta(ge=1, le=100_000)]] = (0, 1)
+    """The share k of n: the rows whose resource claim (of FlowFiles without content: whose uuid) falls to it."""
+
+    after: Number = 0
+    """Of `provenance` the sequence, with `stream` the place, after which rows are wanted."""
+
+    through: Number | None = None
+    """The last sequence or place that is wanted."""
+
+    stream: Label | None = None
+    """Of `flowfiles` only what this stream has taken of `queue`."""
+
+    queue: Label | None = None
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A snapshot to take."""
+
+    ttl_millis: Annotated[int, Meta(ge=1, le=HOUR_MILLIS)] = 600_000
+
+    holds: bool = False
+    """Whether a lease keeps all contents readable until it ends."""
+
+
+class SnapshotRenewal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A snapshot to keep for so long from now on."""
+
+    id: str
+
+    ttl_millis: Annotated[int, Meta(ge=1, le=HOUR_MILLIS)] = 600_000
+
+
+class SnapshotRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A snapshot that is not needed any more."""
+
+    id: str
+
+
+class TableSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot: tables that are asked for with its id agree with each other."""
+
+    id: str
+
+    transaction: int
+    """The last one that it shows."""
+
+    millis: int
+    """When it was taken."""
+
+    expires_millis: int
+
+    lease: str | None
+    """The lease that keeps its contents; None: none does."""
+
+
+class StagedWriteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A step of a staged write."""
+
+    write: str
+    """A uuid of the client's choice."""
+
+    queue: Label = ""
+    """Of `write-begin`: where the contents go; empty: they become handles."""
+
+    ttl_millis: Number = 0
+    """Of `write-begin`: how long handles live; 0: until they are deleted."""
+
+    lasts_millis: Annotated[int, Meta(ge=1_000, le=DAY_MILLIS)] = HOUR_MILLIS
+    """Of `write-begin`: how long nothing may be staged before it is aborted."""
+
+    attempts: dict[str, Number] = {}
+    """Of `write-prepare` and `write-commit`: those that count, and how many transactions each has staged."""
+
+    decision: Annotated[str, Meta(max_length=4 << 20)] = ""
+    """Of `write-commit`: whatever lets another writer finish it elsewhere."""
+
+
+class StagedWriteStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A staged write."""
+
+    write: str
+
+    state: str
+    """Open, prepared, committed or aborted, in small letters; `unknown`: there is none of this uuid."""
+
+    expires_millis: int = 0
+
+    decision: str = ""
+
+
+class ScanHome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node of which shares are read."""
+
+    shares: Annotated[int, Meta(ge=1, le=100_000)]
+
+    where: Annotated[str, Meta(max_length=4_096)] = ""
+    """For whoever reads a share: the scan does not look into it."""
+
+
+class ScanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Readers of a snapshot that find their shares when they ask."""
+
+    snapshot: str
+
+    scan: Annotated[str, Meta(max_length=64)]
+    """A uuid of the client's choice."""
+
+    homes: Annotated[dict[Label, ScanHome], Meta(min_length=1, max_length=HOMES_MAX)]
+
+    patience_millis: Annotated[int, Meta(ge=0, le=HOUR_MILLIS)] = 3_000
+    """A home whose own readers have not asked for so long is everybody's."""
+
+
+class SlotRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A slot of a scan that asks for its share."""
+
+    snapshot: str
+
+    scan: Annotated[str, Meta(max_length=64)]
+
+    slot: Number
+
+    near: Annotated[list[Label], Meta(max_length=16)] = []
+    """The homes that it would rather read."""
+
+
+class SlotState(enum.StrEnum):
+    """What a slot is to do."""
+
+    READ = "read"
+    WAIT = "wait"
+    NONE = "none"
+
+
+class SlotShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a slot; with `read` the share: number `share` of the `shares` of its home."""
+
+    state: SlotState
+
+    home: str = ""
+
+    share: int = 0
+
+    shares: int = 0
+
+    where: str = ""
+
+
+class FeedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """FlowFiles of a queue that a stream takes, has read, or gives back."""
+
+    stream: Label
+
+    queue: Label
+
+    after: Number = 0
+    """Of `feed-take` and `feed-back`: the place."""
+
+    through: Number = 0
+    """Of `feed-done`: the place."""
+
+    count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Of `feed-take`: how many at most."""
+
+    lasts_millis: Annotated[int, Meta(ge=1_000, le=7 * DAY_MILLIS)] = DAY_MILLIS
+    """Of `feed-take`: how long the node keeps them for a stream that says nothing."""
+
+
+class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream has of a queue; of `feed-done` and `feed-back`, `count` is how many it was about."""
+
+    through: int
+    """The place up to which FlowFiles stand for it."""
+
+    count: int
+
+    waiting: int
+    """How many more could be taken."""
+
+
+class EventHoldRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Events that a reader wants still."""
+
+    holder: Annotated[str, Meta(min_length=1, max_length=100)]
+
+    after: Number = 0
+    """Those after this sequence."""
+
+    lasts_millis: Annotated[int, Meta(ge=0, le=7 * DAY_MILLIS)] = DAY_MILLIS
+    """0: not any more."""
+
+
+class SocketIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the Unix socket is, and what tells it from that of another node, through whatever folder it is seen."""
+
+    path: str
+
+    inode: int
+
+    changed_nanos: int
+
+
+class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself."""
+
+    node: str
+    """What it calls itself in handles."""
+
+    repository: str
+    """The repository's uuid. It changes when another one, or a restored backup, takes its place."""
+
+    millis: int
+    """What time it is there."""
+
+    first_sequence: int
+    """The oldest provenance event that is kept."""
+
+    last_sequence: int
+    """The newest one."""
+
+    socket: SocketIdentity | None
+    """None: it does not listen on one."""
+
+
+class Nothing(msgspec.Struct, frozen=True, kw_only=True):
+    """A body or an answer that says nothing."""
+
+
+class FlightAction(NamedTuple, Generic[Q, A]):
+    """One action: what it is called, its body and answer, the verb that it needs, and what it does."""
+
+    name: str
+    request: type[Q]
+    answer: type[A]
+    verb: Literal["get", "create", "delete"]
+    effect: str
+
+    def parse(self, raw: bytes) -> Q:
+        """The body of a call; InvalidArgument says what is wrong with it."""
+        return _decoded(raw or b"{}", self.request, self.name)
+
+
+SNAPSHOT: Final = FlightAction("snapshot", SnapshotRequest, TableSnapshot, "get", "take a snapshot")
+RENEW: Final = FlightAction("renew", SnapshotRenewal, TableSnapshot, "get", "keep a snapshot for longer")
+RELEASE: Final = FlightAction("release", SnapshotRelease, Nothing, "get", "release a snapshot")
+SCAN: Final = FlightAction("scan", ScanRequest, Nothing, "get", "let readers of a snapshot find their shares")
+BIND: Final = FlightAction("bind", SlotRequest, SlotShare, "get", "the share that a slot of a scan reads")
+HOLD_EVENTS: Final = FlightAction(
+    "hold-events", EventHoldRequest, Nothing, "get", "keep provenance events that are not read yet"
+)
+ABOUT: Final = FlightAction("about", Nothing, NodeIdentity, "get", "what the node says of itself")
+FEED_TAKE: Final = FlightAction(
+    "feed-take", FeedRequest, FeedStatus, "delete", "let a stream have FlowFiles of a queue, after a place"
+)
+FEED_DONE: Final = FlightAction(
+    "feed-done", FeedRequest, FeedStatus, "delete", "remove what a stream has read, through a place"
+)
+FEED_BACK: Final = FlightAction(
+    "feed-back", FeedRequest, FeedStatus, "delete", "give back what a stream has taken, after a place"
+)
+WRITE_FIND: Final = FlightAction(
+    "write-find", StagedWriteRequest, StagedWriteStatus, "create", "the state of a staged write"
+)
+WRITE_BEGIN: Final = FlightAction(
+    "write-begin", StagedWriteRequest, StagedWriteStatus, "create", "begin a staged write, or find it as it is"
+)
+WRITE_PREPARE: Final = FlightAction(
+    "write-prepare", StagedWriteRequest, StagedWriteStatus, "create", "promise to commit these attempts"
+)
+WRITE_COMMIT: Final = FlightAction(
+    "write-commit", StagedWriteRequest, StagedWriteStatus, "create", "show what was prepared, and forget the rest"
+)
+WRITE_ABORT: Final = FlightAction(
+    "write-abort", StagedWriteRequest, StagedWriteStatus, "create", "forget it all, unless it is committed"
+)
+
+FEEDS: Final = (FEED_TAKE, FEED_DONE, FEED_BACK)
+WRITES: Final = (WRITE_FIND, WRITE_BEGIN, WRITE_PREPARE, WRITE_COMMIT, WRITE_ABORT)
+ACTIONS: Final = (SNAPSHOT, RENEW, RELEASE, SCAN, BIND, HOLD_EVENTS, ABOUT, *FEEDS, *WRITES)
+"""All there are."""
+
+
+def parse_ticket(raw: bytes) -> ContentTicket | TableTicket:
+    """What a DoGet asks for; InvalidArgument says what is wrong with it."""
+    found: ContentTicket | TableTicket = _decoded(raw, ContentTicket | TableTicket, "ticket")  # type: ignore[arg-type]
+    return found
+
+
+def parse_command(raw: bytes) -> PutCommand:
+    """What a DoPut says first; InvalidArgument says what is wrong with it."""
+    return _decoded(raw or b"{}", PutCommand, "command")
+
+
+def pack_stored(number: int, uuids: Iterable[bytes]) -> bytes:
+    """The metadata of a batch of a DoPut: its number from 0, then the uuids of the contents that ended in it."""
+    return b"".join((_STORED.pack(number), *uuids))
+
+
+def parse_stored(body: bytes) -> list[bytes]:
+    """The uuids."""
+    return [body[at : at + UUID_BYTES] for at in range(_STORED.size, len(body), UUID_BYTES)]
+
+
+def _decoded(raw: bytes, kind: type[Q], what: str) -> Q:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{what}: {error}") from error

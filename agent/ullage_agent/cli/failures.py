@@ -1,0 +1,95 @@
+"""The one place that turns errors into exit codes: a line or two on stderr, never a traceback.
+
+What is not listed here is a bug of ours, and keeps its traceback. Imported when something has failed.
+"""
+
+import errno
+import os
+from typing import Final
+
+from ullage import errors
+from ullage.contract import ContractError
+from ullage_agent.cli.exits import ExitCode
+from ullage_agent.service.errors import CannotListen
+
+CODES: Final[dict[type[Exception], ExitCode]] = {
+    ContractError: ExitCode.USAGE,
+    CannotListen: ExitCode.USAGE,
+    errors.InvalidArgument: ExitCode.USAGE,
+    errors.SessionMisuse: ExitCode.USAGE,
+    errors.KeyReused: ExitCode.USAGE,
+    errors.DigestMismatch: ExitCode.USAGE,
+    errors.TransactionTooLarge: ExitCode.USAGE,
+    errors.RequestTooLarge: ExitCode.USAGE,
+    errors.RepositoryExists: ExitCode.USAGE,
+    errors.DirectoryNotEmpty: ExitCode.USAGE,
+    errors.NotABackup: ExitCode.USAGE,
+    errors.HandleNotDeleted: ExitCode.USAGE,
+    errors.QueueNotEmpty: ExitCode.USAGE,
+    errors.WriteIncomplete: ExitCode.USAGE,
+    errors.RepositoryLocked: ExitCode.LOCKED,
+    errors.NotARepository: ExitCode.REPOSITORY,
+    errors.ForeignContainer: ExitCode.REPOSITORY,
+    errors.FormatTooNew: ExitCode.REPOSITORY,
+    errors.RepositoryDamaged: ExitCode.REPOSITORY,
+    errors.ContentMissing: ExitCode.REPOSITORY,
+    errors.ContentCorrupt: ExitCode.REPOSITORY,
+    errors.ProvenanceDamaged: ExitCode.REPOSITORY,
+    errors.NotRestored: ExitCode.REPOSITORY,
+    errors.RepositoryClosed: ExitCode.REPOSITORY,
+    errors.Refused: ExitCode.REPOSITORY,
+    errors.DiskFull: ExitCode.NO_ROOM,
+    errors.BackPressure: ExitCode.NO_ROOM,
+    errors.ContentWriteFailed: ExitCode.NO_ROOM,
+    errors.LeaseRefused: ExitCode.NO_ROOM,
+    errors.KeyInUse: ExitCode.NO_ROOM,
+    errors.NotFound: ExitCode.NOT_FOUND,
+    errors.Elsewhere: ExitCode.NOT_FOUND,
+    errors.HandleDeleted: ExitCode.NOT_FOUND,
+    errors.ContentReclaimed: ExitCode.NOT_FOUND,
+    errors.ClaimGone: ExitCode.NOT_FOUND,
+    errors.LeaseLost: ExitCode.NOT_FOUND,
+    errors.SessionGone: ExitCode.NOT_FOUND,
+    errors.WriteClosed: ExitCode.NOT_FOUND,
+    errors.ReplayRefused: ExitCode.NOT_FOUND,
+    errors.CommitOutcomeUnknown: ExitCode.UNKNOWN,
+    errors.RepositoryStopped: ExitCode.UNKNOWN,
+    errors.WindowClosed: ExitCode.CLOSED,
+    errors.RunUnderWay: ExitCode.CLOSED,
+    errors.NotReachable: ExitCode.UNREACHABLE,
+    errors.ServiceBusy: ExitCode.UNREACHABLE,
+    errors.ServiceStopping: ExitCode.UNREACHABLE,
+    errors.SessionBusy: ExitCode.UNREACHABLE,
+    errors.AccessUnknown: ExitCode.UNREACHABLE,
+    errors.TransferStalled: ExitCode.UNREACHABLE,
+    errors.RequestIncomplete: ExitCode.UNREACHABLE,
+    errors.Unauthenticated: ExitCode.DENIED,
+    errors.Forbidden: ExitCode.DENIED,
+}
+"""Of these classes and of those below them."""
+
+GATEWAY: Final = frozenset({502, 503, 504})
+"""What a proxy says whose service does not answer."""
+
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FAILED: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.EROFS})
+
+
+def code_of(error: Exception) -> ExitCode | None:
+    """The exit code of an error that a repository, the configuration or the system raised; None for any other."""
+    if isinstance(error, OSError):
+        if error.errno in DISK_FULL:
+            return ExitCode.NO_ROOM
+        return ExitCode.REPOSITORY if error.errno in DISK_FAILED else ExitCode.USAGE
+    if isinstance(error, errors.Refused) and error.status in GATEWAY:
+        return ExitCode.UNREACHABLE
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), None)
+
+
+def message_of(error: Exception) -> str:
+    """What went wrong, and on further lines what the command adds to it."""
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    else:
+        text = str(error)
+    return "\n".join([text, *getattr(error, "__notes__", ())])

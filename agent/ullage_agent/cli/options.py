@@ -1,0 +1,157 @@
+"""What many commands take: which repository they work on, --json, --override; and how a command's help is laid out."""
+
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from ullage_agent.cli.choice import ChosenRepository
+
+Function = Callable[..., Any]
+Member = TypeVar("Member", bound=enum.StrEnum)
+
+REPOSITORY, SERVICE = "Repository", "Service"
+
+
+class Option(click.Option):
+    """An option that may stand below a heading of its own in the help."""
+
+    def __init__(self, declarations: Sequence[str], section: str = "Options", **settings: Any) -> None:
+        super().__init__(declarations, show_default=settings.get("default") != "", **settings)
+        self.section = section
+
+
+class Command(click.Command):
+    """A command whose help has the headings of its options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = None if isinstance(parameter, click.Argument) else parameter.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+class Group(click.Group):
+    """A group of commands that have headings."""
+
+    command_class = Command
+
+
+class OneOf(click.Choice[Member]):
+    """A member of an enumeration, written as its value."""
+
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
+        return str(choice)
+
+
+class Quantified(click.ParamType[int]):
+    """A number with its unit, such as 50Mi of bytes or 12h; the command gets bytes, or milliseconds."""
+
+    def __init__(self, name: str, unit: str) -> None:
+        self.name = name
+        self._unit = unit
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from ullage import contract
+
+        try:
+            return int(getattr(contract, self._unit).parse(value)) if isinstance(value, str) else int(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE; the command gets both."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        name, equals, found = value.partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, found
+
+
+command: Final = functools.partial(click.command, cls=Command)
+option: Final = functools.partial(click.option, cls=Option)
+
+FILE: Final = click.Path(path_type=Path)
+SIZE: Final = Quantified("size", "Quantity")
+DURATION: Final = Quantified("time", "Duration")
+PAIR: Final = Pair()
+
+
+def from_environment(metavar: str, *names: str, **settings: Any) -> Callable[[Function], Function]:
+    """An option that a variable of its name may stand for."""
+    variable = "ULLAGE_" + names[0].removeprefix("--").replace("-", "_").upper()
+    type = FILE if metavar in ("FILE", "DIR") else str
+    return option(*names, type=type, metavar=metavar, envvar=variable, show_envvar=True, **settings)
+
+
+_of_files = functools.partial(from_environment, section=REPOSITORY)
+_of_service = functools.partial(from_environment, section=SERVICE)
+
+OF_FILES: Final = (
+    _of_files("DIR", "--root", "-r", help="The repository's directory, with the default settings."),
+    _of_files(
+        "FILE", "--config", "-c", help="A ContentRepository YAML: where it lies, how it is set (docs/configuration.md)."
+    ),
+)
+
+OF_SERVICE: Final = (
+    _of_service("URL", "--url", help="A running service instead of a repository's files: http://127.0.0.1:8480/"),
+    _of_service(
+        "FILE", "--token-file", help="With --url: a file with the token to show, as `ullage token` printed it."
+    ),
+    _of_service(
+        "FILE", "--ca", help="With --url: who signed the service's certificate; else the authorities of the system."
+    ),
+)
+
+
+def on_files(function: Function) -> Function:
+    """A command on the files of a repository; it gets `where`."""
+    return _with(OF_FILES, function)
+
+
+def on_repository(function: Function) -> Function:
+    """A command on a repository's files or on a running service; it gets `where`."""
+    return _with((*OF_FILES, *OF_SERVICE), function)
+
+
+def _with(options: Sequence[Callable[[Function], Function]], function: Function) -> Function:
+    @functools.wraps(function)
+    def wrapped(*, root: Path | None, config: Path | None, **rest: Any) -> Any:
+        ctx = click.get_current_context()
+        is_written = functools.partial(_is_written, ctx)
+        chosen = {name: rest.pop(name, None) for name in ("url", "token_file", "ca")}
+        return function(where=ChosenRepository(root, config, **chosen, is_written=is_written), **rest)
+
+    return with_options(wrapped, options)
+
+
+def with_options(function: Function, options: Sequence[Callable[[Function], Function]]) -> Function:
+    """The function with these options before its own."""
+    for each in reversed(options):
+        function = each(function)
+    return function
+
+
+def _is_written(ctx: click.Context, name: str) -> bool:
+    """Whether the option stands on the command line, rather than in a variable."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+override: Final = option(
+    "--override", is_flag=True, help="Pass over the windows of spec.maintenance; what is paused stays paused."
+)
+
+json_output: Final = option("--json", "as_json", is_flag=True, help="One JSON document on stdout; sizes in bytes.")

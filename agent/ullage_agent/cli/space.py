@@ -1,0 +1,294 @@
+"""Space: what the disk holds, what could come back, and giving it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from ullage.contract import Duration, MaintenanceOperation
+from ullage_agent.cli.choice import ChosenRepository
+from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.interrupts import interrupts
+from ullage_agent.cli.options import SIZE, command, json_output, on_repository, option, override
+from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, tell, tell_or_print
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ullage import Repository
+    from ullage.wire.space import ContainerUsage, Plan, RunProgress, RunReport
+
+LISTED_STEPS = 20
+"""Steps of a plan that people see; --json has more."""
+
+COSTS = {
+    "archive": "moved to the archive, whole and unused",
+    "delete": "deleted, whole and unused",
+    "truncate": "cut, a dead tail each",
+    "punch": "punched, dead in the middle",
+    "rewrite": "rewritten",
+}
+
+NOT_SUMMED = ("name", "used_percentage")
+
+POLICY = option("--policy", help="StatsBased, CompactAll, or another one; else that of spec.compaction.policy.")
+GUARDS = option(
+    "--respect-guards", is_flag=True, help="Only under the guards of spec.compaction, as the periodic run does."
+)
+DRY_RUN = option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
+
+
+@command()
+@json_output
+@on_repository
+def survey(where: ChosenRepository, as_json: bool) -> None:
+    """Show what the disk holds: live and dead content, and what can be given back.
+
+    `tails` is dead content that `truncate` can cut off, `unused` what lies in resource claims that nobody uses and
+    `clean` takes away; both are part of `dead`. `archive` and `deleted` (handles that can still be
+    undeleted) are not part of `disk`. `ratio` is disk / live, `used` the share of the
+    container's capacity, or of its volume, that is taken.
+    """
+    with where.opened() as repository, interrupts.allowed():
+        state = repository.state()
+    if as_json:
+        print_json({"repository": state.repository, "millis": state.now_millis} | survey_document(state.containers))
+    else:
+        console().print(survey_table(survey_document(state.containers)))
+
+
+@command()
+@POLICY
+@GUARDS
+@json_output
+@on_repository
+def plan(where: ChosenRepository, policy: str | None, respect_guards: bool, as_json: bool) -> None:
+    """Show what `reclaim` would do, for how many bytes copied. Changes nothing."""
+    with where.opened() as repository, interrupts.allowed():
+        made = repository.reclamation.plan(policy, respects_guards=respect_guards)
+    _print_plan(made, as_json)
+
+
+@command()
+@DRY_RUN
+@POLICY
+@option("--bytes-per-second", type=SIZE, help="What may be copied a second on each disk, such as 50Mi; 0: no limit.")
+@option(
+    "--until", metavar="WHEN", help="Begin nothing after it: 30m (from now), 06:00 (local time), or a date and time."
+)
+@GUARDS
+@override
+@json_output
+@on_repository
+def reclaim(
+    where: ChosenRepository,
+    dry_run: bool,
+    policy: str | None,
+    bytes_per_second: int | None,
+    until: str | None,
+    respect_guards: bool,
+    override: bool,
+    as_json: bool,
+) -> None:
+    """Give every dead byte back at the lowest cost: delete, cut and punch first, which copies nothing, then rewrite.
+
+    Unused resource claims go to the archive first where that is enabled. Ctrl-C stops after the step it is in.
+    """
+    seconds = None if until is None else _seconds_until(until, datetime.now().astimezone())
+    asked: dict[str, Any] = {"policy": policy, "respects_guards": respect_guards}
+    with where.opened() as repository:
+        if dry_run:
+            _print_plan(repository.reclamation.plan(**asked), as_json)
+        else:
+            _run(repository, as_json, **asked, override=override, bytes_per_second=bytes_per_second, seconds=seconds)
+
+
+@command()
+@DRY_RUN
+@option(
+    "--respect-threshold", is_flag=True, help="Only under the conditions of spec.truncation, as the periodic task does."
+)
+@override
+@json_output
+@on_repository
+def truncate(where: ChosenRepository, dry_run: bool, respect_threshold: bool, override: bool, as_json: bool) -> None:
+    """Cut dead tails off resource claims that are still in use. Moves no bytes."""
+    asked: dict[str, Any] = {"operations": [MaintenanceOperation.TRUNCATE], "respects_guards": respect_threshold}
+    with where.opened() as repository:
+        if dry_run:
+            _print_plan(repository.reclamation.plan(**asked), as_json)
+        else:
+            _run(repository, as_json, **asked, override=override)
+
+
+@command()
+@option("--orphans", is_flag=True, help="Also take up content files that a crash left and nothing refers to.")
+@override
+@json_output
+@on_repository
+def clean(where: ChosenRepository, orphans: bool, override: bool, as_json: bool) -> None:
+    """Give back what nobody refers to any more: expired FlowFiles and handles, unused resource claims, old archive.
+
+    With the archive enabled, unused resource claims move there first and go when its retention is over, or when the
+    volume is fuller than spec.archive.maxUsagePercentage.
+    """
+    with where.opened() as repository:
+        cleaned = repository.reclamation.clean(adopts_orphans=orphans, override=override)
+    report = cleaned.report
+    text = (
+        f"{many(cleaned.expired_flow_files, 'FlowFile')} expired, {many(cleaned.purged_handles, 'handle')} purged; "
+        f"{many(report.done['archive'], 'resource claim')} archived, {report.done['delete']:,} deleted: "
+        f"{size(report.freed_bytes)} given back"
+    )
+    if orphans:
+        text = f"{many(cleaned.adopted_orphans, 'orphan')} taken up; {text}"
+    if report.emergency:
+        say(f"{many(report.emergency, 'step')} ran without permission: a container is nearly full")
+    tell_or_print(msgspec.to_builtins(cleaned), text, as_json)
+    _end_if_refused(report)
+
+
+def run_to_the_end(repository: Repository, **asked: Any) -> RunProgress:
+    """Give space back, and wait. A deferred Ctrl-C stops the run after the action it is in. Raises what the run met."""
+    with bar("Reclaiming", None, is_bytes=False) as progress:
+
+        def goes_on(run: RunProgress) -> bool:
+            progress.reach(run.steps_done, None if run.plan is None else run.plan.step_count)
+            return not interrupts.is_pending
+
+        run = repository.reclamation.reclaim(**asked, on_progress=goes_on)
+    if run.problem is not None:
+        from ullage.wire.problems import error_of_slug
+
+        raise error_of_slug(run.slug or "", run.problem)
+    return run
+
+
+def survey_document(containers: Iterable[ContainerUsage]) -> dict[str, Any]:
+    """The figures of each container and their totals. `disk_to_live` is null where nothing is live."""
+    figures = [msgspec.to_builtins(container) for container in containers]
+    totals = {name: sum(each[name] for each in figures) for name in figures[0] if name not in NOT_SUMMED}
+    totals["disk_to_live"] = totals["disk_bytes"] / totals["live_bytes"] if totals["live_bytes"] else None
+    return {"containers": figures, "totals": totals}
+
+
+def survey_table(document: dict[str, Any]) -> Table:
+    """A survey's document as a table, with totals where there are several containers."""
+    columns = ["container", ">claims", ">disk", ">live", ">dead", ">tails", ">unused", ">ratio"]
+    apart = {
+        name: column
+        for name, column in (("archived_bytes", ">archive"), ("tombstone_bytes", ">deleted"))
+        if document["totals"][name] > 0
+    }
+    rows = [[each["name"], *_cells(each, apart), f"{each['used_percentage']:.0f}%"] for each in document["containers"]]
+    totals = ["total", *_cells(document["totals"], apart), ""] if len(rows) > 1 else []
+    return table([*columns, *apart.values(), ">used"], rows, totals)
+
+
+def _cells(figures: dict[str, Any], apart: Iterable[str]) -> list[str]:
+    shown = ("disk_bytes", "live_bytes", "dead_bytes", "dead_tail_bytes", "unused_bytes")
+    live = figures["live_bytes"]
+    return [
+        f"{figures['resource_claims']:,}",
+        *(size(figures[name]) for name in shown),
+        f"{figures['disk_bytes'] / live:.2f}" if live else "-",
+        *(size(figures[name]) for name in apart),
+    ]
+
+
+def _print_plan(made: Plan, as_json: bool) -> None:
+    if as_json:
+        print_json(msgspec.to_builtins(made))
+        return
+    shown = made.steps[:LISTED_STEPS]
+    if shown:
+        columns = ("action", ">resource claim", "container", ">copies", ">holes", ">frees")
+        rows = [
+            (
+                step.action,
+                step.resource,
+                step.container,
+                size(step.copies_bytes) if step.copies_bytes else "-",
+                step.holes or "-",
+                size(step.frees_bytes),
+            )
+            for step in shown
+        ]
+        console().print(table(columns, rows))
+    if made.step_count > len(shown):
+        tell(f"and {made.step_count - len(shown):,} more")
+    tell(
+        f"{many(made.step_count, 'step')}: {size(made.frees_bytes)} to give back for {size(made.copies_bytes)} copied; "
+        "nothing was changed"
+    )
+    _tell_why(made)
+
+
+def _run(repository: Repository, as_json: bool, **asked: Any) -> None:
+    with interrupts.deferred():  # of a run that was stopped people see what it did
+        run = run_to_the_end(repository, **asked)
+        report, made = run.report, run.plan
+        assert report is not None
+        assert made is not None
+        if as_json:
+            print_json(msgspec.to_builtins(report) | {"reason": made.reason, "notes": made.notes})
+        else:
+            _tell_report(report)
+            _tell_why(made)
+        _end_if_refused(report)
+
+
+def _tell_report(report: RunReport) -> None:
+    for action, cost in COSTS.items():
+        if count := report.done.get(action, 0):
+            tell(f"{many(count, 'resource claim')} {cost}")
+    tell(
+        f"{size(max(0, report.freed_bytes))} given back, {size(report.copied_bytes)} copied, {report.seconds:.1f} s"
+        + (" (stopped before the end)" if report.is_stopped else "")
+    )
+    if report.emergency:
+        tell(f"{many(report.emergency, 'step')} ran without permission: a container is nearly full")
+    for left in sorted(report.left, key=lambda left: -left.steps):
+        tell(f"{many(left.steps, 'resource claim')} left: {left.reason}")
+    if report.skipped:
+        tell(f"{report.skipped:,} were overtaken by events and left alone")
+    for problem in report.problems:
+        tell(f"problem: {problem}")
+
+
+def _tell_why(made: Plan) -> None:
+    for line in (*made.notes, made.reason):
+        if line:
+            tell(line)
+
+
+def _end_if_refused(report: RunReport) -> None:
+    """Say why nothing was permitted, and end with the code for it; nothing if something was done."""
+    if report.refused and not any(report.done.values()):
+        reasons = "; ".join(left.reason for left in report.left)
+        say(f"ullage: closed: {reasons}; `ullage windows` shows the windows, --override passes over them")
+        raise click.exceptions.Exit(ExitCode.CLOSED)
+
+
+def _seconds_until(text: str, now: datetime) -> float:
+    """From a duration, a time of day (the next one), or a date and time; what is past is 0."""
+    try:
+        return Duration.parse(text).seconds
+    except ValueError:
+        pass  # no duration: a time, or nothing we know
+    try:
+        if len(text) == len("06:00"):
+            hour, minute = map(int, text.split(":"))
+            end = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+            end = end if end > now else end + timedelta(days=1)
+        else:
+            end = datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise click.UsageError(
+            f"--until: {text!r} is no time: write 30m, 06:00 or 2026-01-31T06:00:00+01:00"
+        ) from error
+    return max(0.0, (end - now).total_seconds())

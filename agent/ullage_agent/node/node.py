@@ -1,0 +1,324 @@
+"""An agent's part in a cluster: follow its own object, run what its ticket permits, say how it is.
+
+    following   a thread: list, watch, again                    -> ticket, cordon
+    obeying     a thread, every second: ticket due? run it      -> report
+    telling     a thread, every second: changed? heartbeat?     -> status
+
+Telling goes on while a run of hours is under way: a node that is silent counts as lost.
+
+While the API server cannot be reached it serves on, and what its ticket still permits it does; nothing beyond. The
+times of a ticket are held against this node's clock.
+"""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+
+from ullage import __version__
+from ullage.contract import (
+    ENDED,
+    ENGINE_FORMAT,
+    HEARTBEAT_FIELDS,
+    HEARTBEAT_SECONDS,
+    TICKETED,
+    Condition,
+    MaintenanceOperation,
+    NodeStatus,
+    Space,
+    Ticket,
+    TicketReport,
+    TicketState,
+    conditions_of,
+    time_of,
+)
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.errors import UllageError
+from ullage.wire.space import RunReport
+from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
+from ullage_agent.node.tickets import TicketHolder, void_reason
+from ullage_agent.service.host import Host
+
+TICK_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 60.0
+"""How often the space and what could be reclaimed are looked at: a survey costs a step for each resource claim."""
+
+PERCENTAGE_STEP: Final = 1.0
+"""What free space must change by to be told before the next heartbeat."""
+
+
+class NodeAgent:
+    """Begins with `start`, when the host is open; `generation` is that of the settings in force."""
+
+    def __init__(
+        self,
+        host: Host,
+        api: NodeObjectClient,
+        tickets: TicketHolder,
+        generation: Callable[[], int],
+        volumes: tuple[str, ...],
+    ) -> None:
+        self._host = host
+        self._api = api
+        self._tickets = tickets
+        self._generation = generation
+        self._volumes = volumes
+        self._log = structlog.get_logger().bind(logger="node")
+        self._stop = threading.Event()
+        self._wakes = {"obey": threading.Event(), "tell": threading.Event()}
+        self._writing = threading.Lock()
+        self._counting = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._generation_seen = 0
+        self._report: TicketReport | None = None
+        self._wanted: tuple[MaintenanceOperation, ...] = ()
+        self._space = Space()
+        self._reclaimed = 0
+        self._under: Counter[str] = Counter()  # what was done under the ticket that was heard of last
+        self._next_look = 0.0
+        self._fruitless_until = 0.0
+        self._written: NodeStatus | None = None
+        self._next_heartbeat = 0.0
+
+    def start(self) -> None:
+        """Follow, obey and tell, until `stop`."""
+        self.attach()
+        self._tickets.on_revoked = self._revoke
+        self._started(self._follow, "follow")
+        for name, step in (("obey", self.obey), ("tell", self.tell)):
+            self._threads.append(self._started(partial(self._repeat, name, step), name))
+
+    def attach(self) -> None:
+        """Have the engine tell of its runs, also of those that its own schedules begin while a ticket permits them."""
+
+        def count(name: str, report: RunReport) -> None:
+            with self._counting:
+                self._reclaimed += report.freed_bytes
+                if name != "clean" and self._tickets.ticket is not None:
+                    done = {"actions": sum(report.done.values()), "freed_bytes": report.freed_bytes}
+                    self._under.update(done | {"copied_bytes": report.copied_bytes})
+
+        self._host.repository.reclamation.hear(count)
+
+    def stop(self) -> None:
+        """End; a run stops after its present action. Following, which may wait for a word, ends with the process."""
+        self._tickets.take_over(None, is_cordoned=self._tickets.is_cordoned)
+        self._stop.set()
+        self._nudge()
+        for thread in self._threads:
+            thread.join()
+
+    def take_over(self, seen: ObservedNode) -> None:
+        """What the object says now."""
+        self._generation_seen = seen.generation
+        if self._report is None and seen.status.ticket is not None and seen.status.ticket.state in ENDED:
+            self._report = seen.status.ticket  # of before the restart: it is not run twice
+        if seen.spec.cordoned and not self._tickets.is_cordoned:
+            self._log.info("cordoned: nothing is reclaimed")
+            self._host.repository.checkpoint()
+        before, ticket = self._tickets.ticket, seen.spec.ticket
+        if ticket is not None and (before is None or before.id != ticket.id):
+            with self._counting:
+                self._under.clear()
+        self._tickets.take_over(ticket, is_cordoned=seen.spec.cordoned)
+        self._nudge()
+
+    def obey(self) -> None:
+        """Run the ticket that is due, if there is one; returns when that run has ended."""
+        self._heed_settings()
+        ticket = self._tickets.ticket
+        if ticket is not None and self._is_new(ticket) and self._generation() >= ticket.generation:
+            self._run(ticket)
+
+    def tell(self) -> None:
+        """Look around, and write the status if there is news or a heartbeat is due."""
+        self._heed_settings()
+        clock = self._host.clock
+        if clock.monotonic() >= self._next_look:
+            self._next_look = clock.monotonic() + LOOK_SECONDS
+            self._look()
+        with self._writing:
+            status = self.status()
+            if self._differs(status) or clock.monotonic() >= self._next_heartbeat:
+                self._write(status)
+
+    def status(self) -> NodeStatus:
+        """How this node is."""
+        repository = self._host.repository
+        return NodeStatus(
+            observed_generation=self._generation_seen,
+            settings_generation=self._tickets.generation,
+            version=__version__,
+            format=ENGINE_FORMAT,
+            heartbeat=time_of(self._host.clock.now_millis()),
+            repository_uuid=repository.uuid,
+            volumes=self._volumes,
+            space=self._space,
+            reclaimed_bytes=self._reclaimed,
+            leases=len(repository.leases.all()),
+            wanted=self._wanted,
+            ticket=self._report,
+            conditions=self._conditions(),
+        )
+
+    def _heed_settings(self) -> None:
+        """Other settings want other things: what there would be to do is looked at anew."""
+        generation = self._generation()
+        if generation != self._tickets.generation:
+            self._tickets.settings_are(generation)
+            self._next_look = 0.0
+
+    def _is_new(self, ticket: Ticket) -> bool:
+        return self._report is None or self._report.id != ticket.id or self._report.state not in ENDED
+
+    def _run(self, ticket: Ticket) -> None:
+        now = self._host.clock.now_millis()
+        report = TicketReport(id=ticket.id, run=ticket.run, state=TicketState.RUNNING, started=time_of(now))
+        if reason := void_reason(ticket, self._tickets.generation, now):
+            self._ended(report, TicketState.REFUSED, message=reason)
+            return
+        self._report = report
+        with self._writing:
+            self._write(self.status())
+        try:
+            done = self._planned(ticket) if ticket.dry_run else self._carried_out(ticket)
+        except UllageError as error:
+            self._log.error("ticket failed", ticket=ticket.id, exc_info=error)
+            self._ended(report, TicketState.FAILED, message=f"{type(error).__name__}: {error}"[:1024])
+            return
+        self._ended(msgspec.structs.replace(report, **done), TicketState.COMPLETED)
+
+    def _planned(self, ticket: Ticket) -> dict[str, object]:
+        reclamation, policy = self._host.repository.reclamation, ticket.policy or None
+        plan = reclamation.plan(policy, operations=ticket.operations, respects_guards=not ticket.run)
+        return {"actions": plan.step_count, "freed_bytes": plan.frees_bytes, "copied_bytes": plan.copies_bytes}
+
+    def _carried_out(self, ticket: Ticket) -> dict[str, object]:
+        message = self._host.repository.reclamation.carry_out(ticket, self._stop.is_set)
+        with self._counting:
+            under, self._under = self._under, Counter()
+        if not under["freed_bytes"]:
+            again = self._host.spec.compaction.check_frequency.seconds
+            self._fruitless_until = self._host.clock.monotonic() + again
+        return {**under, "message": message[:1024]}
+
+    def _ended(self, report: TicketReport, state: TicketState, message: str = "") -> None:
+        ended = time_of(self._host.clock.now_millis())
+        self._report = msgspec.structs.replace(report, state=state, ended=ended, message=message or report.message)
+        self._log.info("ticket ended", ticket=report.id, state=str(state), freed_bytes=self._report.freed_bytes)
+        self._wanted = ()
+        self._next_look = 0.0
+        self._nudge()
+
+    def _look(self) -> None:
+        """The space, and what there would be to do."""
+        containers = self._host.repository.reclamation.survey().containers
+        self._space = Space(
+            capacity_bytes=sum(each.total_bytes for each in containers),
+            free_bytes=sum(max(0, each.total_bytes - each.used_bytes) for each in containers),
+            live_bytes=sum(each.live_bytes for each in containers),
+            dead_bytes=sum(each.dead_bytes for each in containers),
+            archived_bytes=sum(each.archived_bytes for each in containers),
+            free_percentage=round(min((100 - each.used_percentage for each in containers), default=100.0), 1),
+        )
+        is_resting = self._host.clock.monotonic() < self._fruitless_until
+        found = () if is_resting or self._host.spec.maintenance.paused else self._host.repository.reclamation.wanted()
+        self._wanted = tuple(operation for operation in TICKETED if operation in found)
+
+    def _conditions(self) -> tuple[Condition, ...]:
+        is_full = self._space.free_percentage < 100 - self._host.spec.archive.backpressure_percentage
+        is_running = self._report is not None and self._report.state == TicketState.RUNNING
+        failures = self._host.repository.failures
+        facts = [
+            ("Ready", self._host.is_ready, "Serves" if self._host.is_ready else "Stopped", ""),
+            ("DiskPressure", is_full, "AboveBackpressure" if is_full else "RoomLeft", ""),
+            ("Reclaiming", is_running, "Ticket" if is_running else "Idle", ""),
+            (
+                "Degraded",
+                bool(failures),
+                "MaintenanceFailed" if failures else "Well",
+                f"{failures[-1][0]}: {failures[-1][1]}"[:1024] if failures else "",
+            ),
+        ]
+        before = () if self._written is None else self._written.conditions
+        return conditions_of(facts, before, self._generation_seen, time_of(self._host.clock.now_millis()))
+
+    def _differs(self, status: NodeStatus) -> bool:
+        """Whether it says what people or the operator should know now; sums wait for the heartbeat."""
+        old = self._written
+        if old is None:
+            return True
+        if abs(old.space.free_percentage - status.space.free_percentage) >= PERCENTAGE_STEP:
+            return True
+        same = {name: getattr(old, name) for name in HEARTBEAT_FIELDS}
+        return msgspec.structs.replace(status, **same) != old
+
+    def _write(self, status: NodeStatus) -> None:
+        clock = self._host.clock
+        try:
+            self._api.write(status)
+        except NodeObjectError as error:
+            self._log.warning("status not written", problem=str(error))
+            self._next_heartbeat = clock.monotonic() + RETRY_SECONDS
+            self._stop.wait(RETRY_SECONDS)
+        else:
+            self._written = status
+            self._next_heartbeat = clock.monotonic() + HEARTBEAT_SECONDS
+
+    def _revoke(self) -> None:
+        """A fresh function takes back what the last one granted: runs under way stop after their present action."""
+        if self._host.is_open:
+            permission = self._tickets.permission_of(self._host.spec.maintenance)
+            self._host.repository.reclamation.permit(permission)
+
+    def _started(self, run: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=run, name=f"ullage-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _nudge(self) -> None:
+        for wake in self._wakes.values():
+            wake.set()
+
+    def _repeat(self, name: str, step: Callable[[], None]) -> None:
+        wake = self._wakes[name]
+        while not self._stop.is_set():
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - a step that fails must not end the thread that heartbeats
+                self._log.error("step failed", step=name, exc_info=error)
+                self._stop.wait(RETRY_SECONDS)
+            wake.wait(TICK_SECONDS)
+            wake.clear()
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                seen = self._api.read()
+                if seen is None:
+                    self._tickets.take_over(None, is_cordoned=False)
+                    self._stop.wait(RETRY_SECONDS)
+                    continue
+                self.take_over(seen)
+                for change in self._api.watch(seen.version):
+                    if change is None:
+                        self._tickets.take_over(None, is_cordoned=False)
+                        break
+                    self.take_over(change)
+            except NodeObjectError as error:
+                self._log.warning("own object not followed", problem=str(error))
+                self._stop.wait(RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001 - without this thread no ticket would ever come or go again
+                self._log.error("following failed", exc_info=error)
+                self._stop.wait(RETRY_SECONDS)
+
+
+def volumes_of(repository: EmbeddedRepository) -> tuple[str, ...]:
+    """Device numbers of the containers' volumes."""
+    return tuple(sorted({str(os.stat(path).st_dev) for path in repository.paths().values()}))

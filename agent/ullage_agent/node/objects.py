@@ -1,0 +1,125 @@
+"""The ContentRepositoryNode of this node at the API server: read it, follow it, write its status. No other object.
+
+Blocking, for threads of its own; everything that goes wrong on the way is `NodeObjectError`, because whoever calls does
+the same about all of it: go on, and try again.
+"""
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from ullage.contract import API_VERSION, ContentRepositoryNode, NodeSpec, NodeStatus, document_of, object_name
+from ullage_agent.service.kubernetes import ApiServer
+
+MANAGER: Final = "ullage-agent"
+APPLY: Final = "application/apply-patch+yaml"
+REQUEST_SECONDS: Final = 10.0
+WATCH_SECONDS: Final = 240
+SILENCE_SECONDS: Final = 90.0
+"""Most API servers send a bookmark each minute; a watch that is silent for longer is begun anew."""
+
+ANSWER_BYTES_MAX: Final = 1 << 20
+
+
+class NodeObjectError(Exception):
+    """The API server did not answer, or not with what was asked for."""
+
+
+class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """The object at one moment."""
+
+    generation: int
+    version: str
+    spec: NodeSpec
+    status: NodeStatus
+
+
+class NodeObjectClient:
+    """The object of `repository` on `node`."""
+
+    def __init__(self, api: ApiServer, namespace: str, repository: str, node: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self.name = object_name(repository, node)
+
+    def read(self) -> ObservedNode | None:
+        """As it is now; None if the operator has not made it yet."""
+        status, body = self._request("GET", self._path(self.name))
+        if status == http.HTTPStatus.NOT_FOUND:
+            return None
+        return _seen(_checked(status, body))
+
+    def watch(self, version: str) -> Iterator[ObservedNode | None]:
+        """Each change after that version; None when it was deleted. Ends when the server ends it."""
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "fieldSelector": f"metadata.name={self.name}",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        try:
+            with self._api.answering("GET", f"{self._path()}?{urlencode(query)}", seconds=SILENCE_SECONDS) as answer:
+                if answer.status != http.HTTPStatus.OK:
+                    raise NodeObjectError(f"watch: the API server answered {answer.status}")
+                while line := answer.readline(ANSWER_BYTES_MAX):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise NodeObjectError(f"watch: {event['object'].get('message')}")
+                    if event["type"] != "BOOKMARK":
+                        yield None if event["type"] == "DELETED" else _seen(event["object"])
+        except TimeoutError:
+            return  # silence is no failure: if the connection was dead, the next question says so
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            raise NodeObjectError(f"watch: {type(error).__name__}: {error}") from error
+
+    def write(self, status: NodeStatus) -> ObservedNode:
+        """Replace the status by server-side apply: what is not in it any more goes."""
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "ContentRepositoryNode",
+            "metadata": {"name": self.name, "namespace": self._namespace},
+            "status": document_of(status),
+        }
+        path = f"{self._path(self.name)}/status?fieldManager={MANAGER}&force=true"
+        return _seen(_checked(*self._request("PATCH", path, document)))
+
+    def _path(self, name: str = "") -> str:
+        path = f"/apis/{API_VERSION}/namespaces/{quote(self._namespace)}/contentrepositorynodes"
+        return f"{path}/{quote(name)}" if name else path
+
+    def _request(self, method: str, path: str, document: dict[str, Any] | None = None) -> tuple[int, bytes]:
+        try:
+            with self._api.answering(method, path, document, kind=APPLY, seconds=REQUEST_SECONDS) as answer:
+                return answer.status, answer.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            raise NodeObjectError(f"{method}: {type(error).__name__}: {error}") from error
+
+
+def _checked(status: int, body: bytes) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(body)
+    except ValueError as error:
+        raise NodeObjectError(f"the API server answered {status} without a document") from error
+    if status >= http.HTTPStatus.BAD_REQUEST:
+        raise NodeObjectError(f"the API server answered {status}: {document.get('message', '')}")
+    return document
+
+
+def _seen(document: dict[str, Any]) -> ObservedNode:
+    try:
+        parts = {"spec": document["spec"], "status": document.get("status") or {}}
+        record = msgspec.convert(parts, ContentRepositoryNode)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise NodeObjectError(f"the API server sent what is no ContentRepositoryNode: {error}") from error
+    metadata = document["metadata"]
+    return ObservedNode(
+        generation=metadata.get("generation", 0),
+        version=metadata["resourceVersion"],
+        spec=record.spec,
+        status=record.status,
+    )

@@ -1,0 +1,217 @@
+"""How operations of the table become resources: what each takes comes from the table, what it does is one function.
+
+A function gets the request as `Asked`, and what it asks of the query by name. It runs in a thread, unless it is a
+coroutine, and returns the document that is the answer. With `once` a request that brings an idempotency key is carried
+out once, and a repeat gets the first answer; operations of sessions remember their answers themselves.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Annotated, Any, Concatenate, Final, TypeVar, get_origin
+
+from litestar import Response
+from litestar.enums import HttpMethod
+from litestar.handlers import HTTPRouteHandler, route
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.types import ASGIApp
+
+from ullage.contract import Duration
+from ullage.embedded.content import ReadableContent
+from ullage.embedded.once import IdempotentRequest, Operations, nothing_else
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.enums import Lifetime
+from ullage.errors import BackPressure, InvalidArgument
+from ullage.interface.checks import checked_key
+from ullage.wire.content import StoredBatch
+from ullage.wire.documents import ActionResult, LifetimeName
+from ullage.wire.operation import ATTRIBUTES_HEADER, KEY_HEADER, REPEATED_HEADER, OctetStream, Operation, PlainText
+from ullage_agent.service.access import Verb
+from ullage_agent.service.http.answers import json
+from ullage_agent.service.http.contents import content_answer
+from ullage_agent.service.http.served import OPEN, AnyRequest, encoded, principal_of, served_by
+
+A = TypeVar("A")
+
+Limit = Annotated[int, QueryParameter(ge=1, le=1_000)]
+Page = Annotated[int, QueryParameter(ge=1, le=10_000)]
+Position = Annotated[int, QueryParameter(ge=0, le=1 << 62)]
+
+FROM_BODY: Final[Any] = JSONBody
+NONE: Final = inspect.Parameter.empty
+PATH_NAME: Final = re.compile(r"\{(\w+)\}")
+REPEATED: Final = {REPEATED_HEADER: "true"}
+"""On the first answer, given again."""
+
+
+class Asked:
+    """One request; `asked["queue"]` is what its path names, `data` the document that it brings."""
+
+    def __init__(self, request: AnyRequest, given: dict[str, Any]) -> None:
+        self.request = request
+        self.served = served_by(request)
+        self.owner = principal_of(request).name
+        self.data: Any = given.get("data")
+        self.once = IdempotentRequest(None, nothing_else)
+        self._given = given
+
+    def __getitem__(self, name: str) -> str:
+        return str(self._given[name])
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key that the client sent."""
+        return checked_key(self.request.headers.get(KEY_HEADER) or None)
+
+    @cached_property
+    def repository(self) -> EmbeddedRepository:
+        """The repository, for whoever asks: their idempotency keys, leases and runs."""
+        return self.served.repository.acting_for(self.owner)
+
+    def remember(self, document: object) -> Operations:
+        """What remembers a document as the answer, for the transaction of the change."""
+        return self.once.remember(encoded(document))
+
+    def stored(self, ids: list[str]) -> StoredBatch:
+        """The answer to a batch."""
+        return StoredBatch(ids=ids, node=self.repository.node)
+
+    async def begin(self, key: str | None, stack: ExitStack) -> None:
+        """Look for the first answer, and keep the key until the stack is closed. KeyInUse, KeyReused."""
+        scope, headers = self.request.scope, self.request.headers
+        said = (scope["query_string"].decode("latin-1"), headers.get("content-length"), headers.get(ATTRIBUTES_HEADER))
+        entered = self.repository.keys.once(key, self.request.method, scope["path"], *said)
+        enter = stack.enter_context
+        self.once = enter(entered) if key is None else await self.served.call(enter, entered)
+
+
+Work = Callable[Concatenate[Asked, ...], A | Response[Any] | Coroutine[Any, Any, A | Response[Any]]]
+
+
+def serves(
+    operation: Operation[A],
+    *,
+    once: bool = False,
+    key_of: Callable[[Asked], str | None] = lambda asked: asked.key,
+    again: Callable[[Asked], A] | None = None,
+    query: Sequence[inspect.Parameter] = (),
+) -> Callable[[Work[A]], HTTPRouteHandler]:
+    """Make a function the resource of an operation. `again` gives the answer to a repeat, instead of the first one;
+    `query` stands for what the function takes as keywords.
+    """
+    waits = BackPressure in operation.refusals and operation.verb != "reclaim"
+
+    def made(work: Work[A]) -> HTTPRouteHandler:
+        parameters = [*_query(work), *query]
+        names = [each.name for each in parameters]
+        is_coroutine = inspect.iscoroutinefunction(work)
+
+        async def handler(request: AnyRequest, **given: Any) -> Response[bytes]:
+            asked = Asked(request, given)
+            call = asked.served.create if waits else asked.served.call
+            with ExitStack() as stack:
+                if once:
+                    await asked.begin(key_of(asked), stack)
+                if (first := asked.once.first) is not None:
+                    body = first if again is None else encoded(await asked.served.call(again, asked))
+                    return json(body, operation.status, REPEATED)
+                arguments = {name: given[name] for name in names}
+                under_way: Any = work(asked, **arguments) if is_coroutine else call(work, asked, **arguments)
+                found = await under_way
+            return found if isinstance(found, Response) else json(encoded(found), operation.status)
+
+        return _routed(operation, handler, parameters, Response[bytes])
+
+    return made
+
+
+def answers(operation: Operation[A], work: Callable[[Asked], A]) -> HTTPRouteHandler:
+    """The resource of an operation that one expression answers."""
+    return serves(operation)(work)
+
+
+def acts(
+    operation: Operation[ActionResult], state: Any, act: Callable[[Asked], Callable[..., None]]
+) -> HTTPRouteHandler:
+    """The resource of an action on what the path names, which takes no document and is carried out once."""
+    (name,) = PATH_NAME.findall(operation.path)
+
+    def work(asked: Asked) -> ActionResult:
+        id = asked[name].partition("@")[0] if name == "id" else asked[name]
+        answer = ActionResult(id=id, state=state)
+        act(asked)(asked[name], also=asked.remember(answer))
+        return answer
+
+    return serves(operation, once=True)(work)
+
+
+def gives(
+    operation: Operation[OctetStream], *, blocks: bool = False
+) -> Callable[[Callable[Concatenate[Asked, ...], ReadableContent]], HTTPRouteHandler]:
+    """Make a function that finds a content the resource of an operation, for HEAD too. `blocks`: it reads the disk."""
+
+    def made(find: Callable[Concatenate[Asked, ...], ReadableContent]) -> HTTPRouteHandler:
+        parameters = _query(find)
+
+        async def handler(request: AnyRequest, **given: Any) -> ASGIApp:
+            asked = Asked(request, given)
+            arguments = {each.name: given[each.name] for each in parameters}
+            found = await asked.served.call(find, asked, **arguments) if blocks else find(asked, **arguments)
+            return content_answer(request, found)
+
+        return _routed(operation, handler, parameters, ASGIApp)
+
+    return made
+
+
+def _query(work: Callable[..., Any]) -> list[inspect.Parameter]:
+    """What a function takes of the query: all but the request, and whatever it takes as keywords."""
+    found = list(inspect.signature(work).parameters.values())[1:]
+    return [each for each in found if each.kind is not inspect.Parameter.VAR_KEYWORD]
+
+
+def _routed(
+    operation: Operation[Any], handler: Callable[..., Any], query: list[inspect.Parameter], answer: Any
+) -> HTTPRouteHandler:
+    """The handler as Litestar wants it: with a signature that names all parameters, and says where each comes from."""
+    kinds: dict[str, Any] = {"request": AnyRequest}
+    kinds |= dict.fromkeys(PATH_NAME.findall(operation.path), FromPath[str])
+    if operation.body not in (None, OctetStream):
+        kinds["data"] = FROM_BODY[operation.body]
+    for each in query:
+        source = FromPath if each.name in kinds else FromQuery
+        kinds[each.name] = each.annotation if get_origin(each.annotation) is Annotated else source[each.annotation]
+    defaults = {each.name: each.default for each in query}
+    handler.__name__ = operation.id
+    handler.__annotations__ = kinds | {"return": answer}
+    handler.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(name, NONE))
+            for name, kind in kinds.items()
+        ],
+        return_annotation=answer,
+    )
+    has_content = operation.answer is OctetStream
+    return route(
+        PATH_NAME.sub(r"{\1:str}", operation.path),
+        http_method=[HttpMethod.GET, HttpMethod.HEAD] if has_content else HttpMethod(operation.method),
+        opt={"verb": Verb(operation.verb)} if operation.verb else OPEN,
+        status_code=None if has_content else operation.status,
+        media_type="text/plain" if operation.answer is PlainText else None,
+        tags=[operation.tag],
+    )(handler)
+
+
+def lifetime_of(name: LifetimeName) -> Lifetime:
+    """A lifetime class by its name."""
+    return Lifetime[name.upper()]
+
+
+def millis_of(text: str, name: str) -> int:
+    """A duration of the query, in milliseconds."""
+    try:
+        return int(Duration.parse(text))
+    except ValueError as error:
+        raise InvalidArgument(f"{name}: {error}") from error

@@ -1,0 +1,176 @@
+"""Metrics: one table of all there are, and the registry that holds their values.
+
+Names as Prometheus has them: a prefix, a base unit, `_total` for what only grows. Labels have few values: containers,
+actions, routes; never a claim, a FlowFile or a token. Queues are somebody's choice, so only so many get a label.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+PREFIX: Final = "ullage_"
+
+SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Buckets of latencies: from a page cache to a disk that is in trouble."""
+
+
+class MetricKind(enum.Enum):
+    """How a value comes to be: noted when something happens, or looked up when somebody asks."""
+
+    COUNTED = "counter, when it happens"
+    TIMED = "histogram of seconds, when it happens"
+    GAUGE = "gauge, looked up"
+    TOTAL = "counter, looked up"
+
+
+COUNTED, TIMED, GAUGE, TOTAL = MetricKind
+
+
+class Entry(NamedTuple):
+    """One metric."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+TABLE: Final = (
+    Entry("build_info", GAUGE, "1; what serves.", ("version", "node")),
+    Entry("ready", GAUGE, "1 if commits can succeed."),
+    Entry("container_disk_bytes", GAUGE, "Blocks of content files, without archive and tombstones.", ("container",)),
+    Entry("container_live_bytes", GAUGE, "Content in use.", ("container",)),
+    Entry("container_dead_bytes", GAUGE, "Dead content: tail, unused, middle.", ("container", "kind")),
+    Entry("container_archived_bytes", GAUGE, "Content kept for replay.", ("container",)),
+    Entry("container_tombstone_bytes", GAUGE, "Content kept for an undelete.", ("container",)),
+    Entry("container_leased_bytes", GAUGE, "Content files that leases keep from being rewritten.", ("container",)),
+    Entry("container_resource_claims", GAUGE, "Content files.", ("container",)),
+    Entry("container_used_ratio", GAUGE, "Used share of the capacity, or of the volume.", ("container",)),
+    Entry("container_back_pressure", GAUGE, "1 if writers are asked to wait.", ("container",)),
+    Entry("container_poisoned", GAUGE, "1 after a failed sync: no more writes until a restart.", ("container",)),
+    Entry("volume_free_bytes", GAUGE, "What the container's volume has left.", ("container",)),
+    Entry("flow_files", GAUGE, "FlowFiles in queues."),
+    Entry("queues", GAUGE, "Queues."),
+    Entry("queues_full", GAUGE, "Queues that have reached their limits."),
+    Entry("queue_flow_files", GAUGE, "FlowFiles, held and swapped ones included.", ("queue",)),
+    Entry("queue_bytes", GAUGE, "Their content.", ("queue",)),
+    Entry("swap_files", GAUGE, "Swap files."),
+    Entry("swapped_flow_files", GAUGE, "FlowFiles in swap files."),
+    Entry("sessions", GAUGE, "Remote sessions."),
+    Entry("leases", GAUGE, "Leases that stand."),
+    Entry("remembered_answers", GAUGE, "Answers kept for their idempotency keys."),
+    Entry("log_bytes", GAUGE, "Size of the write-ahead log."),
+    Entry("checkpoint_age_seconds", GAUGE, "Time since the last checkpoint, 0 if nothing was committed since."),
+    Entry("log_syncs_total", TOTAL, "Syncs of the log."),
+    Entry("transactions_total", TOTAL, "Transactions, durable ones, since the repository was made."),
+    Entry("provenance_waiting_events", GAUGE, "Events that are in no event file yet."),
+    Entry("provenance_waiting_bytes", GAUGE, "About what these take."),
+    Entry("window_open", GAUGE, "1 if the operation is allowed now.", ("operation",)),
+    Entry("window_opens_timestamp_seconds", GAUGE, "When the operation is allowed next.", ("operation",)),
+    Entry("process_io_bytes_total", TOTAL, "Bytes this process moved to and from disks.", ("direction",)),
+    Entry("requests_under_way", GAUGE, "HTTP requests."),
+    Entry("commit_seconds", TIMED, "A commit, from its encoding to its sync."),
+    Entry("sync_seconds", TIMED, "One sync of a file or directory.", ("what",)),
+    Entry("read_seconds", TIMED, "One read of a file."),
+    Entry("request_seconds", TIMED, "A request, until its answer was handed over.", ("method", "route")),
+    Entry("requests_total", COUNTED, "Requests by status.", ("method", "route", "status")),
+    Entry("errors_total", COUNTED, "Refusals and failures by their slug.", ("slug",)),
+    Entry("maintenance_failures_total", COUNTED, "Tasks that failed.", ("task",)),
+    Entry("content_written_bytes_total", COUNTED, "Bytes written to content files, rewrites included."),
+    Entry("reclaim_actions_total", COUNTED, "Resource claims that were changed.", ("action",)),
+    Entry("reclaim_freed_bytes_total", COUNTED, "Blocks given back."),
+    Entry("reclaim_copied_bytes_total", COUNTED, "Bytes that rewrites copied."),
+    Entry("write_amplification_ratio", GAUGE, "Content written to content stored, since the start."),
+    Entry("runs_total", COUNTED, "Runs of reclamation that were asked for.", ("outcome",)),
+    Entry("window_overrides_total", COUNTED, "Runs that ignored the windows."),
+)
+"""Everything that is measured."""
+
+
+class Sample(NamedTuple):
+    """A value that was looked up."""
+
+    name: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+Look = Callable[[], Iterable[Sample]]
+
+
+class Metrics:
+    """The values of one process's metrics. Thread-safe."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each that nobody asks for
+        self._registry = CollectorRegistry()
+        self._entries = {entry.name: entry for entry in TABLE}
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for entry in TABLE:
+            name = PREFIX + entry.name
+            if entry.kind is MetricKind.COUNTED:
+                self._counters[entry.name] = Counter(name, entry.help, entry.labels, registry=self._registry)
+            elif entry.kind is MetricKind.TIMED:
+                self._histograms[entry.name] = Histogram(
+                    name, entry.help, entry.labels, buckets=SECONDS, registry=self._registry
+                )
+        ProcessCollector(registry=self._registry)
+
+    def expect(self, name: str, *labels: str) -> None:
+        """A series that is there, at zero, before anything happened: the first time would else look like none."""
+        self._counters[name].labels(*labels)
+
+    def count(self, name: str, *labels: str, by: float = 1) -> None:
+        """Something happened, so many times."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(by)
+
+    def time(self, name: str, seconds: float, *labels: str) -> None:
+        """Something took so long."""
+        histogram = self._histograms[name]
+        (histogram.labels(*labels) if labels else histogram).observe(seconds)
+
+    def counted(self, name: str) -> float:
+        """The present value of a counter without labels."""
+        return sum(s.value for m in self._counters[name].collect() for s in m.samples if s.name.endswith("_total"))
+
+    def look(self, look: Look) -> None:
+        """Where looked-up values come from, each time somebody asks."""
+        self._registry.register(_Looked(look, self._entries))
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+
+class _Looked(Collector):
+    def __init__(self, look: Look, entries: dict[str, Entry]) -> None:
+        self._look = look
+        self._entries = entries
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, or registering would already look."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for sample in self._look():
+            entry = self._entries[sample.name]
+            family = families.get(entry.name)
+            if family is None:
+                kind = GaugeMetricFamily if entry.kind is MetricKind.GAUGE else CounterMetricFamily
+                family = families[entry.name] = kind(PREFIX + entry.name, entry.help, labels=entry.labels)
+            family.add_metric(sample.labels, sample.value)
+        yield from families.values()

@@ -1,0 +1,194 @@
+"""The pods of agents, and what makes them: a DaemonSet, or a StatefulSet for each node. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ullage.contract import NODE_LABEL, TlsMode, dump, needs_no_restart
+from ullage_operator.objects import USER, Object, RepositoryObject, confined, digest
+from ullage_operator.observation import TEMPLATE
+
+ROOT: Final = "/var/lib/ullage"
+"""Where an agent finds its repository, wherever it lies on the node."""
+
+
+CONFIGURATION: Final = "/etc/ullage/repository"
+FILE: Final = "contentrepository.yaml"
+SOCKETS: Final = "/run/ullage"
+SEAL_SECONDS: Final = 120
+"""What an agent may take to end: sessions, checkpoint, lock."""
+
+
+FLEET_FIELDS: Final = (
+    *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
+    *("deletionPolicy", "updateStrategy", "planning"),
+)
+"""Of no concern to an agent: it does not see them change."""
+
+
+def agent_document(repository: RepositoryObject) -> Object:
+    """The ContentRepository as its agents read it: without what only a cluster obeys, and where it lies for them."""
+    assert repository.document is not None
+    document = dump(repository.document)
+    for field in FLEET_FIELDS:
+        document["spec"].pop(field, None)
+    document["spec"]["storage"].pop("localPersistentVolume", None)
+    document["spec"]["storage"]["hostPath"] = {"path": ROOT}
+    for field in ("maxConcurrentNodes", "blockers"):
+        document["spec"]["maintenance"].pop(field, None)
+    document["metadata"] |= {"generation": repository.generation}
+    return document
+
+
+def restart_digest(document: Object) -> str:
+    """Changes when agents must restart to take over what changed."""
+    fixed = {path: value for path, value in leaves(document["spec"]) if not needs_no_restart(path)}
+    return digest(fixed)
+
+
+def leaves(value: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    """Fields by their path; a list is one."""
+    found: list[tuple[str, Any]] = []
+    for name, below in value.items():
+        found += leaves(below, f"{path}{name}.") if isinstance(below, Mapping) else [(f"{path}{name}", below)]
+    return found
+
+
+def template_digest(made: Object) -> str:
+    """What the pods of a template carry, so that it is known which are of an older one."""
+    return str(made["metadata"]["annotations"][TEMPLATE])
+
+
+def daemon_set(repository: RepositoryObject, image: str, *, is_gated: bool) -> Object:
+    """One pod a node. `is_gated`: pods change only when they are deleted."""
+    strategy = repository.spec.update_strategy
+    update: Object = {"type": "OnDelete" if is_gated else str(strategy.type)}
+    if update["type"] == "RollingUpdate":
+        # Never two pods of one repository on a node: the second would wait for the first one's lock.
+        update["rollingUpdate"] = {"maxUnavailable": strategy.max_unavailable, "maxSurge": 0}
+    selector = {"matchLabels": repository.labels}
+    spec = {"selector": selector, "updateStrategy": update, "template": template(repository, image)}
+    return repository.owned("DaemonSet", f"{repository.name}-ullage", spec=spec)
+
+
+def stateful_set(repository: RepositoryObject, image: str, node: str) -> Object:
+    """One replica pinned to a node, with a claim that outlives it. A DaemonSet has no claim templates."""
+    local = repository.spec.storage.local_persistent_volume
+    assert local is not None
+    name = repository.node_name(node)
+    own_labels = {**repository.labels, "ullage.dev/set": name}
+    pods = template(repository, image, node)
+    pods["metadata"]["labels"] = own_labels
+    claim = {
+        "metadata": {"name": "repository", "labels": repository.labels},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": local.storage_class_name,
+            "resources": {"requests": {"storage": str(local.size)}},
+        },
+    }
+    spec = {
+        "replicas": 1,
+        "serviceName": repository.service,
+        "selector": {"matchLabels": own_labels},
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "updateStrategy": {"type": str(repository.spec.update_strategy.type)},
+        "template": pods,
+        # One pod: there is no order to keep, and with one a pod that never got ready would never be replaced.
+        "podManagementPolicy": "Parallel",
+        "volumeClaimTemplates": [claim],
+    }
+    made = repository.owned("StatefulSet", name, spec=spec)
+    made["metadata"]["annotations"][NODE_LABEL] = node
+    return made
+
+
+def template(repository: RepositoryObject, image: str, node: str = "") -> Object:
+    """From which pods are made: those of the DaemonSet, or the one of a node's StatefulSet."""
+    restart = restart_digest(agent_document(repository))
+    spec, affinity = repository.spec, dict(repository.spec.affinity)
+    volumes: list[Object] = [{"name": "configuration", "configMap": {"name": f"{repository.name}-ullage"}}]
+    if node:
+        pinned = {"key": "metadata.name", "operator": "In", "values": [node]}
+        required = {"nodeSelectorTerms": [{"matchFields": [pinned]}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        volumes.append({"name": "sockets", "emptyDir": {}})
+    else:
+        volumes.append(directory_volume("sockets", f"{SOCKETS}/{repository.namespace}/{repository.name}"))
+        volumes.append(directory_volume("repository", repository.root))
+    if spec.tls.mode != TlsMode.NONE:
+        volumes.append({"name": "tls", "secret": {"secretName": repository.tls_secret}})
+    pod: Object = {
+        "serviceAccountName": repository.account,
+        "terminationGracePeriodSeconds": SEAL_SECONDS,
+        "initContainers": [_owner(repository, image)],
+        "containers": [_container(repository, image)],
+        "volumes": volumes,
+        "tolerations": [_said(each) for each in spec.tolerations],
+        "nodeSelector": dict(spec.node_selector),
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+    }
+    if affinity:
+        pod["affinity"] = affinity
+    if spec.priority_class_name:
+        pod["priorityClassName"] = spec.priority_class_name
+    metadata = {"labels": repository.labels, "annotations": {TEMPLATE: digest([restart, pod])}}
+    return {"metadata": metadata, "spec": pod}
+
+
+def directory_volume(name: str, path: str) -> Object:
+    """A directory of the node, made by the kubelet if it is missing."""
+    return {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+
+
+def _said(settings: msgspec.Struct) -> Object:
+    """What of the settings says anything, as a pod's field says it."""
+    return {key: value for key, value in msgspec.to_builtins(settings).items() if value not in (None, "", {})}
+
+
+def _container(repository: RepositoryObject, image: str) -> Object:
+    spec = repository.spec
+    scheme = "HTTP" if spec.tls.mode == TlsMode.NONE else "HTTPS"
+    # A disk that the node mounts below the directory after the pod has begun is seen all the same.
+    seen = {"mountPropagation": "HostToContainer"} if spec.storage.local_persistent_volume is None else {}
+    mounts: list[Object] = [
+        {"name": "configuration", "mountPath": CONFIGURATION, "readOnly": True},
+        {"name": "repository", "mountPath": ROOT, **seen},
+        {"name": "sockets", "mountPath": SOCKETS},
+    ]
+    if spec.tls.mode != TlsMode.NONE:
+        mounts.append({"name": "tls", "mountPath": spec.tls.directory, "readOnly": True})
+    where = {"path": "/healthz", "port": "http", "scheme": scheme}
+    return {
+        "name": "agent",
+        "image": spec.image or image,
+        "command": ["ullage", "agent", "--config", f"{CONFIGURATION}/{FILE}"],
+        "env": [
+            {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "ULLAGE_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        ],
+        "ports": [
+            {"name": each["name"], "containerPort": each["port"], "protocol": each["protocol"]}
+            for each in repository.ports
+        ],
+        "volumeMounts": mounts,
+        "resources": _said(spec.resources),
+        # A second, the default, is little on a node that is busy: a slow answer would take its content out of service.
+        "readinessProbe": {"httpGet": {**where, "path": "/readyz"}, "periodSeconds": 10, "timeoutSeconds": 5},
+        # Recovery may take a while: it must not be killed for it.
+        "startupProbe": {"httpGet": dict(where), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 360},
+        "livenessProbe": {"httpGet": dict(where), "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 6},
+        "securityContext": {**confined(), "runAsGroup": USER},
+    }
+
+
+def _owner(repository: RepositoryObject, image: str) -> Object:
+    """Hands the directories, which the kubelet makes as root, to the agent's user; the only thing done as root."""
+    return {
+        "name": "own",
+        "image": repository.spec.image or image,
+        "command": ["chown", f"{USER}:{USER}", ROOT, SOCKETS],
+        "volumeMounts": [{"name": "repository", "mountPath": ROOT}, {"name": "sockets", "mountPath": SOCKETS}],
+        "securityContext": confined(0, ["CHOWN"]),
+    }

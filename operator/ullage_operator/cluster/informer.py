@@ -1,0 +1,139 @@
+"""Stores that follow the objects of one kind: list once, then watch; list again when the watch lost its place."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from ullage_operator.cluster.api import ApiClient
+from ullage_operator.errors import ApiError, OperatorError
+from ullage_operator.objects import Object
+
+RETRY_SECONDS: Final = 1.0
+RETRY_SECONDS_MAX: Final = 30.0
+
+Key = tuple[str, str]
+Changed = Callable[[Object], None]
+
+
+class Informer:
+    """The objects of a kind, by namespace and name, as last heard of. `problem` while they cannot be followed."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        kind: str,
+        *,
+        namespaces: Iterable[str | None] = (None,),
+        labels: str = "",
+        keep: Callable[[Object], Object] = lambda found: found,
+        on_change: Changed = lambda _: None,
+    ) -> None:
+        self._api = api
+        self._kind = kind
+        self._labels = labels
+        self._keep = keep
+        self._on_change = on_change
+        self._places: dict[str | None, dict[Key, Object]] = {namespace: {} for namespace in namespaces}
+        self._versions: dict[str | None, str] = {}
+        self.listed = asyncio.Event()
+        """Set once everything was listed."""
+
+        self._problems: dict[str | None, str] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log = structlog.get_logger("informer").bind(kind=kind)
+
+    @property
+    def problem(self) -> str:
+        """Why what is here may be old; empty if it is not."""
+        return "; ".join(self._problems.values())
+
+    @property
+    def objects(self) -> Mapping[Key, Object]:
+        """All of them."""
+        if len(self._places) == 1:
+            return next(iter(self._places.values()))
+        return {key: found for place in self._places.values() for key, found in place.items()}
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._tasks = [asyncio.create_task(self._follow(namespace)) for namespace in self._places]
+
+    async def stop(self) -> None:
+        """Follow no longer."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def put(self, found: Object) -> None:
+        """An answer to our own write, before the watch brings it.
+
+        One that the watch has passed already is old: what changed since, or that the object is gone, came before it.
+
+            we write          ──▶ API server: version 7
+            controller writes ──▶ API server: version 9
+            watch             ◀── 7, 9
+            answer            ◀── 7               kept, it would hide 9 until something else changes
+        """
+        namespace = found["metadata"].get("namespace")
+        namespace = namespace if namespace in self._places else next(iter(self._places))
+        seen = self._versions.get(namespace)
+        if seen is None or int(_version(found)) > int(seen):  # versions of one kind are numbers in order (KEP-5504)
+            self._places[namespace][_key(found)] = self._keep(found)
+
+    async def _follow(self, namespace: str | None) -> None:
+        wait = RETRY_SECONDS
+        while True:
+            try:
+                version = await self._relist(namespace)
+                self._problems.pop(namespace, None)
+                wait = RETRY_SECONDS
+                await self._watch(namespace, version)
+            except OperatorError as error:
+                if isinstance(error, ApiError) and error.status == 410:
+                    continue  # etcd has compacted the version that the watch stood at: nothing is wrong, list again
+                self._problems[namespace] = str(error)
+                self._log.warning("not followed", namespace=namespace, problem=str(error))
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, RETRY_SECONDS_MAX)
+
+    async def _relist(self, namespace: str | None) -> str:
+        found, version = await self._api.list(self._kind, namespace, self._labels)
+        place = self._places[namespace]
+        before = dict(place)
+        place.clear()
+        for each in found:
+            place[_key(each)] = kept = self._keep(each)
+            old = before.pop(_key(each), None)
+            if old is None or _version(old) != _version(each):
+                self._on_change(kept)
+        for gone in before.values():
+            self._on_change(gone)
+        self._versions[namespace] = version
+        if len(self._versions) == len(self._places):
+            self.listed.set()
+        return version
+
+    async def _watch(self, namespace: str | None, version: str) -> None:
+        place = self._places[namespace]
+        while True:
+            async for event, found in self._api.watch(self._kind, version, namespace, self._labels):
+                version = self._versions[namespace] = _version(found)
+                if event == "BOOKMARK":
+                    continue
+                kept = self._keep(found)
+                if event == "DELETED":
+                    place.pop(_key(found), None)
+                else:
+                    place[_key(found)] = kept
+                self._on_change(kept)
+
+
+def _key(found: Object) -> Key:
+    metadata = found["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _version(found: Object) -> str:
+    return str(found["metadata"]["resourceVersion"])

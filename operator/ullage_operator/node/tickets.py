@@ -1,0 +1,192 @@
+"""Who may reclaim now: tickets are kept, taken back and given. Pure.
+
+    wanted by the agent, window open, no pod in the way, room among maxConcurrentNodes, volume free    given
+    done, refused, failed, expired, settings changed, window over, pods came, node cordoned or gone    taken back
+
+A node that is silent keeps its place among the concurrent ones until its ticket has expired: it may still be at work.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from ullage.contract import (
+    ENDED,
+    TICKETED,
+    BlockerMode,
+    Calendar,
+    ContentRepositorySpec,
+    Deferral,
+    MaintenanceOperation,
+    Ticket,
+    TicketState,
+    millis_of,
+    nodes_at_once,
+    time_of,
+)
+from ullage_operator.observation import NodeObject, Observation, RunObject
+from ullage_operator.settings import OperatorSettings
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node's object is to say."""
+
+    ticket: Ticket | None = None
+    deferral: Deferral | None = None
+
+
+class TicketSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome for all nodes. `next_millis`: when time alone changes it; None: never."""
+
+    grants: dict[str, Grant]
+    next_millis: int | None
+    window_closes_millis: int | None
+    is_open: bool
+
+
+def overdue(deferrals: Iterable[Deferral | None], spec: ContentRepositorySpec, now_millis: int) -> int:
+    """How many nodes have waited longer than spec.maintenance.blockers.sparkPods.maxDefer, and still wait."""
+    longest = int(spec.maintenance.blockers.spark_pods.max_defer)
+    return sum(each is not None and now_millis - millis_of(each.since) > longest for each in deferrals)
+
+
+class TicketScheduler:
+    """One round for one repository."""
+
+    def __init__(self, seen: Observation, settings: OperatorSettings, ready: frozenset[str]) -> None:
+        self._seen = seen
+        self._spec = spec = seen.repository.spec
+        self._settings = settings
+        self._ready = ready
+        self._now = seen.now_millis
+        self._calendar = Calendar(spec.maintenance)
+        self._wakes: list[int] = []
+        self._open_nodes = {each.name for each in seen.cluster_nodes if not each.is_cordoned}
+
+    def schedule(self, runs: Mapping[str, RunObject]) -> TicketSchedule:
+        """`runs`: the run that each node is due for, if any."""
+        objects = self._seen.objects
+        windows = [self._calendar.status(operation, self._now) for operation in TICKETED]
+        for window in windows:
+            self._wake(window.closes_millis)
+            if not window.is_allowed:
+                self._wake(window.opens_millis)
+        deferrals = {node: self._deferral(found, node in runs) for node, found in objects.items()}
+        held = {
+            node: found.spec.ticket
+            for node, found in objects.items()
+            if found.spec.ticket is not None and self._is_kept(found, found.spec.ticket, deferrals[node])
+        }
+        room = nodes_at_once(self._spec.maintenance.max_concurrent_nodes, len(objects)) - len(held)
+        for node in sorted(set(objects) - set(held), key=self._urgency):
+            if room < 1:
+                break
+            given = self._given(objects[node], deferrals[node], runs.get(node))
+            if given is not None:
+                held[node] = given
+                room -= 1
+        for ticket in held.values():
+            self._wake(millis_of(ticket.not_after))
+        grants = {
+            node: Grant(ticket=held.get(node), deferral=None if node in held else deferrals[node]) for node in objects
+        }
+        return TicketSchedule(
+            grants=grants,
+            next_millis=min(self._wakes, default=None),
+            window_closes_millis=min((v.closes_millis for v in windows if v.closes_millis is not None), default=None),
+            is_open=any(window.may_start for window in windows),
+        )
+
+    def _wake(self, millis: int | None) -> None:
+        if millis is not None and millis > self._now:
+            self._wakes.append(millis)
+
+    def _urgency(self, node: str) -> tuple[float, str]:
+        """The fullest first."""
+        return self._seen.objects[node].status.space.free_percentage, node
+
+    def _deferral(self, found: NodeObject, is_due: bool) -> Deferral | None:
+        """What stands in the way on this node, since when it does. It is looked for only where something is wanted."""
+        if self._spec.maintenance.blockers.spark_pods.mode == BlockerMode.IGNORE:
+            return None
+        waits_for = self._seen.blockers.on(found.spec.node_name)
+        if not waits_for or not (found.status.wanted or is_due):
+            return None
+        since = found.spec.deferral.since if found.spec.deferral is not None else time_of(self._now)
+        return Deferral(since=since, waits_for=waits_for)
+
+    def _blocks(self, deferral: Deferral | None) -> bool:
+        if deferral is None:
+            return False
+        end = millis_of(deferral.since) + int(self._spec.maintenance.blockers.spark_pods.max_defer)
+        self._wake(end)
+        return self._now < end
+
+    def _is_kept(self, found: NodeObject, ticket: Ticket, deferral: Deferral | None) -> bool:
+        report = found.status.ticket
+        state = report.state if report is not None and report.id == ticket.id else None
+        node = found.spec.node_name
+        if state in ENDED or self._spec.maintenance.paused or ticket.generation != self._seen.repository.generation:
+            return False
+        if self._is_expired(ticket, state == TicketState.RUNNING and node in self._ready):
+            return False
+        if node not in self._ready:
+            return True
+        if node not in self._open_nodes:
+            return False
+        is_override = any(run.name == ticket.run and run.spec.override_windows for run in self._seen.runs)
+        return is_override or not self._blocks(deferral)
+
+    def _is_expired(self, ticket: Ticket, is_under_way: bool) -> bool:
+        if ticket.stop_after is not None and self._now >= millis_of(ticket.stop_after):
+            return True
+        return self._now >= millis_of(ticket.not_after) and not is_under_way
+
+    def _given(self, found: NodeObject, deferral: Deferral | None, run: RunObject | None) -> Ticket | None:
+        status, repository = found.status, self._seen.repository
+        if self._spec.maintenance.paused or not self._may_have_one(found):
+            return None
+        wanted = run.spec.operations if run is not None else status.wanted
+        overrides = run is not None and run.spec.override_windows
+        if not wanted or (self._blocks(deferral) and not overrides):
+            return None
+        operations: tuple[MaintenanceOperation, ...] = tuple(o for o in TICKETED if o in wanted)
+        stop, reason = None, "the windows were overridden"
+        if not overrides:
+            permissions = {operation: self._calendar.permission(operation, self._now) for operation in operations}
+            operations = tuple(operation for operation in operations if permissions[operation].is_granted)
+            ends = (permissions[operation].until_millis for operation in operations)
+            stop = min((end for end in ends if end is not None), default=None)
+            reason = "; ".join(dict.fromkeys(permissions[operation].reason for operation in operations))
+        if not operations:
+            return None
+        end = min(self._now + self._settings.ticket_seconds * 1000, stop or 1 << 62)
+        return Ticket(
+            id=f"t{self._now:x}-{repository.generation}",
+            operations=operations,
+            generation=repository.generation,
+            not_before=time_of(self._now),
+            not_after=time_of(end),
+            stop_after=None if stop is None else time_of(stop),
+            reason=reason,
+            run="" if run is None else run.name,
+            dry_run=run is not None and run.spec.dry_run,
+            policy="" if run is None else run.spec.policy,
+            bytes_per_second=None if run is None else run.spec.bytes_per_second,
+        )
+
+    def _may_have_one(self, found: NodeObject) -> bool:
+        """Whether the agent could make use of a ticket, and its volumes are free."""
+        node, status = found.spec.node_name, found.status
+        if node not in self._ready or node not in self._open_nodes:
+            return False
+        if status.settings_generation != self._seen.repository.generation:
+            return False
+        if self._seen.busy_volumes.get(node, frozenset()) & set(status.volumes):
+            return False
+        report = status.ticket
+        if report is not None and report.state in (TicketState.REFUSED, TicketState.FAILED) and report.ended:
+            again = millis_of(report.ended) + self._settings.retry_seconds * 1000
+            self._wake(again)
+            return self._now >= again
+        return True

@@ -1,0 +1,279 @@
+"""Objects of the cluster: a repository and what belongs to it, and whether an object is what it shall be. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ullage.contract import (
+    API_VERSION,
+    REPOSITORY_LABEL,
+    ContentRepository,
+    ContentRepositorySpec,
+    ContractError,
+    RepositoryStatus,
+    millis_of,
+    parse,
+    record_of,
+)
+
+Object = dict[str, Any]
+
+RBAC: Final = "rbac.authorization.k8s.io"
+
+
+class ApiResource(NamedTuple):
+    """Where objects of a kind are found."""
+
+    api_version: str
+    plural: str
+
+    def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+        """Of one object, of a namespace, or of all."""
+        root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
+        parts = [root]
+        if namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/".join(parts)
+
+
+RESOURCES: Final = {
+    "ContentRepository": ApiResource(API_VERSION, "contentrepositories"),
+    "ContentRepositoryNode": ApiResource(API_VERSION, "contentrepositorynodes"),
+    "ReclamationRun": ApiResource(API_VERSION, "reclamationruns"),
+    "Node": ApiResource("v1", "nodes"),
+    "Pod": ApiResource("v1", "pods"),
+    "Service": ApiResource("v1", "services"),
+    "ConfigMap": ApiResource("v1", "configmaps"),
+    "Secret": ApiResource("v1", "secrets"),
+    "ServiceAccount": ApiResource("v1", "serviceaccounts"),
+    "PersistentVolumeClaim": ApiResource("v1", "persistentvolumeclaims"),
+    "Event": ApiResource("v1", "events"),
+    "DaemonSet": ApiResource("apps/v1", "daemonsets"),
+    "StatefulSet": ApiResource("apps/v1", "statefulsets"),
+    "Job": ApiResource("batch/v1", "jobs"),
+    "EndpointSlice": ApiResource("discovery.k8s.io/v1", "endpointslices"),
+    "NetworkPolicy": ApiResource("networking.k8s.io/v1", "networkpolicies"),
+    "Role": ApiResource(f"{RBAC}/v1", "roles"),
+    "RoleBinding": ApiResource(f"{RBAC}/v1", "rolebindings"),
+    "ClusterRoleBinding": ApiResource(f"{RBAC}/v1", "clusterrolebindings"),
+    "PodDisruptionBudget": ApiResource("policy/v1", "poddisruptionbudgets"),
+    "SparkApplication": ApiResource("sparkoperator.k8s.io/v1beta2", "sparkapplications"),
+    "Certificate": ApiResource("cert-manager.io/v1", "certificates"),
+}
+
+
+DESIRED: Final = "ullage.dev/desired"
+"""Annotation: a digest of what was applied, so that a field that is no longer wished for is noticed."""
+
+
+def digest(value: Any, length: int = 32) -> str:
+    """Of a text, or of what JSON can say: the same for the same."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def is_owned(found: Mapping[str, Any], uid: str) -> bool:
+    """Whether what has this uid controls the object."""
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == uid and owner.get("controller") for owner in owners)
+
+
+def covers(found: Mapping[str, Any] | None, desired: Object) -> bool:
+    """Whether an object is already what it shall be: same digest, and nobody changed a field of ours by hand."""
+    if found is None:
+        return False
+    metadata, wanted = found["metadata"], desired["metadata"]
+    if (metadata.get("annotations") or {}).get(DESIRED) != wanted.get("annotations", {}).get(DESIRED):
+        return False
+    # Lists of the API server leave out kind and version of their items.
+    return all(_within(value, found.get(key)) for key, value in desired.items() if key not in ("apiVersion", "kind"))
+
+
+def _within(desired: Any, found: Any) -> bool:
+    """Lists as a whole, objects field by field: what the API server added is none of our business."""
+    if isinstance(desired, Mapping):
+        if not isinstance(found, Mapping):
+            return not desired and found is None
+        return all(_within(value, found.get(key)) for key, value in desired.items())
+    if isinstance(desired, list):
+        if not desired and found is None:
+            return True
+        return (
+            isinstance(found, list)
+            and len(desired) == len(found)
+            and all(_within(one, other) for one, other in zip(desired, found, strict=True))
+        )
+    return bool(desired == found) or (desired in ("", False, 0) and found is None)
+
+
+PAUSED: Final = "ullage.dev/paused"
+"""Annotation of a ContentRepository: "true" keeps the operator's hands off it."""
+
+MANAGED: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "ullage-operator"
+USER: Final = 10001
+"""Of the agent's image."""
+
+
+def selector_of(labels: Mapping[str, str]) -> str:
+    """What asks for the objects that have all of these labels."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def document(kind: str, metadata: Object, **rest: Any) -> Object:
+    """An object as it is sent."""
+    return {"apiVersion": RESOURCES[kind].api_version, "kind": kind, "metadata": metadata, **rest}
+
+
+def made(kind: str, metadata: Object, **rest: Any) -> Object:
+    """The same with the digest of itself."""
+    desired = document(kind, metadata, **rest)
+    metadata.setdefault("annotations", {})[DESIRED] = digest(desired)
+    return desired
+
+
+def binding(kind: str, role: str, account: str, namespace: str) -> Object:
+    """What a RoleBinding or ClusterRoleBinding says: this account has the role."""
+    return {
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+    }
+
+
+def confined(user: int = USER, capabilities: Sequence[str] = ()) -> Object:
+    """What a container of ours may do: nothing that it does not need, and root only where it says so."""
+    context: Object = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "runAsUser": user,
+        "capabilities": {"drop": ["ALL"], **({"add": [*capabilities]} if capabilities else {})},
+    }
+    return {**context, "runAsNonRoot": True} if user else context
+
+
+class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A ContentRepository as it is. `document` is None where `problem` says what is wrong with it."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created_millis: int
+    document: ContentRepository | None
+    problem: str = ""
+    is_paused: bool = False
+    is_going: bool = False
+    status: RepositoryStatus = RepositoryStatus()
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "RepositoryObject":
+        """From what the API server says."""
+        metadata = found["metadata"]
+        document, problem = None, ""
+        try:
+            document = parse({key: found.get(key) or {} for key in ("apiVersion", "kind", "metadata", "spec")})
+        except ContractError as error:
+            problem = str(error)
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            created_millis=millis_of(metadata["creationTimestamp"]),
+            document=document,
+            problem=problem,
+            is_paused=(metadata.get("annotations") or {}).get(PAUSED) == "true",
+            is_going="deletionTimestamp" in metadata,
+            status=record_of(RepositoryStatus, found.get("status") or {}),
+        )
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+    @property
+    def spec(self) -> ContentRepositorySpec:
+        """What is asked for; not to be asked of a document that could not be read."""
+        assert self.document is not None
+        return self.document.spec
+
+    @property
+    def root(self) -> str:
+        """The directory of this repository on its nodes; empty where each node has a volume of its own."""
+        if self.document is None or self.spec.storage.local_persistent_volume is not None:
+            return ""
+        # A directory for each repository: no name can lead out of it or into another's.
+        return f"{self.spec.storage.host_path.path.rstrip('/')}/{self.namespace}/{self.name}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of everything that belongs to it."""
+        name = self.name if len(self.name) <= 63 else digest(self.name)
+        return {MANAGED: MANAGER, "app.kubernetes.io/name": "ullage-agent", REPOSITORY_LABEL: name}
+
+    @property
+    def account(self) -> str:
+        """Name of the agents' ServiceAccount; the admission policy knows them by its end."""
+        return f"{self.name}-ullage-agent"
+
+    @property
+    def service(self) -> str:
+        """Name of the headless Service: `<node>.<this>.<namespace>.svc` is the agent of a node."""
+        return f"{self.name}-nodes"
+
+    @property
+    def tls_secret(self) -> str:
+        """Name of the Secret with the agents' certificate."""
+        return f"{self.name}-ullage-tls"
+
+    @property
+    def authority(self) -> str:
+        """Name of the ConfigMap with the authority's certificate: for clients, and for Spark."""
+        return f"{self.name}-ullage-ca"
+
+    def node_name(self, node: str, infix: str = "") -> str:
+        """Of an object that there is one of for each node: short enough for the names that are made of it."""
+        return f"{self.name[:30].rstrip('-.')}-{infix}{digest(f'{self.name}/{node}', 12)}"
+
+    @property
+    def ports(self) -> list[Object]:
+        """What an agent serves, as Services and EndpointSlices name it; port 0 means that it is not served."""
+        service = self.spec.service
+        named = {"http": service.http_port, "flight": service.flight_port, "metrics": service.metrics_port}
+        return [{"name": name, "port": port, "protocol": "TCP"} for name, port in named.items() if port]
+
+    @property
+    def reference(self) -> Object:
+        """Names it in other objects."""
+        return {"apiVersion": API_VERSION, "kind": "ContentRepository", "name": self.name, "uid": self.uid}
+
+    def owned(self, kind: str, name: str, *, metadata: Mapping[str, Any] | None = None, **rest: Any) -> Object:
+        """An object of its namespace that goes when it does. `metadata` adds to the usual."""
+        owner = {**self.reference, "controller": True, "blockOwnerDeletion": True}
+        place = {"name": name, "namespace": self.namespace, "ownerReferences": [owner]}
+        return made(kind, {**place, "labels": self.labels, **(metadata or {})}, **rest)
+
+    def owned_account(self, name: str, rules: Sequence[Object]) -> list[Object]:
+        """A ServiceAccount, and the role of the same name that it has."""
+        return [
+            self.owned("ServiceAccount", name),
+            self.owned("Role", name, rules=rules),
+            self.owned("RoleBinding", name, **binding("Role", name, name, self.namespace)),
+        ]
+
+
+STEPS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def rounded(size: int) -> str:
+    """A size to three digits, so that a status does not change with every byte: `1.23Gi`."""
+    number, step = float(size), 0
+    while number >= 1000 and step < len(STEPS) - 1:
+        number, step = number / 1024, step + 1
+    if step == 0:
+        return str(size)
+    return f"{number:.3g}{STEPS[step]}"

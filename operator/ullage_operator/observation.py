@@ -1,0 +1,229 @@
+"""What is known of one repository at one moment, as plain records: all that decide.py may look at."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ullage.contract import (
+    ContentRepositoryNode,
+    NodeSpec,
+    NodeStatus,
+    PlanningResult,
+    ReclamationRun,
+    RunSpec,
+    RunStatus,
+    record_of,
+)
+from ullage_operator.objects import RepositoryObject
+
+RELEASE: Final = "ullage.dev/release"
+"""Annotation of a ContentRepositoryNode whose node is gone for good."""
+
+DATA_LOST: Final = "data-lost"
+"""Its only value: who writes it admits that the node's content is lost."""
+
+TEMPLATE: Final = "ullage.dev/template"
+"""Annotation of an agent's pod: a digest of the template that it was made from."""
+
+LEAN_METADATA: Final = ("name", "namespace", "uid", "labels", "resourceVersion", "deletionTimestamp")
+
+Document = Mapping[str, Any]
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """Of a node."""
+
+    key: str
+    value: str
+    effect: str
+
+
+class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster."""
+
+    name: str
+    labels: dict[str, str]
+    taints: tuple[Taint, ...] = ()
+    is_cordoned: bool = False
+    is_ready: bool = True
+
+    @classmethod
+    def of(cls, node: Document) -> "ClusterNode":
+        """From what the API server says."""
+        spec = node.get("spec") or {}
+        return cls(
+            name=node["metadata"]["name"],
+            labels=dict(node["metadata"].get("labels") or {}),
+            taints=tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints") or ()),
+            is_cordoned=bool(spec.get("unschedulable")),
+            is_ready=_is_ready(node),
+        )
+
+
+class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A ContentRepositoryNode as it is."""
+
+    name: str
+    uid: str
+    spec: NodeSpec
+    status: NodeStatus
+    is_released: bool = False
+
+    @classmethod
+    def of(cls, found: Document) -> "NodeObject":
+        """From what the API server says; msgspec.ValidationError if an agent wrote nonsense."""
+        metadata = found["metadata"]
+        record = record_of(ContentRepositoryNode, {"spec": found["spec"], "status": found.get("status") or {}})
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            spec=record.spec,
+            status=record.status,
+            is_released=(metadata.get("annotations") or {}).get(RELEASE) == DATA_LOST,
+        )
+
+
+class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent's pod."""
+
+    node: str
+    address: str
+    is_ready: bool
+    name: str = ""
+    uid: str = ""
+    template: str = ""
+    """Digest of what it was made from."""
+
+
+class RunObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A ReclamationRun as it is."""
+
+    name: str
+    generation: int
+    created: str
+    spec: RunSpec
+    status: RunStatus
+
+    @classmethod
+    def of(cls, found: Document) -> "RunObject":
+        """From what the API server says."""
+        metadata = found["metadata"]
+        record = record_of(ReclamationRun, {"spec": found["spec"], "status": found.get("status") or {}})
+        return cls(
+            name=metadata["name"],
+            generation=metadata.get("generation", 0),
+            created=metadata["creationTimestamp"],
+            spec=record.spec,
+            status=record.status,
+        )
+
+
+class PlanningRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A Job or SparkApplication of spec.planning as it is. `message`: what its pod said last, or why it failed."""
+
+    kind: str
+    name: str
+    uid: str
+    scheduled_millis: int
+    began_millis: int
+    result: PlanningResult
+    ended_millis: int | None = None
+    message: str = ""
+    logs: str = ""
+
+
+class ObservedPlanning(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is of spec.planning, where it was asked for."""
+
+    runs: tuple[PlanningRun, ...] = ()
+    has_spark_applications: bool = False
+    """Whether the cluster serves kubeflow's."""
+
+    problem: str = ""
+    """Why it is not known which runs there are; empty if it is."""
+
+
+class Blockers(msgspec.Struct, frozen=True, kw_only=True):
+    """Applications by node. `problem`: they could not be asked for, so every node counts as busy."""
+
+    by_node: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    problem: str = ""
+
+    def on(self, node: str) -> tuple[str, ...]:
+        """What the node waits for, the first three."""
+        if self.problem:
+            return ("unknown: the query for pods failed",)
+        return self.by_node.get(node, ())[:3]
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of one repository."""
+
+    now_millis: int
+    repository: RepositoryObject
+    others: tuple[RepositoryObject, ...] = ()
+    cluster_nodes: tuple[ClusterNode, ...] = ()
+    objects: dict[str, NodeObject] = msgspec.field(default_factory=dict)
+    agents: dict[str, AgentPod] = msgspec.field(default_factory=dict)
+    runs: tuple[RunObject, ...] = ()
+    blockers: Blockers = Blockers()
+    owned: Mapping[str, Mapping[tuple[str, str], Any]] = msgspec.field(default_factory=dict)
+    """Our objects by kind, then by namespace and name, as the cluster has them."""
+
+    foreign_certificate: dict[str, str] = msgspec.field(default_factory=dict)
+    """The data of the agents' secret, asked for only where somebody else signs."""
+
+    has_cert_manager: bool = False
+    """Asked for only where spec.tls.mode wants it."""
+
+    planning: ObservedPlanning | None = None
+    """None: not asked for, because nothing of it is due."""
+
+    busy_volumes: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    """Of each node: volumes on which another repository holds a ticket."""
+
+    def is_away(self, node: str) -> bool:
+        """Whether Services lead to no agent of this node: it has no pod, or one that is not ready."""
+        agent = self.agents.get(node)
+        return agent is None or not agent.is_ready
+
+
+def lean(found: Document) -> dict[str, Any]:
+    """Of a node or a pod, what is looked at: thousands are followed, and a node's status carries every image there.
+    Of conditions no times, which change with every heartbeat.
+    """
+    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    ready = [{"type": "Ready", "status": "True"}] if _is_ready(found) else []
+    named = {TEMPLATE: text} if (text := (metadata.get("annotations") or {}).get(TEMPLATE)) else {}
+    return {
+        "metadata": {key: metadata[key] for key in LEAN_METADATA if key in metadata} | {"annotations": named},
+        "spec": {key: spec[key] for key in ("nodeName", "taints", "unschedulable") if key in spec},
+        "status": {key: status[key] for key in ("phase", "podIP") if key in status} | {"conditions": ready},
+    }
+
+
+def _is_ready(found: Document) -> bool:
+    """Whether a node or a pod says so."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def agents_of(pods: Iterable[Document]) -> dict[str, AgentPod]:
+    """By node; where a pod follows another, the ready one."""
+    found: dict[str, AgentPod] = {}
+    for pod in pods:
+        node = (pod.get("spec") or {}).get("nodeName")
+        if not node or "deletionTimestamp" in pod["metadata"]:
+            continue
+        is_ready = _is_ready(pod)
+        if node not in found or is_ready:
+            found[node] = AgentPod(
+                node=node,
+                address=(pod.get("status") or {}).get("podIP", ""),
+                is_ready=is_ready,
+                name=pod["metadata"]["name"],
+                uid=pod["metadata"].get("uid", ""),
+                template=(pod["metadata"].get("annotations") or {}).get(TEMPLATE, ""),
+            )
+    return found

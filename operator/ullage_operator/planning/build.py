@@ -1,0 +1,146 @@
+"""The objects that run spec.planning: a SparkApplication where kubeflow's operator is, else a Job with spark-submit.
+
+Both run `ullage spark plan`, which reads what each agent knows of its resource claims, and prints the plan. The Job is
+one pod that plans alone: it costs what there are of resource claims, a million take seconds. The SparkApplication has
+executors. Neither needs a lease, and no node waits for them.
+"""
+
+from typing import Final
+
+from ullage.contract import time_of
+from ullage_operator import objects
+from ullage_operator.node.blockers import IGNORED
+from ullage_operator.objects import Object, RepositoryObject
+from ullage_operator.rbac import PLANNER, planner_rules
+
+LABEL: Final = "ullage.dev/planning"
+"""On the pods of a run: its name."""
+
+SCHEDULED: Final = "ullage.dev/scheduled"
+"""Annotation of a run: for which time of the schedule it is."""
+
+SPARK_SUBMIT: Final = "/opt/spark/bin/spark-submit"
+PROGRAM: Final = "/opt/ullage-spark.py"
+"""Of Spark's image: the command line `ullage`, as spark-submit takes it."""
+
+SPARK_VERSION: Final = "4.3.0"
+ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+AUTHORITY: Final = "/etc/ullage/ca"
+MEMORY: Final = "1g"
+MEMORY_REQUEST: Final = "1536Mi"
+"""Of the Job's pod: Spark's heap, and Python's beside it."""
+
+PARTS: Final = 8
+EXECUTORS: Final = 2
+CONFINED: Final = {**objects.confined(), "seccompProfile": {"type": "RuntimeDefault"}}
+DRIVER: Final = "spark-kubernetes-driver"
+EXECUTOR: Final = "spark-kubernetes-executor"
+
+
+def account_name(repository: RepositoryObject) -> str:
+    """As which plans are made."""
+    return f"{repository.name}-ullage-planner"
+
+
+def run_name(repository: RepositoryObject, scheduled_millis: int) -> str:
+    """One for each minute: what is applied twice is there once. Short enough for what Spark adds to it."""
+    stem = repository.name
+    if len(stem) > 30 or "." in stem:
+        stem = f"{stem[:20].replace('.', '-').rstrip('-')}-{objects.digest(stem, 8)}"
+    return f"{stem}-plan-{scheduled_millis // 60_000}"
+
+
+def labels(repository: RepositoryObject) -> dict[str, str]:
+    """Of a run and all that belongs to planning; not the agents', or their Services would lead here."""
+    return {**repository.labels, "app.kubernetes.io/name": "ullage-planner"}
+
+
+def account_objects(repository: RepositoryObject) -> list[Object]:
+    """The account, and what it may: read from this repository, find its nodes, and make executors."""
+    name = account_name(repository)
+    executors = objects.binding("ClusterRole", PLANNER, name, repository.namespace)
+    return [
+        *repository.owned_account(name, planner_rules(repository.name)),
+        repository.owned("RoleBinding", f"{name}-executors", **executors),
+    ]
+
+
+def run_object(
+    repository: RepositoryObject, image: str, scheduled_millis: int, *, is_application: bool, has_authority: bool
+) -> Object:
+    """The run for that time. `has_authority`: whom to trust is in the repository's ConfigMap."""
+    name = run_name(repository, scheduled_millis)
+    kind, spec_of = ("SparkApplication", _application) if is_application else ("Job", _job)
+    spec = spec_of(repository, name, repository.spec.planning.image or image, has_authority=has_authority)
+    metadata = {"labels": labels(repository), "annotations": {SCHEDULED: time_of(scheduled_millis)}}
+    return repository.owned(kind, name, metadata=metadata, spec=spec)
+
+
+def arguments(repository: RepositoryObject, *, has_authority: bool) -> list[str]:
+    """Of `ullage`."""
+    trust = [f"--ca-file={AUTHORITY}/ca.crt"] if has_authority else []
+    endpoint = f"--endpoint=kubernetes:{repository.namespace}/{repository.name}"
+    told = "--summary=/dev/termination-log"
+    return ["spark", "plan", "--json", told, endpoint, f"--token-file={ACCOUNT}/token", *trust]
+
+
+def _mounts(repository: RepositoryObject, *, has_authority: bool) -> tuple[list[Object], list[Object]]:
+    """Volumes and where they are mounted: the authority, and a place to write, for the root is read-only."""
+    volumes: list[Object] = [{"name": "scratch", "emptyDir": {}}]
+    mounts: list[Object] = [{"name": "scratch", "mountPath": "/tmp"}]  # noqa: S108 - of the pod alone
+    if has_authority:
+        volumes.append({"name": "authority", "configMap": {"name": repository.authority}})
+        mounts.append({"name": "authority", "mountPath": AUTHORITY, "readOnly": True})
+    return volumes, mounts
+
+
+def _job(repository: RepositoryObject, name: str, image: str, *, has_authority: bool) -> Object:
+    volumes, mounts = _mounts(repository, has_authority=has_authority)
+    # Spark would shuffle into two hundred parts, of which one pod has use for a few.
+    settings = ("spark.ui.enabled=false", f"spark.driver.memory={MEMORY}", f"spark.sql.shuffle.partitions={PARTS}")
+    command = [SPARK_SUBMIT, "--master=local[*]", *(f"--conf={setting}" for setting in settings), PROGRAM]
+    container = {
+        "name": "plan",
+        "image": image,
+        "command": [*command, *arguments(repository, has_authority=has_authority)],
+        "resources": {"requests": {"cpu": "500m", "memory": MEMORY_REQUEST}},
+        "securityContext": CONFINED,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    pod: Object = {"serviceAccountName": account_name(repository), "restartPolicy": "Never"}
+    pod |= {"containers": [container], "volumes": volumes}
+    seconds = max(1, int(repository.spec.planning.active_deadline) // 1000)
+    template = {"metadata": {"labels": {**labels(repository), LABEL: name}}, "spec": pod}
+    # One that fails is told, not repeated: the schedule brings the next.
+    return {"backoffLimit": 0, "activeDeadlineSeconds": seconds, "template": template}
+
+
+def _application(repository: RepositoryObject, name: str, image: str, *, has_authority: bool) -> Object:
+    volumes, mounts = _mounts(repository, has_authority=has_authority)
+
+    def part(container: str) -> Object:
+        confined = {"name": container, "securityContext": CONFINED, "volumeMounts": mounts}
+        confined |= {"terminationMessagePolicy": "FallbackToLogsOnError"} if container == DRIVER else {}
+        return {
+            "cores": 1,
+            "memory": MEMORY,
+            "serviceAccount": account_name(repository),
+            # They read what agents keep in memory: reclamation need not wait for them.
+            "labels": {**labels(repository), LABEL: name, IGNORED: "true"},
+            "template": {"spec": {"containers": [confined], "volumes": volumes}},
+        }
+
+    return {
+        "type": "Python",
+        "pythonVersion": "3",
+        "mode": "cluster",
+        "sparkVersion": SPARK_VERSION,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "mainApplicationFile": f"local://{PROGRAM}",
+        "arguments": arguments(repository, has_authority=has_authority),
+        "restartPolicy": {"type": "Never"},
+        "driver": part(DRIVER),
+        "executor": {**part(EXECUTOR), "instances": EXECUTORS},
+    }

@@ -1,0 +1,213 @@
+"""The one place that changes the cluster: what a decision and a build say, where the cluster differs.
+
+Everything can be done again at any time. A process that ends anywhere in it leaves nothing that the next one does not
+see and mend. The order is part of it: reports of runs are kept before the tickets that they are about are taken back,
+and what is taken back is taken back before anything is given.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+import msgspec
+import structlog
+
+from ullage.contract import NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
+from ullage_operator import metrics, objects
+from ullage_operator.agents.pods import template_digest
+from ullage_operator.cluster.api import ApiClient
+from ullage_operator.errors import ApiError, OperatorError
+from ullage_operator.objects import MANAGER, Object, covers, digest, is_owned
+from ullage_operator.observation import NodeObject, Observation
+from ullage_operator.planning.decide import refused
+from ullage_operator.repository import certificates
+from ullage_operator.repository.build import Desired, node_object
+from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.decide import Decision
+from ullage_operator.settings import OperatorSettings
+
+SUMS: Final = ("live", "dead", "free", "reclaimed")
+"""Fields of a status that change with every heartbeat, and are written once in a while."""
+
+OBSOLESCENT: Final = (
+    *("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"),
+    *("RoleBinding", "Role", "ServiceAccount"),
+)
+"""Kinds of which no object is kept that is not desired any more."""
+
+REMEMBERED_MAX: Final = 10_000
+"""Events, so that the same is not told again and again. After so many all are forgotten: some are told once more."""
+
+
+class Applier:
+    """Writes what differs; answers go into the cache before the watch brings them."""
+
+    def __init__(self, api: ApiClient, cache: InformerCache, settings: OperatorSettings) -> None:
+        self._api = api
+        self._cache = cache
+        self._settings = settings
+        self._told: dict[tuple[str, str, str], int] = {}
+        self._sums_written: dict[Key, int] = {}
+        self._log = structlog.get_logger("apply")
+
+    async def apply(self, seen: Observation, decision: Decision, desired: Desired | None) -> int | None:
+        """Make it so. `desired` is None where hands are kept off. When to look again, None if nothing waits."""
+        status = decision.status
+        if desired is not None:
+            # First: what a node reported is in its object only until its ticket is taken back.
+            for name, run in decision.runs.items():
+                self._cache.runs.put(await self._replace_status(seen, "ReclamationRun", name, run))
+            await self._write_objects(seen, desired)
+            await self._write_nodes(seen, decision)
+            await self._replace_pods(seen, decision)
+            status = await self._write_planning(seen, decision, desired)
+        waits = await self._write_status(seen, status)
+        for event in decision.events:
+            await self._tell(seen, event)
+        return waits
+
+    async def _write_objects(self, seen: Observation, desired: Desired) -> None:
+        # A role must be there before it is given to anybody.
+        await _all(self._apply(document) for document in desired.objects if document["kind"] != "RoleBinding")
+        await _all(self._apply(document) for document in desired.objects if document["kind"] == "RoleBinding")
+        await self._remove_obsolete(seen, desired.objects)
+        self._tell_expiry(seen, desired.certificate)
+
+    async def _apply(self, document: Object) -> None:
+        kind, metadata = document["kind"], document["metadata"]
+        informer = self._cache.owned.get(kind)
+        if informer is None:  # some kinds are not followed: theirs may be missing, and a watch would never begin
+            found = await self._api.get(kind, metadata.get("namespace"), metadata["name"])
+        else:
+            found = informer.objects.get((metadata["namespace"], metadata["name"]))
+        if covers(found, document):
+            return
+        found = await self._api.apply(document)
+        if informer is not None:
+            informer.put(found)
+
+    async def _remove_obsolete(self, seen: Observation, desired: list[Object]) -> None:
+        """What was desired once; never secrets, and never claims.
+
+        Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps
+        for it, and without that slice nobody gets through to an agent. The owner says it.
+        """
+        repository = seen.repository
+        kept = {(document["kind"], document["metadata"]["name"]) for document in desired}
+        for kind in OBSOLESCENT:
+            for (namespace, name), found in list(self._cache.owned[kind].objects.items()):
+                if namespace == repository.namespace and is_owned(found, repository.uid) and (kind, name) not in kept:
+                    await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
+
+    def _tell_expiry(self, seen: Observation, certificate: str) -> None:
+        """Whoever made it: an agent whose certificate has ended is refused by its clients."""
+        if not certificate:
+            return
+        try:
+            expiry = certificates.expiry(certificate)
+        except ValueError as error:
+            name = seen.repository.name
+            self._log.warning("the agents' certificate cannot be read", repository=name, problem=str(error))
+            return
+        metrics.CERTIFICATE_EXPIRY.labels(*seen.repository.key).set(expiry.timestamp())
+
+    async def _write_nodes(self, seen: Observation, decision: Decision) -> None:
+        repository = seen.repository
+
+        async def write(spec: NodeSpec) -> None:
+            self._cache.node_objects.put(await self._api.apply(node_object(repository, spec)))
+
+        async def release(found: NodeObject) -> None:
+            await self._api.delete("ContentRepositoryNode", repository.namespace, found.name, found.uid)
+
+        changed = [
+            spec for node, spec in decision.nodes.items() if node not in seen.objects or seen.objects[node].spec != spec
+        ]
+        # What is taken back is taken back before anything is given.
+        await _all(write(spec) for spec in changed if spec.ticket is None)
+        await _all(write(spec) for spec in changed if spec.ticket is not None)
+        await _all(release(found) for found in decision.released)
+
+    async def _replace_pods(self, seen: Observation, decision: Decision) -> None:
+        """Once the controller has seen the template: before that it would make the same pods again."""
+        repository = seen.repository
+        found = self._cache.owned["DaemonSet"].objects.get((repository.namespace, f"{repository.name}-ullage"))
+        if not decision.rollout.replaced or found is None:
+            return
+        if (found.get("status") or {}).get("observedGeneration") != found["metadata"]["generation"]:
+            return
+        if template_digest(found["spec"]["template"]) != decision.rollout.template:
+            return
+        for agent in decision.rollout.replaced:
+            await self._api.delete("Pod", repository.namespace, agent.name, agent.uid)
+
+    async def _write_planning(self, seen: Observation, decision: Decision, desired: Desired) -> RepositoryStatus:
+        """The status to write: a run that is refused has failed, and holds up nothing else."""
+        status = decision.status
+        for run in decision.planning.removed:
+            await self._api.delete(run.kind, seen.repository.namespace, run.name, run.uid)
+        if desired.planning is None or status.planning is None:
+            return status
+        try:
+            await self._api.apply(desired.planning)
+        except ApiError as error:
+            return msgspec.structs.replace(status, planning=refused(status.planning, str(error), seen.now_millis))
+        return status
+
+    async def _write_status(self, seen: Observation, status: RepositoryStatus) -> int | None:
+        """If it says something new. Sums alone wait for a while; until when, None if nothing waits."""
+        before, key = seen.repository.status, seen.repository.key
+        if status == before:
+            return None
+        if msgspec.structs.replace(status, **{name: getattr(before, name) for name in SUMS}) == before:
+            due = self._sums_written.get(key, 0) + self._settings.figures_seconds * 1000
+            if seen.now_millis < due:
+                return due
+        self._sums_written[key] = seen.now_millis
+        self._cache.repositories.put(
+            await self._replace_status(seen, "ContentRepository", seen.repository.name, status)
+        )
+        return None
+
+    async def _replace_status(
+        self, seen: Observation, kind: str, name: str, status: RepositoryStatus | RunStatus
+    ) -> Object:
+        metadata = {"name": name, "namespace": seen.repository.namespace}
+        return await self._api.apply(objects.document(kind, metadata, status=document_of(status)), "status")
+
+    async def _tell(self, seen: Observation, event: tuple[str, str, str]) -> None:
+        """A Kubernetes Event (type, reason, message), the same again only after a while. They are news, never state:
+        a failure to write one is logged, and no more.
+        """
+        about, now_millis, repeat_millis = seen.repository, seen.now_millis, self._settings.event_seconds * 1000
+        kind, reason, message = event
+        key = (about.uid, reason, message)
+        if now_millis - self._told.get(key, -repeat_millis) < repeat_millis:
+            return
+        if len(self._told) >= REMEMBERED_MAX:
+            self._told.clear()
+        self._told[key] = now_millis
+        name = f"{about.name}.{digest([*key, now_millis], 16)}"[:253]
+        said = {
+            "involvedObject": {**about.reference, "namespace": about.namespace},
+            "reason": reason,
+            "message": message,
+            "type": kind,
+            "count": 1,
+            "firstTimestamp": time_of(now_millis),
+            "lastTimestamp": time_of(now_millis),
+            "source": {"component": MANAGER},
+            "reportingComponent": MANAGER,
+        }
+        try:
+            await self._api.apply(objects.document("Event", {"name": name, "namespace": about.namespace}, **said))
+        except OperatorError as error:
+            self._log.warning("event not recorded", problem=str(error), reason=reason)
+
+
+async def _all(tasks: Iterable[Awaitable[None]]) -> None:
+    """Side by side; the first failure is raised when all have ended."""
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

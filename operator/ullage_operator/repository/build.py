@@ -1,0 +1,213 @@
+"""The objects of one repository, as they shall be. Pure: the same repository gives the same bytes."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import yaml
+
+from ullage.contract import AuthMode, NodeSpec, TlsMode, document_of, object_name
+from ullage_operator.agents.pods import FILE, ROOT, agent_document, daemon_set, directory_volume
+from ullage_operator.agents.rollout import stateful_sets
+from ullage_operator.objects import MANAGER, Object, RepositoryObject, binding, confined, digest, document, made
+from ullage_operator.observation import AgentPod, Observation
+from ullage_operator.planning.build import account_objects, run_object
+from ullage_operator.rbac import AGENT_RULES, DELEGATOR
+from ullage_operator.repository import certificates
+from ullage_operator.repository.decide import Decision
+from ullage_operator.settings import OperatorSettings
+
+ENDPOINTS_MAX: Final = 500
+"""In one EndpointSlice; the API server takes a thousand."""
+
+
+class Desired(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects that shall be there. `certificate`: the agents', as PEM; empty if there is none. `next_millis`: when
+    time alone changes them, None: never. `planning`: the run that shall begin, None for none.
+    """
+
+    objects: list[Object]
+    certificate: str = ""
+    next_millis: int | None = None
+    planning: Object | None = None
+
+
+def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -> Desired:
+    """Everything that belongs to a repository that was accepted, its nodes' objects aside."""
+    repository, image = seen.repository, settings.agent_image
+    spec = repository.spec
+    objects = shared_objects(repository, image, is_gated=decision.rollout.is_gated)
+    objects += endpoint_slices(repository, seen.agents)
+    if spec.storage.local_persistent_volume is not None:
+        objects += stateful_sets(seen, tuple(decision.nodes), decision.rollout, image)
+    if spec.planning.schedule:
+        objects += account_objects(repository)
+    if spec.auth.mode == AuthMode.KUBERNETES:
+        objects.append(delegation(repository))
+    trust, agents_certificate, rotation = _trust(seen)
+    return Desired(
+        objects=[*objects, *trust],
+        certificate=agents_certificate,
+        next_millis=rotation,
+        planning=_planning_run(seen, decision, settings),
+    )
+
+
+def _trust(seen: Observation) -> tuple[list[Object], str, int | None]:
+    """Who signs, and whom clients should trust: the objects, the agents' certificate, and when it is time to rotate."""
+    repository, mode = seen.repository, seen.repository.spec.tls.mode
+    if mode == TlsMode.NONE:
+        return [], "", None
+    if mode == TlsMode.OPERATOR:
+        return certificates.own_authority(seen, certificate_names(repository))
+    objects = [certificate(repository)] if mode == TlsMode.CERT_MANAGER else []
+    if authority := seen.foreign_certificate.get("ca.crt", ""):
+        objects.append(repository.owned("ConfigMap", repository.authority, data={"ca.crt": authority}))
+    return objects, seen.foreign_certificate.get("tls.crt", ""), None
+
+
+def _planning_run(seen: Observation, decision: Decision, settings: OperatorSettings) -> Object | None:
+    begin = decision.planning.begin
+    if begin is None or seen.planning is None:
+        return None
+    is_published = (seen.repository.namespace, seen.repository.authority) in seen.owned["ConfigMap"]
+    return run_object(
+        seen.repository,
+        settings.spark_image,
+        begin,
+        is_application=seen.planning.has_spark_applications,
+        # Where others sign, clients can be told whom to trust only once their secret has said it.
+        has_authority=seen.repository.spec.tls.mode == TlsMode.OPERATOR or is_published,
+    )
+
+
+def shared_objects(repository: RepositoryObject, image: str, *, is_gated: bool = False) -> list[Object]:
+    """Everything that does not depend on which nodes there are. `is_gated`: pods change only when they are deleted."""
+    text = yaml.safe_dump(agent_document(repository), sort_keys=True)
+    objects = [
+        repository.owned("ConfigMap", f"{repository.name}-ullage", data={FILE: text}),
+        *repository.owned_account(repository.account, AGENT_RULES),
+        *_services(repository),
+        _network_policy(repository),
+    ]
+    if repository.spec.storage.local_persistent_volume is None:
+        objects.append(daemon_set(repository, image, is_gated=is_gated))
+    else:
+        objects.append(_disruption_budget(repository))
+    return objects
+
+
+def delegation(repository: RepositoryObject) -> Object:
+    """The agents' permission to ask who a client is; it has no namespace, so the operator deletes it itself."""
+    metadata = {"name": delegation_name(repository), "labels": repository.labels}
+    given = binding("ClusterRole", DELEGATOR, repository.account, repository.namespace)
+    return made("ClusterRoleBinding", metadata, **given)
+
+
+def delegation_name(repository: RepositoryObject) -> str:
+    """Of the ClusterRoleBinding."""
+    return f"ullage:{repository.namespace}:{repository.name}"
+
+
+def _services(repository: RepositoryObject) -> list[Object]:
+    """An address for each node, and one that leads to the agent of the node where the client runs."""
+    served = [{**each, "targetPort": each["port"]} for each in repository.ports]
+    common = {"ports": served, "type": "ClusterIP"}
+    local = {**common, "selector": repository.labels, "internalTrafficPolicy": "Local"}
+    return [
+        repository.owned("Service", f"{repository.name}-local", spec=local),
+        repository.owned("Service", repository.service, spec={**common, "clusterIP": "None"}),
+    ]
+
+
+def endpoint_slices(repository: RepositoryObject, agents: Mapping[str, AgentPod]) -> list[Object]:
+    """The addresses of the headless service. A DaemonSet gives its pods no names, so each gets its node's here."""
+    own = {
+        "kubernetes.io/service-name": repository.service,
+        "endpointslice.kubernetes.io/managed-by": MANAGER,
+    }
+    metadata = {"labels": repository.labels | own}
+    known = [agent for _, agent in sorted(agents.items()) if agent.address]
+    slices = []
+    for version, address_type in (("4", "IPv4"), ("6", "IPv6")):
+        family = [agent for agent in known if (":" in agent.address) == (version == "6")]
+        for first in range(0, len(family), ENDPOINTS_MAX):
+            endpoints = [
+                {
+                    "addresses": [agent.address],
+                    "hostname": host_label(agent.node),
+                    "nodeName": agent.node,
+                    "conditions": {"ready": agent.is_ready, "serving": agent.is_ready, "terminating": False},
+                }
+                for agent in family[first : first + ENDPOINTS_MAX]
+            ]
+            name = f"{repository.service}-v{version}-{first // ENDPOINTS_MAX}"
+            rest = {"addressType": address_type, "ports": repository.ports, "endpoints": endpoints}
+            slices.append(repository.owned("EndpointSlice", name, metadata=metadata, **rest))
+    return slices
+
+
+def host_label(node: str) -> str:
+    """A node's name as one label of DNS: dots would be labels of their own."""
+    label = node.replace(".", "-")
+    if len(label) <= 63 and "." not in node:
+        return label
+    return f"{label[:50].rstrip('-')}-{digest(node, 12)}"
+
+
+def certificate_names(repository: RepositoryObject) -> list[str]:
+    """What clients may call an agent: all that a pod's resolver completes; a star has two labels behind it at least."""
+    names = [f"{repository.name}-local"]
+    for service in (f"*.{repository.service}", f"{repository.name}-local"):
+        host = f"{service}.{repository.namespace}"
+        names += [host, f"{host}.svc", f"{host}.svc.cluster.local"]
+    return [*names, "localhost"]
+
+
+def _network_policy(repository: RepositoryObject) -> Object:
+    """In: the ports that are served, from anywhere; who may do what is asked for there. Out: anything."""
+    served = [{"port": each["port"], "protocol": each["protocol"]} for each in repository.ports]
+    selector = {"matchLabels": repository.labels}
+    spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": [{"ports": served}]}
+    return repository.owned("NetworkPolicy", f"{repository.name}-ullage", spec=spec)
+
+
+def _disruption_budget(repository: RepositoryObject) -> Object:
+    """Drains take one agent at a time. Those of a DaemonSet need no budget: drains leave them alone."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": repository.labels}}
+    return repository.owned("PodDisruptionBudget", f"{repository.name}-ullage", spec=spec)
+
+
+def node_object(repository: RepositoryObject, spec: NodeSpec) -> Object:
+    """The ContentRepositoryNode of a node. It has no owner: with policy Retain it stays as long as its data."""
+    name = object_name(repository.name, spec.node_name)
+    metadata = {"name": name, "namespace": repository.namespace, "labels": repository.labels}
+    return document("ContentRepositoryNode", metadata, spec=document_of(spec))
+
+
+def cleaning_job(repository: RepositoryObject, image: str, node: str) -> Object:
+    """Empties the repository's directory of one node, where policy Delete asks for it."""
+    container = {
+        "name": "clean",
+        "image": repository.spec.image or image,
+        "command": ["find", ROOT, "-mindepth", "1", "-delete"],
+        "volumeMounts": [{"name": "repository", "mountPath": ROOT}],
+        "securityContext": confined(0, ["DAC_OVERRIDE"]),
+    }
+    pod = {
+        "nodeName": node,
+        "restartPolicy": "Never",
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "automountServiceAccountToken": False,
+        "volumes": [directory_volume("repository", repository.root)],
+    }
+    spec = {"backoffLimit": 6, "ttlSecondsAfterFinished": 600, "template": {"spec": pod}}
+    return repository.owned("Job", repository.node_name(node, "clean-"), spec=spec)
+
+
+def certificate(repository: RepositoryObject) -> Object:
+    """What cert-manager is asked for, by the issuer of the same name as the repository's secret."""
+    issuer = {"name": f"{repository.name}-ullage", "kind": "Issuer"}
+    spec = {"secretName": repository.tls_secret, "dnsNames": certificate_names(repository), "issuerRef": issuer}
+    return repository.owned("Certificate", f"{repository.name}-ullage", spec=spec)

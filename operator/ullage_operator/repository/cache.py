@@ -1,0 +1,224 @@
+"""What is followed of the cluster, and observations made of it."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+import structlog
+
+from ullage.contract import (
+    HEARTBEAT_FIELDS,
+    HEARTBEAT_SECONDS,
+    REPOSITORY_LABEL,
+    ContentRepositorySpec,
+    NodeStatus,
+    TlsMode,
+)
+from ullage_operator.cluster.api import ApiClient
+from ullage_operator.cluster.informer import Informer
+from ullage_operator.errors import OperatorError
+from ullage_operator.node import blockers
+from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, selector_of
+from ullage_operator.observation import Blockers, ClusterNode, NodeObject, Observation, RunObject, agents_of, lean
+from ullage_operator.planning.decide import is_due
+from ullage_operator.planning.observe import listed
+from ullage_operator.repository.certificates import decoded
+
+Key = tuple[str, str]
+
+Changed = Callable[[Key | None, bool], None]
+"""Told which repository to look at anew, None: all, and whether only sums have changed."""
+
+NO_NEWS: Final = frozenset(
+    encoded
+    for name, encoded in zip(NodeStatus.__struct_fields__, NodeStatus.__struct_encode_fields__, strict=True)
+    if name in HEARTBEAT_FIELDS
+)
+"""Of an agent's status as the API server has it: what its every heartbeat changes."""
+
+OURS: Final = f"{MANAGED}={MANAGER}"
+OWNED: Final = (
+    *("ConfigMap", "Secret", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
+    *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
+)
+
+
+class InformerCache:
+    """All that the operator knows of the cluster."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        namespaces: tuple[str, ...],
+        changed: Changed,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        places = namespaces or (None,)
+        self._api = api
+        self._clock = clock
+        self._changed = changed
+        self._nodes_seen: dict[str, object] = {}
+        self._heard: dict[Key, tuple[object, float]] = {}
+        self._log = structlog.get_logger("cache")
+        by_label, by_pod = self._by_label, self._by_pod
+        self.repositories = Informer(api, "ContentRepository", namespaces=places, on_change=self._by_name)
+        self.node_objects = Informer(api, "ContentRepositoryNode", namespaces=places, on_change=self._by_agent)
+        self.runs = Informer(api, "ReclamationRun", namespaces=places, on_change=self._by_spec)
+        self.nodes = Informer(api, "Node", keep=lean, on_change=self._by_node)
+        self.agents = Informer(api, "Pod", namespaces=places, labels=OURS, keep=lean, on_change=by_label)
+        self.spark = Informer(api, "Pod", labels=blockers.SPARK, keep=lean, on_change=by_pod)
+        self.opted_in = Informer(api, "Pod", labels=blockers.OPTED_IN, keep=lean, on_change=by_pod)
+        self.owned = {kind: Informer(api, kind, namespaces=places, labels=OURS, on_change=by_label) for kind in OWNED}
+        followed = [self.repositories, self.node_objects, self.runs, self.nodes, self.agents, self.spark, self.opted_in]
+        self._stores = [*followed, *self.owned.values()]
+        self.reserved: dict[Key, dict[str, frozenset[str]]] = {}
+
+    async def start(self) -> None:
+        """Follow everything; returns when it was listed once, but for what blocks: unknown is busy."""
+        for store in self._stores:
+            store.start()
+        for store in self._stores:
+            if store not in (self.spark, self.opted_in):
+                await store.listed.wait()
+
+    async def stop(self) -> None:
+        """Follow nothing any more."""
+        for store in self._stores:
+            await store.stop()
+
+    async def observe(self, repository: RepositoryObject, clock: Callable[[], int]) -> Observation | None:
+        """What is known of a repository now: what is followed, and what is asked for because it is seldom wanted.
+        None if it has gone meanwhile. After the last answer nothing is awaited: what is returned is still so.
+        """
+        extra, problem = list[Object](), ""
+        secret: Object | None = None
+        has_cert_manager = False
+        if repository.document is not None:
+            mode = repository.spec.tls.mode
+            extra, problem = await self._other_pods(repository.spec)
+            has_cert_manager = mode == TlsMode.CERT_MANAGER and await self._api.serves("Certificate")
+            if mode in (TlsMode.CERT_MANAGER, TlsMode.SECRET):
+                secret = await self._api.get("Secret", repository.namespace, repository.tls_secret)
+        planning = await listed(self._api, repository) if is_due(repository, clock()) else None
+        found = self.repositories.objects.get(repository.key)
+        if found is None:
+            return None
+        repository = RepositoryObject.of(found)
+        others = [other for key, other in self.repositories.objects.items() if key != repository.key]
+        return Observation(
+            now_millis=clock(),
+            repository=repository,
+            others=tuple(map(RepositoryObject.of, others)),
+            # By name, so that what follows from them is always the same.
+            cluster_nodes=tuple(ClusterNode.of(node) for _, node in sorted(self.nodes.objects.items())),
+            objects={each.spec.node_name: each for each in self._node_objects(repository)},
+            agents=agents_of(self._own_pods(repository)),
+            runs=tuple(RunObject.of(each) for each in _of(repository, self.runs)),
+            blockers=self._blockers(extra, problem),
+            busy_volumes=self._busy_volumes(repository.key),
+            owned={kind: informer.objects for kind, informer in self.owned.items()},
+            has_cert_manager=has_cert_manager,
+            foreign_certificate=decoded(secret),
+            planning=planning,
+        )
+
+    async def _other_pods(self, spec: ContentRepositorySpec) -> tuple[list[Object], str]:
+        """Pods of spec.maintenance.blockers.podSelectors, in all namespaces; and why they could not be asked for."""
+        found: list[Object] = []
+        for selector in spec.maintenance.blockers.pod_selectors:
+            try:
+                pods, _ = await self._api.list("Pod", labels=selector_of(selector.match_labels))
+            except OperatorError as error:
+                return [], str(error)
+            found += pods
+        return found, ""
+
+    def _own_pods(self, repository: RepositoryObject) -> Iterable[Object]:
+        own_labels = repository.labels.items()
+        for (namespace, _), pod in self.agents.objects.items():
+            if namespace == repository.namespace and own_labels <= (pod["metadata"].get("labels") or {}).items():
+                yield pod
+
+    def _blockers(self, extra: Iterable[Object], problem: str) -> Blockers:
+        """`extra`: pods that block as Spark's do, and `problem` why they are not known."""
+        problems = [each for each in (problem, self.spark.problem, self.opted_in.problem) if each]
+        if not (self.spark.listed.is_set() and self.opted_in.listed.is_set()):
+            problems.append("the pods of Spark were not listed yet")
+        pods = [*self.spark.objects.values(), *self.opted_in.objects.values(), *extra]
+        return Blockers(by_node=blockers.by_node(pods), problem="; ".join(problems))
+
+    def _node_objects(self, repository: RepositoryObject) -> Iterable[NodeObject]:
+        for found in _of(repository, self.node_objects):
+            try:
+                yield NodeObject.of(found)
+            except msgspec.ValidationError as error:
+                name = found["metadata"]["name"]
+                self._log.error("a node's object cannot be read", name=name, problem=str(error))
+
+    def _busy_volumes(self, key: Key) -> dict[str, frozenset[str]]:
+        """Volumes on which others hold tickets: those that were written, and those that are about to be."""
+        busy: dict[str, set[str]] = {}
+        for (namespace, _), found in self.node_objects.objects.items():
+            spec = found["spec"]
+            if (namespace, spec["repository"]) != key and spec.get("ticket"):
+                volumes = (found.get("status") or {}).get("volumes") or ()
+                busy.setdefault(spec["nodeName"], set()).update(volumes)
+        for other, nodes in self.reserved.items():
+            for node, volumes in nodes.items() if other != key else ():
+                busy.setdefault(node, set()).update(volumes)
+        return {node: frozenset(volumes) for node, volumes in busy.items()}
+
+    def _by_name(self, found: Object) -> None:
+        """Another repository may lie in this one's way, or not any more."""
+        self._changed(None, False)
+
+    def _by_spec(self, found: Object) -> None:
+        self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
+
+    def _by_agent(self, found: Object) -> None:
+        """A heartbeat says that nothing has happened; one after a silence is news."""
+        metadata, status = found["metadata"], found.get("status") or {}
+        key = metadata["namespace"], metadata["name"]
+        if key not in self.node_objects.objects:
+            self._heard.pop(key, None)
+            self._by_spec(found)
+            return
+        words = (
+            *(found["spec"], metadata.get("annotations"), metadata["uid"], "deletionTimestamp" in metadata),
+            {name: value for name, value in status.items() if name not in NO_NEWS},
+        )
+        now = self._clock()
+        before, at = self._heard.get(key, (None, -math.inf))
+        self._heard[key] = words, now
+        is_quiet = words == before and now - at <= 2 * HEARTBEAT_SECONDS
+        self._changed((metadata["namespace"], found["spec"]["repository"]), is_quiet)
+
+    def _by_label(self, found: Object) -> None:
+        name = (found["metadata"].get("labels") or {}).get(REPOSITORY_LABEL)
+        if name:
+            self._changed((found["metadata"]["namespace"], name), False)
+
+    def _by_node(self, found: Object) -> None:
+        """Heartbeats of nodes change nothing that is looked at."""
+        name = found["metadata"]["name"]
+        facts = {key: value for key, value in found["metadata"].items() if key != "resourceVersion"}
+        seen = (facts, found["spec"], found["status"], ("", name) in self.nodes.objects)
+        if self._nodes_seen.get(name) != seen:
+            self._nodes_seen[name] = seen
+            self._changed(None, False)
+
+    def _by_pod(self, found: Object) -> None:
+        """Only repositories whose nodes want something wait for pods."""
+        node = found["spec"]["nodeName"]
+        for (namespace, _), each in self.node_objects.objects.items():
+            if each["spec"]["nodeName"] == node:
+                self._changed((namespace, each["spec"]["repository"]), False)
+
+
+def _of(repository: RepositoryObject, informer: Informer) -> Iterable[Object]:
+    """What names the repository in its spec."""
+    for (namespace, _), found in informer.objects.items():
+        if namespace == repository.namespace and found["spec"].get("repository") == repository.name:
+            yield found

@@ -1,0 +1,176 @@
+"""One reconciliation: observe, decide, build, apply. The same call does everything, at any time, again."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from ullage_operator import metrics
+from ullage_operator.cluster.api import ApiClient
+from ullage_operator.errors import OperatorError
+from ullage_operator.node.tickets import overdue
+from ullage_operator.objects import RepositoryObject
+from ullage_operator.observation import Observation
+from ullage_operator.repository.apply import Applier
+from ullage_operator.repository.build import desired
+from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.decide import Decision, decide
+from ullage_operator.settings import OperatorSettings
+
+BACKOFF_SECONDS: Final = 1.0
+BACKOFF_SECONDS_MAX: Final = 60.0
+
+
+def now_millis() -> int:
+    """Of this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+class Reconciler:
+    """Keeps every ContentRepository as it is asked for."""
+
+    def __init__(self, api: ApiClient, settings: OperatorSettings, clock: Callable[[], int] = now_millis) -> None:
+        self._settings = settings
+        self._clock = clock
+        self.queue = WorkQueue()
+        self.cache = InformerCache(api, settings.namespaces, self._changed)
+        self._applier = Applier(api, self.cache, settings)
+        self._workers: list[asyncio.Task[None]] = []
+        self._log = structlog.get_logger("reconcile")
+
+    async def start(self) -> None:
+        """Follow the cluster, and begin to work."""
+        await self.cache.start()
+        for key in self.cache.repositories.objects:
+            self.queue.add(key)
+        self._workers = [asyncio.create_task(self._work()) for _ in range(self._settings.workers)]
+
+    async def stop(self) -> None:
+        """End; what is half done is seen by the next."""
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        await self.cache.stop()
+
+    @property
+    def problem(self) -> str:
+        """Why this process should be started anew; empty if it should not."""
+        dead = [worker for worker in self._workers if worker.done()]
+        return f"{len(dead)} workers ended" if dead else ""
+
+    def _changed(self, key: Key | None, is_quiet: bool) -> None:
+        delay = self._settings.figures_seconds if is_quiet else self._settings.settle_seconds
+        for each in self.cache.repositories.objects if key is None else [key]:
+            self.queue.add(each, delay)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.take()
+            began = time.monotonic()
+            try:
+                next_seconds = await self.reconcile(key)
+            except OperatorError as error:
+                metrics.RECONCILES.labels("error").inc()
+                self._log.warning("not reconciled", repository="/".join(key), problem=str(error))
+                self.queue.failed(key)
+            except Exception as error:  # noqa: BLE001 - one object that is like no other must not stop all
+                metrics.RECONCILES.labels("bug").inc()
+                self._log.error("not reconciled", repository="/".join(key), exc_info=error)
+                self.queue.failed(key)
+            else:
+                metrics.RECONCILES.labels("done").inc()
+                self.queue.done(key)
+                if next_seconds is not None:
+                    self.queue.add(key, next_seconds)
+            metrics.RECONCILE_SECONDS.observe(time.monotonic() - began)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Bring one repository where it should be; in how many seconds to look again, None if it is gone."""
+        found = self.cache.repositories.objects.get(key)
+        if found is None or "deletionTimestamp" in found["metadata"]:
+            self.cache.reserved.pop(key, None)
+            metrics.forget(*key)
+            return None
+        seen = await self.cache.observe(RepositoryObject.of(found), self._clock)
+        if seen is None:
+            return None
+        # Nothing is awaited from the observation to here: two repositories never give tickets for one volume at once.
+        decision = decide(seen, self._settings)
+        self._reserve(seen, decision)
+        wanted = None if decision.keeps_hands_off else desired(seen, decision, self._settings)
+        waits = await self._applier.apply(seen, decision, wanted)
+        _measure(seen, decision)
+        rotation = None if wanted is None else wanted.next_millis
+        times = [millis for millis in (decision.next_millis, rotation, waits) if millis is not None]
+        soonest = (min(times) - self._clock()) / 1000 if times else self._settings.resync_seconds
+        return max(0.1, min(soonest, self._settings.resync_seconds))
+
+    def _reserve(self, seen: Observation, decision: Decision) -> None:
+        self.cache.reserved[seen.repository.key] = {
+            node: frozenset(seen.objects[node].status.volumes)
+            for node, spec in decision.nodes.items()
+            if spec.ticket is not None and node in seen.objects
+        }
+
+
+class WorkQueue:
+    """What is due when: each key once, never two workers on one key, the earliest first. Times are the event loop's."""
+
+    def __init__(self) -> None:
+        self._due: dict[Key, float] = {}
+        self._busy: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._changed = asyncio.Event()
+
+    def add(self, key: Key, delay_seconds: float = 0.0) -> None:
+        """At the latest then; an earlier time stands. From the event loop's thread."""
+        due = asyncio.get_running_loop().time() + delay_seconds
+        self._due[key] = min(due, self._due.get(key, due))
+        metrics.QUEUE.set(len(self._due))
+        self._changed.set()
+
+    async def take(self) -> Key:
+        """The next key that is due; `done` gives it back."""
+        loop = asyncio.get_running_loop()
+        while True:
+            # Between here and the wait nothing is awaited: no change falls in between, and each wakes all who wait.
+            self._changed.clear()
+            free = {key: due for key, due in self._due.items() if key not in self._busy}
+            key = min(free, key=free.__getitem__, default=None)
+            if key is not None and free[key] <= loop.time():
+                del self._due[key]
+                metrics.QUEUE.set(len(self._due))
+                self._busy.add(key)
+                return key
+            with contextlib.suppress(TimeoutError):  # something became due
+                async with asyncio.timeout_at(None if key is None else free[key]):
+                    await self._changed.wait()
+
+    def done(self, key: Key) -> None:
+        """It went well."""
+        self._busy.discard(key)
+        self._failures.pop(key, None)
+        self._changed.set()  # it may be due again already
+
+    def failed(self, key: Key) -> None:
+        """It did not: again, later and later."""
+        self._busy.discard(key)
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        self.add(key, min(BACKOFF_SECONDS * 2.0 ** (count - 1), BACKOFF_SECONDS_MAX))
+
+
+def _measure(seen: Observation, decision: Decision) -> None:
+    where = seen.repository.key
+    status = decision.status
+    metrics.WINDOWS_OPEN.labels(*where).set(status.next_window == "Open")
+    metrics.TICKETS.labels(*where).set(status.nodes_reclaiming)
+    metrics.DEFERRALS.labels(*where).set(status.nodes_deferred)
+    metrics.WANTING.labels(*where).set(sum(bool(found.status.wanted) for found in seen.objects.values()))
+    if seen.repository.document is not None:
+        deferrals = (spec.deferral for spec in decision.nodes.values())
+        metrics.OVERDUE.labels(*where).set(overdue(deferrals, seen.repository.spec, seen.now_millis))
+    for state, count in (("wanted", status.nodes), ("ready", status.nodes_ready), ("lost", status.nodes_lost)):
+        metrics.NODES.labels(*where, state).set(count)

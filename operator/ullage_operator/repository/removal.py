@@ -1,0 +1,56 @@
+"""The end of a repository: what kopf's finalizer waits for.
+
+Retain    agents and node objects go; directories and claims stay as they are
+Delete    agents go first, then claims, or the directory on each node by a job there; a node that is gone is passed over
+"""
+
+from ullage_operator import objects
+from ullage_operator.cluster.api import ApiClient
+from ullage_operator.objects import RepositoryObject
+from ullage_operator.repository import build
+from ullage_operator.repository.cache import InformerCache
+from ullage_operator.repository.decide import deletes_data
+
+
+async def removed(api: ApiClient, cache: InformerCache, repository: RepositoryObject, image: str) -> str:
+    """Do the next part; what is still waited for, empty when nothing is left."""
+    namespace = repository.namespace
+    selector = objects.selector_of(repository.labels)
+    await api.delete("ClusterRoleBinding", None, build.delegation_name(repository))
+    for kind in ("DaemonSet", "StatefulSet"):
+        await _delete_all(api, kind, namespace, selector)
+    node_objects, _ = await api.list("ContentRepositoryNode", namespace, selector)
+    nodes = [each["spec"]["nodeName"] for each in node_objects]
+    if repository.document is not None and deletes_data(repository.spec):
+        pods, _ = await api.list("Pod", namespace, selector)
+        if pods:
+            return f"{len(pods)} agents to end"
+        if repository.spec.storage.local_persistent_volume is not None:
+            await _delete_all(api, "PersistentVolumeClaim", namespace, selector)
+        elif waits := await _emptied(api, cache, repository, image, nodes):
+            return waits
+    await _delete_all(api, "ContentRepositoryNode", namespace, selector)
+    return ""
+
+
+async def _delete_all(api: ApiClient, kind: str, namespace: str, selector: str) -> None:
+    found, _ = await api.list(kind, namespace, selector)
+    for each in found:
+        await api.delete(kind, namespace, each["metadata"]["name"])
+
+
+async def _emptied(
+    api: ApiClient, cache: InformerCache, repository: RepositoryObject, image: str, nodes: list[str]
+) -> str:
+    present = {name for _, name in cache.nodes.objects}
+    left = []
+    for node in nodes:
+        if node not in present:
+            continue
+        job = build.cleaning_job(repository, image, node)
+        found = await api.get("Job", repository.namespace, job["metadata"]["name"])
+        if found is None:
+            await api.apply(job)
+        if found is None or not (found.get("status") or {}).get("succeeded"):
+            left.append(node)
+    return f"{len(left)} nodes to be emptied, {left[0]} among them" if left else ""

@@ -1,0 +1,43 @@
+"""A repository behind each of its implementations; what a test leaves is checked deeply."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ullage
+import ullage.testing
+from tests.service.running import Running, document_at
+from tests.service.socket.conftest import short_path as short_path
+from ullage import Repository
+
+SECTIONS: dict[str, Any] = {
+    "compaction": {"min_used_percentage": 0, "min_reclaim": 0},
+    "archive": {"enabled": False},
+}
+"""Whatever is dead is worth giving back, at once."""
+
+
+@pytest.fixture(params=["embedded", "memory", "http", "all transports"])
+def repository(request: pytest.FixtureRequest, tmp_path: Path, short_path: Path) -> Iterator[Repository]:
+    """Opened here, on disk or in memory, or served by a service in this process and reached over HTTP, or over
+    everything there is.
+    """
+    if request.param in ("embedded", "memory"):
+        document = document_at(tmp_path / "repository", **SECTIONS)
+        is_kept = request.param == "embedded"
+        with (
+            ullage.open(config=document, create=True, maintain=False)
+            if is_kept
+            else ullage.testing.open(config=document)
+        ) as repository:
+            yield repository
+            assert repository.check(deep=True).problems == ()
+        assert is_kept == (tmp_path / "repository").exists()
+        return
+    ways = {} if request.param == "http" else {"flight_port": 0, "socket_path": str(short_path / "socket")}
+    with Running(document_at(tmp_path / "repository", service=ways, **SECTIONS)) as running:
+        urls = running.server.urls
+        with ullage.connect(urls["http"], flight=urls.get("flight"), socket=urls.get("socket")) as repository:
+            yield repository

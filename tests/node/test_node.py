@@ -1,0 +1,172 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.operator.support import ticket
+from tests.service.running import UNGUARDED, document_at, half_dead
+from tests.support import ManualClock, RoomyFiles
+from ullage.contract import (
+    HEARTBEAT_SECONDS,
+    CompactionTrigger,
+    MaintenanceOperation,
+    NodeSpec,
+    NodeStatus,
+    Ticket,
+    TicketReport,
+    time_of,
+)
+from ullage.embedded.runs import OVERRIDE, ReclamationRuns
+from ullage.engine.reclaim.report import ReclamationReport
+from ullage.errors import WindowClosed
+from ullage.wire.space import RunRequest
+from ullage_agent.node.node import NodeAgent
+from ullage_agent.node.objects import NodeObjectClient, ObservedNode
+from ullage_agent.node.tickets import TicketHolder
+from ullage_agent.service.host import Host
+from ullage_agent.service.kubernetes import ApiServer
+
+MIB = 1 << 20
+
+
+class Written(NodeObjectClient):
+    """Keeps what would be written."""
+
+    def __init__(self) -> None:
+        super().__init__(ApiServer("https://localhost:1", "", ""), "data", "flows", "here")
+        self.statuses: list[NodeStatus] = []
+
+    def write(self, status: NodeStatus) -> ObservedNode:
+        self.statuses.append(status)
+        spec = NodeSpec(repository="flows", node_name="here")
+        return ObservedNode(generation=1, version="1", spec=spec, status=status)
+
+
+class Node:
+    """An agent over a repository that is open, and what it has written."""
+
+    def __init__(self, root: Path, generation: int, **document: Any) -> None:
+        self.clock, self.api, self.tickets = ManualClock(), Written(), TicketHolder()
+        permission = self.tickets.permission_of
+        self.host = Host(document_at(root, **document), clock=self.clock, files=RoomyFiles(), permission=permission)
+        self.agent = NodeAgent(self.host, self.api, self.tickets, lambda: generation, ("8:1",))
+
+    def report(self) -> TicketReport:
+        """What was written of the ticket last."""
+        found = self.api.statuses[-1].ticket
+        assert found is not None
+        return found
+
+
+@contextmanager
+def serving(root: Path, generation: int = 1, **document: Any) -> Iterator[Node]:
+    """`generation`: of the settings that are in force."""
+    node = Node(root, generation, **document)
+    node.host.start(makes=True)
+    try:
+        yield node
+    finally:
+        node.host.stop()
+
+
+def test_a_ticket_is_run_once_and_reported(tmp_path: Path) -> None:
+    """Running and then Completed are written; the same ticket is not run again, and nothing changed writes nothing."""
+    with serving(tmp_path / "r") as node:
+        node.agent.take_over(seen(given(node.clock)))
+        node.agent.obey()
+        node.agent.tell()
+        states = [str(status.ticket.state) for status in node.api.statuses if status.ticket is not None]
+        count = len(node.api.statuses)
+        node.agent.obey()
+        node.agent.tell()
+
+    assert (states[0], states[-1]) == ("Running", "Completed")
+    assert len(node.api.statuses) == count
+    assert node.api.statuses[-1].repository_uuid == host_uuid(tmp_path / "r")
+
+
+def test_a_long_run_does_not_silence_the_heartbeat(tmp_path: Path) -> None:
+    """While a ticket is being carried out, the time for a heartbeat comes: it is written, and says Running."""
+    heard: list[NodeStatus] = []
+    with serving(tmp_path / "r") as node:
+
+        def amid_the_run(name: str, report: ReclamationReport) -> None:
+            node.clock.advance(HEARTBEAT_SECONDS + 1)
+            node.agent.tell()
+            heard.append(node.api.statuses[-1])
+
+        node.host.repository.engine.listeners.hear_reports(amid_the_run)
+        node.agent.take_over(seen(given(node.clock)))
+        began = time_of(node.clock.now_millis())
+        node.agent.obey()
+
+    assert heard[0].ticket is not None
+    assert heard[0].ticket.state == "Running"
+    assert str(heard[0].heartbeat) > began
+
+
+def test_what_the_schedule_frees_under_a_ticket_is_in_its_report(tmp_path: Path) -> None:
+    """The node's own schedule came first: the ticket's run finds nothing, and tells what came back under the ticket."""
+    with serving(tmp_path / "r", compaction=UNGUARDED) as node:
+        half_dead(node.host.repository.engine, MIB // 4, 32)
+        node.agent.attach()
+        node.agent.tell()
+        node.agent.take_over(seen(given(node.clock)))
+        scheduled = node.host.repository.engine.compactor.run(CompactionTrigger.PERIODIC)
+        node.agent.obey()
+        node.agent.tell()
+
+    assert (node.report().freed_bytes, node.report().copied_bytes) == (4 * MIB, 4 * MIB)
+    assert scheduled.freed_bytes == node.report().freed_bytes
+    assert node.api.statuses[-1].reclaimed_bytes == 4 * MIB
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_a_ticket_of_older_settings_is_refused(tmp_path: Path, generation: int) -> None:
+    """It is fenced: what changed since may forbid what it permits."""
+    with serving(tmp_path / "r", generation) as node:
+        node.agent.take_over(seen(given(node.clock)))
+        node.agent.obey()
+        node.agent.tell()
+
+    assert node.report().state == "Refused"
+    assert "generation" in node.report().message
+
+
+def test_a_run_that_somebody_asks_the_node_for_needs_its_ticket_too(tmp_path: Path) -> None:
+    """Without one the operator does not let the node reclaim, for a pod of Spark perhaps; overriding is a choice."""
+    rewriting = RunRequest(operations=[MaintenanceOperation.REWRITE])
+    with serving(tmp_path / "r") as node:
+        node.tickets.settings_are(1)
+        runs = ReclamationRuns(node.host.repository.engine)
+        with pytest.raises(WindowClosed, match="this node has no ticket"):
+            runs.begin("somebody", rewriting)
+        overridden = runs.begin("somebody", msgspec.structs.replace(rewriting, override=True))
+        runs.close()
+        node.tickets.take_over(given(node.clock), is_cordoned=False)
+        permitted = runs.begin("somebody", rewriting)
+        runs.close()
+
+    assert overridden.progress.report is not None
+    assert overridden.progress.reason == OVERRIDE
+    assert permitted.progress.report is not None
+    assert permitted.progress.reason == given(node.clock).reason
+
+
+def given(clock: ManualClock) -> Ticket:
+    now = clock.now_millis()
+    return ticket(
+        operations=(MaintenanceOperation.REWRITE,), not_before=time_of(now), not_after=time_of(now + 3_600_000)
+    )
+
+
+def seen(one: Ticket) -> ObservedNode:
+    spec = NodeSpec(repository="flows", node_name="here", ticket=one)
+    return ObservedNode(generation=1, version="1", spec=spec, status=NodeStatus())
+
+
+def host_uuid(root: Path) -> str:
+    return str(msgspec.json.decode((root / "ullage.json").read_bytes())["repository"])

@@ -1,0 +1,51 @@
+"""Stores: what the watch says and what our own writes answer, in whatever order they arrive."""
+
+import asyncio
+from typing import cast
+
+from tests.operator.support import Script
+from ullage_operator.cluster.api import ApiClient
+from ullage_operator.cluster.informer import Informer
+from ullage_operator.objects import Object
+
+
+def daemon_set(version: int, ready: int) -> Object:
+    return {
+        "metadata": {"namespace": "a", "name": "flows", "resourceVersion": str(version)},
+        "status": {"numberReady": ready},
+    }
+
+
+def after(events: list[tuple[str, Object]], answer: Object) -> list[Object]:
+    """What a store holds once the watch has told its events, and then the answer to a write arrives."""
+
+    async def run() -> list[Object]:
+        script = Script("DaemonSet", [(0.0, event, found) for event, found in events])
+        store = Informer(cast("ApiClient", script), "DaemonSet")
+        store.start()
+        await script.told.wait()
+        store.put(answer)
+        await store.stop()
+        return list(store.objects.values())
+
+    return asyncio.run(run())
+
+
+def test_an_answer_that_the_watch_has_passed_does_not_hide_what_came_since() -> None:
+    """Else the object would stay as it was until something else changes it."""
+    events = [("ADDED", daemon_set(7, 0)), ("MODIFIED", daemon_set(9, 3))]
+
+    assert after(events, daemon_set(7, 0)) == [daemon_set(9, 3)]
+
+
+def test_an_answer_does_not_bring_back_what_is_gone() -> None:
+    """Deletions have versions, too."""
+    events = [("ADDED", daemon_set(7, 0)), ("DELETED", daemon_set(10, 0))]
+
+    assert after(events, daemon_set(7, 0)) == []
+
+
+def test_an_answer_is_there_before_the_watch_brings_it() -> None:
+    """The next reconciliation sees what this one wrote, numbers of different length included."""
+    assert after([("ADDED", daemon_set(9, 0))], daemon_set(10, 3)) == [daemon_set(10, 3)]
+    assert after([], daemon_set(2, 0)) == [daemon_set(2, 0)]

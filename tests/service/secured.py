@@ -1,0 +1,68 @@
+"""A server with TLS and tokens, as tests of transports and refusals want it."""
+
+import ssl
+import time
+from pathlib import Path
+from typing import Final
+
+import httpx
+from cryptography import x509
+
+from tests.certificates import Authority
+from tests.service.running import Running, document_at
+from ullage.client.node import Node
+from ullage.contract import AuthMode, TlsMode
+from ullage_agent.service.access import Verb
+from ullage_agent.service.tokens import line_of, new_token
+
+HOUR: Final = 3_600_000
+
+
+class Secured:
+    """`tokens`: one for each verb, one for `all`, and one that has `expired`. `running` is to be entered."""
+
+    def __init__(self, path: Path) -> None:
+        self.tls, self.token_file = path / "tls", path / "tokens"
+        self.authority = Authority(path / "authority")
+        self.ca_file = str(self.authority.certificate)
+        self.authority.issue(self.tls)
+        self.tokens: dict[str, str] = {}
+        verbs = {verb.value: (verb,) for verb in Verb} | {"all": tuple(Verb), "expired": tuple(Verb)}
+        with self.token_file.open("w") as file:
+            for name, allowed in verbs.items():
+                self.tokens[name], digest = new_token()
+                until_millis = int(time.time() * 1000) - HOUR if name == "expired" else 0
+                file.write(line_of(name, allowed, until_millis, digest))
+        self.running = Running(
+            document_at(
+                path / "r",
+                service={"flight_port": 0, "metrics_port": 0},
+                tls={"mode": TlsMode.SECRET, "directory": str(self.tls)},
+                auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file)},
+            )
+        )
+
+    def url(self, name: str = "http") -> str:
+        """Where one of its listeners is reached."""
+        return self.running.server.urls[name].replace("0.0.0.0", "127.0.0.1").rstrip("/")
+
+    def node(self, token: str = "all") -> Node:
+        """All of them, for a client with one of the tokens."""
+        return Node(url=self.url(), flight=self.url("flight"), token=self.tokens[token], ca_file=self.ca_file)
+
+    def client(self, token: str = "") -> httpx.Client:
+        """Plain HTTP with one of the tokens, another one, or none."""
+        headers = {"authorization": f"Bearer {self.tokens.get(token, token)}"} if token else {}
+        context = ssl.create_default_context(cafile=self.ca_file)
+        return httpx.Client(base_url=self.url(), verify=context, headers=headers)
+
+    def renew(self) -> int:
+        """A new certificate, taken over; its serial number."""
+        serial = self.authority.issue(self.tls)
+        assert self.running.server.reload_certificate() == ""
+        return serial
+
+    def serial(self, name: str = "http") -> int:
+        """Of the certificate that a new connection gets."""
+        host, port = self.url(name).rpartition("//")[2].split(":")
+        return x509.load_pem_x509_certificate(ssl.get_server_certificate((host, int(port))).encode()).serial_number

@@ -1,0 +1,84 @@
+"""Fills the tables of docs/api.md, docs/flight.md, docs/protocol.md and docs/spark.md from ullage.wire.
+
+A table stands between `<!-- wire: NAME -->` and `<!-- wire end -->`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from ullage.errors import Refused
+from ullage.wire.documents import field_texts
+from ullage.wire.frames import FrameKind
+from ullage.wire.problems import PROBLEMS
+from ullage.wire.schemas import ATTRIBUTES, DESCRIPTIONS, MEANING, SCHEMAS
+
+DOCS: Final = Path(__file__).parents[1] / "docs"
+PAGES: Final = ("api.md", "flight.md", "protocol.md", "spark.md")
+SPARK: Final = {
+    pa.int64(): " bigint",
+    pa.int32(): " int",
+    pa.string(): " string",
+    pa.bool_(): " boolean",
+    pa.binary(): " binary",
+    pa.list_(pa.int64()): " array<bigint>",
+    pa.list_(pa.string()): " array<string>",
+    ATTRIBUTES: " map<string, string>",
+}
+"""As Spark calls them; tests/spark asks Spark."""
+
+TABLE: Final = re.compile(r"(<!-- wire: (\w+) -->\n\n).*?(<!-- wire end -->)", re.DOTALL)
+
+
+def texts() -> dict[Path, str]:
+    """The pages with their tables. KeyError: there is no such table."""
+    tables = {
+        "problems": _problems(),
+        "kinds": _kinds(),
+        "columns": _columns(_meaning, DESCRIPTIONS),
+        "spark": _columns(lambda field: SPARK[field.type], {}),
+    }
+    pages = {DOCS / name: (DOCS / name).read_text(encoding="utf-8") for name in PAGES}
+
+    def filled(found: re.Match[str]) -> str:
+        return f"{found[1]}{tables[found[2]]}\n{found[3]}"
+
+    return {path: TABLE.sub(filled, page) for path, page in pages.items()}
+
+
+def _problems() -> str:
+    """Every slug, by status."""
+    head = "| status | slug | `ullage.errors` | what it says | `Retry-After` |\n|---:|---|---|---|---:|\n"
+    rows = []
+    for each in PROBLEMS:
+        name = "" if each.error is Refused else f"`{each.error.__name__}`"
+        patience = "" if each.error.retry_after_seconds is None else f"{each.error.retry_after_seconds:g} s"
+        rows.append(f"| {each.status} | `{each.slug}` | {name} | {each.title} | {patience} |\n")
+    return head + "".join(rows)
+
+
+def _kinds() -> str:
+    """Every kind of frame."""
+    texts = field_texts(FrameKind)
+    rows = [
+        f"| {kind:d} | {kind.name} | {'agent' if kind >= FrameKind.WELCOME else 'client'} | {texts[kind.name]} |\n"
+        for kind in FrameKind
+    ]
+    return "| kind | name | from | body |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _columns(say: Callable[[pa.Field], str], descriptions: Mapping[str, str]) -> str:
+    """Every table, with something about each column."""
+    rows = []
+    for table, schema in SCHEMAS.items():
+        about = f"{descriptions[table]}: " if table in descriptions else ""
+        rows.append(f"| `{table}` | {about}{', '.join(f'`{field.name}`{say(field)}' for field in schema)} |\n")
+    return "| table | columns |\n|---|---|\n" + "".join(rows)
+
+
+def _meaning(field: pa.Field) -> str:
+    found = (field.metadata or {}).get(MEANING)
+    return "" if found is None else f" ({found.decode()})"
