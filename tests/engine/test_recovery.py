@@ -5,6 +5,7 @@ import pytest
 from tests.failing_files import FailingFiles
 from tests.support import Workshop, claim_of, drain, entry_of, flip, put_all
 from ullage.engine.engine import Engine
+from ullage.engine.model import Action
 from ullage.errors import RepositoryDamaged
 
 MB = 1 << 20
@@ -53,6 +54,23 @@ def test_missing_content_of_frames_after_the_snapshot_stops_the_start(workshop: 
 
     with pytest.raises(RepositoryDamaged, match=f"resource claim {claim_of(record).resource} .*{path} does not exist"):
         workshop.open()
+
+
+@pytest.mark.parametrize("action", [Action.PUNCH, Action.REWRITE])
+def test_a_start_goes_past_what_reclamation_took_from_swapped_neighbours(workshop: Workshop, action: Action) -> None:
+    """Swap, removal and reclamation since the last checkpoint, then a kill: what is dead and gone is nobody's loss."""
+    repository = workshop.make(flow_file={"swap_threshold": 100, "swap_batch": 50})
+    contents = [b"%04d" % number * 1_500 for number in range(600)]
+    put_all(repository, "q", contents)
+    with repository.session() as session:
+        session.remove_many(session.get_many("q", 330))
+        session.commit()
+    plan = repository.compactor.plan(policy="CompactAll", actions=frozenset({action}))
+    assert repository.compactor.execute(plan).freed_bytes > 0
+
+    repository = workshop.crash()
+
+    assert drain(repository, "q") == contents[330:]
 
 
 def test_dead_content_is_not_asked_for(workshop: Workshop, repository: Engine) -> None:

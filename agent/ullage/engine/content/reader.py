@@ -11,7 +11,7 @@ from ullage.engine.files import File
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import ClaimLocation, locate
 from ullage.engine.model import Content, ContentClaim, FlowFileRecord
-from ullage.errors import ContentCorrupt, ContentMissing
+from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed
 from ullage.streams import ContentStream
 
 WINDOW_BLOCKS = 4
@@ -101,12 +101,19 @@ class ContentReader:
         """Neighbours with one call; None if a rewrite has parted them, or any of them is not as it should be."""
         # Both ends suffice: a rewrite keeps the order, so that what lies between two that are as far apart as they were
         # born is where it was. The checksums say whether it was true.
-        first, last = locate(self._ledger, run[0]), locate(self._ledger, run[-1])
         count = run[-1].end - run[0].offset
-        if first.file.index != last.file.index or last.offset + run[-1].length - first.offset != count:
+        try:
+            first, last = locate(self._ledger, run[0]), locate(self._ledger, run[-1])
+            if first.file.index != last.file.index or last.offset + run[-1].length - first.offset != count:
+                return None
+            with self._store.reading(first.file) as file:
+                data = file.read(count, first.offset)
+        except (ContentMissing, ContentReclaimed):
+            # Which of them it is, and whether by right, is told one by one. A start asks for what a swap file may hold,
+            # and there an end of a run can be dead and given back: raised here it stopped every later start.
+            #
+            #     queue swapped | head removed | compaction punches | killed | start reads the run, neighbours of live
             return None
-        with self._store.reading(first.file) as file:
-            data = file.read(count, first.offset)
         begin = run[0].offset
         contents = [data[claim.offset - begin : claim.end - begin] for claim in run]
         if len(data) != count or list(map(crc32c, contents)) != [claim.crc for claim in run]:
