@@ -51,8 +51,8 @@ def reads(bench: Workbench) -> Iterator[Row]:
             works: dict[str, Callable[[], Any]] = {
                 PREAD: partial(_drain, _pread_each, bare),
                 CHECKED: partial(_drain, _pread_and_check, bare),
-                "socket, resolved": partial(_drain, local.views, places),
-                "socket, by handle": partial(_drain, local.each_of, uuids),
+                "socket, resolved": partial(local.read, places),
+                "socket, by handle": partial(local.read_all, uuids),
                 "Flight": partial(_drain, flight.get_batches, ids),
                 HTTP: partial(ours.get_each, [f"/v1/handles/{id}" for id in ids[:few]]),
             }
@@ -83,7 +83,7 @@ def large(bench: Workbench) -> Iterator[Row]:
         works: dict[str, Callable[[], Any]] = {
             PREAD: partial(_drain, _pread_each, bare),
             CHECKED: partial(_drain, _pread_and_check, bare),
-            "socket, resolved": partial(_drain, local.views, [place]),
+            "socket, stream": lambda: _drain(lambda uuid: local.open(uuid)[1], uuid),
             "Flight": partial(_drain, flight.get_batches, [uuid.hex()]),
             HTTP: lambda: ours.get_each([f"/v1/handles/{uuid.hex()}"]),
         }
@@ -99,6 +99,8 @@ def _rows(name: str, seconds: dict[str, list[float]], operations: int, http_oper
     compared = [
         ("socket, resolved", PREAD, Target(0.8)),
         ("socket, resolved", CHECKED, Target(0.8)),
+        ("socket, stream", PREAD, Target(0.8)),
+        ("socket, stream", CHECKED, Target(0.8)),
         ("socket, by handle", PREAD, None),
         ("socket, by handle", CHECKED, None),
         ("Flight", PREAD, None),

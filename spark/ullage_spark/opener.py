@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ullage.client.born import Address
+from ullage.client.descriptors import Address
 from ullage.client.socket import SocketClient
 from ullage.errors import LeaseLost, LeaseRefused, NotReachable, UllageError
 from ullage.wire.frames import ClaimKey

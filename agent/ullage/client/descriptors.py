@@ -4,69 +4,73 @@ What is read counts only if the connection still stood after the read: `SocketCl
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import unpack_from
 from typing import Final
 
 from crc32c import crc32c
 
 from ullage.errors import ContentCorrupt, ContentMissing, RangeNotSatisfiable
-from ullage.wire.frames import BLOCK_BYTES, Place
-from ullage.wire.problems import error_of_slug
+from ullage.wire.frames import BLOCK_BYTES, ClaimKey, Place
 
 SMALL_BYTES: Final = 16 << 10
 """Claims up to this size are read with their neighbours: cutting them out costs less than a system call each."""
 
 WINDOW_BYTES: Final = 256 << 10
-"""Small claims read, and looked after, together: so many that the processor still has them when they are verified."""
+"""Small claims read together: so many that the processor still has them when they are verified."""
 
 PIECE_BLOCKS: Final = 4
 """Blocks of a large claim that are read with one call."""
 
 PIECE_BYTES: Final = PIECE_BLOCKS * BLOCK_BYTES
 
-
-def require_found(place: Place, name: str) -> None:
-    """The error that the place has instead of a content."""
-    if place.slug:
-        raise error_of_slug(place.slug, name)
-
-
-def windows(
-    places: Sequence[Place], small_bytes: int = SMALL_BYTES, window_bytes: int = WINDOW_BYTES
-) -> Iterator[Sequence[Place]]:
-    """The places in order, cut into what is read between two looks: some small ones, or a single larger one."""
-    begin = total = 0
-    for at, place in enumerate(places):
-        length = place.length
-        if at > begin and (length > small_bytes or total + length > window_bytes):
-            yield places[begin:at]
-            begin, total = at, 0
-        # Nothing goes along with a large one.
-        total += length if length <= small_bytes else window_bytes
-    if begin < len(places):
-        yield places[begin:]
+Address = tuple[int, int, int, int, int, int]
+"""Resource claim, offset, length and CRC-32C of a base claim; start and size of a content in it."""
 
 
 def read_places(descriptors: Mapping[int, int], places: Sequence[Place]) -> list[bytes]:
-    """The contents, in order, each verified."""
-    return [content for window in windows(places) for content in read_window(descriptors, window)]
-
-
-def read_window(descriptors: Mapping[int, int], window: Sequence[Place]) -> list[bytes]:
-    """The contents of a window, in order, each verified. Neighbours are read with one call."""
-    if len(window) == 1:
-        return [_one(descriptors, window[0])]
+    """The contents, in order, each verified. Neighbours are read with one call."""
     contents: list[bytes] = []
-    at = 0
-    while at < len(window):
-        end, run_end = run_from(window, at)
-        first = window[at]
-        if end - at > 1:
-            contents += _run(descriptors[first.file], window[at:end], run_end - first.offset)
+    for run, count in _runs([place[2:8] for place in places]):
+        # Alone a large one is not copied, and of one that does not read back it says why.
+        found = _read_run(descriptors, run, count) if len(run) > 1 else (None,)
+        for content in found:
+            contents.append(_one(descriptors, places[len(contents)]) if content is None else content)
+    return contents
+
+
+def one_of_each(addresses: Iterable[Address]) -> list[ClaimKey]:
+    """A claim of each resource claim of which one is wanted, in the order in which they are."""
+    first: dict[int, Address] = {}
+    for address in addresses:
+        first.setdefault(address[0], address)
+    return [ClaimKey(*address[:4]) for address in first.values()]
+
+
+def at_home(keys: Sequence[ClaimKey], places: Sequence[Place]) -> dict[int, bool]:
+    """Of the resource claims that were answered, whether their claims lie at their own addresses."""
+    return {
+        key.resource: not place.slug and place.file == key.resource and place.offset == key.offset
+        for key, place in zip(keys, places, strict=False)
+    }
+
+
+def read_born(
+    descriptors: Mapping[int, int], addresses: Sequence[Address], is_home: Mapping[int, bool]
+) -> list[bytes | None]:
+    """Small claims read where they were born, in order, without asking the node for each.
+
+    An address never changes, and a rewrite takes along everything that lives of a resource claim. So where one claim of
+    it lies at its own address, all of them do: the node is asked for one of each resource claim. None for what moved,
+    what is too large to be covered by one checksum, and what does not read back: it is left to be asked for by itself.
+    """
+    contents: list[bytes | None] = []
+    for run, count in _runs(addresses):
+        resource, _, length = run[0][:3]
+        if is_home[resource] and length <= BLOCK_BYTES:
+            contents += _read_run(descriptors, run, count)
         else:
-            contents.append(_one(descriptors, first))
-        at = end
+            contents += [None] * len(run)
     return contents
 
 
@@ -82,7 +86,10 @@ def pieces(descriptors: Mapping[int, int], place: Place, start: int, size: int) 
     begin, end = place.start + start, place.start + start + size
     descriptor = descriptors[place.file]
     if place.length <= BLOCK_BYTES:
-        yield _verified(descriptor, place)[begin:end]
+        data = _exactly(descriptor, place.length, place.offset)
+        if crc32c(data) != place.crc:
+            raise _damaged(place, 0, place.length)
+        yield data[begin:end]
     elif not place.blocks:
         _verify_whole(descriptor, place)
         yield from _plain(descriptor, place, begin, end)
@@ -90,44 +97,40 @@ def pieces(descriptors: Mapping[int, int], place: Place, start: int, size: int) 
         yield from _by_blocks(descriptor, place, begin, end)
 
 
-def run_from(window: Sequence[Place], at: int) -> tuple[int, int]:
-    """How many places from here on lie side by side: the index after the last one, and where it ends in the file."""
-    first = window[at]
-    file, run_end = first.file, first.offset + first.length
-    end = at + 1
-    while first.length and end < len(window):
-        place = window[end]
-        if place.offset != run_end or place.file != file or run_end - first.offset >= WINDOW_BYTES:
-            break
-        run_end += place.length
-        end += 1
-    return end, run_end
+def _runs(addresses: Sequence[Address]) -> Iterator[tuple[Sequence[Address], int]]:
+    """What is read with one call, and how many bytes that is: neighbours, or a larger or empty claim alone."""
+    first = 0
+    resource = begin = end = -1
+    for number, (index, offset, length, _, _, _) in enumerate(addresses):
+        if offset != end or index != resource or not 0 < length <= SMALL_BYTES or end - begin >= WINDOW_BYTES:
+            if number > first:
+                yield addresses[first:number], end - begin
+            first, resource, begin = number, index, offset
+        end = offset + length
+    if addresses:
+        yield addresses[first:], end - begin
+
+
+def _read_run(descriptors: Mapping[int, int], run: Sequence[Address], count: int) -> Iterator[bytes | None]:
+    """The contents of neighbours, each verified; None for what does not read back."""
+    data = os.pread(descriptors[run[0][0]], count, run[0][1])
+    at = 0
+    for _, _, length, crc, start, size in run:
+        content = data[at : at + length]
+        at += length
+        if crc32c(content) != crc or len(content) != length:
+            yield None
+        else:
+            yield content if size == length else content[start : start + size]
 
 
 def _one(descriptors: Mapping[int, int], place: Place) -> bytes:
-    if place.size == 0:
-        return b""
-    if place.length <= BLOCK_BYTES:
-        data = _verified(descriptors[place.file], place)
-        return data if place.size == place.length else data[place.start : place.start + place.size]
-    if place.size == place.length and place.blocks:
+    if BLOCK_BYTES < place.length == place.size and place.blocks:
         # As a whole, because putting pieces together would copy them once more.
         data = _exactly(descriptors[place.file], place.length, place.offset)
         _verify_blocks(memoryview(data), place, 0)
         return data
     return b"".join(pieces(descriptors, place, 0, place.size))
-
-
-def _run(descriptor: int, places: Sequence[Place], count: int) -> Iterator[bytes]:
-    data = _exactly(descriptor, count, places[0].offset)
-    at = 0
-    for place in places:
-        length = place.length
-        content = data[at : at + length]
-        at += length
-        if crc32c(content) != place.crc:
-            raise damaged(place, 0, length)
-        yield content if place.size == length else content[place.start : place.start + place.size]
 
 
 def _by_blocks(descriptor: int, place: Place, begin: int, end: int) -> Iterator[bytes]:
@@ -139,22 +142,15 @@ def _by_blocks(descriptor: int, place: Place, begin: int, end: int) -> Iterator[
         data = _exactly(descriptor, stop - at, place.offset + at)
         _verify_blocks(memoryview(data), place, first)
         wanted = min(end, stop)
-        yield data if (begin, wanted) == (at, stop) else data[begin - at : wanted - at]
+        yield data[begin - at : wanted - at]
         begin = wanted
-
-
-def _verified(descriptor: int, place: Place) -> bytes:
-    data = _exactly(descriptor, place.length, place.offset)
-    if crc32c(data) != place.crc:
-        raise damaged(place, 0, place.length)
-    return data
 
 
 def _verify_blocks(data: memoryview, place: Place, first: int) -> None:
     for number, at in enumerate(range(0, len(data), BLOCK_BYTES), start=first):
         (expected,) = unpack_from("<I", place.blocks, 4 * number)
         if crc32c(data[at : at + BLOCK_BYTES]) != expected:
-            raise damaged(place, number * BLOCK_BYTES, BLOCK_BYTES)
+            raise _damaged(place, number * BLOCK_BYTES, BLOCK_BYTES)
 
 
 def _verify_whole(descriptor: int, place: Place) -> None:
@@ -162,7 +158,7 @@ def _verify_whole(descriptor: int, place: Place) -> None:
     for data in _plain(descriptor, place, 0, place.length):
         crc = crc32c(data, crc)
     if crc != place.crc:
-        raise damaged(place, 0, place.length)
+        raise _damaged(place, 0, place.length)
 
 
 def _plain(descriptor: int, place: Place, begin: int, end: int) -> Iterator[bytes]:
@@ -185,7 +181,7 @@ def _exactly(descriptor: int, count: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def damaged(place: Place, start: int, count: int) -> ContentCorrupt:
+def _damaged(place: Place, start: int, count: int) -> ContentCorrupt:
     """Bytes that are not what their checksum says."""
     return ContentCorrupt(
         f"resource claim {place.file}: {count} bytes at offset {place.offset + start} do not match their checksum"

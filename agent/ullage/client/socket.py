@@ -9,15 +9,13 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, NoReturn, Self, TypeVar
 
 import msgspec
 
-from ullage.client.born import Address, at_home, one_of_each, read_born
-from ullage.client.descriptors import pieces, read_places, read_window, require_found, windows
+from ullage.client.descriptors import Address, at_home, one_of_each, pieces, read_born, read_places
 from ullage.client.stream import FrameStream
-from ullage.client.views import view_batches
 from ullage.errors import (
     ContentCorrupt,
     ContentMissing,
@@ -29,6 +27,7 @@ from ullage.errors import (
 )
 from ullage.wire import frames
 from ullage.wire.frames import BadFrame, ClaimKey, FrameKind, Place
+from ullage.wire.problems import error_of_slug
 
 T = TypeVar("T")
 
@@ -132,45 +131,6 @@ class SocketClient:
                 contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], self._is_home))  # noqa: B023 - at once
         return contents
 
-    def each(self, places: Sequence[Place]) -> Iterator[bytes]:
-        """The same one after the other, so that memory holds but a few. What came before a LeaseLost is good."""
-        connection = self._stream
-        for window in windows(places):
-            with self._lock:
-                self._require_same(connection)
-                found = self._guarded(lambda window=window: read_window(self._descriptors, window))  # type: ignore[misc]
-            found.reverse()
-            while found:
-                yield found.pop()  # ours no more: a large one would stand beside the next
-
-    def views(self, places: Sequence[Place]) -> Iterator[tuple[int, memoryview]]:
-        """The number of each place with its content, in pieces of up to a MiB in one buffer: each is overwritten by the
-        next, so look at it or copy it. The fastest way there is. What came before a LeaseLost was good.
-        """
-        connection = self._stream
-        batches = view_batches(self._descriptors, places)
-        while True:
-            with self._lock:
-                self._require_same(connection)
-                found = self._guarded(lambda: next(batches, None))
-            if found is None:
-                return
-            yield from found
-
-    def each_of(self, uuids: Sequence[bytes]) -> Iterator[bytes]:
-        """Contents of handles one after the other; a lost lease is tried once more. Errors of `read_all`."""
-        done = 0
-        while done < len(uuids):
-            places = self._again(lambda: self._found(uuids[done:]))  # noqa: B023 - called at once
-            before = done
-            try:
-                for content in self.each(places):
-                    done += 1
-                    yield content
-            except LeaseLost:
-                if done == before:
-                    raise
-
     def read_all(self, uuids: Sequence[bytes]) -> list[bytes]:
         """Contents of handles, in order. HandleNotFound or HandleDeleted for the first that there is not. A lost
         lease is tried once more.
@@ -179,7 +139,7 @@ class SocketClient:
         with self._lock:
             while len(contents) < len(uuids):
                 rest = uuids[len(contents) :]
-                contents += self._again(lambda rest=rest: self._read_some(rest))  # type: ignore[misc]
+                contents += self._again(lambda rest=rest: self.read(self._found(rest)))  # type: ignore[misc]
         return contents
 
     def open(self, uuid: bytes, start: int = 0, size: int | None = None) -> tuple[int, Generator[bytes, None, None]]:
@@ -194,7 +154,8 @@ class SocketClient:
         def guarded() -> Generator[bytes, None, None]:
             while True:
                 with self._lock:
-                    self._require_same(connection)
+                    if self._stream is not connection:
+                        raise LeaseLost("the connection under which this was read is closed")
                     if place.length and place.file not in self._descriptors:
                         raise LeaseLost("the file that was read was given back meanwhile")
                     piece = self._guarded(lambda: next(found, None))
@@ -254,9 +215,6 @@ class SocketClient:
                 self._is_home.clear()
                 self._answer(self._ask(FrameKind.GIVE_BACK, frames.pack_numbers(held)), FrameKind.GIVEN_BACK)
 
-    def _read_some(self, uuids: Sequence[bytes]) -> list[bytes]:
-        return self.read(self._found(uuids))
-
     def _found(self, uuids: Sequence[bytes]) -> list[Place]:
         """Where contents are, once what was held for long enough is given back: what is still read comes again."""
         with self._lock:
@@ -264,7 +222,8 @@ class SocketClient:
                 self.give_back()
         places = self.resolve(uuids)
         for place, uuid in zip(places, uuids, strict=False):
-            require_found(place, f"handle {uuid.hex()}")
+            if place.slug:
+                raise error_of_slug(place.slug, f"handle {uuid.hex()}")
         return places
 
     def _resolve(self, kind: FrameKind, item_bytes: int, body: bytes) -> list[Place]:
@@ -317,11 +276,6 @@ class SocketClient:
             raise LeaseLost(f"the file of resource claim {error} was given back meanwhile") from error
         self._require_standing()
         return found
-
-    def _require_same(self, connection: FrameStream | None) -> None:
-        """Places are good under the connection that they came by, and under no later one."""
-        if self._stream is not connection:
-            raise LeaseLost("the connection under which this was read is closed")
 
     def _require_standing(self) -> None:
         if self._stream is not None and self._stream.stands():

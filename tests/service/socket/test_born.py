@@ -8,7 +8,7 @@ import pytest
 
 from tests.service.socket.node import Node
 from tests.support import Workshop
-from ullage.client.born import Address
+from ullage.client.descriptors import Address
 from ullage.client.socket import SocketClient
 from ullage.errors import LeaseLost
 from ullage.wire.frames import ClaimKey, Place

@@ -11,7 +11,7 @@ from tests.service.socket.node import LOOSE, Node
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import Workshop
 from ullage.client.socket import HELD_SECONDS, SocketClient
-from ullage.errors import HandleDeleted, HandleNotFound, LeaseLost, NotReachable
+from ullage.errors import HandleDeleted, LeaseLost, NotReachable
 from ullage.wire.frames import ClaimKey
 from ullage_agent.service.limits import Limits
 
@@ -36,9 +36,13 @@ def test_a_reader_written_from_the_document_alone_reads_everything(node: Node) -
 
 
 def test_the_client_reads_what_was_put_and_in_its_order(node: Node) -> None:
-    """Neighbours are read together, and each gets its own bytes; one descriptor a file serves them all."""
+    """Small neighbours are read together, larger ones by themselves, empty ones not at all: each gets its own bytes.
+    One descriptor a file serves them all.
+    """
     chooser = random.Random(2)
-    contents = [chooser.randbytes(chooser.randint(0, 3_000)) for _ in range(500)] + [chooser.randbytes(2 * MB)]
+    sizes = [0, 1, 16 * KB, 16 * KB + 1, 0, 0, 100 * KB, 256 * KB, 256 * KB + 1, 2 * MB, 3] + [900] * 700
+    sizes += [*(chooser.randint(0, 3_000) for _ in range(500)), 2 * MB]
+    contents = [chooser.randbytes(size) for size in sizes]
     uuids = node.put(*contents)
     order = chooser.sample(range(len(uuids)), len(uuids))
 
@@ -49,48 +53,14 @@ def test_the_client_reads_what_was_put_and_in_its_order(node: Node) -> None:
         assert client.descriptors == len({place.file for place in client.resolve(uuids) if place.length})
 
 
-def test_contents_one_after_the_other_are_what_all_at_once_are(node: Node) -> None:
-    """Small neighbours share a window, larger ones are read by themselves, empty ones not at all: each in its place."""
-    chooser = random.Random(7)
-    sizes = [0, 1, 16 * KB, 16 * KB + 1, 0, 0, 100 * KB, 256 * KB, 256 * KB + 1, 2 * MB, 3] + [900] * 700
-    contents = [chooser.randbytes(size) for size in sizes]
-    uuids = node.put(*contents)
-
-    with SocketClient(node.path) as client:
-        assert list(client.each_of(uuids)) == contents
-        assert list(client.each(client.resolve(uuids[::-1]))) == contents[::-1]
-        assert by_views(client, uuids) == contents
-        assert by_views(client, uuids[::-1]) == contents[::-1]
-        with pytest.raises(HandleNotFound):
-            list(client.each_of([uuids[1], bytes(16)]))
-
-
-def test_contents_one_after_the_other_go_on_after_a_lost_lease(node: Node) -> None:
-    """What came before is good and comes once; the rest is resolved anew over a new connection."""
-    contents = [bytes([number]) * 60_000 for number in range(20)]
-    uuids = node.put(*contents)
-    with SocketClient(node.path) as client:
-        coming = client.each_of(uuids)
-        first = [next(coming) for _ in range(5)]
-        (lease,) = node.repository.leases.all()
-        node.repository.leases.revoke(lease.id)
-        node.server.look()
-
-        assert first + list(coming) == contents
-
-
 def test_places_of_files_that_were_given_back_are_read_no_more(node: Node) -> None:
     """The descriptor is closed, its number may be another file's by now."""
     uuids = node.put(*[bytes([number]) * 60_000 for number in range(3)])
     with SocketClient(node.path) as client:
         places = client.resolve(uuids)
-        coming = client.each(places)
-        assert next(coming) == bytes(60_000)
 
         client.give_back()
 
-        with pytest.raises(LeaseLost, match="given back"):
-            next(coming)
         with pytest.raises(LeaseLost, match="given back"):
             client.read(places)
 
@@ -99,10 +69,9 @@ def test_places_of_files_that_were_given_back_are_read_no_more(node: Node) -> No
     "read",
     [
         lambda client, uuid: client.read_all([uuid])[0],
-        lambda client, uuid: next(client.each_of([uuid])),
         lambda client, uuid: b"".join(client.open(uuid)[1]),
     ],
-    ids=["read_all", "each_of", "stream"],
+    ids=["read_all", "stream"],
 )
 def test_a_program_that_reads_all_day_does_not_keep_every_file(
     node: Node, read: Callable[[SocketClient, bytes], bytes]
@@ -338,14 +307,6 @@ def test_punched_or_cut_bytes_never_come_out_as_content(node: Node) -> None:
     with pytest.raises(LeaseLost):
         client.read(places)
     Path(path).write_bytes(content)
-
-
-def by_views(client: SocketClient, uuids: list[bytes]) -> list[bytes]:
-    contents = [b""] * len(uuids)
-    for number, view in client.views(client.resolve(uuids)):
-        assert len(view) <= MB
-        contents[number] += view
-    return contents
 
 
 def remove(node: Node, uuids: list[bytes]) -> None:
