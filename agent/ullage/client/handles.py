@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from ullage.client.http import checked_each, items_of
+from ullage.client.http import items_of, of_each
 from ullage.client.link import NodeLink, name_of, new_key
 from ullage.client.node import Node, Resolver
 from ullage.client.retries import NEVER
 from ullage.enums import Lifetime
 from ullage.errors import Elsewhere, HandleNotFound, NotReachable, RequestTooLarge
-from ullage.interface.checks import checked_attributes, checked_key, checked_lifetime, checked_number, checked_text
+from ullage.interface.checks import checked_key, checked_number, checked_text
 from ullage.interface.handles import PAGE_MAX, Handles
-from ullage.interface.values import AnyContent, Attributes
-from ullage.streams import ContentStream, batches, pieces_of
+from ullage.interface.values import AnyContent, CheckedAttributes
+from ullage.streams import ContentStream, pieces_of
 from ullage.wire import operations
 from ullage.wire.content import HandleBatch, HandleHead, HandleIds, HandlePage
 from ullage.wire.frames import FRAME_BYTES_MAX
@@ -47,42 +47,6 @@ class RemoteHandles(Handles):
         """Close the connections to other nodes."""
         for other in self._others.values():
             other.close()
-
-    def put(
-        self,
-        content: AnyContent,
-        attributes: Attributes | None = None,
-        *,
-        ttl_millis: int = 0,
-        lifetime: Lifetime = Lifetime.DEFAULT,
-        key: str | None = None,
-    ) -> str:
-        found, key = checked_attributes(attributes), checked_key(key) or new_key()
-        if isinstance(content, bytes) and len(content) <= BATCH_BYTES:
-            return self.put_many([content], found, ttl_millis=ttl_millis, lifetime=lifetime, key=key)[0]
-        checked_number(ttl_millis, "ttl_millis", 0)
-        checked_lifetime(lifetime)
-        return self._put_stream(content, found, ttl_millis, lifetime, key)
-
-    def put_many(
-        self,
-        contents: Sequence[bytes],
-        attributes: Attributes | Sequence[Attributes] | None = None,
-        *,
-        ttl_millis: int = 0,
-        lifetime: Lifetime = Lifetime.DEFAULT,
-        key: str | None = None,
-    ) -> list[str]:
-        contents, mappings = checked_each(contents, attributes)
-        checked_number(ttl_millis, "ttl_millis", 0)
-        checked_lifetime(lifetime)
-        key = checked_key(key) or new_key()
-        handles: list[str] = []
-        limit = JSON_BYTES if self._link.socket is None and self._link.flight is None else BATCH_BYTES
-        for number, (start, end) in enumerate(batches(contents, limit)):
-            part = f"{key}-{number}" if number else key
-            handles += self._put_batch(contents[start:end], mappings[start:end], ttl_millis, lifetime, part)
-        return handles
 
     def get(self, handle: str, *, include_deleted: bool = False) -> bytes:
         link, id = self._found(handle)
@@ -132,9 +96,37 @@ class RemoteHandles(Handles):
         checked_number(ttl_millis, "ttl_millis", 0)
         return link.ask(operations.SET_HANDLE_TTL, query={"ttl": f"{ttl_millis}ms"}, id=id)
 
+    @property
+    def _batch_bytes(self) -> int:
+        return JSON_BYTES if self._link.socket is None and self._link.flight is None else BATCH_BYTES
+
+    def _put_batch(
+        self, contents: list[bytes], attributes: CheckedAttributes, ttl_millis: int, lifetime: Lifetime, key: str | None
+    ) -> list[str]:
+        link = self._link
+        local, flight = link.socket, link.flight if len(contents) >= MANY else None
+        if len(contents) == 1 and (local is None or len(contents[0]) > BATCH_BYTES):
+            # Bytes as they are, rather than base64, or more than a frame takes.
+            (mapping,) = of_each(contents, attributes)
+            return [self._put_stream(contents[0], mapping, ttl_millis, lifetime, key)]
+        key = checked_key(key) or new_key()
+        if local is not None:
+            found = link.retries.run(lambda: local.put_many(contents, attributes, ttl_millis, key, int(lifetime)))
+        elif flight is not None:
+            mappings = of_each(contents, attributes)
+            (found,) = link.retries.run(
+                lambda: list(flight.put_many([contents], mappings, ttl_millis, key, int(lifetime)))
+            )
+        else:
+            body = HandleBatch(items=items_of(contents, attributes), ttl=f"{ttl_millis}ms", lifetime=name_of(lifetime))
+            stored = link.ask(operations.PUT_HANDLES, body, key=key)
+            return [f"{id}@{stored.node}" for id in stored.ids]
+        return [self._named(each) for each in found]
+
     def _put_stream(
-        self, content: AnyContent, attributes: dict[str, str], ttl_millis: int, lifetime: Lifetime, key: str
+        self, content: AnyContent, attributes: dict[str, str], ttl_millis: int, lifetime: Lifetime, key: str | None
     ) -> str:
+        key = checked_key(key) or new_key()
         if (local := self._link.socket) is None:
             query = {"ttl": f"{ttl_millis}ms", "lifetime": name_of(lifetime)}
             return self._link.send(operations.PUT_HANDLE, content, attributes=attributes, query=query, key=key).handle
@@ -142,31 +134,6 @@ class RemoteHandles(Handles):
         pieces: Iterable[bytes] = [content] if isinstance(content, bytes) else pieces_of(content)
         raw = retries.run(lambda: local.put_stream(pieces, attributes, ttl_millis, key, int(lifetime)))
         return self._named(raw)
-
-    def _put_batch(
-        self,
-        contents: Sequence[bytes],
-        attributes: Sequence[dict[str, str]],
-        ttl_millis: int,
-        lifetime: Lifetime,
-        key: str,
-    ) -> list[str]:
-        link = self._link
-        local, flight = link.socket, link.flight if len(contents) >= MANY else None
-        if len(contents) == 1 and (local is None or len(contents[0]) > BATCH_BYTES):
-            # Bytes as they are, rather than base64, or more than a frame takes.
-            return [self._put_stream(contents[0], attributes[0], ttl_millis, lifetime, key)]
-        if local is not None:
-            found = link.retries.run(lambda: local.put_many(contents, attributes, ttl_millis, key, int(lifetime)))
-        elif flight is not None:
-            (found,) = link.retries.run(
-                lambda: list(flight.put_many([contents], attributes, ttl_millis, key, int(lifetime)))
-            )
-        else:
-            body = HandleBatch(items=items_of(contents, attributes), ttl=f"{ttl_millis}ms", lifetime=name_of(lifetime))
-            stored = link.ask(operations.PUT_HANDLES, body, key=key)
-            return [f"{id}@{stored.node}" for id in stored.ids]
-        return [self._named(each) for each in found]
 
     def _found(self, handle: str) -> tuple[NodeLink, str]:
         """Whoever speaks to the handle's node, and its uuid."""

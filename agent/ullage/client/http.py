@@ -9,8 +9,8 @@ import httpx
 import msgspec
 
 from ullage.errors import InvalidArgument, NotReachable, RangeNotSatisfiable, Refused, UllageError
-from ullage.interface.checks import checked_batch, checked_text
-from ullage.interface.values import Attributes
+from ullage.interface.checks import checked_text
+from ullage.interface.values import CheckedAttributes
 from ullage.streams import PIECE_BYTES
 from ullage.wire.content import ContentItem
 from ullage.wire.operation import A, OctetStream, Operation
@@ -154,17 +154,15 @@ def _refused(answer: httpx.Response) -> UllageError:
     return error_of(found)
 
 
-def checked_each(
-    contents: Iterable[bytes], attributes: Attributes | Sequence[Attributes] | None
-) -> tuple[list[bytes], list[dict[str, str]]]:
-    """Contents of a batch, and the attributes of each."""
-    found, mappings = checked_batch(contents, attributes)
-    return found, [mappings] * len(found) if isinstance(mappings, dict) else mappings
+def of_each(contents: Sequence[bytes], attributes: CheckedAttributes) -> list[dict[str, str]]:
+    """The attributes of each content of a batch."""
+    return [attributes] * len(contents) if isinstance(attributes, dict) else attributes
 
 
-def items_of(contents: Sequence[bytes], attributes: Sequence[dict[str, str]]) -> list[ContentItem]:
+def items_of(contents: Sequence[bytes], attributes: CheckedAttributes) -> list[ContentItem]:
     """Contents of a batch, each with its attributes."""
-    return [ContentItem(content=each, attributes=mapping) for each, mapping in zip(contents, attributes, strict=True)]
+    mappings = of_each(contents, attributes)
+    return [ContentItem(content=each, attributes=mapping) for each, mapping in zip(contents, mappings, strict=True)]
 
 
 def _text(error: Exception) -> str:

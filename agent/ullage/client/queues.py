@@ -1,13 +1,13 @@
 """Queues of a remote repository, over HTTP."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ullage.client.http import checked_each, items_of
+from ullage.client.http import items_of
 from ullage.client.link import NodeLink
-from ullage.interface.checks import checked_attributes, checked_key, checked_number, checked_queue, queue_settings
+from ullage.interface.checks import checked_key, checked_number, checked_queue, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
-from ullage.interface.values import AnyContent, Attributes
+from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.wire import operations
 from ullage.wire.queues import FlowFile, FlowFileBatch, QueueStatus
 
@@ -37,37 +37,19 @@ class RemoteQueues(Queues):
     def drop(self, name: str, *, on_progress: Callable[[int], None] | None = None) -> int:
         return self._link.ask(operations.DROP_FLOW_FILES, queue=name).dropped
 
-    def put(
-        self,
-        name: str,
-        content: AnyContent,
-        attributes: Attributes | None = None,
-        *,
-        force: bool = False,
-        key: str | None = None,
-    ) -> str:
+    def _put(self, name: str, content: AnyContent, attributes: dict[str, str], force: bool, key: str | None) -> str:
         return self._link.send(
             operations.PUT_FLOW_FILE,
             content,
-            attributes=checked_attributes(attributes),
+            attributes=attributes,
             query={"force": force},
             key=checked_key(key),
-            queue=checked_queue(name),
+            queue=name,
         ).id
 
-    def put_many(
-        self,
-        name: str,
-        contents: Sequence[bytes],
-        attributes: Attributes | Sequence[Attributes] | None = None,
-        *,
-        force: bool = False,
-        key: str | None = None,
+    def _put_many(
+        self, name: str, contents: list[bytes], attributes: CheckedAttributes, force: bool, key: str | None
     ) -> list[str]:
-        contents, mappings = checked_each(contents, attributes)
-        if not contents:
-            return []
-        body = FlowFileBatch(items=items_of(contents, mappings))
-        return self._link.ask(
-            operations.PUT_FLOW_FILES, body, query={"force": force}, key=checked_key(key), queue=checked_queue(name)
-        ).ids
+        body = FlowFileBatch(items=items_of(contents, attributes))
+        query = {"force": force}
+        return self._link.ask(operations.PUT_FLOW_FILES, body, query=query, key=checked_key(key), queue=name).ids

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from ullage.client.heartbeats import Heartbeats
-from ullage.client.http import Query, checked_each, items_of
+from ullage.client.http import Query, items_of, of_each
 from ullage.client.link import NodeLink, name_of, new_key
 from ullage.client.retries import NEVER
 from ullage.enums import EventType, Lifetime
@@ -34,7 +34,7 @@ from ullage.errors import (
 )
 from ullage.interface.checks import (
     checked_attributes,
-    checked_joints,
+    checked_batch,
     checked_number,
     checked_numbers,
     checked_part,
@@ -125,7 +125,8 @@ class RemoteSession(Session):
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> list[str]:
         checked_queue(queue)
-        contents, mappings = checked_each(contents, attributes)
+        contents, found = checked_batch(contents, attributes)
+        mappings = of_each(contents, found)
         ids: list[str] = []
         for start, end in batches(contents, INGEST_BYTES):
             if len(contents[start]) > INGEST_BYTES:
@@ -162,16 +163,8 @@ class RemoteSession(Session):
         body, id = SplitRequest(sizes=checked_numbers(sizes, "a size")), self._held(flow_file).id
         return [self._kept(each) for each in self._ask(operations.SPLIT_FLOW_FILE, body, id=id)]
 
-    def merge(
-        self,
-        flow_files: Sequence[AnyFlowFile],
-        *,
-        header: bytes = b"",
-        demarcator: bytes = b"",
-        footer: bytes = b"",
-    ) -> FlowFile:
+    def _merge(self, flow_files: Sequence[AnyFlowFile], header: bytes, demarcator: bytes, footer: bytes) -> FlowFile:
         ids = [self._held(each).id for each in flow_files]
-        header, demarcator, footer = checked_joints(header, demarcator, footer)
         body = MergeRequest(ids=ids, header=header, demarcator=demarcator, footer=footer)
         return self._made(operations.MERGE_FLOW_FILES, body)
 

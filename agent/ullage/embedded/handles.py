@@ -7,75 +7,31 @@ from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.handles import HandleStore, parse_handle
 from ullage.enums import Lifetime
-from ullage.interface.checks import checked_attributes, checked_batch, checked_lifetime, checked_number, own_id
+from ullage.interface.checks import checked_number, own_id
 from ullage.interface.handles import PAGE_MAX, Handles
-from ullage.interface.values import AnyContent, Attributes
-from ullage.streams import ContentStream, batches, pieces_of
+from ullage.interface.values import AnyContent, CheckedAttributes
+from ullage.streams import ContentStream, pieces_of
 from ullage.wire.content import HandleHead, HandlePage
-
-BATCH_BYTES = 32 << 20
-"""Content of one transaction: large enough to make its sync cheap, small enough for one file."""
 
 
 class EmbeddedHandles(Handles):
     """`node` is what handles carry behind their `@`; empty: nothing."""
+
+    _batch_bytes = 32 << 20
+    """Large enough to make a transaction's sync cheap, small enough for one file."""
 
     def __init__(self, store: HandleStore, keys: Keys, node: str) -> None:
         self._store = store
         self._keys = keys
         self._node = node
 
-    def put(
-        self,
-        content: AnyContent,
-        attributes: Attributes | None = None,
-        *,
-        ttl_millis: int = 0,
-        lifetime: Lifetime = Lifetime.DEFAULT,
-        key: str | None = None,
-    ) -> str:
-        found = checked_attributes(attributes)
-        if isinstance(content, bytes):
-            return self.put_many([content], found, ttl_millis=ttl_millis, lifetime=lifetime, key=key)[0]
-        checked_number(ttl_millis, "ttl_millis", 0)
-        with self._keys.once(key, "put", found, ttl_millis, lifetime) as once:
-            if once.first is not None:
-                return self._named(once.first.decode())
-            put = self._store.begin(checked_lifetime(lifetime))
-            try:
-                for piece in pieces_of(content):
-                    put.write(piece)
-            except BaseException:
-                put.abandon()
-                raise
-            return self._named(put.commit(found, ttl_millis, lambda ids: once.remember(ids[0].encode())))
-
-    def put_many(
-        self,
-        contents: Sequence[bytes],
-        attributes: Attributes | Sequence[Attributes] | None = None,
-        *,
-        ttl_millis: int = 0,
-        lifetime: Lifetime = Lifetime.DEFAULT,
-        key: str | None = None,
-    ) -> list[str]:
-        contents, found = checked_batch(contents, attributes)
-        checked_number(ttl_millis, "ttl_millis", 0)
-        checked_lifetime(lifetime)
-        ids: list[str] = []
-        for number, (start, end) in enumerate(batches(contents, BATCH_BYTES)):
-            mappings = found[start:end] if isinstance(found, list) else found
-            part = None if key is None or not number else f"{key}-{number}"
-            ids += self.store(contents[start:end], mappings, ttl_millis=ttl_millis, lifetime=lifetime, key=part or key)
-        return [self._named(id) for id in ids]
-
     def get_many(self, handles: Sequence[str]) -> list[bytes]:
         return [self.get(handle) for handle in handles]
 
     def store(
         self,
-        contents: Sequence[bytes],
-        attributes: dict[str, str] | list[dict[str, str]],
+        contents: list[bytes],
+        attributes: CheckedAttributes,
         *,
         ttl_millis: int = 0,
         lifetime: Lifetime = Lifetime.DEFAULT,
@@ -90,7 +46,7 @@ class EmbeddedHandles(Handles):
             def remembered(ids: list[str]) -> Operations:
                 return [*also(ids), *once.remember(",".join(ids).encode())]
 
-            return self._store.put_many(list(contents), attributes, ttl_millis, lifetime, remembered)
+            return self._store.put_many(contents, attributes, ttl_millis, lifetime, remembered)
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> HandlePut:
         """A content that comes piece by piece, from one thread or several that take turns."""
@@ -133,6 +89,27 @@ class EmbeddedHandles(Handles):
         checked_number(ttl_millis, "ttl_millis", 0)
         self._store.set_ttl(id, ttl_millis, also)
         return self.head(id)
+
+    def _put_batch(
+        self, contents: list[bytes], attributes: CheckedAttributes, ttl_millis: int, lifetime: Lifetime, key: str | None
+    ) -> list[str]:
+        ids = self.store(contents, attributes, ttl_millis=ttl_millis, lifetime=lifetime, key=key)
+        return [self._named(id) for id in ids]
+
+    def _put_stream(
+        self, content: AnyContent, attributes: dict[str, str], ttl_millis: int, lifetime: Lifetime, key: str | None
+    ) -> str:
+        with self._keys.once(key, "put", attributes, ttl_millis, lifetime) as once:
+            if once.first is not None:
+                return self._named(once.first.decode())
+            put = self._store.begin(lifetime)
+            try:
+                for piece in pieces_of(content):
+                    put.write(piece)
+            except BaseException:
+                put.abandon()
+                raise
+            return self._named(put.commit(attributes, ttl_millis, lambda ids: once.remember(ids[0].encode())))
 
     def _named(self, id: str) -> str:
         return f"{id}@{self._node}" if self._node else id

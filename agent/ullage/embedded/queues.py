@@ -1,6 +1,6 @@
 """Queues over the engine's manager of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,9 +9,9 @@ from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.engine import Engine
-from ullage.interface.checks import checked_attributes, checked_batch, checked_number, checked_queue, queue_settings
+from ullage.interface.checks import checked_number, checked_queue, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
-from ullage.interface.values import AnyContent, Attributes
+from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.streams import pieces_of
 from ullage.wire.queues import FlowFile, QueueStatus
 
@@ -61,23 +61,36 @@ class EmbeddedQueues(Queues):
         """A FlowFile whose content comes piece by piece."""
         return QueuePut(self._engine.session(COMPONENT), name, attributes, force=force)
 
-    def put(
+    def store(
         self,
         name: str,
-        content: AnyContent,
-        attributes: Attributes | None = None,
-        *,
+        contents: list[bytes],
+        attributes: CheckedAttributes,
         force: bool = False,
         key: str | None = None,
-    ) -> str:
-        found = checked_attributes(attributes)
-        if isinstance(content, bytes):
-            return self.put_many(name, [content], found, force=force, key=key)[0]
+        also: AlsoIds = nothing_else,
+    ) -> list[str]:
+        """Put contents into a queue in one transaction; their ids, in order."""
         checked_queue(name)
-        with self._keys.once(key, "queue", name, found) as once:
+        asked = self._keys.once(key, "queue", name, attributes, contents=contents)
+        with asked as once, self._engine.session(COMPONENT) as session:
+            if once.first is not None:
+                return once.first.decode().split(",")
+            if not force:
+                session.require_room(name)
+            ids = [record.id for record in session.ingest(name, contents, attributes)]
+            session.commit([*also(ids), *once.remember(",".join(ids).encode())])
+            return ids
+
+    _put_many = store
+
+    def _put(self, name: str, content: AnyContent, attributes: dict[str, str], force: bool, key: str | None) -> str:
+        if isinstance(content, bytes):
+            return self.store(name, [content], attributes, force, key)[0]
+        with self._keys.once(key, "queue", name, attributes) as once:
             if once.first is not None:
                 return once.first.decode()
-            made = self.begin(name, found, force=force)
+            made = self.begin(name, attributes, force=force)
             try:
                 for piece in pieces_of(content):
                     made.write(piece)
@@ -85,25 +98,3 @@ class EmbeddedQueues(Queues):
             finally:
                 made.abandon()
             return made.id
-
-    def put_many(
-        self,
-        name: str,
-        contents: Sequence[bytes],
-        attributes: Attributes | Sequence[Attributes] | None = None,
-        *,
-        force: bool = False,
-        key: str | None = None,
-        also: AlsoIds = nothing_else,
-    ) -> list[str]:
-        contents, found = checked_batch(contents, attributes)
-        checked_queue(name)
-        asked = self._keys.once(key, "queue", name, found, contents=contents)
-        with asked as once, self._engine.session(COMPONENT) as session:
-            if once.first is not None:
-                return once.first.decode().split(",")
-            if not force:
-                session.require_room(name)
-            ids = [record.id for record in session.ingest(name, contents, found)]
-            session.commit([*also(ids), *once.remember(",".join(ids).encode())])
-            return ids

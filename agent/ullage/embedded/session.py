@@ -14,7 +14,6 @@ from ullage.errors import FlowFileNotFound, SessionMisuse
 from ullage.interface.checks import (
     checked_attributes,
     checked_batch,
-    checked_joints,
     checked_lifetime,
     checked_number,
     checked_numbers,
@@ -103,16 +102,9 @@ class EmbeddedSession(Session):
         found = self._session.split(self._record(flow_file), checked_numbers(sizes, "a size"))
         return [self.kept(record) for record in found]
 
-    def merge(
-        self,
-        flow_files: Sequence[AnyFlowFile],
-        *,
-        header: bytes = b"",
-        demarcator: bytes = b"",
-        footer: bytes = b"",
-    ) -> FlowFile:
+    def _merge(self, flow_files: Sequence[AnyFlowFile], header: bytes, demarcator: bytes, footer: bytes) -> FlowFile:
         known = [self._record(flow_file) for flow_file in flow_files]
-        return self.kept(self._session.merge(known, *checked_joints(header, demarcator, footer)))
+        return self.kept(self._session.merge(known, header, demarcator, footer))
 
     def put_attributes(self, flow_file: AnyFlowFile, attributes: Attributes) -> FlowFile:
         return self.kept(self._session.put_attributes(self._record(flow_file), checked_attributes(attributes)))

@@ -7,7 +7,7 @@ import msgspec
 
 from ullage.enums import Lifetime
 from ullage.errors import Elsewhere, InvalidArgument
-from ullage.interface.values import AnyFlowFile, Attributes, Subjects
+from ullage.interface.values import AnyFlowFile, Attributes, CheckedAttributes, Subjects
 from ullage.wire.documents import COUNT_MAX
 from ullage.wire.queues import FlowFile, QueueSettings
 from ullage.wire.space import RunRequest
@@ -37,7 +37,7 @@ def checked_attributes(attributes: Attributes | None) -> dict[str, str]:
     return found
 
 
-def checked_all(attributes: Attributes | Sequence[Attributes] | None) -> dict[str, str] | list[dict[str, str]]:
+def checked_all(attributes: Attributes | Sequence[Attributes] | None) -> CheckedAttributes:
     """The same of a batch: for all of it, or of each."""
     if attributes is None or isinstance(attributes, Mapping):
         return checked_attributes(attributes)
@@ -46,7 +46,7 @@ def checked_all(attributes: Attributes | Sequence[Attributes] | None) -> dict[st
 
 def checked_batch(
     contents: Iterable[bytes], attributes: Attributes | Sequence[Attributes] | None
-) -> tuple[list[bytes], dict[str, str] | list[dict[str, str]]]:
+) -> tuple[list[bytes], CheckedAttributes]:
     """Contents of a batch, and attributes for all of them, or of each."""
     if isinstance(contents, bytes | bytearray | memoryview | str):
         raise TypeError(f"contents are a list of bytes, not one {type(contents).__name__}")
@@ -69,14 +69,6 @@ def checked_text(text: str, what: str) -> str:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{what} is no Unicode text that can be encoded") from error
     return text
-
-
-def checked_joints(header: bytes, demarcator: bytes, footer: bytes) -> tuple[bytes, bytes, bytes]:
-    """What stands before, between and behind merged contents, if it is bytes: a text would go over HTTP as base64."""
-    for name, content in (("header", header), ("demarcator", demarcator), ("footer", footer)):
-        if not isinstance(content, bytes):
-            raise TypeError(f"{name} is bytes, not {type(content).__name__}")
-    return header, demarcator, footer
 
 
 def checked_key(key: str | None) -> str | None:

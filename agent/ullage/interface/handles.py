@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ullage.enums import Lifetime
-from ullage.interface.values import AnyContent, Attributes
-from ullage.streams import ContentStream
+from ullage.interface.checks import checked_attributes, checked_batch, checked_lifetime, checked_number
+from ullage.interface.values import AnyContent, Attributes, CheckedAttributes
+from ullage.streams import ContentStream, batches
 from ullage.wire.content import HandleHead, HandlePage
 
 PAGE_MAX: Final = 1_000
@@ -29,7 +30,6 @@ class Handles(ABC):
     how to find it (`ullage.connect`); else it raises Elsewhere.
     """
 
-    @abstractmethod
     def put(
         self,
         content: AnyContent,
@@ -50,8 +50,13 @@ class Handles(ABC):
         >>> with open("notes.txt", "w+b") as file:
         ...     handle = repository.handles.put(file, ttl_millis=60_000)
         """
+        found = checked_attributes(attributes)
+        checked_number(ttl_millis, "ttl_millis", 0)
+        checked_lifetime(lifetime)
+        if isinstance(content, bytes):
+            return self._put_batch([content], found, ttl_millis, lifetime, key)[0]
+        return self._put_stream(content, found, ttl_millis, lifetime, key)
 
-    @abstractmethod
     def put_many(
         self,
         contents: Sequence[bytes],
@@ -70,6 +75,15 @@ class Handles(ABC):
         >>> len(repository.handles.put_many([b"one", b"two"], {"source": "example"}))
         2
         """
+        found, mappings = checked_batch(contents, attributes)
+        checked_number(ttl_millis, "ttl_millis", 0)
+        checked_lifetime(lifetime)
+        handles: list[str] = []
+        for number, (start, end) in enumerate(batches(found, self._batch_bytes)):
+            part = mappings[start:end] if isinstance(mappings, list) else mappings
+            part_key = f"{key}-{number}" if key and number else key
+            handles += self._put_batch(found[start:end], part, ttl_millis, lifetime, part_key)
+        return handles
 
     def get(self, handle: str, *, include_deleted: bool = False) -> bytes:
         """A whole content. `include_deleted` as in `stream`.
@@ -154,3 +168,20 @@ class Handles(ABC):
         >>> repository.handles.set_ttl(repository.handles.put(b"content"), 0).expires_millis
         0
         """
+
+    @property
+    @abstractmethod
+    def _batch_bytes(self) -> int:
+        """Content of one transaction."""
+
+    @abstractmethod
+    def _put_batch(
+        self, contents: list[bytes], attributes: CheckedAttributes, ttl_millis: int, lifetime: Lifetime, key: str | None
+    ) -> list[str]:
+        """Store contents in one transaction, or one content of any size; their handles."""
+
+    @abstractmethod
+    def _put_stream(
+        self, content: AnyContent, attributes: dict[str, str], ttl_millis: int, lifetime: Lifetime, key: str | None
+    ) -> str:
+        """Store one content that comes piece by piece; its handle."""

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ullage.interface.values import AnyContent, Attributes
+from ullage.interface.checks import checked_attributes, checked_batch, checked_queue
+from ullage.interface.values import AnyContent, Attributes, CheckedAttributes
 from ullage.wire.queues import FlowFile, QueueStatus
 
 LISTED_MAX: Final = 1_000
@@ -105,7 +106,6 @@ class Queues(ABC):
         1
         """
 
-    @abstractmethod
     def put(
         self,
         name: str,
@@ -122,8 +122,8 @@ class Queues(ABC):
 
         >>> id = repository.queues.put("inbox", b"content", {"filename": "a.txt"})
         """
+        return self._put(checked_queue(name), content, checked_attributes(attributes), force, key)
 
-    @abstractmethod
     def put_many(
         self,
         name: str,
@@ -140,3 +140,15 @@ class Queues(ABC):
         >>> len(repository.queues.put_many("inbox", [b"one", b"two"]))
         2
         """
+        found, mappings = checked_batch(contents, attributes)
+        return self._put_many(checked_queue(name), found, mappings, force, key) if found else []
+
+    @abstractmethod
+    def _put(
+        self, name: str, content: AnyContent, attributes: dict[str, str], force: bool, key: str | None, /
+    ) -> str: ...
+
+    @abstractmethod
+    def _put_many(
+        self, name: str, contents: list[bytes], attributes: CheckedAttributes, force: bool, key: str | None, /
+    ) -> list[str]: ...

@@ -182,7 +182,6 @@ class Session(ABC):
         ['0', '1']
         """
 
-    @abstractmethod
     def merge(
         self,
         flow_files: Sequence[AnyFlowFile],
@@ -200,6 +199,10 @@ class Session(ABC):
         ...     merged.read()
         b'[1,2]'
         """
+        for name, content in (("header", header), ("demarcator", demarcator), ("footer", footer)):
+            if not isinstance(content, bytes):  # a text would go over HTTP as base64
+                raise TypeError(f"{name} is bytes, not {type(content).__name__}")
+        return self._merge(flow_files, header, demarcator, footer)
 
     @abstractmethod
     def put_attributes(self, flow_file: AnyFlowFile, attributes: Attributes) -> FlowFile:
@@ -277,3 +280,8 @@ class Session(ABC):
 
         >>> session.rollback()
         """
+
+    @abstractmethod
+    def _merge(
+        self, flow_files: Sequence[AnyFlowFile], header: bytes, demarcator: bytes, footer: bytes
+    ) -> FlowFile: ...

@@ -13,3 +13,6 @@ Subjects = AnyFlowFile | Iterable[AnyFlowFile]
 
 Attributes = Mapping[str, str]
 """Names and values of a FlowFile or handle. `uuid` is the record's own and cannot be set."""
+
+CheckedAttributes = dict[str, str] | list[dict[str, str]]
+"""Those of a batch, as `checked_batch` gives them: for all of it, or of each."""

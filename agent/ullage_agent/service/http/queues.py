@@ -41,7 +41,7 @@ async def put(asked: Asked, force: bool = False) -> StoredFlowFile:
 def put_batch(asked: Asked, force: bool = False) -> StoredBatch:
     contents, attributes = contents_of(asked.data.items)
     return asked.stored(
-        asked.repository.queues.put_many(
+        asked.repository.queues.store(
             asked["queue"], contents, attributes, force=force, also=lambda ids: asked.remember(asked.stored(ids))
         )
     )
