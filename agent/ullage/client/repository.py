@@ -28,31 +28,11 @@ class RemoteRepository(Repository):
         """Nothing is sent until something is asked."""
         self.link = NodeLink(node, retries or Retries())
         self._heartbeats = Heartbeats()
-        self._handles = RemoteHandles(self.link, resolver)
-        self._queues = RemoteQueues(self.link)
-        self._provenance = RemoteProvenance(self.link)
-        self._reclamation = RemoteReclamation(self.link)
-        self._leases = RemoteLeases(self.link)
-
-    @property
-    def handles(self) -> RemoteHandles:
-        return self._handles
-
-    @property
-    def queues(self) -> RemoteQueues:
-        return self._queues
-
-    @property
-    def provenance(self) -> RemoteProvenance:
-        return self._provenance
-
-    @property
-    def reclamation(self) -> RemoteReclamation:
-        return self._reclamation
-
-    @property
-    def leases(self) -> RemoteLeases:
-        return self._leases
+        self.handles: RemoteHandles = RemoteHandles(self.link, resolver)
+        self.queues = RemoteQueues(self.link)
+        self.provenance = RemoteProvenance(self.link)
+        self.reclamation = RemoteReclamation(self.link)
+        self.leases = RemoteLeases(self.link)
 
     def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> RemoteSession:
         request = SessionRequest(
@@ -79,5 +59,5 @@ class RemoteRepository(Repository):
 
     def close(self) -> None:
         self._heartbeats.close()
-        self._handles.close()
+        self.handles.close()
         self.link.close()

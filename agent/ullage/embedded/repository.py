@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from ullage import __version__
 from ullage.contract import (
@@ -37,6 +37,13 @@ OWNER = "this process"
 """Who holds leases and asks for runs, where nobody else is told."""
 
 
+class ClosedPart:
+    """Stands where a part of a repository was."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RepositoryClosed("the repository is closed")
+
+
 class EmbeddedRepository(Repository):
     """An open engine behind the interface."""
 
@@ -62,42 +69,17 @@ class EmbeddedRepository(Repository):
         self.keys = Keys(engine.idempotency, owner)
         self._maintenance = maintenance
         self._is_closed = False
-        self._handles = EmbeddedHandles(engine.handles, self.keys, node)
-        self._queues = EmbeddedQueues(engine, self.keys)
-        self._provenance = EmbeddedProvenance(engine.history)
-        self._reclamation = EmbeddedReclamation(engine, self.runs, owner)
-        self._leases = EmbeddedLeases(engine.leases, owner)
+        self.handles: EmbeddedHandles = EmbeddedHandles(engine.handles, self.keys, node)
+        self.queues: EmbeddedQueues = EmbeddedQueues(engine, self.keys)
+        self.provenance: EmbeddedProvenance = EmbeddedProvenance(engine.history)
+        self.reclamation: EmbeddedReclamation = EmbeddedReclamation(engine, self.runs, owner)
+        self.leases: EmbeddedLeases = EmbeddedLeases(engine.leases, owner)
 
     def acting_for(self, owner: str) -> "EmbeddedRepository":
         """The same repository for somebody else in this process. It is not theirs to close."""
         return EmbeddedRepository(
             self.engine, name=self.name, node=self.node, owner=owner, runs=self.runs, maintenance=self._maintenance
         )
-
-    @property
-    def handles(self) -> EmbeddedHandles:
-        self._require_open()
-        return self._handles
-
-    @property
-    def queues(self) -> EmbeddedQueues:
-        self._require_open()
-        return self._queues
-
-    @property
-    def provenance(self) -> EmbeddedProvenance:
-        self._require_open()
-        return self._provenance
-
-    @property
-    def reclamation(self) -> EmbeddedReclamation:
-        self._require_open()
-        return self._reclamation
-
-    @property
-    def leases(self) -> EmbeddedLeases:
-        self._require_open()
-        return self._leases
 
     @property
     def spec(self) -> ContentRepositorySpec:
@@ -133,7 +115,7 @@ class EmbeddedRepository(Repository):
         """
         self.engine.adopt(spec)
         if permission is not None:
-            self._reclamation.permit(permission)
+            self.reclamation.permit(permission)
         if self._maintenance is not None:
             self._maintenance = self._maintenance.renewed()
 
@@ -222,6 +204,8 @@ class EmbeddedRepository(Repository):
 
     def close(self) -> None:
         self._is_closed = True
+        closed: Any = ClosedPart()
+        self.handles = self.queues = self.provenance = self.reclamation = self.leases = closed
         self.runs.close()
         maintenance, self._maintenance = self._maintenance, None
         if maintenance is not None:

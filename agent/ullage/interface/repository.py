@@ -30,30 +30,20 @@ class Repository(ABC):
     NotReachable if the service does not answer, Unauthenticated and Forbidden if it does not let the caller in.
     """
 
-    @property
-    @abstractmethod
-    def handles(self) -> Handles:
-        """Content by id."""
+    handles: Handles
+    """Content by id."""
 
-    @property
-    @abstractmethod
-    def queues(self) -> Queues:
-        """Where FlowFiles wait."""
+    queues: Queues
+    """Where FlowFiles wait."""
 
-    @property
-    @abstractmethod
-    def provenance(self) -> Provenance:
-        """What happened."""
+    provenance: Provenance
+    """What happened."""
 
-    @property
-    @abstractmethod
-    def reclamation(self) -> Reclamation:
-        """What the disk holds, and giving back what is dead."""
+    reclamation: Reclamation
+    """What the disk holds, and giving back what is dead."""
 
-    @property
-    @abstractmethod
-    def leases(self) -> Leases:
-        """Promises to readers."""
+    leases: Leases
+    """Promises to readers."""
 
     def __enter__(self) -> Self:
         return self
