@@ -1,6 +1,5 @@
 """Client of Arrow Flight (docs/flight.md): contents and tables in bulk. pyarrow is imported with this module."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
@@ -77,17 +76,14 @@ class FlightClient:
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
         with self._telling():
             writer, told = self._client.do_put(descriptor, schema, self._options)
-            outstanding: deque[int] = deque()
+            sent = 0
             try:
-                for number, batch in enumerate(batches):
+                for sent, batch in enumerate(batches, start=1):
                     writer.write_batch(batch)
-                    outstanding.append(number)
-                    if len(outstanding) > OUTSTANDING:
-                        outstanding.popleft()
+                    if sent > OUTSTANDING:
                         yield _uuids(told)
                 writer.done_writing()
-                while outstanding:
-                    outstanding.popleft()
+                for _ in range(min(sent, OUTSTANDING)):
                     yield _uuids(told)
             finally:
                 writer.close()

@@ -2,15 +2,12 @@
 
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 from ullage.errors import UllageError
 
-
-class Beating(Protocol):
-    """Something that gives signs of life."""
-
-    def beat(self) -> None: ...
+Beat = Callable[[], None]
+"""Gives a sign of life."""
 
 
 class Heartbeats:
@@ -18,22 +15,22 @@ class Heartbeats:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: dict[Beating, tuple[float, float]] = {}
+        self._due: dict[Beat, tuple[float, float]] = {}
         self._thread: threading.Thread | None = None
 
-    def add(self, beating: Beating, every_seconds: float) -> None:
+    def add(self, beat: Beat, every_seconds: float) -> None:
         """Keep it alive from now on."""
         with self._changed:
-            self._due[beating] = (time.monotonic() + every_seconds, every_seconds)
+            self._due[beat] = (time.monotonic() + every_seconds, every_seconds)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ullage-heartbeats", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
-    def remove(self, beating: Beating) -> None:
+    def remove(self, beat: Beat) -> None:
         """Keep it alive no more."""
         with self._changed:
-            self._due.pop(beating, None)
+            self._due.pop(beat, None)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -46,21 +43,21 @@ class Heartbeats:
             thread.join()
 
     def _run(self) -> None:
-        while (beating := self._next()) is not None:
+        while (beat := self._next()) is not None:
             try:
-                beating.beat()
+                beat()
             except UllageError:
                 continue  # the next beat comes soon; a session that is gone says so to its next verb
 
-    def _next(self) -> Beating | None:
+    def _next(self) -> Beat | None:
         """Whatever is due, once it is; None when there is nothing left to keep alive."""
         with self._changed:
             while self._due:
-                beating, (at, every) = min(self._due.items(), key=lambda item: item[1][0])
+                beat, (at, every) = min(self._due.items(), key=lambda item: item[1][0])
                 now = time.monotonic()
                 if at <= now:
-                    self._due[beating] = (now + every, every)
-                    return beating
+                    self._due[beat] = (now + every, every)
+                    return beat
                 self._changed.wait(at - now)
             self._thread = None
             return None

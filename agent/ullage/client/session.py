@@ -88,11 +88,11 @@ class RemoteSession(Session):
         return self._reporter
 
     def __enter__(self) -> Self:
-        self._heartbeats.add(self, self._request.visibility_seconds / 3)
+        self._heartbeats.add(self.beat, self._request.visibility_seconds / 3)
         return self
 
     def close(self) -> None:
-        self._heartbeats.remove(self)
+        self._heartbeats.remove(self.beat)
         with contextlib.suppress(NotReachable, RepositoryClosed):  # the node rolls it back when its lease is over
             self.rollback()
         self._is_closed = True

@@ -6,12 +6,14 @@ These are the actions of `ullage.wire.tickets`, on a repository that acts for wh
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Protocol
+from itertools import count
+from typing import Any, Final
 
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.provenance.holds import HOLDS_MAX, Hold
 from ullage.enums import Lifetime, WriteState
 from ullage.errors import Forbidden, InvalidArgument, ServiceBusy
+from ullage.interface.values import CheckedAttributes
 from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import tickets
 from ullage.wire.tickets import (
@@ -26,18 +28,8 @@ from ullage.wire.tickets import (
     StagedWriteStatus,
 )
 
-Attributes = dict[str, str] | list[dict[str, str]]
-
 RESTART_MILLIS: Final = 5 * 60_000
 """How long all events are held after a start: whoever follows them renews its own hold within a minute."""
-
-
-class ContentSink(Protocol):
-    """Takes the contents of one stream, a transaction after the other; answers their uuids."""
-
-    def batch(self, contents: list[bytes], attributes: Attributes) -> list[bytes]: ...
-
-    def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes: ...
 
 
 class HandleSink:
@@ -47,9 +39,9 @@ class HandleSink:
         self._handles = repository.handles
         self._terms: dict[str, Any] = {"ttl_millis": command.ttl_millis, "lifetime": Lifetime(command.lifetime)}
         self._key = command.key
-        self._transactions = 0
+        self._numbers = count()
 
-    def batch(self, contents: list[bytes], attributes: Attributes) -> list[bytes]:
+    def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
         return list(map(parse_uuid, self._handles.store(contents, attributes, **self._terms, key=self._next_key())))
 
     def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
@@ -57,8 +49,7 @@ class HandleSink:
         return parse_uuid(handle.partition("@")[0])
 
     def _next_key(self) -> str | None:
-        self._transactions += 1
-        return None if self._key is None else f"{self._key}/{self._transactions - 1}"
+        return None if self._key is None else f"{self._key}/{next(self._numbers)}"
 
 
 class StagedSink:
@@ -70,20 +61,19 @@ class StagedSink:
         self._staging = repository.engine.staging
         self._write, self._attempt = _own_write(repository, command.write), _uuid(command.attempt, "attempt")
         self._lifetime = Lifetime(command.lifetime)
-        self._transactions = 0
+        self._numbers = count()
 
-    def batch(self, contents: list[bytes], attributes: Attributes) -> list[bytes]:
-        return self._staging.stage(
-            self._write, self._attempt, self._next_number(), contents, attributes, self._lifetime
-        )
+    def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
+        number = next(self._numbers)
+        return self._staging.stage(self._write, self._attempt, number, contents, attributes, self._lifetime)
 
     def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
-        number = self._next_number()
+        number = next(self._numbers)
         return self._staging.stage_stream(self._write, self._attempt, number, pieces, attributes, self._lifetime)[0]
 
-    def _next_number(self) -> int:
-        self._transactions += 1
-        return self._transactions - 1
+
+ContentSink = HandleSink | StagedSink
+"""Takes the contents of one stream, a transaction after the other; answers their uuids."""
 
 
 def sink_of(repository: EmbeddedRepository, command: PutCommand) -> ContentSink:
