@@ -10,7 +10,7 @@ import pytest
 
 import ullage
 import ullage.interface
-from ullage.reporter import Reporter
+from ullage.interface.reporter import Reporter
 
 PUBLIC = {name: getattr(ullage, name) for name in ullage.__all__} | {"Reporter": Reporter}
 MODULES = sorted(

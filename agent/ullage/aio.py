@@ -36,10 +36,10 @@ from ullage.interface.leases import Leases
 from ullage.interface.provenance import Provenance
 from ullage.interface.queues import Queues
 from ullage.interface.reclamation import Reclamation
+from ullage.interface.reporter import Reporter
 from ullage.interface.repository import Repository
 from ullage.interface.session import Session
 from ullage.interface.values import Subjects
-from ullage.reporter import Reporter
 from ullage.streams import ContentStream
 
 P = ParamSpec("P")

@@ -43,9 +43,9 @@ from ullage.interface.checks import (
     id_of,
     ids_of,
 )
+from ullage.interface.reporter import REPORTED_MAX, Reporter, require_reportable
 from ullage.interface.session import BATCH_MAX, PENALTY_MILLIS, Session
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
-from ullage.reporter import REPORTED_MAX, Reporter, require_reportable
 from ullage.streams import ContentStream, batches
 from ullage.wire import operations
 from ullage.wire.operation import A, Operation
@@ -79,13 +79,9 @@ class RemoteSession(Session):
         self._link = link
         self._heartbeats = heartbeats
         self._request = request
-        self._reporter = RemoteReporter(self)
+        self.provenance = RemoteReporter(self)
         self._is_closed = False
         self._begin_anew()
-
-    @property
-    def provenance(self) -> Reporter[Subjects]:
-        return self._reporter
 
     def __enter__(self) -> Self:
         self._heartbeats.add(self.beat, self._request.visibility_seconds / 3)

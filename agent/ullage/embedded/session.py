@@ -24,9 +24,9 @@ from ullage.interface.checks import (
     ids_of,
     own_id,
 )
+from ullage.interface.reporter import Reporter
 from ullage.interface.session import BATCH_MAX, PENALTY_MILLIS, Session
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
-from ullage.reporter import Reporter
 from ullage.streams import ContentStream
 from ullage.wire.queues import FlowFile
 
@@ -39,17 +39,13 @@ class EmbeddedSession(Session):
         self._node = node
         self._records: dict[str, FlowFileRecord] = {}
         self._ingested: dict[str, FlowFileRecord] = {}
-        self._reporter = EmbeddedReporter(session, self._reportable)
+        self.provenance = EmbeddedReporter(session, self._reportable)
 
     @property
     def _session(self) -> ProcessSession:
         if self._open is None:
             raise SessionMisuse("the session is closed: begin another one")
         return self._open
-
-    @property
-    def provenance(self) -> Reporter[Subjects]:
-        return self._reporter
 
     def close(self) -> None:
         if self._open is not None:

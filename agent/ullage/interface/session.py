@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 from ullage.enums import Lifetime
+from ullage.interface.reporter import Reporter
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
-from ullage.reporter import Reporter
 from ullage.streams import ContentStream
 from ullage.wire.queues import FlowFile
 
@@ -42,10 +42,8 @@ class Session(ABC):
     has removed.
     """
 
-    @property
-    @abstractmethod
-    def provenance(self) -> Reporter[Subjects]:
-        """Tells what only the program knows: where content came from and where it went; see `Reporter`."""
+    provenance: Reporter[Subjects]
+    """Tells what only the program knows: where content came from and where it went; see `Reporter`."""
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ullage.engine.model import EventRun, EventType, FlowFileRecord
 from ullage.errors import TransactionTooLarge
-from ullage.reporter import REPORTED_MAX, Reporter, require_reportable
+from ullage.interface.reporter import REPORTED_MAX, Reporter, require_reportable
 
 AS_EMITTED = frozenset({EventType.SEND, EventType.DOWNLOAD})
 """They tell what left, so they keep the attributes and content of the moment."""

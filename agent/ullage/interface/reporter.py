@@ -5,15 +5,13 @@ from typing import Generic, TypeVar
 
 from ullage.enums import EventType
 from ullage.errors import InvalidArgument
+from ullage.interface.checks import checked_number, checked_text
 
 REPORTED_MAX = 50_000
 """Events one session may report: five for each FlowFile that a transaction may change."""
 
 TEXT_BYTES_MAX = 64 << 10
 """Details, addresses and identifiers are for people and searches; more is content."""
-
-DURATION_MILLIS_MAX = 1 << 62
-"""What event files can hold: 64 bits with a sign."""
 
 Subjects_contra = TypeVar("Subjects_contra", contravariant=True)
 """What stands for one FlowFile, or for several."""
@@ -173,17 +171,8 @@ def require_reportable(
     if not isinstance(type, EventType):
         raise TypeError(f"what is reported is an EventType, such as EventType.RECEIVE, not {type!r}")
     for text in (relationship, details, transit_uri, alternate_identifier):
-        if not isinstance(text, str):
-            raise TypeError(f"what a provenance event says is a text, not {text!r}")
-        try:
-            length = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidArgument("a text of a provenance event is no Unicode text that can be encoded") from error
-        if length > TEXT_BYTES_MAX:
+        # Most are empty, and of many FlowFiles each is asked.
+        if text != "" and len(checked_text(text, "what a provenance event says").encode()) > TEXT_BYTES_MAX:
             raise InvalidArgument(f"a text of a provenance event has more than {TEXT_BYTES_MAX} bytes")
-    if duration_millis is None:
-        return
-    if duration_millis.__class__ is not int:  # a bool is an int, and no record at the next start
-        raise TypeError(f"duration_millis is a whole number, not {duration_millis.__class__.__name__}")
-    if not 0 <= duration_millis <= DURATION_MILLIS_MAX:
-        raise InvalidArgument(f"a duration of {duration_millis} ms: give what it took, or leave it out")
+    if duration_millis is not None:
+        checked_number(duration_millis, "duration_millis", 0)
