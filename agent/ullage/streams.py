@@ -1,5 +1,6 @@
 """Content as it is read: a stream of pieces that were verified before they are handed out."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Final, Self
 
@@ -12,7 +13,21 @@ AnyContent = bytes | bytearray | memoryview | IO[bytes] | Iterable[bytes]
 """Content to be stored: bytes, an open binary file that is read to its end, or pieces."""
 
 
-class ContentStream:
+class Closable(ABC):
+    """What `with` closes at the end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything. Safe to call twice."""
+
+
+class ContentStream(Closable):
     """One content, or a range of it, as a file that is read once from its beginning to its end.
 
     Iterating yields pieces of up to a few MiB; `read` gives as many bytes as are asked for. `size` is the number of
@@ -31,12 +46,6 @@ class ContentStream:
         self._release = release
         self._rest = b""
         self._is_closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[bytes]:
         self._require_open()

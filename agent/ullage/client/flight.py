@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
 from ullage.errors import NotReachable, UllageError
+from ullage.streams import Closable
 from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
 from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA
 from ullage.wire.tickets import ClaimAddress, ContentTicket, FlightAction, PutCommand, TableTicket, parse_stored
@@ -25,7 +26,7 @@ second is, whatever its name says, how long a connection may take to be made: bu
 """
 
 
-class FlightClient:
+class FlightClient(Closable):
     """One node. Thread-safe. Errors: whatever the node refuses, NotReachable. Nothing is retried here."""
 
     def __init__(self, url: str, token: str | None = None, *, ca_file: str | None = None) -> None:
@@ -37,12 +38,6 @@ class FlightClient:
             with open(ca_file, "rb") as file:
                 roots["tls_root_certs"] = file.read()
         self._client = flight.connect(url, **roots)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection."""
@@ -88,14 +83,14 @@ class FlightClient:
             finally:
                 writer.close()
 
-    def get_many(self, handles: Sequence[str]) -> Iterator[tuple[int, bytes]]:
-        """Pieces of contents, each with its item's number, in order. HandleNotFound or HandleDeleted for the first
-        that there is not.
-        """
-        for item, content, problem in self.get_rows(handles):
+    def get_many(self, handles: Sequence[str]) -> list[bytes]:
+        """Whole contents, in order. HandleNotFound or HandleDeleted for the first that there is not."""
+        found: list[list[bytes]] = [[] for _ in handles]
+        for item, piece, problem in self.get_rows(handles):
             if problem:
                 raise error_of_slug(problem, f"handle {handles[item]}")
-            yield item, content
+            found[item].append(piece)
+        return [b"".join(pieces) for pieces in found]
 
     def get_rows(
         self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = ()

@@ -170,7 +170,7 @@ def _get_all(link: NodeLink, ids: Sequence[str]) -> list[bytes]:
     if local is not None:
         return local.read_all([uuid.UUID(id).bytes for id in ids])
     if flight is not None:
-        return link.retries.run(lambda: _gathered(flight.get_many(ids), len(ids)))
+        return link.retries.run(lambda: flight.get_many(ids))
     try:
         found = link.ask(operations.GET_HANDLES, HandleIds(ids=list(ids)))
     except RequestTooLarge:
@@ -181,10 +181,3 @@ def _get_all(link: NodeLink, ids: Sequence[str]) -> list[bytes]:
             raise error_of_slug(each.problem or "unexpected", f"handle {each.id}")
         contents.append(each.content)
     return contents
-
-
-def _gathered(pieces: Iterable[tuple[int, bytes]], count: int) -> list[bytes]:
-    found: list[list[bytes]] = [[] for _ in range(count)]
-    for item, piece in pieces:
-        found[item].append(piece)
-    return [each[0] if len(each) == 1 else b"".join(each) for each in found]

@@ -9,13 +9,13 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ullage.client.http import HttpClient, Query
+from ullage.client.http import HttpBody, HttpClient, Query
 from ullage.client.node import Node
 from ullage.client.retries import NEVER, Retries
 from ullage.client.socket import SocketClient
@@ -35,13 +35,8 @@ ATTRIBUTES_BYTES_MAX: Final = 56 << 10
 """What a node's bound on a request's head, 64 KiB, leaves: beyond it a node hangs up rather than answers."""
 
 
-class PieceSource(Protocol):
-    """Pieces of a content on their way."""
-
-    def __iter__(self) -> Iterator[bytes]: ...
-
-    def close(self) -> None: ...
-
+PieceSource = HttpBody | Generator[bytes, None, None]
+"""Pieces of a content on their way."""
 
 Opened = Callable[[int, int | None], tuple[int, PieceSource | None]]
 """From a start and a size on: how many bytes the content has in all, and the pieces of the range."""

@@ -1,9 +1,10 @@
 """The space of a node, over HTTP."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from ullage.client.http import Query
 from ullage.client.link import NodeLink
-from ullage.contract import MaintenanceOperation, MaintenanceSettings, Opening, WindowStatus, parse_maintenance
+from ullage.contract import MaintenanceSettings, Opening, WindowStatus, parse_maintenance
 from ullage.interface.reclamation import Reclamation
 from ullage.wire import operations as wire
 from ullage.wire.space import (
@@ -51,15 +52,13 @@ class RemoteReclamation(Reclamation):
         settings = self._link.ask(wire.GET_MAINTENANCE)
         return parse_maintenance(settings)
 
-    def plan(
-        self,
-        policy: str | None = None,
-        *,
-        operations: Sequence[str] = tuple(MaintenanceOperation),
-        respects_guards: bool = False,
-    ) -> Plan:
-        query = {"policy": policy, "operation": [*operations], "respects_guards": respects_guards}
-        return self._link.ask(wire.PLAN_RECLAMATION, query=query)
+    def _plan(self, request: RunRequest) -> Plan:
+        asked: Query = {
+            "policy": request.policy,
+            "operation": request.operations,
+            "respects_guards": request.respects_guards,
+        }
+        return self._link.ask(wire.PLAN_RECLAMATION, query=asked)
 
     def begin(self, request: RunRequest) -> RunProgress:
         return self._link.ask(wire.BEGIN_RUN, request)

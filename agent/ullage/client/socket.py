@@ -10,7 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Final, NoReturn, Self, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from ullage.errors import (
     NotReachable,
     UllageError,
 )
+from ullage.streams import Closable
 from ullage.wire import frames
 from ullage.wire.frames import BadFrame, ClaimKey, FrameKind, Place
 from ullage.wire.problems import error_of_slug
@@ -45,7 +46,7 @@ reads all day would otherwise keep the node from reclaiming what is dead in ever
 Attributes = dict[str, str] | Sequence[dict[str, str]] | None
 
 
-class SocketClient:
+class SocketClient(Closable):
     """One connection, made when it is first needed. Thread-safe; requests go one after the other.
 
     `close` gives everything back. Errors: whatever the node refuses, NotReachable, LeaseLost,
@@ -70,12 +71,6 @@ class SocketClient:
         self._resolve_max = 0
         self._descriptors: OrderedDict[int, int] = OrderedDict()
         self._is_home: dict[int, bool] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the descriptors, then the connection; the next call makes a new one."""

@@ -1,7 +1,7 @@
 """Space over the engine's reclamation."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ullage.contract import (
@@ -23,7 +23,6 @@ from ullage.engine.reclaim.policies import POLICIES
 from ullage.engine.reclaim.survey import ResourceFigures
 from ullage.enums import Action
 from ullage.errors import NotFound, WindowClosed
-from ullage.interface.checks import run_request
 from ullage.interface.reclamation import Reclamation
 from ullage.wire.space import (
     CleaningReport,
@@ -121,14 +120,7 @@ class EmbeddedReclamation(Reclamation):
     def maintenance(self) -> MaintenanceSettings:
         return self._engine.spec.maintenance
 
-    def plan(
-        self,
-        policy: str | None = None,
-        *,
-        operations: Sequence[str] = tuple(MaintenanceOperation),
-        respects_guards: bool = False,
-    ) -> Plan:
-        request = run_request(policy=policy, operations=operations, respects_guards=respects_guards)
+    def _plan(self, request: RunRequest) -> Plan:
         return documents.reclamation_plan(planned(self._engine, request))
 
     def begin(self, request: RunRequest) -> RunProgress:

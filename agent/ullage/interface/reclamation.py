@@ -95,7 +95,6 @@ class Reclamation(ABC):
         False
         """
 
-    @abstractmethod
     def plan(
         self,
         policy: str | None = None,
@@ -112,6 +111,7 @@ class Reclamation(ABC):
         >>> repository.reclamation.plan().frees_bytes
         0
         """
+        return self._plan(run_request(policy=policy, operations=operations, respects_guards=respects_guards))
 
     def reclaim(
         self,
@@ -200,3 +200,7 @@ class Reclamation(ABC):
         >>> len(repository.reclamation.runs())
         0
         """
+
+    @abstractmethod
+    def _plan(self, request: RunRequest) -> Plan:
+        """What a run would do that is asked for so."""

@@ -1,8 +1,7 @@
 """A repository: what `ullage.open` and `ullage.connect` return."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Self
 
 from ullage.interface.handles import Handles
 from ullage.interface.leases import Leases
@@ -10,7 +9,7 @@ from ullage.interface.provenance import Provenance
 from ullage.interface.queues import Queues
 from ullage.interface.reclamation import Reclamation
 from ullage.interface.session import Session
-from ullage.streams import ContentStream
+from ullage.streams import Closable, ContentStream
 from ullage.wire.service import ServiceStatus
 from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport
 
@@ -18,7 +17,7 @@ Bytes = Callable[[int, int], None]
 """Is told how many bytes, or other things, are done, and how many there are in all."""
 
 
-class Repository(ABC):
+class Repository(Closable):
     """An open repository. Thread-safe, but for its sessions.
 
     >>> with ullage.open("casks", create=True) as repository:
@@ -44,12 +43,6 @@ class Repository(ABC):
 
     leases: Leases
     """Promises to readers."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     @abstractmethod
     def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> Session:

@@ -1,13 +1,13 @@
 """Sessions: FlowFiles taken, made, changed and settled in one durable transaction."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from typing import Final
 
 from ullage.enums import Lifetime
 from ullage.interface.reporter import Reporter
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
-from ullage.streams import ContentStream
+from ullage.streams import Closable, ContentStream
 from ullage.wire.queues import FlowFile
 
 BATCH_MAX: Final = 10_000
@@ -17,7 +17,7 @@ PENALTY_MILLIS: Final = 30_000
 """How long a penalized FlowFile stays out of sight, as in NiFi."""
 
 
-class Session(ABC):
+class Session(Closable):
     """A transaction over FlowFiles, their attributes, their content and their queues.
 
     What a session takes nobody else sees, until `commit` has made its whole work durable as one transaction, or
@@ -44,12 +44,6 @@ class Session(ABC):
 
     provenance: Reporter[Subjects]
     """Tells what only the program knows: where content came from and where it went; see `Reporter`."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     @abstractmethod
     def close(self) -> None:

@@ -40,7 +40,7 @@ def test_a_new_certificate_is_served_on_the_same_port(encrypted: Secured) -> Non
         (encrypted.tls / "tls.key").write_bytes(key)
 
         assert encrypted.renew() == encrypted.serial("flight") != before
-        assert list(client.get_many([uuids[0].hex()])) == [(0, b"one")]
+        assert client.get_many([uuids[0].hex()]) == [b"one"]
         assert client.table(TableTicket(name="flowfiles", snapshot=snapshot.id)).read_all().num_rows == 1
 
 
@@ -58,7 +58,7 @@ def test_a_stream_that_began_before_ends_as_it_would_have(encrypted: Secured) ->
     with flight_client(encrypted) as client:
         found = [uuid.hex() for uuids in client.put_many(batches()) for uuid in uuids]
         assert renewed.is_set()
-        contents = [content for _, content in client.get_many(found)]
+        contents = client.get_many(found)
 
     assert contents == [b"%d" % number for number in range(40) for _ in range(10)]
 
