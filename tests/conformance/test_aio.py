@@ -14,7 +14,7 @@ from ullage import Repository, aio
 from ullage.errors import HandleNotFound, RepositoryClosed
 from ullage.interface.repository import Repository as Interface
 
-PAIRS = {
+PAIRS: dict[type, type] = {
     Interface: aio.AsyncRepository,
     ullage.Session: aio.AsyncSession,
     ullage.Handles: aio.AsyncHandles,
