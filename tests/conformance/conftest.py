@@ -1,6 +1,7 @@
 """A repository behind each of its implementations; what a test leaves is checked deeply."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +20,32 @@ SECTIONS: dict[str, Any] = {
 """Whatever is dead is worth giving back, at once."""
 
 
-@pytest.fixture(params=["embedded", "memory", "http", "all transports"])
-def repository(request: pytest.FixtureRequest, tmp_path: Path, short_path: Path) -> Iterator[Repository]:
+@contextmanager
+def opened(way: str, path: Path, sockets: Path) -> Iterator[Repository]:
     """Opened here, on disk or in memory, or served by a service in this process and reached over HTTP, or over
     everything there is.
     """
-    if request.param in ("embedded", "memory"):
-        document = document_at(tmp_path / "repository", **SECTIONS)
-        is_kept = request.param == "embedded"
+    if way in ("embedded", "memory"):
+        document = document_at(path, **SECTIONS)
+        is_kept = way == "embedded"
         with (
             ullage.open(config=document, create=True, maintain=False)
             if is_kept
             else ullage.testing.open(config=document)
         ) as repository:
             yield repository
-            assert repository.check(deep=True).problems == ()
-        assert is_kept == (tmp_path / "repository").exists()
+        assert is_kept == path.exists()
         return
-    ways = {} if request.param == "http" else {"flight_port": 0, "socket_path": str(short_path / "socket")}
-    with Running(document_at(tmp_path / "repository", service=ways, **SECTIONS)) as running:
+    ways = {} if way == "http" else {"flight_port": 0, "socket_path": str(sockets / "socket")}
+    with Running(document_at(path, service=ways, **SECTIONS)) as running:
         urls = running.server.urls
         with ullage.connect(urls["http"], flight=urls.get("flight"), socket=urls.get("socket")) as repository:
             yield repository
+
+
+@pytest.fixture(params=["embedded", "memory", "http", "all transports"])
+def repository(request: pytest.FixtureRequest, tmp_path: Path, short_path: Path) -> Iterator[Repository]:
+    """Each in turn."""
+    with opened(request.param, tmp_path / "repository", short_path) as repository:
+        yield repository
+        assert repository.check(deep=True).problems == ()

@@ -2,15 +2,13 @@
 
 import io
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ullage
-from tests.service.running import Running, document_at
+from tests.conformance.conftest import opened
 from ullage import Repository
 from ullage.errors import (
     FlowFileNotFound,
@@ -172,23 +170,13 @@ def test_a_closed_session_says_so(repository: Repository) -> None:
         assert other.get("in") is not None
 
 
-@contextmanager
-def served(path: Path, short_path: Path) -> Iterator[Repository]:
-    """Reached over everything there is."""
-    ways = {"flight_port": 0, "socket_path": str(short_path / "socket")}
-    with Running(document_at(path, service=ways)) as running:
-        urls = running.server.urls
-        yield ullage.connect(urls["http"], flight=urls["flight"], socket=urls["socket"])
-
-
 def test_attributes_that_no_head_of_a_request_holds_are_told(tmp_path: Path, short_path: Path) -> None:
     """The node would hang up. What is stored in a batch has its attributes in the body."""
     large = {"a": "b" * 60_000}
-    with served(tmp_path / "r", short_path) as repository:
+    with opened("all transports", tmp_path / "r", short_path) as repository:
         with pytest.raises(RequestTooLarge, match="at most 57344 go with a content"):
             repository.queues.put("in", b"content", large)
         repository.queues.put_many("in", [b"content"], large)
-        repository.close()
 
 
 def test_a_directory_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,11 +190,10 @@ def test_a_directory_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
 
-@pytest.mark.parametrize("is_served", [False, True], ids=["embedded", "all transports"])
-def test_a_closed_repository_says_so(tmp_path: Path, short_path: Path, is_served: bool) -> None:
+@pytest.mark.parametrize("way", ["embedded", "all transports"])
+def test_a_closed_repository_says_so(tmp_path: Path, short_path: Path, way: str) -> None:
     """And makes no connection anew. A session that outlives it can still be left."""
-    opened = served(tmp_path / "r", short_path) if is_served else ullage.open(tmp_path / "r", create=True)
-    with opened as repository:
+    with opened(way, tmp_path / "r", short_path) as repository:
         session = repository.session()
         session.create()
         handle = repository.handles.put(b"content")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.socket.node import Node
+from tests.service.socket.reader import Reader, Refusal
 from tests.support import Workshop
 from ullage.client.descriptors import Address
 from ullage.client.socket import SocketClient
@@ -101,12 +102,18 @@ def test_more_files_than_a_connection_may_hold_are_read_in_turns(workshop: Works
     """What the node refuses at once is asked for in parts, and earlier files are given back."""
     node = Node(workshop, short_path, Limits(socket_files=3, stall_seconds=5))
     contents = [bytes([number]) * (200 * KB) for number in range(20)]
-    addresses = [filled(node, content, bytes(MB))[0] for content in contents]
+    uuids = [node.put(content, bytes(MB))[0] for content in contents]
+    addresses = [address_of(node, uuid) for uuid in uuids]
     assert len({address[0] for address in addresses}) > 3
 
     with SocketClient(node.path) as client:
         assert client.read_born(addresses) == contents
+        assert client.read_all(uuids) == contents
         assert client.descriptors <= 3
+    reader = Reader(node.path)
+    with pytest.raises(Refusal, match="lease-refused"):
+        reader.ask(2, b"".join(uuids))
+    reader.close()
     node.server.stop()
 
 

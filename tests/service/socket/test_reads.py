@@ -13,7 +13,6 @@ from tests.support import Workshop
 from ullage.client.socket import HELD_SECONDS, SocketClient
 from ullage.errors import HandleDeleted, LeaseLost, NotReachable
 from ullage.wire.frames import ClaimKey
-from ullage_agent.service.limits import Limits
 
 KB = 1024
 MB = 1 << 20
@@ -248,22 +247,6 @@ def test_a_restart_after_a_kill_forgets_the_leases_of_broken_connections(node: N
     assert repository.leases.all() == []
     assert client.read_all(uuids[:1]) == [bytes(60_000)]
     client.close()
-
-
-def test_more_files_than_a_connection_may_hold_are_read_in_turns(workshop: Workshop, short_path: Path) -> None:
-    """The node refuses more descriptors than its limit; the client gives back and goes on."""
-    node = Node(workshop, short_path, Limits(socket_files=3, stall_seconds=5))
-    contents = [bytes([number]) * (MB + 1) for number in range(10)]
-    uuids = [node.put(content)[0] for content in contents]
-
-    with SocketClient(node.path) as client:
-        assert client.read_all(uuids) == contents
-        assert client.descriptors <= 3
-    reader = Reader(node.path)
-    with pytest.raises(Refusal, match="lease-refused"):
-        reader.ask(2, b"".join(uuids))
-    reader.close()
-    node.server.stop()
 
 
 def test_no_descriptor_is_leaked_on_either_side(node: Node) -> None:
