@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,14 +103,19 @@ class NodeLink:
         body: object = None,
         /,
         *,
+        headers: Mapping[str, str] | None = None,
         query: Query | None = None,
         key: str | None = None,
         retries: Retries | None = None,
         **names: str | int,
     ) -> A:
-        """What an operation answers. `names` stand in its path. A change happens once, however often it is sent."""
-        content = None if body is None else msgspec.json.encode(body)
-        return self._carried_out(operation, content, {}, query, key, retries or self.retries, names)
+        """What an operation answers; `body` is a document, or content as it is. `names` stand in its path. A change
+        happens once, however often it is sent.
+        """
+        content: Any = msgspec.json.encode(body) if isinstance(body, msgspec.Struct) else body
+        keyed = {KEY_HEADER: key or new_key()} if operation.is_keyed else {}
+        said, path = {**keyed, **(headers or {})}, operation.path_of(**names)
+        return (retries or self.retries).run(lambda: self.http.ask(operation, path, content, headers=said, query=query))
 
     def send(
         self,
@@ -134,22 +139,7 @@ class NodeLink:
         headers = {ATTRIBUTES_HEADER: said} if said else {}
         retries = self.retries if isinstance(content, bytes) else NEVER
         data: bytes | Iterable[bytes] = content if isinstance(content, bytes) else pieces_of(content)
-        return self._carried_out(operation, data, headers, query, key, retries, names)
-
-    def _carried_out(
-        self,
-        operation: Operation[A],
-        content: bytes | Iterable[bytes] | None,
-        headers: dict[str, str],
-        query: Query | None,
-        key: str | None,
-        retries: Retries,
-        names: dict[str, Any],
-    ) -> A:
-        if operation.is_keyed:
-            headers[KEY_HEADER] = key or new_key()
-        path = operation.path_of(**names)
-        return retries.run(lambda: self.http.ask(operation, path, content, headers=headers, query=query))
+        return self.ask(operation, data, headers=headers, query=query, key=key, retries=retries, **names)
 
     def stream(
         self,
