@@ -52,7 +52,7 @@ class Handles(ABC):
         """
         found = checked_attributes(attributes)
         checked_number(ttl_millis, "ttl_millis", 0)
-        checked_lifetime(lifetime)
+        lifetime = checked_lifetime(lifetime)
         if isinstance(content, bytes):
             return self._put_batch([content], found, ttl_millis, lifetime, key)[0]
         return self._put_stream(content, found, ttl_millis, lifetime, key)
@@ -77,7 +77,7 @@ class Handles(ABC):
         """
         found, mappings = checked_batch(contents, attributes)
         checked_number(ttl_millis, "ttl_millis", 0)
-        checked_lifetime(lifetime)
+        lifetime = checked_lifetime(lifetime)
         handles: list[str] = []
         for number, (start, end) in enumerate(batches(found, self._batch_bytes)):
             part = mappings[start:end] if isinstance(mappings, list) else mappings
