@@ -12,15 +12,14 @@ whether all of them are there still: those of a stream that was away for too lon
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from ullage.errors import NotReachable, UllageError
 from ullage.wire.tickets import FEED_DONE, FEED_TAKE, FeedRequest, FeedStatus, TableTicket
-from ullage_spark.errors import EventsLost, SparkSourceError
+from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import FleetNode, ask
-from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, lose, rows_of, shares
+from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, beginning, rows_of, shares
 
 HOLD_MILLIS_MIN: Final = 10 * 60_000
 """Some signs of life may get lost before nodes give up a stream that is there."""
@@ -41,11 +40,11 @@ class QueueReader(FleetStreamReader):
             )
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        return {node.name: _fresh(node) for node in self._discover()}
+        return {node.name: beginning(node.repository) for node in self._discover()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """At most so many FlowFiles further, every node in its turn."""
-        began: Offset = {node.name: start.get(node.name) or _fresh(node) for node in self._discover()}
+        began: Offset = {node.name: start.get(node.name) or beginning(node.repository) for node in self._discover()}
         same = {name: place for name, place in began.items() if place["repository"] == self._nodes[name].repository}
         self.commit(start)
         waiting = self._waiting(same)
@@ -57,31 +56,12 @@ class QueueReader(FleetStreamReader):
             if self._left is not None:
                 self._left[name] -= got.count
         # Of another repository nothing is taken here: reading it says what has happened.
-        changed = {name: _fresh(self._nodes[name]) for name in began.keys() - same.keys()}
+        changed = {name: beginning(self._nodes[name].repository) for name in began.keys() - same.keys()}
         self._read_through(start)
         return {**start, **found, **changed}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._ends_with_what_waits = True
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        self._discover()
-        parts: list[InputPartition] = []
-        for name, place in end.items():
-            after = start.get(name) or NodeOffset(repository=place["repository"], sequence=0, count=0)
-            if after == place:
-                continue
-            if name not in self._nodes:
-                raise EventsLost(
-                    f"node {name} is not in the fleet any more, and what the stream took of it is not read"
-                )
-            if after["repository"] != place["repository"] or self._nodes[name].repository != place["repository"]:
-                lose(self._settings, f"node {name} has another repository than before: what the stream took is gone")
-                continue
-            count = place.get("count", 0) - after.get("count", 0)
-            parts.append(StreamPart(self._nodes[name], after["sequence"], place["sequence"], count))
-        self._read_through(start)
-        return parts
 
     def commit(self, end: dict[str, Any]) -> None:
         """What is read is removed; at a node that does not answer, with one of the next.
@@ -99,6 +79,10 @@ class QueueReader(FleetStreamReader):
                 ask(settings, node, FEED_DONE, done)
             except NotReachable:
                 continue  # what it has is removed with the next batch
+
+    def _parts(self, node: FleetNode, after: NodeOffset, place: NodeOffset) -> list[StreamPart]:
+        count = place.get("count", 0) - after.get("count", 0)
+        return [StreamPart(node, after["sequence"], place["sequence"], count)]
 
     def _wanted(self, part: StreamPart) -> TableTicket:
         stream, queue = self._settings.application, self._settings.queue
@@ -132,7 +116,7 @@ class QueueReader(FleetStreamReader):
         return ask(settings, self._nodes[name], FEED_TAKE, request)
 
     def _read_through(self, offset: Mapping[str, NodeOffset]) -> None:
-        """Up to here the stream has read. What the checkpoint may need waits for as long as the option `hold` says."""
+        """What the checkpoint may need waits for as long as the option `hold` says."""
         self._read = {name: place["sequence"] for name, place in offset.items() if name in self._nodes}
         self._live()
 
@@ -142,7 +126,3 @@ class QueueReader(FleetStreamReader):
                 self._take(name, after, 0)
             except UllageError:  # the next beat asks again; a claim that ran out is told by the next read
                 continue
-
-
-def _fresh(node: FleetNode) -> NodeOffset:
-    return {"repository": node.repository, "sequence": 0, "count": 0}

@@ -6,11 +6,10 @@ Clients are kept for the life of a Python worker. A token that was renewed makes
 import json
 import os
 import ssl
-import threading
 import urllib.request
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,7 +21,6 @@ from ullage.wire.tickets import ABOUT, FlightAction, Nothing, SocketIdentity
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.settings import SourceOptions
 
-T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -39,15 +37,10 @@ ASKED_MAX: Final = 16
 """Nodes that are asked at a time."""
 
 CLIENTS_MAX: Final = 64
-"""Connections that a worker keeps: as many nodes as one task ever talks to in turn, and then some."""
+"""Connections of a kind that a worker keeps: as many nodes as one task ever talks to in turn, and then some."""
 
 RETRIES: Final = Retries(attempts=6, first_seconds=0.2)
 """An agent that restarts is back within seconds; a task that fails sooner costs Spark a stage."""
-
-_clients: OrderedDict[tuple[str, ...], Any] = OrderedDict()
-"""Of both kinds, by how they speak, where and as whom."""
-
-_lock = threading.Lock()
 
 
 class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +68,13 @@ def discover(settings: SourceOptions) -> tuple[FleetNode, ...]:
 
 def flight_of(settings: SourceOptions, node: FleetNode) -> FlightClient:
     """A client of the node over Arrow Flight."""
-    token = settings.bearer()
-    key = ("flight", node.flight, token or "", settings.ca_file)
-    return _kept(key, lambda: FlightClient(node.flight, token, ca_file=settings.ca_file or None))
+    return _flight(os.getpid(), node.flight, settings.bearer(), settings.ca_file or None)
+
+
+@lru_cache(CLIENTS_MAX)
+def _flight(_process: int, url: str, token: str | None, ca_file: str | None) -> FlightClient:
+    """By `_process`, too: a connection does not survive a fork."""
+    return FlightClient(url, token, ca_file=ca_file)
 
 
 def ask(settings: SourceOptions, node: FleetNode, action: FlightAction[Q, A], request: Q) -> A:
@@ -99,20 +96,12 @@ def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
         return None
     if (seen.st_ino, seen.st_ctime_ns) != (node.inode, node.changed_nanos):
         return None
-    token = settings.bearer()
-    return _kept(("socket", path, str(node.inode), token or ""), lambda: SocketClient(path, token))
+    return _socket(os.getpid(), path, node.inode, settings.bearer())
 
 
-def _kept(key: tuple[str, ...], make: Callable[[], T]) -> T:
-    key = (str(os.getpid()), *key)  # a connection does not survive a fork
-    with _lock:
-        if key not in _clients:
-            _clients[key] = make()
-            while len(_clients) > CLIENTS_MAX:
-                _clients.popitem(last=False)
-        _clients.move_to_end(key)
-        found: T = _clients[key]
-    return found
+@lru_cache(CLIENTS_MAX)
+def _socket(_process: int, path: str, _inode: int, token: str | None) -> SocketClient:
+    return SocketClient(path, token)
 
 
 def _addresses(settings: SourceOptions) -> Iterable[FleetNode]:

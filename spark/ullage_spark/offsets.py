@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ullage.wire.tickets import NodeIdentity, TableTicket
+from ullage.wire.tickets import TableTicket
 from ullage_spark.carried import Carried
 from ullage_spark.errors import EventsLost, SparkSourceError
 from ullage_spark.fleet import FleetNode, discover
@@ -32,9 +32,9 @@ class NodeOffset(TypedDict):
 Offset = dict[str, NodeOffset]
 
 
-def place_of(about: NodeIdentity, sequence: int) -> NodeOffset:
-    """A sequence of a node's present repository: those of another one mean something else."""
-    return {"repository": about.repository, "sequence": sequence}
+def beginning(repository: str) -> NodeOffset:
+    """Nothing of the repository is read: sequences of another one mean something else."""
+    return {"repository": repository, "sequence": 0, "count": 0}
 
 
 def rows_of(limit: ReadLimit, waiting: Mapping[str, int]) -> int:
@@ -55,12 +55,6 @@ def shares(waiting: Mapping[str, int], most: int) -> dict[str, int]:
             if taken[name] == waiting[name]:
                 left.discard(name)
     return taken
-
-
-def lose(settings: SourceOptions, what: str) -> None:
-    """EventsLost, unless the stream may go on without them."""
-    if settings.fails_on_data_loss:
-        raise EventsLost(f"{what}; option failOnDataLoss=false goes on without them")
 
 
 class Heartbeat:
@@ -107,12 +101,30 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's names
         return ReadMaxRows(self._settings.events_max)
 
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._discover()
+        parts: list[InputPartition] = []
+        for name, place in end.items():
+            after = start.get(name) or beginning(place["repository"])
+            if after == place:
+                continue
+            if name not in self._nodes:
+                raise EventsLost(f"node {name} is not in the fleet any more, and not all of it is read")
+            is_there = self._nodes[name].repository == place["repository"]
+            if not is_there or after["repository"] != place["repository"]:
+                self._lose(f"node {name} has another repository than before: not all of the former one is read")
+                after = beginning(place["repository"])
+            if is_there:
+                parts += self._parts(self._nodes[name], after, place)
+        self._read_through(start)
+        return parts
+
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, StreamPart):  # else Spark runs one task even where there is nothing
             wanted = self._wanted(partition)
             count = yield from table_rows(self._settings, partition.node, self._schema, wanted)
             if count != partition.count:
-                lose(self._settings, self._missing(partition, partition.count - count))
+                self._lose(self._missing(partition, partition.count - count))
 
     def stop(self) -> None:
         """Nodes hear nothing of this stream any more."""
@@ -128,6 +140,19 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
         nodes = discover(self._settings)
         self._nodes = {node.name: node for node in nodes}
         return list(nodes)
+
+    def _lose(self, what: str) -> None:
+        """EventsLost, unless the stream may go on without them."""
+        if self._settings.fails_on_data_loss:
+            raise EventsLost(f"{what}; option failOnDataLoss=false goes on without them")
+
+    def _read_through(self, offset: Mapping[str, NodeOffset]) -> None:
+        """Up to here the stream has read."""
+        raise NotImplementedError
+
+    def _parts(self, node: FleetNode, after: NodeOffset, place: NodeOffset) -> list[StreamPart]:
+        """Tasks that read between two places of one repository."""
+        raise NotImplementedError
 
     def _wanted(self, part: StreamPart) -> TableTicket:
         raise NotImplementedError

@@ -5,14 +5,13 @@ of claims. Each row has the generation that it was planned for: an agent leaves 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from ullage.client.node import Node
 from ullage.client.repository import RemoteRepository
-from ullage.client.retries import Retries
 from ullage.errors import RunUnderWay, WindowClosed
 from ullage.wire.space import RunProgress, RunRequest
 from ullage_spark.errors import SparkSourceError
@@ -166,14 +165,7 @@ class NodeRun(NamedTuple):
     refusal: str = ""
 
 
-def carry_out(
-    plan: DataFrame,
-    *,
-    override: bool = False,
-    retries: Retries | None = None,
-    on_progress: Callable[[NodeRun], None] = lambda _: None,
-    **options: Any,
-) -> list[NodeRun]:
+def carry_out(plan: DataFrame, *, override: bool = False, **options: Any) -> list[NodeRun]:
     """Hand each node its rows as one run of reclamation, under its windows, and follow all to the end.
 
     Only resource claims come to the driver. A node that will not begin now, since its windows are closed or another
@@ -181,28 +173,16 @@ def carry_out(
     """
     settings = SourceOptions.of(as_options(options))
     nodes = {node.name: node for node in discover(settings)}
-    pause = retries or Retries()
     handed = [(node, request, _client(settings, nodes, node)) for node, request in _by_node(plan, override=override)]
     begun = [(client, _begin(client, node, request)) for node, request, client in handed]
     found = []
-    for client, node_run in begun:
+    for client, latest in begun:
         with client:
-            found.append(_followed(client, node_run, pause, on_progress))
+            run = latest.run
+            while run is not None and run.ended_millis is None:
+                run = client.reclamation.run(run.id, wait_seconds=0.5)
+            found.append(latest._replace(run=run))
     return found
-
-
-def _followed(
-    client: RemoteRepository, latest: NodeRun, pause: Retries, on_progress: Callable[[NodeRun], None]
-) -> NodeRun:
-    """The run when it is over."""
-    run = latest.run
-    while run is not None and run.ended_millis is None:
-        on_progress(latest)
-        pause.sleep(0.5)
-        run = client.reclamation.run(run.id)
-        latest = latest._replace(run=run)
-    on_progress(latest)
-    return latest
 
 
 def _begin(client: RemoteRepository, node: str, request: RunRequest) -> NodeRun:

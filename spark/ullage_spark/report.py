@@ -66,7 +66,4 @@ def fragmentation(resource_claims: DataFrame, flowfiles: DataFrame, now_millis: 
 
 
 def _bucket(value: Column, bounds: tuple[tuple[str, int], ...], last: str) -> Column:
-    found = F.when(F.lit(False), "")
-    for name, bound in bounds:
-        found = found.when(value < bound, name)
-    return found.otherwise(last)
+    return F.coalesce(*(F.when(value < bound, name) for name, bound in bounds), F.lit(last))

@@ -7,17 +7,17 @@ some of it all the same, the stream stops and says so rather than go on without 
 
 import uuid
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from ullage.errors import UllageError
 from ullage.wire.tickets import ABOUT, HOLD_EVENTS, EventHoldRequest, NodeIdentity, Nothing, TableTicket
-from ullage_spark.errors import EventsLost, SparkSourceError
+from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import FleetNode, ask, flight_of
-from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, lose, place_of, rows_of, shares
+from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, beginning, rows_of, shares
 
 PART_EVENTS: Final = 100_000
 """Events of one task: seconds of an agent's time."""
@@ -39,20 +39,19 @@ class EventReader(FleetStreamReader):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         is_latest = self._settings.starting_position == LATEST
         return {
-            node.name: place_of(about, about.last_sequence if is_latest else about.first_sequence - 1)
-            for node, about in self._asked()
+            name: NodeOffset(
+                repository=about.repository, sequence=about.last_sequence if is_latest else about.first_sequence - 1
+            )
+            for name, about in self._asked().items()
         }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """At most so many events further, every node in its turn: one that lags does not keep the others back."""
         newest = self._newest()
-        self._hold(start)
+        self._read_through(start)
         if self._target is not None:
             newest = {name: _earlier(place, self._target.get(name)) for name, place in newest.items()}
-        began: Offset = {
-            name: start.get(name) or NodeOffset(repository=place["repository"], sequence=0)
-            for name, place in newest.items()
-        }
+        began: Offset = {name: start.get(name) or beginning(place["repository"]) for name, place in newest.items()}
         waiting = {
             name: place["sequence"] - began[name]["sequence"]
             for name, place in newest.items()
@@ -70,35 +69,18 @@ class EventReader(FleetStreamReader):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._newest()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        parts: list[InputPartition] = []
-        self._discover()
-        self._hold(start)
-        for name, place in end.items():
-            after = start.get(name, {"sequence": 0, "repository": place["repository"]})
-            if after == place:
-                continue
-            if name not in self._nodes:
-                raise EventsLost(f"node {name} is not in the fleet any more, and its events are not all read")
-            if after["repository"] != place["repository"]:
-                lose(
-                    self._settings,
-                    f"node {name} has another repository than before: its former events are not all read",
-                )
-                after = {**place, "sequence": 0}
-            for first in range(after["sequence"], place["sequence"], PART_EVENTS):
-                through = min(first + PART_EVENTS, place["sequence"])
-                parts.append(StreamPart(self._nodes[name], first, through, through - first))
-        return parts
-
     def commit(self, end: dict[str, Any]) -> None:
-        self._hold(end)
+        self._read_through(end)
 
     def stop(self) -> None:
         """Nodes need not hold events for this stream any more."""
         super().stop()
         if self._heart is not None:
             self._hold_for(0)
+
+    def _parts(self, node: FleetNode, after: NodeOffset, place: NodeOffset) -> list[StreamPart]:
+        bounds = [*range(after["sequence"], place["sequence"], PART_EVENTS), place["sequence"]]
+        return [StreamPart(node, first, through, through - first) for first, through in pairwise(bounds)]
 
     def _wanted(self, part: StreamPart) -> TableTicket:
         return TableTicket(name="provenance", after=part.after, through=part.through)
@@ -109,8 +91,8 @@ class EventReader(FleetStreamReader):
             "more (spec.provenance says how long they are kept)"
         )
 
-    def _hold(self, offset: Mapping[str, NodeOffset]) -> None:
-        """What follows these places is not read yet."""
+    def _read_through(self, offset: Mapping[str, NodeOffset]) -> None:
+        """What follows these places is held."""
         if not self._settings.hold_millis:
             return
         held = {name: place["sequence"] for name, place in offset.items()}
@@ -133,10 +115,13 @@ class EventReader(FleetStreamReader):
                 continue  # the next beat tells it again; whether events are missing is seen when they are read
 
     def _newest(self) -> Offset:
-        return {node.name: place_of(about, about.last_sequence) for node, about in self._asked()}
+        return {
+            name: NodeOffset(repository=about.repository, sequence=about.last_sequence)
+            for name, about in self._asked().items()
+        }
 
-    def _asked(self) -> list[tuple[FleetNode, NodeIdentity]]:
-        return [(node, ask(self._settings, node, ABOUT, Nothing())) for node in self._discover()]
+    def _asked(self) -> dict[str, NodeIdentity]:
+        return {node.name: ask(self._settings, node, ABOUT, Nothing()) for node in self._discover()}
 
 
 def _earlier(place: NodeOffset, bound: NodeOffset | None) -> NodeOffset:

@@ -15,7 +15,8 @@ PARTED: Final = frozenset({"claims", "resource_claims", "flowfiles", "content"})
 """Tables of which a node gives a share, so that several tasks read one node."""
 
 COLUMNS: Final[dict[str, dict[str, DataType]]] = {
-    table: {field.name: from_arrow_type(field.type) for field in schema} for table, schema in SCHEMAS.items()
+    table: {NODE: StringType(), **{field.name: from_arrow_type(field.type) for field in schema}}
+    for table, schema in SCHEMAS.items()
 }
 
 
@@ -23,7 +24,7 @@ def columns_of(table: str) -> list[str]:
     """All columns of a table, the node first."""
     if table not in COLUMNS:
         raise SparkSourceError(f"there is no table {table}: {', '.join(COLUMNS)}")
-    return [NODE, *COLUMNS[table]]
+    return [*COLUMNS[table]]
 
 
 def schema_of(settings: SourceOptions) -> StructType:
@@ -37,9 +38,4 @@ def schema_of(settings: SourceOptions) -> StructType:
             "table content moves every byte to Spark: option payload=true says that it is meant; with_content opens "
             "content where it is needed"
         )
-    return StructType([StructField(name, type_of(settings.table, name)) for name in chosen])
-
-
-def type_of(table: str, column: str) -> DataType:
-    """A column's type."""
-    return StringType() if column == NODE else COLUMNS[table][column]
+    return StructType([StructField(name, COLUMNS[settings.table][name]) for name in chosen])

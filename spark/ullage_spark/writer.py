@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, MapType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from ullage.errors import NotReachable, UllageError
 from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA
@@ -45,6 +45,8 @@ PIECE_BYTES: Final = 8 << 20
 """Of a large content, a row of the stream: it goes on in the next."""
 
 ROWS_MAX: Final = 10_000
+
+TEXTS: Final = "map<string,string>"
 
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 """Spark's own name, a local property of each task of a stream."""
@@ -80,7 +82,7 @@ class StagingWriter(Carried):
         """All rows of a task, as one attempt; it is staged anew, from its beginning, by whoever retries the task."""
         context = TaskContext.get()
         node = self._node_for(context.partitionId() if context is not None else 0)
-        if begins and begin(self._settings, node, write) == "committed":
+        if begins and self._begin(node, write) == "committed":
             return StagedAttempt(node.name, "", 0, 0)  # an earlier run of the same batch did it
         attempt = str(uuid.uuid4())
         counted = Packed(rows, self._settings.stage_bytes)
@@ -93,9 +95,79 @@ class StagingWriter(Carried):
         local = [node for node in self._nodes if node.name == here]
         return local[0] if local else self._nodes[partition % len(self._nodes)]
 
+    def _begin(self, node: FleetNode, write: str) -> str:
+        """Open the write on a node, or find it as it is; its state."""
+        settings = self._settings
+        request = StagedWriteRequest(
+            write=write, queue=settings.queue, ttl_millis=settings.ttl_millis, lasts_millis=settings.lasts_millis
+        )
+        return ask(settings, node, WRITE_BEGIN, request).state
+
     def _commit(self, write: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-        if not finish(self._settings, self._nodes, write):
-            commit(self._settings, self._nodes, write, _decided(self._nodes, messages))
+        """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
+        if self._finish(write):
+            return
+        decision: Decision = {node.name: {} for node in self._nodes}
+        for message in messages:
+            if isinstance(message, StagedAttempt) and message.transactions:
+                decision[message.node][message.attempt] = message.transactions
+
+        def prepare(node: FleetNode) -> None:
+            self._begin(node, write)  # a stream's write began only where a task was
+            ask(self._settings, node, WRITE_PREPARE, StagedWriteRequest(write=write, attempts=decision[node.name]))
+
+        self._everywhere(prepare)
+        self._carry_out(write, decision)
+
+    def _finish(self, write: str) -> bool:
+        """Whether the write is decided, by an earlier run perhaps; what is left of it is carried out then."""
+        request = StagedWriteRequest(write=write)
+        found = self._everywhere(lambda node: ask(self._settings, node, WRITE_FIND, request))
+        decided = [each.decision for each in found if each.state == "committed"]
+        if decided:
+            self._carry_out(write, json.loads(decided[0]))
+        return bool(decided)
+
+    def _abort(self, write: str) -> None:
+        """Nothing of it appears, unless some node has committed: then it is carried out, since nothing undoes that.
+
+        Spark calls this also when `commit` failed. While a node cannot be asked nothing is done: what is open ends
+        alone.
+        """
+        try:
+            if self._finish(write):
+                return
+        except NotReachable:
+            return
+        self._everywhere(lambda node: ask(self._settings, node, WRITE_ABORT, StagedWriteRequest(write=write)))
+
+    def _carry_out(self, write: str, decision: Decision) -> None:
+        """Commit on one node after the other: the first has decided."""
+        known = {node.name: node for node in self._nodes}
+        text = json.dumps(decision, separators=(",", ":"), sort_keys=True)
+        left: list[tuple[str, Exception]] = []
+        for name, attempts in sorted(decision.items()):
+            if name not in known:
+                left.append((name, SparkSourceError("it is not in the fleet any more")))
+                continue
+            request = StagedWriteRequest(write=write, attempts=attempts, decision=text)
+            try:
+                ask(self._settings, known[name], WRITE_COMMIT, request)
+            except UllageError as error:
+                left.append((name, error))
+                if len(left) == len(decision):
+                    raise  # nobody has decided: an abort may still undo it all
+        if left:
+            name, reason = left[0]
+            raise WriteNotFinished(
+                f"write {write} is decided, and {len(left)} of its nodes could not be told, {name} first: repeat the "
+                "write under its name"
+            ) from reason
+
+    def _everywhere(self, work: Callable[[FleetNode], T]) -> list[T]:
+        """Ask nodes side by side; what one raises is raised once all have answered."""
+        with ThreadPoolExecutor(min(ASKED_MAX, len(self._nodes))) as pool:
+            return list(pool.map(work, self._nodes))
 
 
 class Packed:
@@ -143,10 +215,10 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
         super().__init__(options, schema)
         name = self._settings.write
         self._write = str(uuid.uuid5(NAMESPACE, name) if name else uuid.uuid4())
-        self._is_done = bool(name) and finish(self._settings, self._nodes, self._write)
+        self._is_done = bool(name) and self._finish(self._write)
         if not self._is_done:
             for node in self._nodes:
-                begin(self._settings, node, self._write)
+                self._begin(node, self._write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return StagedAttempt("", "", 0, 0) if self._is_done else self._stage(self._write, iterator, begins=False)
@@ -157,7 +229,7 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._is_done:
-            abort(self._settings, self._nodes, self._write)
+            self._abort(self._write)
 
 
 class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
@@ -179,104 +251,20 @@ class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
         self._commit(self._write_of(batchId), messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        abort(self._settings, self._nodes, self._write_of(batchId))
+        self._abort(self._write_of(batchId))
 
     def _write_of(self, batch: int) -> str:
         return str(uuid.uuid5(NAMESPACE, f"{self._settings.application}\0{batch}"))
 
 
-def begin(settings: SourceOptions, node: FleetNode, write: str) -> str:
-    """Open the write on a node, or find it as it is; its state."""
-    request = StagedWriteRequest(
-        write=write, queue=settings.queue, ttl_millis=settings.ttl_millis, lasts_millis=settings.lasts_millis
-    )
-    return ask(settings, node, WRITE_BEGIN, request).state
-
-
-def commit(settings: SourceOptions, nodes: Sequence[FleetNode], write: str, decision: Decision) -> None:
-    """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
-
-    def prepare(node: FleetNode) -> None:
-        begin(settings, node, write)  # a stream's write began only where a task was
-        request = StagedWriteRequest(write=write, attempts=decision[node.name])
-        ask(settings, node, WRITE_PREPARE, request)
-
-    _everywhere(prepare, nodes)
-    _carry_out(settings, nodes, write, decision)
-
-
-def finish(settings: SourceOptions, nodes: Sequence[FleetNode], write: str) -> bool:
-    """Whether the write is decided, by an earlier run perhaps; what is left of it is carried out then."""
-    request = StagedWriteRequest(write=write)
-    found = _everywhere(lambda node: ask(settings, node, WRITE_FIND, request), nodes)
-    decided = [each.decision for each in found if each.state == "committed"]
-    if decided:
-        _carry_out(settings, nodes, write, json.loads(decided[0]))
-    return bool(decided)
-
-
-def abort(settings: SourceOptions, nodes: Sequence[FleetNode], write: str) -> None:
-    """Nothing of it appears, unless some node has committed: then it is carried out, since nothing undoes that.
-
-    Spark calls this also when `commit` failed. While a node cannot be asked nothing is done: what is open ends alone.
-    """
-    try:
-        if finish(settings, nodes, write):
-            return
-    except NotReachable:
-        return
-    _everywhere(lambda node: ask(settings, node, WRITE_ABORT, StagedWriteRequest(write=write)), nodes)
-
-
-def _carry_out(settings: SourceOptions, nodes: Sequence[FleetNode], write: str, decision: Decision) -> None:
-    """Commit on one node after the other: the first has decided."""
-    known = {node.name: node for node in nodes}
-    text = json.dumps(decision, separators=(",", ":"), sort_keys=True)
-    left: list[tuple[str, Exception]] = []
-    for name, attempts in sorted(decision.items()):
-        if name not in known:
-            left.append((name, SparkSourceError("it is not in the fleet any more")))
-            continue
-        request = StagedWriteRequest(write=write, attempts=attempts, decision=text)
-        try:
-            ask(settings, known[name], WRITE_COMMIT, request)
-        except UllageError as error:
-            left.append((name, error))
-            if len(left) == len(decision):
-                raise  # nobody has decided: an abort may still undo it all
-    if left:
-        name, reason = left[0]
-        raise WriteNotFinished(
-            f"write {write} is decided, and {len(left)} of its nodes could not be told, {name} first: repeat the write "
-            "under its name"
-        ) from reason
-
-
-def _everywhere(work: Callable[[FleetNode], T], nodes: Sequence[FleetNode]) -> list[T]:
-    """Ask nodes side by side; what one raises is raised once all have answered."""
-    with ThreadPoolExecutor(min(ASKED_MAX, max(1, len(nodes)))) as pool:
-        return list(pool.map(work, nodes))
-
-
-def _decided(nodes: Sequence[FleetNode], messages: Sequence[WriterCommitMessage | None]) -> Decision:
-    decision: Decision = {node.name: {} for node in nodes}
-    for message in messages:
-        if isinstance(message, StagedAttempt) and message.transactions:
-            decision[message.node][message.attempt] = message.transactions
-    return decision
-
-
 def _require_columns(schema: StructType) -> None:
     """SparkSourceError for columns that cannot be stored: none is left out in silence."""
-    fields = {field.name: field.dataType for field in schema}
-    if not isinstance(fields.get(PUT_CONTENT), BinaryType):
+    fields = {field.name: field.dataType.simpleString() for field in schema}
+    if fields.get(PUT_CONTENT) != "binary":
         raise SparkSourceError(f"a write has a column {PUT_CONTENT} of binary, and may have {PUT_ATTRIBUTES}")
-    texts = MapType(StringType(), StringType())
-    given = fields.get(PUT_ATTRIBUTES)
-    if given is not None and not (
-        isinstance(given, MapType) and (given.keyType, given.valueType) == (texts.keyType, texts.valueType)
-    ):
-        raise SparkSourceError(f"column {PUT_ATTRIBUTES} is a map of string to string, not {given.simpleString()}")
+    given = fields.get(PUT_ATTRIBUTES, TEXTS)
+    if given != TEXTS:
+        raise SparkSourceError(f"column {PUT_ATTRIBUTES} is a map of string to string, not {given}")
     if unknown := fields.keys() - {PUT_CONTENT, PUT_ATTRIBUTES}:
         raise SparkSourceError(f"columns {', '.join(sorted(unknown))} cannot be stored: put them into {PUT_ATTRIBUTES}")
 

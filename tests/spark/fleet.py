@@ -1,12 +1,16 @@
 """Several agents on loopback, and what they hold: the truth that Spark's answers are held against."""
 
+import json
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 from tests.service.running import Running, document_at
+from tests.support import drain
 from ullage.engine.engine import Engine
 from ullage.engine.model import STAGED_QUEUE, FlowFileRecord
 
@@ -21,6 +25,19 @@ class Fleet:
     def endpoint(self) -> str:
         """The option of the same name."""
         return ",".join(agent.server.urls["flight"] for agent in self.agents.values())
+
+    @property
+    def nodes(self) -> str:
+        """The option of the same name, with HTTP addresses: on loopback they are not at the usual port."""
+        found = [
+            {"name": name, "flight": agent.server.urls["flight"], "url": agent.url}
+            for name, agent in self.agents.items()
+        ]
+        return json.dumps(found)
+
+    def drained(self, queue: str) -> list[bytes]:
+        """Contents of a queue of all nodes, sorted, which it has no more."""
+        return sorted(content for agent in self.agents.values() for content in drain(agent.repository, queue))
 
     def repository(self, name: str) -> Engine:
         return self.agents[name].repository
@@ -82,3 +99,16 @@ def fleet_at(path: Path, *names: str, **sections: Any) -> Iterator[Fleet]:
             document = document_at(path / name, service=service, **sections)
             agents[name] = stack.enter_context(Running(document, node=name))
         yield Fleet(agents)
+
+
+def streamed(df: DataFrame, path: Path) -> DataFrame:
+    """Everything that a query over the stream ever wrote, once it has read what is there."""
+    query = (
+        df.writeStream.format("parquet")
+        .option("path", str(path / "rows"))
+        .option("checkpointLocation", str(path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return df.sparkSession.read.parquet(str(path / "rows"))

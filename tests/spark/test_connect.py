@@ -19,7 +19,6 @@ import pytest
 
 from tests.spark.cluster import SECONDS_MAX
 from tests.spark.fleet import Fleet
-from tests.support import drain
 
 ROOT = Path(__file__).parents[2]
 SUBMIT = [
@@ -115,6 +114,5 @@ def test_another_kind_of_session_reads_and_writes_the_same(fleet: Fleet, tmp_pat
         assert all(re.search(r"/app-[^/]+/\d+/job/", place) for place in told["places"]), told["places"]
     wanted = {uuid: hashlib.sha256(content).hexdigest() for (_, uuid), content in queued.items()}
     assert told["found"] == wanted
-    written = [content for name in fleet.agents for content in drain(fleet.repository(name), "written")]
-    assert sorted(written) == sorted(bytes([n]) * n for n in range(50))
+    assert fleet.drained("written") == sorted(bytes([n]) * n for n in range(50))
     assert fleet.hidden() == 0

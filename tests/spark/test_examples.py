@@ -1,6 +1,5 @@
 """The programs of examples/spark, one after the other over one fleet, as a data engineer would run them."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,6 @@ def test_ingest_analyse_plan_and_reclaim(
     repository.queues.drop(repository.queue("texts"))
     fleet.seal()
     before = repository.reclamation.survey().containers[0].dead_bytes
-    nodes = [
-        {"name": name, "flight": agent.server.urls["flight"], "url": agent.url} for name, agent in fleet.agents.items()
-    ]
-    plan_and_reclaim.main(json.dumps(nodes), "--run")
+    plan_and_reclaim.main(fleet.nodes, "--run")
     assert "a: " in capsys.readouterr().out
     assert repository.reclamation.survey().containers[0].dead_bytes < before

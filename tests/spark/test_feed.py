@@ -1,18 +1,17 @@
 """The streaming source over a queue: each FlowFile once, whatever fails, and nobody else gets what a batch has."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_ullage import DefaultSource
-from tests.spark.fleet import Fleet
+from tests.spark.fleet import Fleet, streamed
+from tests.spark.test_content import SCHEMA, collected, digests, expected
 from tests.support import drain, put_all
 from ullage_spark import with_content
 from ullage_spark.feed import QueueReader
@@ -76,7 +75,7 @@ class Consumer:
 def test_flow_files_come_once_over_failures_and_restarts(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     """In batches of a bounded size; the batch that failed comes again as it was, and what is read is gone."""
     fleet.fill(1, 20)
-    expected, others = standing(fleet), standing(fleet, "out")
+    waiting, others = standing(fleet), standing(fleet, "out")
     consumer = Consumer(spark, fleet, tmp_path / "checkpoint")
     consumer.fails_at = 1
     with pytest.raises(Exception, match="on purpose"):
@@ -88,7 +87,7 @@ def test_flow_files_come_once_over_failures_and_restarts(spark: SparkSession, fl
     assert [number for number, _ in consumer.batches] == [0, 1, 1, 2]
     assert consumer.batches[1] == consumer.batches[2]
     assert [len(rows) for rows in by_number.values()] == [20, 20, 8]
-    assert sorted(row for rows in by_number.values() for row in rows) == expected
+    assert sorted(row for rows in by_number.values() for row in rows) == waiting
     assert (standing(fleet), standing(fleet, HELD), standing(fleet, "out")) == ([], [], others)
 
     fleet.fill(2, 2)
@@ -97,37 +96,21 @@ def test_flow_files_come_once_over_failures_and_restarts(spark: SparkSession, fl
     assert consumer.batches[-1] == (3, more)
 
 
-def digests(rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatch:
-    found = pa.array([hashlib.sha256(content or b"").hexdigest() for content in contents])
-    return pa.RecordBatch.from_arrays(
-        [rows.column("node"), rows.column("uuid"), found], names=["node", "uuid", "digest"]
-    )
-
-
 def test_content_is_opened_while_a_batch_has_it(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     """Without a snapshot: what a stream has taken is there until the batch is carried out."""
     contents = fleet.fill(3, 10)
-    expected = {key: hashlib.sha256(contents[key]).hexdigest() for key in standing(fleet)}
+    wanted = expected({key: contents[key] for key in standing(fleet)})
     taken = spark.readStream.format("ullage").options(**options_of(fleet)).load()
-    query = (
-        with_content(taken, digests, "node string, uuid string, digest string", endpoint=fleet.endpoint)
-        .writeStream.format("parquet")
-        .option("path", str(tmp_path / "out"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    found = streamed(with_content(taken, digests, SCHEMA, endpoint=fleet.endpoint), tmp_path)
 
-    rows = spark.read.parquet(str(tmp_path / "out")).collect()
-    assert {(row.node, row.uuid): row.digest for row in rows} == expected
-    assert len(rows) == len(expected)
+    assert found.count() == len(wanted)
+    assert collected(found) == wanted
 
 
 def test_admission_is_fair_and_what_is_planned_stays_planned(fleet: Fleet) -> None:
     """A driver that died before it wrote an offset down finds the same FlowFiles under the next one."""
     fleet.fill(4, 10)
-    expected = standing(fleet)
+    waiting = standing(fleet)
     stream = reader(fleet)
     start: Offset = stream.initialOffset()
     first: Offset = stream.latestOffset(dict(start), ReadMaxRows(10))
@@ -138,9 +121,9 @@ def test_admission_is_fair_and_what_is_planned_stays_planned(fleet: Fleet) -> No
     batch = rows_between(stream, start, first)
     assert batch == rows_between(reader(fleet), start, first)
     rest: Offset = stream.latestOffset(dict(first), ReadAllAvailable())
-    assert sorted(batch + rows_between(stream, first, rest)) == expected
+    assert sorted(batch + rows_between(stream, first, rest)) == waiting
     assert stream.partitions(dict(rest), dict(rest)) == []
-    assert len(standing(fleet, HELD)) == len(expected) - len(batch)
+    assert len(standing(fleet, HELD)) == len(waiting) - len(batch)
     stream.commit(dict(rest))
     assert standing(fleet, HELD) == []
     stream.stop()
@@ -166,7 +149,7 @@ def test_what_comes_later_is_not_waited_for(fleet: Fleet) -> None:
 def test_a_stream_that_was_away_for_too_long_is_told(fleet: Fleet) -> None:
     """What it had taken went back, so others have it, or it comes again: never a batch with fewer rows in silence."""
     fleet.fill(6, 2)
-    expected = standing(fleet)
+    waiting = standing(fleet)
     stream = reader(fleet)
     start: Offset = stream.initialOffset()
     end: Offset = stream.latestOffset(dict(start), ReadMaxRows(1_000))
@@ -178,7 +161,7 @@ def test_a_stream_that_was_away_for_too_long_is_told(fleet: Fleet) -> None:
         rows_between(reader(fleet), start, end)
     lenient = reader(fleet, failOnDataLoss="false")
     assert rows_between(lenient, start, end) == []
-    assert rows_between(lenient, end, lenient.latestOffset(dict(end), ReadMaxRows(1_000))) == expected
+    assert rows_between(lenient, end, lenient.latestOffset(dict(end), ReadMaxRows(1_000))) == waiting
     lenient.stop()
 
 

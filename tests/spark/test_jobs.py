@@ -6,7 +6,6 @@ import subprocess
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyspark
@@ -32,14 +31,6 @@ from ullage_spark.settings import SourceOptions
 
 ROOT = Path(__file__).parents[2]
 MB = 1 << 20
-
-
-def options_of(fleet: Fleet) -> dict[str, Any]:
-    """Nodes with their HTTP addresses: on loopback they are not at the usual port."""
-    nodes = [
-        {"name": name, "flight": agent.server.urls["flight"], "url": agent.url} for name, agent in fleet.agents.items()
-    ]
-    return {"nodes": json.dumps(nodes)}
 
 
 def scatter(fleet: Fleet, seed: int = 1) -> None:
@@ -130,7 +121,7 @@ def test_a_plan_keeps_its_budget_and_takes_the_best_first(spark: SparkSession, f
 def test_agents_carry_a_plan_out_and_leave_what_has_changed(spark: SparkSession, fleet: Fleet) -> None:
     """What was planned is given back, contents stay as they are, and a resource claim of another generation is left."""
     scatter(fleet)
-    options = options_of(fleet)
+    options = {"nodes": fleet.nodes}
     before = dead_bytes(fleet)
     with snapshot(spark, holds=False, **options) as held:
         made = reclamation_plan(held.table("resource_claims")).cache()
@@ -165,7 +156,7 @@ def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> Non
     """As each node's own windows say of each action; a node that may not begin says so, and the other one is done."""
     scatter(fleet)
     close_windows(fleet, "b")
-    options = options_of(fleet)
+    options = {"nodes": fleet.nodes}
     with snapshot(spark, holds=False, **options) as held:
         windows = held.table("windows")
         verdicts = {(row.node, row.operation.lower()): row for row in windows.collect()}
@@ -225,7 +216,7 @@ def test_agents_go_by_the_plans_policy_too(spark: SparkSession, fleet: Fleet) ->
         session.commit()
     repository.queues.drop(repository.queue("gone"))
     fleet.seal()
-    options = options_of(fleet)
+    options = {"nodes": fleet.nodes}
     with snapshot(spark, holds=False, **options) as held:
         made = reclamation_plan(held.table("resource_claims")).cache()
         assert [row.action for row in made.collect()] == ["rewrite"]
@@ -358,7 +349,7 @@ def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) ->
 @pytest.mark.parametrize("option", ["nodes", "endpoint"])
 def test_nodes_are_known_by_their_own_names(fleet: Fleet, option: str) -> None:
     """Whichever way they were found."""
-    given = options_of(fleet) if option == "nodes" else {"endpoint": fleet.endpoint}
+    given = {"nodes": fleet.nodes} if option == "nodes" else {"endpoint": fleet.endpoint}
     found = discover(SourceOptions.of(given))
 
     assert [node.name for node in found] == ["a", "b"]

@@ -10,7 +10,6 @@ import pytest
 from tests.service.running import until
 from tests.spark.cluster import SECONDS_MAX, ended, program
 from tests.spark.fleet import Fleet
-from tests.support import drain
 
 pytestmark = pytest.mark.timeout(2 * SECONDS_MAX)
 
@@ -70,8 +69,7 @@ def staged_attempts(fleet: Fleet) -> int:
 
 def require_once(fleet: Fleet) -> None:
     """Each content is there, no content is there twice, and nothing is staged or remembered as open."""
-    found = [content for name in fleet.agents for content in drain(fleet.repository(name), "in")]
-    assert sorted(found) == sorted(CONTENTS)
+    assert fleet.drained("in") == sorted(CONTENTS)
     assert fleet.hidden() == 0
     assert all(agent.repository.staging.pending() == [] for agent in fleet.agents.values())
     assert fleet.records() == {}

@@ -15,14 +15,13 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
-from tests.support import drain
 from ullage.errors import NotReachable, WriteClosed
 from ullage.wire.tickets import WRITE_COMMIT
 from ullage_spark import SparkSourceError, writer
 from ullage_spark.errors import WriteNotFinished
-from ullage_spark.fleet import HERE, FleetNode, ask, discover
+from ullage_spark.fleet import HERE, FleetNode, ask
 from ullage_spark.settings import SourceOptions
-from ullage_spark.writer import NAMESPACE, Packed, StagedAttempt, finish
+from ullage_spark.writer import Packed, StagedAttempt
 
 SCHEMA = "content binary, attributes map<string,string>"
 COLUMNS = StructType(
@@ -34,10 +33,6 @@ CONTENTS = [random.Random(7).randbytes(size) for size in (0, 1, 5_000, 300_000, 
 def rows(spark: SparkSession, parts: int = 3) -> DataFrame:
     found = [(bytearray(content), {"n": str(number)}) for number, content in enumerate(CONTENTS)]
     return spark.createDataFrame(found, SCHEMA).repartition(parts)
-
-
-def stored(fleet: Fleet, queue: str) -> list[bytes]:
-    return sorted(content for name in fleet.agents for content in drain(fleet.repository(name), queue))
 
 
 def test_contents_and_attributes_arrive_once(spark: SparkSession, fleet: Fleet) -> None:
@@ -53,7 +48,7 @@ def test_contents_and_attributes_arrive_once(spark: SparkSession, fleet: Fleet) 
     assert len(handles) == len(CONTENTS)
     assert all(3_590_000 < record.expires_millis - record.entry_millis <= 3_700_000 for record in handles)
     assert {name for name, _ in records} == {"a", "b"}
-    assert stored(fleet, "in") == sorted(CONTENTS)
+    assert fleet.drained("in") == sorted(CONTENTS)
     assert fleet.hidden() == 0
 
 
@@ -64,7 +59,7 @@ def test_a_large_content_goes_over_several_rows(spark: SparkSession, fleet: Flee
 
     df.write.format("ullage").mode("append").options(endpoint=fleet.endpoint, queue="in").save()
 
-    assert stored(fleet, "in") == sorted([big, b"small"])
+    assert fleet.drained("in") == sorted([big, b"small"])
 
 
 def failing(first: int) -> Any:
@@ -92,7 +87,7 @@ def test_a_failed_job_leaves_nothing(spark: SparkSession, fleet: Fleet) -> None:
     assert (fleet.hidden(), fleet.records()) == (0, {})
 
     df.write.format("ullage").mode("append").options(**write).save()
-    assert stored(fleet, "in") == sorted(CONTENTS)
+    assert fleet.drained("in") == sorted(CONTENTS)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +137,7 @@ def test_attempts_that_do_not_count_leave_nothing(fleet: Fleet) -> None:
     job.writer.abort([first, copy, other])  # as Spark does when it believes that the commit failed
     job.writer.commit([first, other])
 
-    assert stored(fleet, "in") == [b"one", b"two"]
+    assert fleet.drained("in") == [b"one", b"two"]
     assert fleet.hidden() == 0
 
 
@@ -188,7 +183,7 @@ def test_a_named_write_is_finished_by_whoever_repeats_it(
     again = Job(fleet, write="daily 2026-11-21")
     again.writer.commit([attempt_on(again, name, name.encode()) for name in ("a", "b")])
 
-    assert stored(fleet, "in") == [b"a", b"b"]
+    assert fleet.drained("in") == [b"a", b"b"]
     assert fleet.hidden() == 0
     assert all(agent.repository.staging.pending() == [] for agent in fleet.agents.values())
 
@@ -217,9 +212,8 @@ def test_a_node_that_is_away_is_told_later(fleet: Fleet, monkeypatch: pytest.Mon
         job.writer.abort(messages)
     monkeypatch.undo()
 
-    settings = SourceOptions.of(job.options)
-    assert finish(settings, discover(settings), str(uuid.uuid5(NAMESPACE, "w")))
-    assert stored(fleet, "in") == [b"a", b"b"]
+    Job(fleet, write="w")
+    assert fleet.drained("in") == [b"a", b"b"]
 
 
 def test_a_dead_drivers_write_ends_by_itself(fleet: Fleet) -> None:
@@ -248,7 +242,7 @@ def test_transactions_are_counted_as_the_node_counts_them(fleet: Fleet) -> None:
     job = Job(fleet)
     message = job.attempt(*[b"x" * size for size in sizes])
     job.writer.commit([message])
-    assert list(map(len, stored(fleet, "in"))) == sorted(sizes)
+    assert list(map(len, fleet.drained("in"))) == sorted(sizes)
 
 
 def test_a_stream_writes_each_batch_once(spark: SparkSession, fleet: Fleet, tmp_path: Any) -> None:
@@ -274,7 +268,7 @@ def test_a_stream_writes_each_batch_once(spark: SparkSession, fleet: Fleet, tmp_
     (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
     run()
 
-    assert stored(fleet, "in") == sorted(CONTENTS)
+    assert fleet.drained("in") == sorted(CONTENTS)
     assert fleet.hidden() == 0
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_ullage import DefaultSource
-from tests.spark.fleet import Fleet, fleet_at
+from tests.spark.fleet import Fleet, fleet_at, streamed
 from ullage.contract import Duration
 from ullage.engine.provenance.query import Query
 from ullage_spark.offsets import shares
@@ -32,16 +32,8 @@ def follow(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> Follow:
     def run(**options: str) -> dict[str, list[int]]:
         given = {"endpoint": fleet.endpoint, "table": "provenance", "columns": "node,sequence,type", **options}
         df = spark.readStream.format("ullage").options(**given).load()
-        query = (
-            df.writeStream.format("parquet")
-            .option("path", str(tmp_path / "events"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
         found: dict[str, list[int]] = {}
-        for row in spark.read.parquet(str(tmp_path / "events")).collect():
+        for row in streamed(df, tmp_path).collect():
             found.setdefault(row.node, []).append(row.sequence)
         return {name: sorted(each) for name, each in sorted(found.items())}
 

@@ -144,7 +144,7 @@ def test_looking_up_the_source_imports_little() -> None:
 
     assert ran.stdout.split() == []
     assert isinstance(DefaultSource({"endpoint": "grpc://x:1"}).schema(), StructType)
-    assert DefaultSource({"endpoint": "grpc://x:1", "table": "queues"}).schema().names == ["node", *COLUMNS["queues"]]
+    assert DefaultSource({"endpoint": "grpc://x:1", "table": "queues"}).schema().names == [*COLUMNS["queues"]]
 
 
 def test_rows_that_lie_anywhere_in_memory_are_filtered_in_silence() -> None:
