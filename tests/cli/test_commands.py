@@ -17,6 +17,7 @@ from ullage_agent.cli.app import app
 from ullage_agent.cli.output import size, visible
 
 RUNNER = CliRunner(env={"ULLAGE_ROOT": None, "ULLAGE_CONFIG": None, "COLUMNS": "400"})
+HEAD = "apiVersion: ullage.dev/v1alpha1\nkind: ContentRepository\nmetadata: {name: test}\n"
 
 
 def ullage(*arguments: object, root: Path | None = None, stdin: bytes | None = None, expect: int = 0) -> Result:
@@ -31,12 +32,13 @@ def ullage_json(*arguments: object, root: Path | None = None, expect: int = 0) -
     return document
 
 
-def configure(root: Path, spec: str = "") -> Path:
+def configure(root: Path, spec: str = "", capacity: str = "1Gi") -> Path:
     """Describe a repository with a quota, so that how full this machine's disk is decides nothing."""
     config = root.with_suffix(".yaml")
     config.write_text(
-        "apiVersion: ullage.dev/v1alpha1\nkind: ContentRepository\nmetadata: {name: test}\nspec:\n"
-        f"  storage: {{hostPath: {{path: {root}}}, containers: [{{name: c1, subPath: c1, capacity: 1Gi}}]}}\n{spec}"
+        f"{HEAD}spec:\n"
+        f"  storage: {{hostPath: {{path: {root}}}, containers: [{{name: c1, subPath: c1, capacity: {capacity}}}]}}\n"
+        f"{spec}"
     )
     return config
 

@@ -12,22 +12,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+from tests.cli.test_commands import HEAD, RUNNER, configure, root as root  # the fixture
 from ullage.contract import load_yaml
 from ullage.engine.engine import Engine
 from ullage.engine.session import ProcessSession
 from ullage.errors import CommitOutcomeUnknown, UllageError
 from ullage_agent.cli import main
 from ullage_agent.cli.app import app
-from ullage_agent.cli.exits import MEANINGS, ExitCode
+from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.failures import CODES, code_of
 from ullage_agent.cli.interrupts import interrupts
 
-RUNNER = CliRunner(env={"ULLAGE_ROOT": None, "ULLAGE_CONFIG": None, "COLUMNS": "400"})
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("ULLAGE_")}
 COMMAND = [sys.executable, "-m", "ullage_agent"]
-HEAD = "apiVersion: ullage.dev/v1alpha1\nkind: ContentRepository\nmetadata: {name: test}\n"
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -43,32 +42,13 @@ def assert_fails(result: Result, code: ExitCode, *words: str) -> None:
         assert word in result.stderr
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tmp_path / "repository"
-    write_config(root.with_suffix(".yaml"), root)
-    assert run("init", *at(root)).exit_code == 0
-    return root
-
-
 def at(root: Path) -> list[str]:
     return ["--config", str(root.with_suffix(".yaml"))]
-
-
-def write_config(path: Path, root: Path, spec: str = "", capacity: str = "1Gi") -> Path:
-    """With a quota, so that how full this machine's disk is decides nothing."""
-    path.write_text(
-        f"{HEAD}spec:\n"
-        f"  storage: {{hostPath: {{path: {root}}}, containers: [{{name: c1, subPath: c1, capacity: {capacity}}}]}}\n"
-        f"{spec}"
-    )
-    return path
 
 
 def test_every_error_of_a_repository_has_a_code() -> None:
     """No error that a repository raises on purpose, here or in a service, can reach people as a traceback."""
     assert all(issubclass(kind, tuple(CODES)) for kind in UllageError.__subclasses__())
-    assert set(CODES.values()) <= set(MEANINGS) == set(ExitCode)
 
 
 def test_the_exit_codes_are_documented() -> None:
@@ -76,9 +56,9 @@ def test_the_exit_codes_are_documented() -> None:
     shown = " ".join(run("--help").stdout.split())
     readme = README.read_text(encoding="utf-8")
 
-    for code, meaning in MEANINGS.items():
-        assert f"{code:d} {meaning}" in shown
-        assert f"| {code:d} | {meaning} |" in readme
+    for code in ExitCode:
+        assert f"{code:d} {code.meaning}" in shown
+        assert f"| {code:d} | {code.meaning} |" in readme
 
 
 @pytest.mark.parametrize(
@@ -218,7 +198,7 @@ def test_a_missing_ledger_is_code_4(root: Path) -> None:
 
 def test_a_full_container_is_code_5_and_nothing_of_it_stays(tmp_path: Path) -> None:
     """Content beyond the capacity is refused as a whole, what was stored before stays, and reading goes on."""
-    config = write_config(tmp_path / "repository.yaml", tmp_path / "r", capacity="1Mi")
+    config = configure(tmp_path / "repository", capacity="1Mi")
     run("init", "-c", config)
     uuid = run("put", "-", "-c", config, stdin=b"first").stdout.split()[0]
 
@@ -248,9 +228,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_code_5_and_the_repository_lives_on(small_disk: Path) -> None:
     """Running out of space is a clear error; afterwards everything reads, and dropping makes room again."""
     root = small_disk / "repository"
-    config = write_config(
-        small_disk / "repository.yaml", root, "  archive: {backpressurePercentage: 100}\n", capacity="null"
-    )
+    config = configure(root, "  archive: {backpressurePercentage: 100}\n", capacity="null")
     assert run("init", "-c", config).exit_code == 0
     uuid = run("put", "-", "-q", "kept", "-c", config, stdin=b"first").stdout.split()[0]
 
@@ -260,24 +238,6 @@ def test_a_full_disk_is_code_5_and_the_repository_lives_on(small_disk: Path) -> 
     assert run("put", "-", "-c", config, stdin=bytes(1 << 20)).exit_code == 0
     assert run("drop", "inbox", "--yes", "-c", config).exit_code == 0
     assert run("check", "--deep", "-c", config).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["get", "00000000-0000-4000-8000-000000000000"],
-        ["get", "--queue", "nowhere"],
-        ["ls", "--queue", "nowhere"],
-        ["drop", "nowhere", "--yes"],
-        ["drop", "--handle", "00000000-0000-4000-8000-000000000000"],
-        ["undelete", "00000000-0000-4000-8000-000000000000"],
-    ],
-)
-def test_what_does_not_exist_is_code_6(root: Path, arguments: list[str]) -> None:
-    """An unknown uuid, queue or handle is told apart from wrong usage, and nothing is made by asking for it."""
-    assert_fails(run(*arguments, *at(root)), ExitCode.NOT_FOUND)
-
-    assert json.loads(run("ls", "--json", *at(root)).stdout)["queues"] == []
 
 
 def test_an_unknown_outcome_is_code_7(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,26 +12,16 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, w
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_rows_that_fit_are_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line a row."""
+def test_rows_that_fit_are_a_table_and_others_blocks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line a row; or no word is broken, however narrow the screen is."""
     lines = shown(capsys, monkeypatch, 60)
 
     assert lines[0].split() == ["node", "live_bytes", "container"]
     assert lines[2].split("  ")[0] == "worker-0.some.where"
     assert len(lines) == 4
-
-
-def test_rows_too_wide_for_the_screen_are_blocks(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No word is broken, however narrow the screen is."""
+    first = ["node        worker-0.some.where", "live_bytes  1.0 MiB", "container   content-1", ""]
+    second = ["node        w1", "live_bytes  7 B", "container   content-20", ""]
     for width in (20, 41):
-        lines = shown(capsys, monkeypatch, width)
-
-        assert lines[:4] == [
-            "node        worker-0.some.where",
-            "live_bytes  1.0 MiB",
-            "container   content-1",
-            "",
-        ]
-        assert lines[4:] == ["node        w1", "live_bytes  7 B", "container   content-20", ""]
+        assert shown(capsys, monkeypatch, width) == [*first, *second]

@@ -82,12 +82,3 @@ def test_a_lineage_is_shown_drawn_and_exported(root: Path) -> None:
     drawing = ET.parse(target).getroot()
     boxes = list(drawing.iter("{http://www.w3.org/2000/svg}g"))
     assert len(boxes) == 7
-
-
-def test_an_event_is_replayed_or_the_reason_said(root: Path) -> None:
-    """The FlowFile is back in its queue; without a queue to go to the command says so."""
-    done = ullage_json("provenance", "replay", "2", root=root)
-    assert done["queue"] == "pages"
-    assert ullage("get", "--queue", "pages", "--count", "1", "-o", root.parent / "out", root=root).exit_code == 0
-    refused = ullage("provenance", "replay", "1", root=root, expect=6)
-    assert "name one" in refused.output

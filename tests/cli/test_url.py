@@ -112,7 +112,9 @@ def test_looking_tells_the_same_to_the_character(both_ways: Tell, tmp_path: Path
         flow_file = ullage.json("ls", "--queue", "q0")["flowfiles"][0]["id"]
         ullage("get", flow_file, "--range", "0:5")
         ullage("get", flow_file, "--range", f"{MB}:1", expect=ExitCode.USAGE)
-        ullage("get", "00000000-0000-4000-8000-000000000000", expect=ExitCode.NOT_FOUND)
+        unknown = "00000000-0000-4000-8000-000000000000"
+        for command in (["get", unknown], ["undelete", unknown], ["drop", "--handle", unknown]):
+            ullage(*command, expect=ExitCode.NOT_FOUND)
         ullage("get", "x", expect=ExitCode.NOT_FOUND)
         for look in (["survey"], ["plan"], ["plan", "--policy", "CompactAll"], ["reclaim", "--dry-run"]):
             ullage(*look)
@@ -126,6 +128,7 @@ def test_looking_tells_the_same_to_the_character(both_ways: Tell, tmp_path: Path
         ullage("ls", "--queue", "nowhere", expect=ExitCode.NOT_FOUND)
         ullage("get", "--queue", "nowhere", expect=ExitCode.NOT_FOUND)
         ullage("drop", "nowhere", "--yes", expect=ExitCode.NOT_FOUND)
+        assert "nowhere" not in ullage("ls").stdout
         ullage("undelete", handle, expect=ExitCode.USAGE)
 
     both_ways(story)
@@ -225,7 +228,9 @@ def test_the_past_is_searched_shown_drawn_and_replayed(both_ways: Tell) -> None:
         ullage(*lineage, "-f", "mermaid")
         ullage("provenance", "show", last["id"], "--content", "--before")
         ullage("provenance", "replay", last["id"])
-        ullage("provenance", "replay", first["id"], expect=ExitCode.NOT_FOUND)
+        assert ullage.json("provenance", "replay", last["id"])["queue"] == "q1"
+        refused = ullage("provenance", "replay", first["id"], expect=ExitCode.NOT_FOUND)
+        assert "name one" in refused.stderr
         ullage("ls", "--queue", "q1")
 
         ullage("provenance", "show", 99, expect=ExitCode.NOT_FOUND)

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ullage import __version__
-from ullage_agent.cli.exits import MEANINGS, ExitCode
+from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.output import say
 
 CONTENT, SPACE, SERVICE, OTHER, HIDDEN = "Content", "Space", "Service", "Other", ""
@@ -82,7 +82,7 @@ class Commands(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
-            formatter.write_dl([(f"{code:3d}", meaning) for code, meaning in MEANINGS.items()])
+            formatter.write_dl([(f"{code:3d}", code.meaning) for code in ExitCode])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         try:

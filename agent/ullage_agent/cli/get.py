@@ -12,7 +12,7 @@ import click
 
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.options import FILE, command, json_output, on_repository, option
+from ullage_agent.cli.options import FILE, command, on_repository, option
 from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ BATCH_FLOW_FILES = 100
 @option(
     "--count", "-n", type=click.IntRange(min=0), metavar="N", default=1, help="With --queue: how many; 0 takes all."
 )
-@json_output
 @on_repository
 def get(
     where: ChosenRepository,

@@ -15,7 +15,9 @@ class Interrupts:
     """SIGINT of this process. Only the main thread gets signals, so elsewhere all of this does nothing."""
 
     def __init__(self) -> None:
-        self._is_pending = False
+        self.is_pending = False
+        """Whether somebody has pressed Ctrl-C, and waits for the next safe point."""
+
         self._is_allowed = False
         self._is_deferred = False
 
@@ -29,7 +31,7 @@ class Interrupts:
         if not is_ours:
             yield
             return
-        self._is_pending = self._is_allowed = False
+        self.is_pending = self._is_allowed = False
         self._is_deferred = True
         signal.signal(signal.SIGINT, self._note)
         try:
@@ -49,21 +51,16 @@ class Interrupts:
         finally:
             self._is_allowed = False
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether somebody has pressed Ctrl-C, and waits for the next safe point."""
-        return self._is_pending
-
     def check(self) -> None:
         """A safe point."""
-        if self._is_pending:
-            self._is_pending = False
+        if self.is_pending:
+            self.is_pending = False
             raise KeyboardInterrupt
 
     def _note(self, signal_number: int, frame: FrameType | None) -> None:
         if self._is_allowed or not self._is_deferred:
             raise KeyboardInterrupt
-        self._is_pending = True
+        self.is_pending = True
 
 
 interrupts = Interrupts()

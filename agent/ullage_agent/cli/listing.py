@@ -13,7 +13,7 @@ import msgspec
 
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.options import OneOf, command, json_output, on_repository, option
+from ullage_agent.cli.options import OneOf, command, on_repository, option
 from ullage_agent.cli.output import moment, print_json, print_table, say, size
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ class Kind(enum.StrEnum):
 @click.argument("kind", type=OneOf(Kind), default=Kind.QUEUES, help="What to list.")
 @option("--queue", "-q", metavar="NAME", help="Only FlowFiles of this queue.")
 @option("--limit", "-n", type=click.IntRange(min=0), metavar="N", default=50, help="At most so many; 0 lists all.")
-@json_output
 @on_repository
 def ls(where: ChosenRepository, kind: Kind, queue: str | None, limit: int, as_json: bool) -> None:
     """List queues, FlowFiles, resource claims or handles. FlowFiles that a session holds are left out."""

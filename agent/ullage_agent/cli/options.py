@@ -116,6 +116,8 @@ OF_SERVICE: Final = (
     ),
 )
 
+json_output: Final = option("--json", "as_json", is_flag=True, help="One JSON document on stdout; sizes in bytes.")
+
 
 def on_files(function: Function) -> Function:
     """A command on the files of a repository; it gets `where`."""
@@ -123,15 +125,18 @@ def on_files(function: Function) -> Function:
 
 
 def on_repository(function: Function) -> Function:
-    """A command on a repository's files or on a running service; it gets `where`."""
-    return _with((*OF_FILES, *OF_SERVICE), function)
+    """A command on a repository's files or on a running service; it gets `where` and `as_json`."""
+    return _with((json_output, *OF_FILES, *OF_SERVICE), function)
 
 
 def _with(options: Sequence[Callable[[Function], Function]], function: Function) -> Function:
     @functools.wraps(function)
     def wrapped(*, root: Path | None, config: Path | None, **rest: Any) -> Any:
         ctx = click.get_current_context()
-        is_written = functools.partial(_is_written, ctx)
+
+        def is_written(name: str) -> bool:
+            return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
         chosen = {name: rest.pop(name, None) for name in ("url", "token_file", "ca")}
         return function(where=ChosenRepository(root, config, **chosen, is_written=is_written), **rest)
 
@@ -145,13 +150,6 @@ def with_options(function: Function, options: Sequence[Callable[[Function], Func
     return function
 
 
-def _is_written(ctx: click.Context, name: str) -> bool:
-    """Whether the option stands on the command line, rather than in a variable."""
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
 override: Final = option(
     "--override", is_flag=True, help="Pass over the windows of spec.maintenance; what is paused stays paused."
 )
-
-json_output: Final = option("--json", "as_json", is_flag=True, help="One JSON document on stdout; sizes in bytes.")

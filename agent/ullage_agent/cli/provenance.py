@@ -18,7 +18,7 @@ from ullage.enums import LineageDirection
 from ullage_agent.cli import picture
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.options import FILE, PAIR, SIZE, Group, OneOf, json_output, on_repository, option
+from ullage_agent.cli.options import FILE, PAIR, SIZE, Group, OneOf, on_repository, option
 from ullage_agent.cli.output import moment, print_json, print_table, say, size, tell, tell_or_print
 
 NESTED: Final = ("previous_attributes", "attributes", "content", "previous_content")
@@ -70,7 +70,6 @@ def _time(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int | 
 @option("--before", metavar="N", type=int, help="Only earlier events than this sequence number.")
 @option("--newest", "newest_first", is_flag=True, help="The newest first.")
 @option("--limit", "-n", type=int, metavar="N", default=50, help="At most so many.")
-@json_output
 @on_repository
 def query(where: ChosenRepository, as_json: bool, attributes: tuple[tuple[str, str], ...], **conditions: Any) -> None:
     """Search events, in order. All conditions that are given must hold."""
@@ -97,7 +96,6 @@ def query(where: ChosenRepository, as_json: bool, attributes: tuple[tuple[str, s
 @EVENT
 @option("--content", is_flag=True, help="Write its content to stdout instead.")
 @option("--before", is_flag=True, help="With --content: what it was before.")
-@json_output
 @on_repository
 def show(where: ChosenRepository, event: str, content: bool, before: bool, as_json: bool) -> None:
     """Show everything an event says, and whether it can be replayed."""
@@ -128,7 +126,6 @@ def show(where: ChosenRepository, event: str, content: bool, before: bool, as_js
 @option("--limit", "-n", type=int, metavar="N", default=1_000, help="So many events at most.")
 @option("--format", "-f", "form", type=OneOf(Picture), default=Picture.TABLE, help="How to draw it.")
 @option("--output", "-o", type=FILE, metavar="PATH", help="Write the picture to this file.")
-@json_output
 @on_repository
 def lineage(
     where: ChosenRepository,
@@ -160,7 +157,6 @@ def lineage(
 @provenance.command()
 @EVENT
 @option("--queue", "-q", metavar="NAME", default="", help="Where to, if not where it came from.")
-@json_output
 @on_repository
 def replay(where: ChosenRepository, event: str, queue: str, as_json: bool) -> None:
     """Put a FlowFile back into its queue, as it was before an event."""

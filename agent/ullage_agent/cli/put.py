@@ -7,9 +7,9 @@ import click
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.options import DURATION, PAIR, command, json_output, on_repository, option
+from ullage_agent.cli.options import DURATION, PAIR, command, on_repository, option
 from ullage_agent.cli.output import bar
-from ullage_agent.cli.sources import as_text, gather, handle_target, put_all, queue_target, report
+from ullage_agent.cli.sources import Target, as_text, gather, put_all, report
 
 
 @command()
@@ -26,7 +26,6 @@ from ullage_agent.cli.sources import as_text, gather, handle_target, put_all, qu
 @option("--ttl", type=DURATION, default="0s", help="When a handle expires: 30m, 12h; 0s is never.")
 @option("--attribute", "-a", type=PAIR, multiple=True, help="For all of them; repeatable.")
 @option("--force", is_flag=True, help="Put even though the queue is full.")
-@json_output
 @on_repository
 def put(
     where: ChosenRepository,
@@ -52,11 +51,7 @@ def put(
         with interrupts.allowed():
             sources, skipped = gather(paths, where.root_directory)
         with bar("Putting", sum(source.size for source in sources) or None) as progress:
-            target = (
-                handle_target(repository.handles, ttl, progress)
-                if handle
-                else queue_target(repository.queues, queue, force, progress)
-            )
+            target = Target(repository, None if handle else queue, progress, ttl_millis=ttl, force=force)
             put_all(target, sources, common, skipped)
     report(target, skipped, as_json, time.monotonic() - started)
     if skipped:

@@ -17,7 +17,7 @@ from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import Bar, console, many, print_json, say, size, visible
 
 if TYPE_CHECKING:
-    from ullage import Handles, Queues
+    from ullage import Repository
 
 SMALL_BYTES = 256 << 10
 """Files up to this size are gathered in memory; larger ones stream."""
@@ -68,7 +68,7 @@ def gather(paths: Iterable[str], repository_root: str = "") -> tuple[list[Source
             sources.extend(walk(path, repository_root, skipped))
         else:
             try:
-                sources.append(_source(path, ""))
+                sources.append(source_of(path, ""))
             except OSError as error:
                 skipped.append(message_of(error))
     return sources, skipped
@@ -90,12 +90,12 @@ def walk(top: str, repository_root: str, skipped: list[str]) -> Iterator[Source]
             path = os.path.join(directory, name)
             try:
                 if stat.S_ISREG(os.lstat(path).st_mode):
-                    yield _source(path, os.path.relpath(directory, top))
+                    yield source_of(path, os.path.relpath(directory, top))
             except OSError as error:
                 on_error(error)
 
 
-def _source(path: str, below: str) -> Source:
+def source_of(path: str, below: str) -> Source:
     """The file with the attributes that NiFi's GetFile gives it."""
     absolute = os.path.abspath(path)
     relative = "./" if below in ("", ".") else f"./{below}/"
@@ -130,21 +130,23 @@ class Target:
     """Where things are put, and what has become of them so far: small ones share transactions."""
 
     def __init__(
-        self,
-        queue: str | None,
-        put: Callable[[Iterable[bytes], dict[str, str]], str],
-        put_many: Callable[[list[bytes], list[dict[str, str]]], list[str]],
-        room: Callable[[], int],
-        progress: Bar,
+        self, repository: "Repository", queue: str | None, progress: Bar, *, ttl_millis: int, force: bool
     ) -> None:
-        """`queue`: which one; None for handles. `room` says how many files the next commit may have."""
+        """`queue`: which one; None for handles, which alone have a `ttl_millis`."""
         self.queue = queue
         self.progress = progress
         self.stored: list[Stored] = []
         self.commits = 0
-        self._put = put
-        self._put_many = put_many
-        self._room = room
+        self._queues = repository.queues
+        self._force = force
+        self._put: Callable[[Iterable[bytes], dict[str, str]], str]
+        self._put_many: Callable[[list[bytes], list[dict[str, str]]], list[str]]
+        if queue is None:
+            self._put = partial(repository.handles.put, ttl_millis=ttl_millis)
+            self._put_many = partial(repository.handles.put_many, ttl_millis=ttl_millis)
+        else:
+            self._put = partial(repository.queues.put, queue, force=force)
+            self._put_many = partial(repository.queues.put_many, queue, force=force)
         self._batch: list[tuple[Source, dict[str, str], bytes]] = []
         self._batch_files = 0
         self._batch_bytes = 0
@@ -175,32 +177,23 @@ class Target:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
         self._note([Stored(id, source.path, len(data)) for id, (source, _, data) in zip(ids, batch, strict=True)])
 
+    def _room(self) -> int:
+        """How many files the next commit may have. Back-pressure is looked at here alone, so none goes beyond its
+        limit; a queue is made on first use.
+        """
+        if self.queue is None:
+            return BATCH_FILES
+        try:
+            status = self._queues.find(self.queue)
+        except QueueNotFound:
+            status = self._queues.define(self.queue)
+        is_bounded = status.count_max and not self._force
+        return min(BATCH_FILES, max(1, status.count_max - status.flow_files)) if is_bounded else BATCH_FILES
+
     def _note(self, stored: list[Stored]) -> None:
         self.stored.extend(stored)
         self.commits += 1
         interrupts.check()
-
-
-def queue_target(queues: "Queues", name: str, force: bool, progress: Bar) -> Target:
-    """A queue, which is made on first use. Back-pressure is looked at once a commit, so none goes beyond its limit."""
-
-    def room() -> int:
-        try:
-            status = queues.find(name)
-        except QueueNotFound:
-            status = queues.define(name)
-        is_bounded = status.count_max and not force
-        return min(BATCH_FILES, max(1, status.count_max - status.flow_files)) if is_bounded else BATCH_FILES
-
-    return Target(
-        name, partial(queues.put, name, force=force), partial(queues.put_many, name, force=force), room, progress
-    )
-
-
-def handle_target(handles: "Handles", ttl_millis: int, progress: Bar) -> Target:
-    """Handles."""
-    put = partial(handles.put, ttl_millis=ttl_millis)
-    return Target(None, put, partial(handles.put_many, ttl_millis=ttl_millis), lambda: BATCH_FILES, progress)
 
 
 def put_all(target: Target, sources: Iterable[Source], common: dict[str, str], skipped: list[str]) -> None:

@@ -13,8 +13,8 @@ from ullage.contract import Duration, MaintenanceOperation
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.options import SIZE, command, json_output, on_repository, option, override
-from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, tell, tell_or_print
+from ullage_agent.cli.options import SIZE, command, on_repository, option, override
+from ullage_agent.cli.output import bar, console, many, print_json, print_table, say, size, table, tell, tell_or_print
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,7 +43,6 @@ DRY_RUN = option("--dry-run", is_flag=True, help="Show the plan, change nothing.
 
 
 @command()
-@json_output
 @on_repository
 def survey(where: ChosenRepository, as_json: bool) -> None:
     """Show what the disk holds: live and dead content, and what can be given back.
@@ -64,13 +63,10 @@ def survey(where: ChosenRepository, as_json: bool) -> None:
 @command()
 @POLICY
 @GUARDS
-@json_output
 @on_repository
 def plan(where: ChosenRepository, policy: str | None, respect_guards: bool, as_json: bool) -> None:
     """Show what `reclaim` would do, for how many bytes copied. Changes nothing."""
-    with where.opened() as repository, interrupts.allowed():
-        made = repository.reclamation.plan(policy, respects_guards=respect_guards)
-    _print_plan(made, as_json)
+    _plan_or_run(where, True, as_json, {"policy": policy, "respects_guards": respect_guards})
 
 
 @command()
@@ -82,7 +78,6 @@ def plan(where: ChosenRepository, policy: str | None, respect_guards: bool, as_j
 )
 @GUARDS
 @override
-@json_output
 @on_repository
 def reclaim(
     where: ChosenRepository,
@@ -99,12 +94,8 @@ def reclaim(
     Unused resource claims go to the archive first where that is enabled. Ctrl-C stops after the step it is in.
     """
     seconds = None if until is None else _seconds_until(until, datetime.now().astimezone())
-    asked: dict[str, Any] = {"policy": policy, "respects_guards": respect_guards}
-    with where.opened() as repository:
-        if dry_run:
-            _print_plan(repository.reclamation.plan(**asked), as_json)
-        else:
-            _run(repository, as_json, **asked, override=override, bytes_per_second=bytes_per_second, seconds=seconds)
+    asked = {"policy": policy, "respects_guards": respect_guards}
+    _plan_or_run(where, dry_run, as_json, asked, override=override, bytes_per_second=bytes_per_second, seconds=seconds)
 
 
 @command()
@@ -113,22 +104,16 @@ def reclaim(
     "--respect-threshold", is_flag=True, help="Only under the conditions of spec.truncation, as the periodic task does."
 )
 @override
-@json_output
 @on_repository
 def truncate(where: ChosenRepository, dry_run: bool, respect_threshold: bool, override: bool, as_json: bool) -> None:
     """Cut dead tails off resource claims that are still in use. Moves no bytes."""
-    asked: dict[str, Any] = {"operations": [MaintenanceOperation.TRUNCATE], "respects_guards": respect_threshold}
-    with where.opened() as repository:
-        if dry_run:
-            _print_plan(repository.reclamation.plan(**asked), as_json)
-        else:
-            _run(repository, as_json, **asked, override=override)
+    asked = {"operations": [MaintenanceOperation.TRUNCATE], "respects_guards": respect_threshold}
+    _plan_or_run(where, dry_run, as_json, asked, override=override)
 
 
 @command()
 @option("--orphans", is_flag=True, help="Also take up content files that a crash left and nothing refers to.")
 @override
-@json_output
 @on_repository
 def clean(where: ChosenRepository, orphans: bool, override: bool, as_json: bool) -> None:
     """Give back what nobody refers to any more: expired FlowFiles and handles, unused resource claims, old archive.
@@ -200,6 +185,27 @@ def _cells(figures: dict[str, Any], apart: Iterable[str]) -> list[str]:
     ]
 
 
+def _plan_or_run(where: ChosenRepository, is_plan: bool, as_json: bool, asked: dict[str, Any], **of_run: Any) -> None:
+    """Show the plan for what is asked, or carry it out; `of_run` is what only a run has."""
+    with where.opened() as repository:
+        if is_plan:
+            with interrupts.allowed():
+                made = repository.reclamation.plan(**asked)
+            _print_plan(made, as_json)
+            return
+        with interrupts.deferred():  # of a run that was stopped people see what it did
+            run = run_to_the_end(repository, **asked, **of_run)
+            report, followed = run.report, run.plan
+            assert report is not None
+            assert followed is not None
+            if as_json:
+                print_json(msgspec.to_builtins(report) | {"reason": followed.reason, "notes": followed.notes})
+            else:
+                _tell_report(report)
+                _tell_why(followed)
+            _end_if_refused(report)
+
+
 def _print_plan(made: Plan, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(made))
@@ -218,7 +224,7 @@ def _print_plan(made: Plan, as_json: bool) -> None:
             )
             for step in shown
         ]
-        console().print(table(columns, rows))
+        print_table(columns, rows)
     if made.step_count > len(shown):
         tell(f"and {made.step_count - len(shown):,} more")
     tell(
@@ -226,20 +232,6 @@ def _print_plan(made: Plan, as_json: bool) -> None:
         "nothing was changed"
     )
     _tell_why(made)
-
-
-def _run(repository: Repository, as_json: bool, **asked: Any) -> None:
-    with interrupts.deferred():  # of a run that was stopped people see what it did
-        run = run_to_the_end(repository, **asked)
-        report, made = run.report, run.plan
-        assert report is not None
-        assert made is not None
-        if as_json:
-            print_json(msgspec.to_builtins(report) | {"reason": made.reason, "notes": made.notes})
-        else:
-            _tell_report(report)
-            _tell_why(made)
-        _end_if_refused(report)
 
 
 def _tell_report(report: RunReport) -> None:

@@ -32,7 +32,6 @@ def init(where: ChosenRepository, as_json: bool) -> None:
 @click.argument("queue", required=False, help="The queue to empty.")
 @option("--handle", metavar="UUID", help="Delete this handle instead.")
 @option("--yes", "-y", is_flag=True, help="Do not ask.")
-@json_output
 @on_repository
 def drop(where: ChosenRepository, queue: str | None, handle: str | None, yes: bool, as_json: bool) -> None:
     """Remove all FlowFiles of a queue, or delete a handle (`undelete` brings that back while its retention lasts).
@@ -60,7 +59,6 @@ def drop(where: ChosenRepository, queue: str | None, handle: str | None, yes: bo
 
 @command()
 @click.argument("uuid", help="The uuid of a deleted handle.")
-@json_output
 @on_repository
 def undelete(where: ChosenRepository, uuid: str, as_json: bool) -> None:
     """Bring a deleted handle back."""
@@ -73,7 +71,6 @@ def undelete(where: ChosenRepository, uuid: str, as_json: bool) -> None:
 @option("--deep", is_flag=True, help="Also read every live byte against its checksum.")
 @option("--repair", is_flag=True, help="Mend what can be mended without losing anything, then check again.")
 @option("--dry-run", is_flag=True, help="With --repair: show what it would do, change nothing.")
-@json_output
 @on_repository
 def check(where: ChosenRepository, deep: bool, repair: bool, dry_run: bool, as_json: bool) -> None:
     """Verify everything against everything; exit code 1 if something contradicts.
@@ -132,7 +129,6 @@ def _print_check(found: RepairReport, did: str, *, is_deep: bool) -> None:
 
 
 @command()
-@json_output
 @on_repository
 def checkpoint(where: ChosenRepository, as_json: bool) -> None:
     """Write a snapshot, so that the next start is quick, and drop the logs it covers."""
@@ -149,7 +145,6 @@ def checkpoint(where: ChosenRepository, as_json: bool) -> None:
 
 @command()
 @click.argument("destination", metavar="DEST", help="A directory of its own, best on another disk.")
-@json_output
 @on_repository
 def backup(where: ChosenRepository, destination: str, as_json: bool) -> None:
     """Bring a backup up to date, or begin one. What DEST has already is not copied again.

@@ -9,13 +9,12 @@ import msgspec
 
 from ullage.contract import Calendar, MaintenanceOperation, MaintenanceSettings, WindowStatus, in_words
 from ullage_agent.cli.choice import ChosenRepository
-from ullage_agent.cli.options import command, json_output, on_repository, option
+from ullage_agent.cli.options import command, on_repository, option
 from ullage_agent.cli.output import print_json, print_table, say, tell
 
 
 @command()
 @option("--at", metavar="TIME", help="At this moment: 2026-03-29T01:30, in the schedules' zone, or +01:00.")
-@json_output
 @on_repository
 def windows(where: ChosenRepository, at: str | None, as_json: bool) -> None:
     """Show for each operation whether the windows allow it now, and why; when that ends, and when they open next.
