@@ -1,6 +1,5 @@
 """`ullage demo` on a small tree: it proves what it says, cleans up after itself and notices what is wrong."""
 
-import json
 import os
 import re
 import subprocess
@@ -8,12 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from ullage_agent.cli.app import app
-from ullage_agent.cli.demo_files import Oracle, library_files
-
-RUNNER = CliRunner(env={"ULLAGE_ROOT": None, "ULLAGE_CONFIG": None, "COLUMNS": "400"})
+from tests.cli.test_commands import ullage, ullage_json
+from ullage.embedded.queues import EmbeddedQueues
+from ullage_agent.cli.demo_files import library_files
 
 
 @pytest.fixture
@@ -32,12 +29,8 @@ def test_the_demo_proves_what_it_says(tree: Path, tmp_path: Path) -> None:
     """All steps run, space comes back, the killed writer's acknowledged files are there, and the folder is gone."""
     folder = tmp_path / "demo"
 
-    result = RUNNER.invoke(
-        app, ["demo", "--dir", str(folder), "--tree", str(tree), "--large-mb", "4", "--kills", "2", "--json"]
-    )
+    outcome = ullage_json("demo", "--dir", folder, "--tree", tree, "--large-mb", 4, "--kills", 2)
 
-    assert result.exit_code == 0, result.output
-    outcome = json.loads(result.stdout)
     assert (outcome["files"], outcome["kills"], outcome["problems"]) == (151, 2, [])
     before, after = (outcome["surveys"][moment] for moment in ("dropped", "rewritten"))
     assert before["totals"]["disk_bytes"] - after["totals"]["disk_bytes"] == outcome["freed_bytes"] >= 4 << 20
@@ -67,15 +60,14 @@ def test_the_demo_serves_what_it_made_and_ends_by_itself(tree: Path, tmp_path: P
 def test_the_demo_can_be_kept_and_run_again(tree: Path, tmp_path: Path) -> None:
     """With --keep the repository can be looked at with the other commands; the next demo replaces the folder."""
     folder = tmp_path / "demo"
-    arguments = ["demo", "--dir", str(folder), "--tree", str(tree), "--large-mb", "0", "--kills", "0", "--keep"]
+    arguments = ("demo", "--dir", folder, "--tree", tree, "--large-mb", 0, "--kills", 0, "--keep")
 
-    assert RUNNER.invoke(app, arguments).exit_code == 0
-    assert RUNNER.invoke(app, ["check", "--deep", "--config", str(folder / "repository.yaml")]).exit_code == 0
-    result = RUNNER.invoke(app, arguments)
+    ullage(*arguments)
+    ullage("check", "--deep", root=folder / "repository")
+    again = ullage(*arguments).stdout
 
-    assert result.exit_code == 0
-    assert "Proven" in result.stdout
-    assert "\x1b" not in result.stdout
+    assert "Proven" in again
+    assert "\x1b" not in again
 
 
 def test_the_demo_deletes_no_folder_that_it_did_not_make(tree: Path, tmp_path: Path) -> None:
@@ -83,27 +75,20 @@ def test_the_demo_deletes_no_folder_that_it_did_not_make(tree: Path, tmp_path: P
     folder = tmp_path / "mine"
     folder.mkdir()
 
-    result = RUNNER.invoke(app, ["demo", "--dir", str(folder), "--tree", str(tree)])
-
-    assert result.exit_code == 2
-    assert "not made by the demo" in result.stderr
+    assert "not made by the demo" in ullage("demo", "--dir", folder, "--tree", tree, expect=2).stderr
     assert list(folder.iterdir()) == []
 
 
 def test_the_demo_notices_a_mismatch(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the oracle and the repository disagree the demo fails, says what differs and keeps the folder."""
+    """When the repository does not do what it says, the demo fails, says what differs and keeps the folder."""
     folder = tmp_path / "demo"
 
-    def drop_nothing_from_the_oracle(oracle: object, queue: str) -> None:
-        return None
+    monkeypatch.setattr(EmbeddedQueues, "drop", lambda queues, name: queues.find(name).flow_files)
 
-    monkeypatch.setattr(Oracle, "forget_queue", drop_nothing_from_the_oracle)
+    result = ullage("demo", "--dir", folder, "--tree", tree, "--large-mb", 0, "--kills", 0, expect=1)
 
-    result = RUNNER.invoke(app, ["demo", "--dir", str(folder), "--tree", str(tree), "--large-mb", "0", "--kills", "0"])
-
-    assert result.exit_code == 1
     assert "MISMATCH" in result.stdout
-    assert "is missing from bulk" in result.stdout
+    assert "in queue bulk should be gone" in result.stdout
     assert "Proven" not in result.stdout
     assert folder.exists()
 

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyspark
@@ -121,7 +122,7 @@ def test_a_plan_keeps_its_budget_and_takes_the_best_first(spark: SparkSession, f
 def test_agents_carry_a_plan_out_and_leave_what_has_changed(spark: SparkSession, fleet: Fleet) -> None:
     """What was planned is given back, contents stay as they are, and a resource claim of another generation is left."""
     scatter(fleet)
-    options = {"nodes": fleet.nodes}
+    options: dict[str, Any] = {"nodes": fleet.nodes}
     before = dead_bytes(fleet)
     with snapshot(spark, holds=False, **options) as held:
         made = reclamation_plan(held.table("resource_claims")).cache()
@@ -156,7 +157,7 @@ def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> Non
     """As each node's own windows say of each action; a node that may not begin says so, and the other one is done."""
     scatter(fleet)
     close_windows(fleet, "b")
-    options = {"nodes": fleet.nodes}
+    options: dict[str, Any] = {"nodes": fleet.nodes}
     with snapshot(spark, holds=False, **options) as held:
         windows = held.table("windows")
         verdicts = {(row.node, row.operation.lower()): row for row in windows.collect()}
@@ -216,7 +217,7 @@ def test_agents_go_by_the_plans_policy_too(spark: SparkSession, fleet: Fleet) ->
         session.commit()
     repository.queues.drop(repository.queue("gone"))
     fleet.seal()
-    options = {"nodes": fleet.nodes}
+    options: dict[str, Any] = {"nodes": fleet.nodes}
     with snapshot(spark, holds=False, **options) as held:
         made = reclamation_plan(held.table("resource_claims")).cache()
         assert [row.action for row in made.collect()] == ["rewrite"]

@@ -1,17 +1,17 @@
-"""The demo's input: real files, their SHA-256, and what must therefore be found in the repository."""
+"""The demo's input: real files, and their SHA-256."""
 
 import contextlib
 import hashlib
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import click
 
+from ullage.streams import PIECE_BYTES
 from ullage_agent.cli.sources import Source, walk
 
 if TYPE_CHECKING:
@@ -27,30 +27,7 @@ ENOUGH_FILES = 3_000
 
 FILES_MAX = 10_000
 
-PIECE_BYTES = 1 << 20
-
-_unless_unreadable = contextlib.suppress(PermissionError, FileNotFoundError)  # listed before, gone or closed since
-
 NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages"})
-
-
-@dataclass(slots=True)
-class Oracle:
-    """What the repository must hold, known from the files alone: SHA-256 and queue by uuid."""
-
-    sha256: dict[str, str] = field(default_factory=dict)
-    queue: dict[str, str] = field(default_factory=dict)
-
-    def expect(self, uuid: str, sha256: str, queue: str) -> None:
-        self.sha256[uuid] = sha256
-        self.queue[uuid] = queue
-
-    def forget(self, uuids: Iterable[str]) -> None:
-        for uuid in uuids:
-            del self.sha256[uuid], self.queue[uuid]
-
-    def forget_queue(self, queue: str) -> None:
-        self.forget([uuid for uuid, name in self.queue.items() if name == queue])
 
 
 def library_files() -> list[Source]:
@@ -76,28 +53,18 @@ def ingest(
     it was listed, or is not for us to read, is left out.
     """
     found: dict[str, str] = {}
-    small = [(source, data) for source in sources if source.size < LARGE_BYTES for data in _read(source, on_bytes)]
-    if small:
-        ids = session.ingest(queue, [data for _, data in small], [_attributes_of(source) for source, _ in small])
-        found.update(zip(ids, (hashlib.sha256(data).hexdigest() for _, data in small), strict=True))
-    large = (source for source in sources if source.size >= LARGE_BYTES)
-    for source in sorted(large, key=lambda source: source.size):
-        with _unless_unreadable, open(source.path, "rb") as file:
+    for source in sorted(sources, key=lambda source: source.size):
+        # Listed before, gone or closed since.
+        with contextlib.suppress(PermissionError, FileNotFoundError), open(source.path, "rb") as file:
             sha256 = hashlib.sha256()
-            flow_file = session.create(attributes=_attributes_of(source))
+            flow_file = session.create(
+                attributes=source.attributes | {"suffix": os.path.splitext(source.path)[1]}  # routed by it
+            )
             session.write(flow_file, _hashed(file, sha256, on_bytes))
             session.transfer(flow_file, queue)
             found[flow_file.id] = sha256.hexdigest()
     session.commit()
     return found
-
-
-def _read(source: Source, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    """A small file, or nothing where it cannot be read."""
-    with _unless_unreadable:
-        data = Path(source.path).read_bytes()
-        on_bytes(len(data))
-        yield data
 
 
 def _hashed(file: IO[bytes], sha256: "hashlib._Hash", on_bytes: Callable[[int], None]) -> Iterator[bytes]:
@@ -106,23 +73,6 @@ def _hashed(file: IO[bytes], sha256: "hashlib._Hash", on_bytes: Callable[[int], 
         sha256.update(piece)
         on_bytes(len(piece))
         yield piece
-
-
-def _attributes_of(source: Source) -> dict[str, str]:
-    """What routing looks at beside the file's names."""
-    return source.attributes | {"suffix": os.path.splitext(source.path)[1]}
-
-
-def make_large_file(path: str, size_bytes: int, on_bytes: Callable[[int], None]) -> Source:
-    """A file of random bytes."""
-    with open(path, "wb") as file:
-        left = size_bytes
-        while left:
-            piece = os.urandom(min(PIECE_BYTES, left))
-            file.write(piece)
-            on_bytes(len(piece))
-            left -= len(piece)
-    return Source(path, size_bytes, {"filename": os.path.basename(path), "path": "./"})
 
 
 def make_folder(directory: Path) -> Path:
