@@ -1,6 +1,7 @@
 """Every field of the contract changes something that can be seen: a setting without effect would be a lie."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,66 +17,79 @@ from tests.engine.observing_provenance import (
 )
 from tests.operator.test_settings_matter import CASES as OPERATOR_CASES
 from tests.service.test_settings_matter import CASES as SERVICE_CASES
-from tests.support import Workshop, committing, content_sizes, put_all
+from tests.support import Workshop, claim_of, committing, content_sizes, put_all, spec_at
 from ullage.contract import (
     Calendar,
     CompactionTrigger,
     ContainerSettings,
+    ContentRepository,
     ContentRepositorySpec,
-    DurabilityMode,
-    Duration,
-    EmergencySettings,
-    MaintenanceOperation,
-    OnFull,
-    PunchSettings,
-    Quantity,
-    QueueDefaults,
-    QueuePriority,
-    TruncationMode,
-    Window,
+    Metadata,
+    dump,
+    parse,
 )
+from ullage.engine.engine import Engine
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.provenance.query import Query
-from ullage.errors import BackPressure, DiskFull, UllageError
+from ullage.errors import UllageError
 
 KB = 1024
-MB = 1 << 20
-HOUR = 3_600_000
 Observe = Callable[[Workshop], object]
+Settings = Mapping[str, object]
+"""Fields by their paths, with values in the contract's notation."""
+
+DEFAULTS: Settings = {}
 
 
 class Case(NamedTuple):
-    """Two settings, and what is to differ between repositories made with them."""
+    """A value of a field, what differs once it is set, and the settings that both repositories have."""
 
-    one: dict[str, Any]
-    other: dict[str, Any]
+    value: object
     observe: Observe
+    base: Settings = DEFAULTS
+    along: Settings = DEFAULTS
+    """What the contract wants to be set together with it."""
 
 
-def _files(contents: list[int]) -> Observe:
+def make(workshop: Workshop, settings: Settings) -> None:
+    """Initialize and open; a field of containers is set in the last of them."""
+    document = dump(ContentRepository(metadata=Metadata(name="flows"), spec=spec_at(workshop.path)))
+    for field, value in settings.items():
+        *sections, name = field.split(".")
+        place: Any = document["spec"]
+        for section in sections:
+            place = place[section][-1] if section == "containers" else place[section]
+        place[name] = deepcopy(value)
+    workshop.spec = parse(document).spec
+    Engine.initialize(workshop.spec, workshop.files, workshop.clock)
+    workshop.open()
+
+
+def _files(*commits: list[int]) -> Observe:
     """How many content files commits of these sizes make."""
 
     def observe(workshop: Workshop) -> object:
-        for size in contents:
-            put_all(workshop.repository, "q", [b"x" * size])
+        for sizes in commits:
+            put_all(workshop.repository, "q", [b"x" * size for size in sizes])
         return len(content_sizes(workshop.path))
 
     return observe
 
 
-def _batch_files(workshop: Workshop) -> object:
-    put_all(workshop.repository, "q", [b"x" * 40 * KB] * 4)
-    return len(content_sizes(workshop.path))
-
-
 def _directories(workshop: Workshop) -> object:
-    put_all(workshop.repository, "q", [b"x" * 60 * KB])
-    put_all(workshop.repository, "q", [b"x" * 60 * KB])
+    for _ in range(2):
+        put_all(workshop.repository, "q", [b"x" * 60 * KB])
     return sorted(str(path.relative_to(workshop.path)) for path in workshop.path.glob("*/*") if path.is_dir())
 
 
+def _used_containers(workshop: Workshop) -> object:
+    for _ in range(2):
+        put_all(workshop.repository, "q", [b"x" * 60 * KB])
+    return {entry.claim.container for entry in workshop.repository.ledger.entries()}
+
+
 def _large_offset(workshop: Workshop) -> object:
-    return put_all(workshop.repository, "q", [b"x" * KB, b"y" * 300 * KB])[1].claim.offset  # type: ignore[union-attr]
+    return claim_of(put_all(workshop.repository, "q", [b"x" * KB, b"y" * 300 * KB])[1]).offset
 
 
 def _time_of_commits(workshop: Workshop) -> object:
@@ -85,13 +99,21 @@ def _time_of_commits(workshop: Workshop) -> object:
     return workshop.clock.millis - start
 
 
-def _put_error(workshop: Workshop) -> object:
-    try:
-        for _ in range(4):
-            put_all(workshop.repository, "q", [b"x" * 60 * KB])
-    except (BackPressure, DiskFull) as error:
-        return type(error)
-    return None
+def _refused(count: int, ask: Callable[[Engine], object]) -> Observe:
+    """How so many requests are refused, if they are."""
+
+    def observe(workshop: Workshop) -> object:
+        try:
+            for _ in range(count):
+                ask(workshop.repository)
+        except UllageError as error:
+            return type(error)
+        return None
+
+    return observe
+
+
+_refused_puts = _refused(4, lambda repository: put_all(repository, "q", [b"x" * 60 * KB]))
 
 
 def _after_drop(advance_seconds: float) -> Observe:
@@ -109,30 +131,15 @@ def _after_drop(advance_seconds: float) -> Observe:
     return observe
 
 
-def _lazy(**fields: Any) -> dict[str, Any]:
-    return {"provenance": LAZY["provenance"] | fields}
-
-
 def _due_after(seconds: float) -> Observe:
-    """Which periodic tasks are due after so long."""
-
-    def observe(workshop: Workshop) -> object:
-        maintenance = MaintenanceRunner(workshop.repository)
-        put_all(workshop.repository, "q", [b"x" * KB] * 100)
-        workshop.clock.advance(seconds)
-        return maintenance.run_due()
-
-    return observe
-
-
-def _compacts_after(seconds: float) -> Observe:
-    """Whether compaction is due again after so long."""
+    """Which tasks are due so long after they ran, and some work."""
 
     def observe(workshop: Workshop) -> object:
         maintenance = MaintenanceRunner(workshop.repository)
         maintenance.run_due()
+        put_all(workshop.repository, "q", [b"x" * KB] * 100)
         workshop.clock.advance(seconds)
-        return maintenance.run_due(is_heavy=True)
+        return maintenance.run_due()
 
     return observe
 
@@ -141,6 +148,10 @@ def _snapshot_id(workshop: Workshop) -> object:
     for _ in range(3):
         put_all(workshop.repository, "q", [b"x"] * 200)
     return workshop.repository.log.snapshot_id > 1
+
+
+def _snapshots(workshop: Workshop) -> object:
+    return list(workshop.path.glob("flowfile/snapshot*"))
 
 
 def _after_truncation(workshop: Workshop) -> object:
@@ -225,217 +236,130 @@ def _compacted(trigger: CompactionTrigger) -> Observe:
     return observe
 
 
+def _is_slow(workshop: Workshop) -> object:
+    return _fragmented(workshop).run(CompactionTrigger.ADMIN).seconds > 1
+
+
 def _planned(workshop: Workshop) -> object:
     """What a run would do."""
     plan = _fragmented(workshop).plan(keeps_guards=True)
     return [(step.action, len(step.holes), step.group) for step in plan.steps]
 
 
-def _lease_error(milliseconds: int, count: int) -> Observe:
-    """What it says to so many leases of such a length."""
-
-    def observe(workshop: Workshop) -> object:
-        try:
-            for _ in range(count):
-                workshop.repository.leases.acquire("reader", milliseconds)
-        except UllageError as error:
-            return type(error)
-        return None
-
-    return observe
+def _quota(capacity: str) -> Settings:
+    return {"storage.containers.capacity": capacity}
 
 
-def _two(**fields: Any) -> tuple[ContainerSettings, ...]:
-    return ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="c2", **fields)
+TWO = {"storage.containers": [{"name": name, "subPath": name} for name in ("c1", "c2")]}
+SMALL = _quota("100Ki")
+HALF_FULL = _quota("500Ki")
+ROOMY = _quota("10000Ki")
+"""Far from full, whatever the disk the tests run on looks like."""
 
-
-def _used_containers(workshop: Workshop) -> object:
-    for _ in range(2):
-        put_all(workshop.repository, "q", [b"x" * 60 * KB])
-    return {path.split("/")[0] for path in content_sizes(workshop.path)}
-
-
-def _quota(capacity: int) -> tuple[ContainerSettings, ...]:
-    return (ContainerSettings(name="c1", sub_path="c1", capacity=Quantity(capacity)),)
-
-
-def _defaults(**fields: Any) -> dict[str, Any]:
-    return {"flow_file": {"queue_defaults": QueueDefaults(**fields)}}
-
-
-ROOMY = {"storage": {"containers": _quota(10_000 * KB)}}
-"""A quota far from full, whatever the disk the tests run on looks like."""
-
-SMALL = {"storage": {"containers": _quota(100 * KB)}}
-EAGER = {"mode": TruncationMode.EAGER}
-PRESSED = {"archive": {"enabled": False}, "storage": {"containers": _quota(500 * KB)}}
-
-NIGHTS = {
-    "windows": (
-        Window(name="night", schedule="0 23 * * *", duration=Duration(HOUR), operations=tuple(MaintenanceOperation)),
-    )
-}
-UNARCHIVED = {
-    "archive": {"enabled": False, "backpressure_percentage": 100},
-    "storage": {"containers": _quota(1_040 * KB)},
-}
+UNARCHIVED = {"archive.enabled": False, **_quota("1040Ki")}
 """What dies is deleted; sixteen contents of 60 KB leave 7.7% free."""
 
-LAZY: dict[str, Any] = {"provenance": {"rollover_time": Duration(5 * HOUR)}}
-DROPPING: dict[str, Any] = {"provenance": {"rollover_events": 50, "on_full": OnFull.DROP}}
-CRAMPED: dict[str, Any] = {"provenance": {"rollover_events": 50}}
+WINDOW = {
+    "name": "night",
+    "schedule": "0 23 * * *",
+    "duration": "1h",
+    "operations": ["Delete", "Truncate", "Punch", "Rewrite"],
+}
+NIGHTLY = {**UNARCHIVED, "maintenance.windows": [WINDOW]}
 
-UNGUARDED = {"min_used_percentage": 0, "min_reclaim": 0}
-LOOSE_FIELDS = UNGUARDED | {"bytes_per_second": Quantity(0), "punch": PunchSettings(enabled=False)}
+LOOSE: Settings = {
+    "claims.maxAppendableSize": "1Mi",
+    "claims.maxFlowFiles": 10,
+    "archive.enabled": False,
+    "compaction.minUsedPercentage": 0,
+    "compaction.minReclaim": 0,
+    "compaction.bytesPerSecond": 0,
+    "compaction.punch.enabled": False,
+}
+"""A compaction that no guard holds back, in files of a megabyte."""
 
+PUNCHING: Settings = {
+    **LOOSE,
+    "compaction.maxLiveFraction": 0.01,
+    "compaction.punch.enabled": True,
+    "compaction.punch.minRun": "100Ki",
+}
+"""The same, which only punches."""
 
-def _loose(**fields: Any) -> dict[str, Any]:
-    """A compaction that no guard holds back, in files of a megabyte."""
-    claims = {"max_appendable_size": Quantity(MB), "max_flow_files": 10}
-    return {"claims": claims, "archive": {"enabled": False}, "compaction": LOOSE_FIELDS | fields}
-
-
-def _punching(**fields: Any) -> dict[str, Any]:
-    """The same, which only punches."""
-    punch = msgspec.structs.replace(PunchSettings(min_run=Quantity(100 * KB)), **fields)
-    return _loose(punch=punch, max_live_fraction=0.01)
-
-
-LOOSE = _loose()
-
-IN_MEMORY = {section: {"repository": "memory"} for section in ("content", "flow_file", "provenance")}
-"""They go together: what one forgets, no other may keep."""
-
-
-def _snapshots(workshop: Workshop) -> object:
-    return list(workshop.path.glob("flowfile/snapshot*"))
-
+SWAPPING = {"flowFile.swapBatch": 10, "flowFile.swapThreshold": 30}
+EAGER = {"truncation.mode": "Eager"}
+LAZY = {"provenance.rolloverTime": "5h"}
 
 CASES: dict[str, Case] = {
-    "storage.containers.name": Case(
-        {}, {"storage": {"containers": (ContainerSettings(name="c2", sub_path="c2"),)}}, _directories
+    "storage.containers.name": Case("c2", _used_containers),
+    "storage.containers.subPath": Case("elsewhere", _directories),
+    "storage.containers.capacity": Case("100Ki", _refused_puts),
+    "storage.containers.evacuate": Case(True, _used_containers, TWO),
+    "storage.sections": Case(1, _directories),
+    "storage.provenanceDirectories": Case(["p1"], event_files(0)),
+    "content.repository": Case(
+        "memory", _files([1]), {"provenance.repository": "memory"}, {"flowFile.repository": "memory"}
     ),
-    "storage.containers.subPath": Case(
-        {}, {"storage": {"containers": (ContainerSettings(name="c1", sub_path="elsewhere"),)}}, _directories
+    "flowFile.repository": Case(
+        "memory", _snapshots, {"provenance.repository": "memory"}, {"content.repository": "memory"}
     ),
-    "storage.containers.capacity": Case({}, SMALL, _put_error),
-    "storage.sections": Case({}, {"storage": {"sections": 1}}, _directories),
-    "content.repository": Case({}, IN_MEMORY, _files([1])),
-    "flowFile.repository": Case({}, IN_MEMORY, _snapshots),
-    "claims.maxAppendableSize": Case(
-        {}, {"claims": {"max_appendable_size": Quantity(10 * KB)}}, _files([20 * KB, 20 * KB])
-    ),
-    "claims.maxFlowFiles": Case({}, {"claims": {"max_flow_files": 1}}, _files([1, 1])),
-    "claims.maxBatchFile": Case({}, {"claims": {"max_batch_file": Quantity(100 * KB)}}, _batch_files),
-    "claims.largeClaim": Case({}, {"claims": {"large_claim": Quantity(200 * KB)}}, _large_offset),
-    "durability.mode": Case({}, {"durability": {"mode": DurabilityMode.INTERVAL}}, _time_of_commits),
-    "durability.interval": Case(
-        {"durability": {"mode": DurabilityMode.INTERVAL}},
-        {"durability": {"mode": DurabilityMode.INTERVAL, "interval": Duration(500)}},
-        _time_of_commits,
-    ),
-    "archive.enabled": Case(ROOMY, ROOMY | {"archive": {"enabled": False}}, _after_drop(0)),
-    "archive.maxRetentionPeriod": Case(
-        ROOMY, ROOMY | {"archive": {"max_retention_period": Duration(HOUR)}}, _after_drop(2 * HOUR / 1000)
-    ),
-    "archive.maxUsagePercentage": Case(SMALL, SMALL | {"archive": {"max_usage_percentage": 80}}, _after_drop(0)),
-    "archive.backpressurePercentage": Case(
-        {"storage": {"containers": _quota(1000 * KB)}, "archive": {"max_usage_percentage": 1}},
-        {
-            "storage": {"containers": _quota(1000 * KB)},
-            "archive": {"max_usage_percentage": 1, "backpressure_percentage": 10},
-        },
-        _put_error,
-    ),
-    "archive.cleanupFrequency": Case({}, {"archive": {"cleanup_frequency": Duration(10_000)}}, _due_after(20)),
-    "archive.partial": Case(
-        {"storage": {"containers": _quota(500 * KB)}},
-        {"storage": {"containers": _quota(500 * KB)}, "archive": {"partial": True}},
-        _after_truncation,
-    ),
-    "storage.containers.evacuate": Case(
-        {"storage": {"containers": _two()}}, {"storage": {"containers": _two(evacuate=True)}}, _used_containers
-    ),
-    "flowFile.partitions": Case({}, {"flow_file": {"partitions": 3}}, _partitions),
-    "flowFile.checkpointInterval": Case({}, {"flow_file": {"checkpoint_interval": Duration(10_000)}}, _due_after(20)),
-    "flowFile.checkpointLogSize": Case({}, {"flow_file": {"checkpoint_log_size": Quantity(KB)}}, _due_after(0)),
-    "flowFile.walMaxBytes": Case(
-        {},
-        {"flow_file": {"wal_max_bytes": Quantity(10 * KB), "checkpoint_log_size": Quantity(10 * KB)}},
-        _snapshot_id,
-    ),
-    "flowFile.swapThreshold": Case(
-        {"flow_file": {"swap_batch": 10}}, {"flow_file": {"swap_batch": 10, "swap_threshold": 30}}, _swapped
-    ),
-    "flowFile.swapBatch": Case(
-        {"flow_file": {"swap_batch": 10, "swap_threshold": 30}},
-        {"flow_file": {"swap_batch": 20, "swap_threshold": 30}},
-        _swapped,
-    ),
-    "flowFile.queueDefaults.priority": Case({}, _defaults(priority=QueuePriority.LARGEST_FIRST), _order),
-    "flowFile.queueDefaults.maxCount": Case({}, _defaults(max_count=3), _is_full),
-    "flowFile.queueDefaults.maxSize": Case({}, _defaults(max_size=Quantity(KB)), _is_full),
-    "flowFile.queueDefaults.expiration": Case({}, _defaults(expiration=Duration(30_000)), _expired),
-    "truncation.enabled": Case({"truncation": EAGER}, {"truncation": EAGER | {"enabled": False}}, _after_truncation),
-    "truncation.mode": Case(ROOMY, ROOMY | {"truncation": EAGER}, _after_truncation),
-    "truncation.usageThresholdPercentage": Case(
-        PRESSED, PRESSED | {"truncation": {"usage_threshold_percentage": 80}}, _after_truncation
-    ),
-    "truncation.frequency": Case({}, {"truncation": {"frequency": Duration(10_000)}}, _due_after(20)),
-    "storage.provenanceDirectories": Case({}, {"storage": {"provenance_directories": ("p1",)}}, event_files(0)),
-    "provenance.enabled": Case({}, {"provenance": {"enabled": False}}, event_files(60)),
-    "provenance.repository": Case({}, {"provenance": {"repository": "memory"}}, event_files(60)),
-    "provenance.maxStorageTime": Case({}, {"provenance": {"max_storage_time": Duration(10_000)}}, event_files(60)),
-    "provenance.maxStorageSize": Case({}, {"provenance": {"max_storage_size": Quantity(KB)}}, event_files(60)),
-    "provenance.rolloverTime": Case({}, LAZY, event_files(50)),
-    "provenance.rolloverSize": Case(LAZY, _lazy(rollover_size=Quantity(KB)), event_files(50)),
-    "provenance.rolloverEvents": Case(LAZY, _lazy(rollover_events=5), event_files(50)),
-    "provenance.compressOnRollover": Case({}, {"provenance": {"compress_on_rollover": False}}, event_bytes),
-    "provenance.indexedFields": Case({}, {"provenance": {"indexed_fields": ()}}, without_files(Query(component="x"))),
-    "provenance.indexedAttributes": Case(
-        {}, {"provenance": {"indexed_attributes": ("n",)}}, without_files(Query(attributes=(("n", "x"),)))
-    ),
-    "provenance.indexShardSize": Case({}, {"provenance": {"index_shard_size": Quantity(1)}}, shards),
-    "provenance.onFull": Case(
-        CRAMPED, {"provenance": CRAMPED["provenance"] | {"on_full": OnFull.DROP}}, refused_for_events
-    ),
-    "compaction.enabled": Case(LOOSE, _loose(enabled=False), _compacted(CompactionTrigger.ADMIN)),
-    "compaction.policy": Case(
-        _loose(max_live_fraction=0.1), _loose(max_live_fraction=0.1, policy="CompactAll"), _planned
-    ),
-    "compaction.triggers": Case(LOOSE, _loose(triggers=()), _compacted(CompactionTrigger.PERIODIC)),
-    "compaction.checkFrequency": Case({}, {"compaction": {"check_frequency": Duration(10_000)}}, _compacts_after(20)),
-    "compaction.bytesPerSecond": Case(
-        LOOSE,
-        _loose(bytes_per_second=Quantity(100 * KB)),
-        lambda workshop: _fragmented(workshop).run(CompactionTrigger.ADMIN).seconds > 1,
-    ),
-    "compaction.minUsedPercentage": Case(LOOSE, _loose(min_used_percentage=99), _planned),
-    "compaction.minReclaim": Case(LOOSE, _loose(min_reclaim=1_000), _planned),
-    "compaction.maxLiveFraction": Case(LOOSE, _loose(max_live_fraction=0.1), _planned),
-    "compaction.outputSize": Case(LOOSE, _loose(output_size=Quantity(100 * KB)), _planned),
-    "compaction.punch.enabled": Case(_punching(), _punching(enabled=False), _planned),
-    "compaction.punch.minRun": Case(_punching(), _punching(min_run=Quantity(MB)), _planned),
-    "compaction.punch.maxHolesPerFile": Case(_punching(), _punching(max_holes_per_file=1), _planned),
-    "leases.maxDuration": Case({}, {"leases": {"max_duration": Duration(1_000)}}, _lease_error(2_000, 1)),
-    "leases.maxCount": Case({}, {"leases": {"max_count": 2}}, _lease_error(500, 3)),
-    "compaction.deletedRetention": Case({}, {"compaction": {"deleted_retention": Duration(60_000)}}, _purged),
-    "maintenance.paused": Case(
-        UNARCHIVED,
-        UNARCHIVED | {"maintenance": {"paused": True, "emergency": EmergencySettings(min_free_percentage=100)}},
-        _spared,
-    ),
-    "maintenance.timeZone": Case(
-        UNARCHIVED | {"maintenance": NIGHTS},
-        UNARCHIVED | {"maintenance": NIGHTS | {"time_zone": "Europe/Berlin"}},
-        _spared,
-    ),
-    "maintenance.windows": Case(UNARCHIVED, UNARCHIVED | {"maintenance": NIGHTS}, _spared),
-    "maintenance.emergency.minFreePercentage": Case(
-        UNARCHIVED | {"maintenance": NIGHTS},
-        UNARCHIVED | {"maintenance": NIGHTS | {"emergency": EmergencySettings(min_free_percentage=10)}},
-        _spared,
-    ),
+    "claims.maxAppendableSize": Case("10Ki", _files([20 * KB], [20 * KB])),
+    "claims.maxFlowFiles": Case(1, _files([1], [1])),
+    "claims.maxBatchFile": Case("100Ki", _files([40 * KB] * 4)),
+    "claims.largeClaim": Case("200Ki", _large_offset),
+    "durability.mode": Case("Interval", _time_of_commits),
+    "durability.interval": Case("500ms", _time_of_commits, {"durability.mode": "Interval"}),
+    "archive.enabled": Case(False, _after_drop(0), ROOMY),
+    "archive.maxRetentionPeriod": Case("1h", _after_drop(7_200), ROOMY),
+    "archive.maxUsagePercentage": Case(80, _after_drop(0), SMALL),
+    "archive.backpressurePercentage": Case(10, _refused_puts, {"archive.maxUsagePercentage": 1, **_quota("1000Ki")}),
+    "archive.cleanupFrequency": Case("10s", _due_after(20)),
+    "archive.partial": Case(True, _after_truncation, HALF_FULL),
+    "flowFile.partitions": Case(3, _partitions),
+    "flowFile.checkpointInterval": Case("10s", _due_after(20)),
+    "flowFile.checkpointLogSize": Case("1Ki", _due_after(0)),
+    "flowFile.walMaxBytes": Case("10Ki", _snapshot_id, {"flowFile.checkpointLogSize": "10Ki"}),
+    "flowFile.swapThreshold": Case(40, _swapped, SWAPPING),
+    "flowFile.swapBatch": Case(20, _swapped, SWAPPING),
+    "flowFile.queueDefaults.priority": Case("LargestFirst", _order),
+    "flowFile.queueDefaults.maxCount": Case(3, _is_full),
+    "flowFile.queueDefaults.maxSize": Case("1Ki", _is_full),
+    "flowFile.queueDefaults.expiration": Case("30s", _expired),
+    "truncation.enabled": Case(False, _after_truncation, EAGER),
+    "truncation.mode": Case("Eager", _after_truncation, ROOMY),
+    "truncation.usageThresholdPercentage": Case(80, _after_truncation, {"archive.enabled": False, **HALF_FULL}),
+    "truncation.frequency": Case("10s", _due_after(20)),
+    "provenance.enabled": Case(False, event_files(60)),
+    "provenance.repository": Case("memory", event_files(60)),
+    "provenance.maxStorageTime": Case("10s", event_files(60)),
+    "provenance.maxStorageSize": Case("1Ki", event_files(60)),
+    "provenance.rolloverTime": Case("5h", event_files(50)),
+    "provenance.rolloverSize": Case("1Ki", event_files(50), LAZY),
+    "provenance.rolloverEvents": Case(5, event_files(50), LAZY),
+    "provenance.compressOnRollover": Case(False, event_bytes),
+    "provenance.indexedFields": Case([], without_files(Query(component="x"))),
+    "provenance.indexedAttributes": Case(["n"], without_files(Query(attributes=(("n", "x"),)))),
+    "provenance.indexShardSize": Case(1, shards),
+    "provenance.onFull": Case("Drop", refused_for_events, {"provenance.rolloverEvents": 50}),
+    "compaction.enabled": Case(False, _compacted(CompactionTrigger.ADMIN), LOOSE),
+    "compaction.policy": Case("CompactAll", _planned, {**LOOSE, "compaction.maxLiveFraction": 0.1}),
+    "compaction.triggers": Case([], _compacted(CompactionTrigger.PERIODIC), LOOSE),
+    "compaction.checkFrequency": Case("10s", _due_after(20)),
+    "compaction.bytesPerSecond": Case("100Ki", _is_slow, LOOSE),
+    "compaction.minUsedPercentage": Case(99, _planned, LOOSE),
+    "compaction.minReclaim": Case(1_000, _planned, LOOSE),
+    "compaction.maxLiveFraction": Case(0.1, _planned, LOOSE),
+    "compaction.outputSize": Case("100Ki", _planned, LOOSE),
+    "compaction.punch.enabled": Case(False, _planned, PUNCHING),
+    "compaction.punch.minRun": Case("1Mi", _planned, PUNCHING),
+    "compaction.punch.maxHolesPerFile": Case(1, _planned, PUNCHING),
+    "compaction.deletedRetention": Case("1m", _purged),
+    "leases.maxDuration": Case("1s", _refused(1, lambda repository: repository.leases.acquire("reader", 2_000))),
+    "leases.maxCount": Case(2, _refused(3, lambda repository: repository.leases.acquire("reader", 500))),
+    "maintenance.paused": Case(True, _spared, {**UNARCHIVED, "maintenance.emergency.minFreePercentage": 100}),
+    "maintenance.timeZone": Case("Europe/Berlin", _spared, NIGHTLY),
+    "maintenance.windows": Case([WINDOW], _spared, UNARCHIVED),
+    "maintenance.emergency.minFreePercentage": Case(10, _spared, NIGHTLY),
 }
 
 
@@ -444,9 +368,9 @@ def test_a_change_of_this_field_changes_what_happens(field: str, tmp_path: Path)
     """Two repositories that differ in this field alone behave differently."""
     case = CASES[field]
     observed = []
-    for name, sections in (("one", case.one), ("other", case.other)):
+    for name, settings in (("one", case.base), ("other", {**case.base, **case.along, field: case.value})):
         workshop = Workshop(tmp_path / name)
-        workshop.make(**sections)
+        make(workshop, settings)
         try:
             observed.append(case.observe(workshop))
         finally:
