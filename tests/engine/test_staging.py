@@ -1,11 +1,12 @@
 """Staged writes: what attempts store appears together and once, or not at all, whatever fails in between."""
 
-import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.support import Workshop, drain
+from tests.threads import together
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.staged import StagedWrites
 from ullage.engine.model import STAGED_QUEUE, EventType, StagedWrite, WriteState, new_uuids
@@ -243,11 +244,7 @@ def test_attempts_store_side_by_side(workshop: Workshop) -> None:
             repository.staging.stage(WRITE, attempts[0], number, [attempts[0] + bytes([number])])
 
     store(attempts[0])
-    threads = [threading.Thread(target=store, args=(attempt,)) for attempt in attempts[1:]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(store, attempt) for attempt in attempts[1:]))
     repository.staging.prepare(WRITE, dict.fromkeys(attempts, 5))
     repository.staging.commit(WRITE, attempts)
 

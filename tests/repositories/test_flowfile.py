@@ -1,12 +1,13 @@
 """What a FlowFile repository promises, whoever made it: all that entry points name are tried."""
 
-import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support import ManualClock, RoomyFiles, spec_at
+from tests.threads import together
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import Delete, FlowFileRecord, Operation, Update, new_uuids, pack_attributes
@@ -86,13 +87,11 @@ def test_transactions_are_applied_in_the_order_of_their_ids(logged: Logged) -> N
     assert (first, logged.commit(changed)) == (1, 2)
     assert logged.names() == ["new"]
     ids: list[int] = []
-    threads = [
-        threading.Thread(target=lambda name=name: ids.append(logged.commit(flow_file(name)))) for name in "abcdefgh"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+    def commit(name: str) -> None:
+        ids.append(logged.commit(flow_file(name)))
+
+    together(*(partial(commit, name) for name in "abcdefgh"))
 
     assert sorted(ids) == list(range(3, 11))
     assert (logged.log.last_id, logged.log.durable, logged.log.is_running) == (10, 10, True)
