@@ -1,7 +1,9 @@
 """Backup and restore: consistent while writing goes on, incremental, refused where it would do harm."""
 
 import json
-import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ from click.testing import CliRunner
 
 from tests.engine.provenance.history import history, told
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, committing, content_sizes, drain, put_all, spec_at
+from tests.support import Workshop, committing, content_sizes, drain, flip, put_all, put_each, spec_at
+from tests.threads import begin
 from ullage.contract import ContainerSettings, Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action
@@ -22,13 +25,20 @@ MB = 1 << 20
 TWO = {"containers": (ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="volumes/c2"))}
 
 
-def restored(source: Path, root: Path, queue: str, **sections: Any) -> list[bytes]:
-    """Restore, check deeply, and read a queue to its end."""
+@contextmanager
+def restored(source: Path, root: Path, **sections: Any) -> Iterator[Engine]:
+    """Restored, checked deeply, and open."""
     spec = spec_at(root, **sections)
     Engine.restore_backup(str(source), spec)
     with Engine.open(spec) as repository:
         assert repository.check(deep=True).problems == ()
         assert repository.check().orphans == ()
+        yield repository
+
+
+def restored_queue(source: Path, root: Path, queue: str, **sections: Any) -> list[bytes]:
+    """What stands in a queue after a restore."""
+    with restored(source, root, **sections) as repository:
         return drain(repository, queue)
 
 
@@ -45,29 +55,12 @@ def test_a_restored_backup_holds_what_was_committed_and_nothing_later(repository
     repository.backup(str(tmp_path / "b"))
     put_all(repository, "q", [b"later"])
 
-    spec = spec_at(tmp_path / "r")
-    Engine.restore_backup(str(tmp_path / "b"), spec)
-    with Engine.open(spec) as again:
-        assert again.check(deep=True).problems == ()
+    with restored(tmp_path / "b", tmp_path / "r") as again:
         with again.handles.get(handle) as reader:
             assert reader.read() == b"kept by id"
         assert drain(again, "q") == contents
         put_all(again, "q", [b"it works on"])
         assert again.check(deep=True).problems == ()
-
-
-def test_swapped_flow_files_are_in_the_backup(workshop: Workshop, tmp_path: Path) -> None:
-    """Swap files go along, and the restored queue is as long as the other."""
-    swapping: dict[str, Any] = {"flow_file": {"swap_threshold": 20, "swap_batch": 10}}
-    repository = workshop.make(**swapping)
-    contents = [bytes([n]) * 100 for n in range(100)]
-    for content in contents:
-        put_all(repository, "q", [content])
-    assert repository.queue("q").figures().swapped > 0
-
-    repository.backup(str(tmp_path / "b"))
-
-    assert sorted(restored(tmp_path / "b", tmp_path / "r", "q", **swapping)) == contents
 
 
 def test_unchanged_files_are_not_copied_again(workshop: Workshop, tmp_path: Path) -> None:
@@ -87,7 +80,7 @@ def test_unchanged_files_are_not_copied_again(workshop: Workshop, tmp_path: Path
     assert (second.kept_files, second.kept_bytes) == (1, 2 << 20)
     kept = [name for name in files_below(tmp_path / "b") if name.startswith("content")]
     assert len(kept) == 2
-    assert restored(tmp_path / "b", tmp_path / "r", "new") == [b"n" * 100 * KB]
+    assert restored_queue(tmp_path / "b", tmp_path / "r", "new") == [b"n" * 100 * KB]
 
 
 def test_a_truncated_resource_claim_is_copied_anew(workshop: Workshop, tmp_path: Path) -> None:
@@ -103,29 +96,27 @@ def test_a_truncated_resource_claim_is_copied_anew(workshop: Workshop, tmp_path:
     report = repository.backup(str(tmp_path / "b"))
 
     assert report.copied_bytes < 10 * KB
-    assert restored(tmp_path / "b", tmp_path / "r", "small") == [b"s" * KB]
+    assert restored_queue(tmp_path / "b", tmp_path / "r", "small") == [b"s" * KB]
 
 
 def test_writing_and_reclaiming_go_on_while_a_backup_is_written(workshop: Workshop, tmp_path: Path) -> None:
     """Commits, drops, a checkpoint and a cleaning between two copied files: the backup is of one moment still."""
     repository = workshop.make(archive={"enabled": False})
     contents = [bytes([n]) * 60 * KB for n in range(8)]
-    for content in contents:
-        put_all(repository, "q", [content])
-    cleaned: list[threading.Thread] = []
+    put_each(repository, "q", contents)
+    cleaned: list[Future[object]] = []
 
     def interfere(done: int, total: int) -> None:
         if not cleaned:
             assert drain(repository, "q") == contents
             repository.checkpoint()
-            cleaned.append(threading.Thread(target=repository.reclamation.clean))
-            cleaned[0].start()  # waits until the backup has what it needs
+            cleaned.append(begin(repository.reclamation.clean))  # waits until the backup has what it needs
         put_all(repository, "later", [b"x" * KB])
 
     repository.backup(str(tmp_path / "b"), interfere)
-    cleaned[0].join()
+    cleaned[0].result(60)
 
-    assert restored(tmp_path / "b", tmp_path / "r", "q") == contents
+    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == contents
     assert len(content_sizes(workshop.path)) < 8
 
 
@@ -133,8 +124,7 @@ def test_containers_can_lie_elsewhere_after_a_restore(workshop: Workshop, tmp_pa
     """Names stay, paths may change; a container that the spec lacks is named."""
     repository = workshop.make(storage=TWO)
     contents = [bytes([n]) * 60 * KB for n in range(6)]
-    for content in contents:
-        put_all(repository, "q", [content])
+    put_each(repository, "q", contents)
     repository.backup(str(tmp_path / "b"))
 
     with pytest.raises(InvalidArgument, match="has containers c2"):
@@ -143,7 +133,7 @@ def test_containers_can_lie_elsewhere_after_a_restore(workshop: Workshop, tmp_pa
         "containers": (ContainerSettings(name="c2", sub_path="x/y"), ContainerSettings(name="c1", sub_path="z"))
     }
 
-    assert restored(tmp_path / "b", tmp_path / "r", "q", storage=elsewhere) == contents
+    assert restored_queue(tmp_path / "b", tmp_path / "r", "q", storage=elsewhere) == contents
     assert not (tmp_path / "none").exists()
 
 
@@ -180,7 +170,7 @@ def test_a_backup_of_another_repository_is_not_overwritten(workshop: Workshop, t
     with Engine.open(spec) as second, pytest.raises(DirectoryNotEmpty, match="backup of repository"):
         second.backup(str(tmp_path / "b"))
 
-    assert restored(tmp_path / "b", tmp_path / "r", "q") == [b"x"]
+    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == [b"x"]
 
 
 @pytest.mark.parametrize("pattern", ["content/*/*", "flowfile/*", "backup.json"])
@@ -190,9 +180,7 @@ def test_a_flipped_bit_of_a_backup_is_found_by_the_restore(workshop: Workshop, t
     put_all(repository, "q", [b"x" * 60 * KB])
     repository.backup(str(tmp_path / "b"))
     file = next((tmp_path / "b").glob(pattern))
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    flip(file, file.stat().st_size // 2)
 
     with pytest.raises(RepositoryDamaged, match="checksum"):
         Engine.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "r"))
@@ -213,7 +201,7 @@ def test_a_file_that_is_missing_fails_the_backup_and_leaves_the_last(workshop: W
         repository.backup(str(tmp_path / "b"))
 
     (tmp_path / "aside").rename(workshop.path / lost)
-    assert restored(tmp_path / "b", tmp_path / "r", "q") == [b"x" * 60 * KB]
+    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == [b"x" * 60 * KB]
 
 
 def test_any_call_of_a_backup_may_fail(tmp_path: Path, files: FailingFiles) -> None:
@@ -247,7 +235,7 @@ def test_any_call_of_a_backup_may_fail(tmp_path: Path, files: FailingFiles) -> N
             files.fail(kind, path)
             with pytest.raises(OSError, match="Input/output"):
                 repository.backup(str(destination))
-            found = len(restored(destination, tmp_path / f"after-{number}", "q"))
+            found = len(restored_queue(destination, tmp_path / f"after-{number}", "q"))
             assert found in {number + 1, number + 2}
             repository.backup(str(destination))
 
@@ -282,11 +270,8 @@ def test_history_is_in_the_backup(repository: Engine, tmp_path: Path) -> None:
     expected = [told(event) for event in history(repository)]
     put_all(repository, "q", [b"later still"])
 
-    spec = spec_at(tmp_path / "r")
-    Engine.restore_backup(str(tmp_path / "b"), spec)
-
     assert report.kept_files > 2
-    with Engine.open(spec) as again:
+    with restored(tmp_path / "b", tmp_path / "r") as again:
         assert [told(event) for event in history(again)] == expected
         put_all(again, "q", [b"z"])
         assert [event.sequence for event in history(again)] == list(range(1, len(expected) + 2))
@@ -301,10 +286,8 @@ def test_events_that_no_file_takes_are_in_the_backup(workshop: Workshop, tmp_pat
     expected = [told(event) for event in history(repository)]
 
     repository.backup(str(tmp_path / "b"))
-    spec = spec_at(tmp_path / "r")
-    Engine.restore_backup(str(tmp_path / "b"), spec)
 
-    with Engine.open(spec) as again:
+    with restored(tmp_path / "b", tmp_path / "r") as again:
         assert [told(event) for event in history(again)] == expected
 
 
@@ -334,10 +317,7 @@ def test_punched_and_rewritten_files_are_in_the_backup(workshop: Workshop, tmp_p
     report = repository.backup(str(tmp_path / "b"))
 
     assert set(done.done) == {Action.PUNCH, Action.REWRITE}
-    spec = spec_at(tmp_path / "r")
-    Engine.restore_backup(str(tmp_path / "b"), spec)
-    with Engine.open(spec) as again:
-        assert again.check(deep=True).problems == ()
+    with restored(tmp_path / "b", tmp_path / "r") as again:
         assert again.reclamation.survey().containers[0].disk_bytes == survey.disk_bytes
         assert drain(again, "q") == kept
         assert drain(again, "rewritten") == [b"r" * 9_000, b"s" * 9_000]
