@@ -127,7 +127,7 @@ def test_an_expired_handle_can_be_read_on_request_only(repository: Repository) -
     assert handles.get(kept) == b"kept"
 
 
-@pytest.mark.parametrize("name", [UNKNOWN, "no handle at all"])
+@pytest.mark.parametrize("name", [UNKNOWN, "0" * 32, "no handle at all"])
 def test_what_there_is_not_is_not_found(repository: Repository, name: str) -> None:
     """Every method that names a handle says so."""
     handles = repository.handles

@@ -122,7 +122,8 @@ def test_clone_split_and_merge_share_bytes(repository: Repository) -> None:
             b"tail",
             b"<tail|head>",
         ]
-        assert (tail.attributes["fragment.index"], tail.attributes["fragment.identifier"]) == ("1", whole.id)
+        marks = ("fragment.index", "fragment.count", "fragment.identifier", "segment.original.filename")
+        assert [tail.attributes[name] for name in marks] == ["1", "2", whole.id, whole.attributes["filename"]]
         assert (part.parents, merged.parents) == ([whole.id], [tail.id, head.id])
         for wrong in (lambda: session.clone(whole, 4, 5), lambda: session.split(whole, [4, 5])):
             with pytest.raises(InvalidArgument):

@@ -1,40 +1,16 @@
 """Handles: stored and fetched by id, deleted with a tombstone, purged in the end."""
 
 import io
-import threading
 
 import pytest
 
 from tests.support import Workshop, committing, content_sizes
+from tests.threads import together
 from ullage.engine.engine import Engine
-from ullage.engine.model import parse_uuid
-from ullage.errors import DiskFull, HandleDeleted, HandleNotDeleted, HandleNotFound, RangeNotSatisfiable
+from ullage.errors import DiskFull, HandleDeleted, HandleNotDeleted, HandleNotFound
 
 MB = 1 << 20
 DAY = 24 * 3600
-
-
-def test_what_was_put_is_got_with_its_attributes_and_ranges(workshop: Workshop, repository: Engine) -> None:
-    """Bytes, streams, empty content and batches; at once and after restarts."""
-    handles = repository.handles
-    small = handles.put(b"0123456789", {"filename": "a"}, ttl_millis=50_000)
-    large = handles.put(io.BytesIO(b"L" * (3 * MB)))
-    empty = handles.put(b"")
-    batch = handles.put_many([b"one", b"", b"three"])
-
-    for again in (None, workshop.crash, workshop.reopen):
-        handles = (repository if again is None else again()).handles
-        assert handles.get(small).read() == b"0123456789"
-        with handles.get(small, 3, 4) as stream:
-            assert stream.read(2) + stream.read() == b"3456"
-        assert handles.get(large, 2 * MB, 5).read() == b"LLLLL"
-        assert handles.get(empty).read() == b""
-        assert [handles.get(id).read() for id in batch] == [b"one", b"", b"three"]
-        head = handles.head(small)
-        assert (head.size, head.attribute_map()["filename"], head.deleted_millis) == (10, "a", 0)
-        assert head.expires_millis == head.entry_millis + 50_000
-        with pytest.raises(RangeNotSatisfiable):
-            handles.get(small, 5, 6)
 
 
 def test_an_empty_batch_is_no_transaction(repository: Engine) -> None:
@@ -43,16 +19,6 @@ def test_an_empty_batch_is_no_transaction(repository: Engine) -> None:
 
     assert repository.handles.put_many([]) == []
     assert repository.log.last_id == before
-
-
-@pytest.mark.parametrize("id", ["", "nonsense", "0" * 32, "00000000-0000-4000-8000-000000000000"])
-def test_unknown_ids_are_not_found(workshop: Workshop, id: str) -> None:
-    """By every operation, whatever the text."""
-    handles = workshop.make().handles
-
-    for operation in (handles.get, handles.head, handles.delete, handles.undelete):
-        with pytest.raises(HandleNotFound):
-            operation(id)
 
 
 def test_a_flow_file_in_a_queue_is_no_handle(repository: Engine) -> None:
@@ -174,11 +140,7 @@ def test_two_purges_at_once_forget_each_handle_once(workshop: Workshop, reposito
     workshop.clock.advance(8 * DAY)
     purged: list[int] = []
 
-    threads = [threading.Thread(target=lambda: purged.append(repository.handles.purge())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[lambda: purged.append(repository.handles.purge())] * 4)
 
     assert sum(purged) == 20
     assert repository.log.is_running
@@ -215,22 +177,3 @@ def test_a_put_that_fails_leaves_nothing(workshop: Workshop, repository: Engine)
 
     assert content_sizes(workshop.path) == {}
     assert list(repository.ledger.flow_files()) == []
-
-
-def test_a_handle_lives_on_in_a_flow_file_made_from_it(workshop: Workshop) -> None:
-    """Importing copies nothing, and the purge of the handle takes nothing from the FlowFile."""
-    repository = workshop.make(archive={"enabled": False})
-    id = repository.handles.put(b"x" * MB, {"a": "b"})
-    with committing(repository) as session:
-        flow_file = session.import_handle(parse_uuid(id))
-        session.transfer(flow_file, "q")
-    size = sum(content_sizes(workshop.path).values())
-    repository.handles.delete(id)
-    workshop.clock.advance(8 * DAY)
-    repository.handles.purge()
-    repository.reclamation.clean()
-
-    assert size == MB
-    with repository.session() as session:
-        (found,) = session.get_many("q", 1)
-        assert session.read(found).read() == b"x" * MB

@@ -138,17 +138,3 @@ def test_what_a_clean_close_left_open_is_sealed_by_the_next_start(workshop: Work
     assert entry.claim.sealed
     assert entry.claim.length == repository.content.containers["c1"].bytes_used
     assert repository.check(deep=True).problems == ()
-
-
-def test_unclean_ends_in_a_row_lose_nothing(workshop: Workshop) -> None:
-    """Five crashes, each with an uncommitted session, and every acknowledged content reads."""
-    repository: Engine = workshop.make()
-    for number in range(5):
-        put_all(repository, "q", [b"%d" % number, b"L" * (2 * MB)])
-        repository.session().ingest("q", [b"lost"])
-        repository = workshop.crash()
-
-    contents = drain(repository, "q")
-
-    assert sorted(content for content in contents if len(content) == 1) == [b"0", b"1", b"2", b"3", b"4"]
-    assert sum(len(content) == 2 * MB for content in contents) == 5

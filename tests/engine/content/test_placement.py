@@ -177,22 +177,6 @@ def test_nothing_is_appended_after_a_restart(workshop: Workshop, repository: Eng
     assert entry_of(repository, between).claim.sealed
 
 
-def test_copy_on_write_leaves_the_old_bytes_to_whoever_shares_them(repository: Engine) -> None:
-    """Overwriting one FlowFile changes neither its clone nor what a rollback returns to."""
-    put_all(repository, "q", [b"old"])
-
-    with committing(repository) as session:
-        (original,) = session.get_many("q", 1)
-        session.transfer(session.clone(original), "clones")
-        changed = session.write(original, b"new!")
-        session.transfer(changed, "done")
-    with repository.session() as session:
-        (done,) = session.get_many("done", 1)
-        session.write(done, b"never")
-
-    assert (drain(repository, "clones"), drain(repository, "done")) == ([b"old"], [b"new!"])
-
-
 def test_indexes_are_never_used_twice_whatever_the_clock_does(workshop: Workshop) -> None:
     """A crash, a clean restart and a clock that goes back an hour: every file gets an index of its own."""
     repository = workshop.make(claims={"max_flow_files": 1})

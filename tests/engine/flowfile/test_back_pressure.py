@@ -1,33 +1,30 @@
 import pytest
 
 from tests.engine.flowfile.steps import define, numbers
-from tests.support import Workshop, committing, drain, put_all, put_each
+from tests.support import Workshop, committing, put_all, put_each
 from ullage.engine.engine import Engine
 from ullage.errors import BackPressure
 
 
-def test_a_full_count_refuses_sources(repository: Engine) -> None:
-    """At `count_max` FlowFiles `require_room` raises, naming the queue and its limits; below it does not."""
-    define(repository, count_max=3)
-    put_all(repository, "q", numbers(2))
+@pytest.mark.parametrize(
+    ("limit", "fits", "message"),
+    [
+        ({"count_max": 3}, numbers(2), r"queue q is full: 3 FlowFiles.*limits 3"),
+        ({"bytes_max": 10}, [b"x" * 9], "10 bytes"),
+    ],
+)
+def test_a_full_queue_refuses_sources(
+    repository: Engine, limit: dict[str, int], fits: list[bytes], message: str
+) -> None:
+    """At `count_max` FlowFiles, or `bytes_max` bytes, `require_room` raises, naming queue and limits; not below it."""
+    define(repository, **limit)
+    put_all(repository, "q", fits)
     with repository.session() as session:
         session.require_room("q")
 
-    put_all(repository, "q", numbers(1))
-
-    with repository.session() as session, pytest.raises(BackPressure, match=r"queue q is full: 3 FlowFiles.*limits 3"):
-        session.require_room("q")
-
-
-def test_full_bytes_refuse_sources(repository: Engine) -> None:
-    """At `bytes_max` bytes of content `require_room` raises."""
-    define(repository, bytes_max=10)
-    put_all(repository, "q", [b"x" * 9])
-    with repository.session() as session:
-        session.require_room("q")
     put_all(repository, "q", [b"x"])
 
-    with repository.session() as session, pytest.raises(BackPressure, match="10 bytes"):
+    with repository.session() as session, pytest.raises(BackPressure, match=message):
         session.require_room("q")
 
 
@@ -37,15 +34,6 @@ def test_no_limit_is_no_limit(repository: Engine) -> None:
     put_all(repository, "q", numbers(50))
 
     assert not repository.queue("q").is_full
-
-
-def test_commits_into_a_full_queue_succeed(repository: Engine) -> None:
-    """Back-pressure stops sources; work in progress is never refused."""
-    define(repository, count_max=1)
-
-    put_each(repository, "q", numbers(5))
-
-    assert drain(repository, "q") == numbers(5)
 
 
 def test_held_swapped_and_penalized_count(workshop: Workshop) -> None:
@@ -88,12 +76,4 @@ def test_the_limits_outlive_a_restart(workshop: Workshop, repository: Engine) ->
     repository = workshop.reopen()
 
     assert repository.queue("q").is_full
-    assert repository.queue("q").definition.count_max == 2
-
-
-def test_first_use_does_not_undo_a_definition(repository: Engine) -> None:
-    """`queue(name)` gives an existing queue as it was defined, never the defaults."""
-    defined = define(repository, count_max=2)
-
-    assert repository.queue("q") is defined
     assert repository.queue("q").definition.count_max == 2

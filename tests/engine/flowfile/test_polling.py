@@ -95,19 +95,6 @@ def test_penalized_ones_wait(workshop: Workshop, repository: Engine) -> None:
     assert drain(repository, "q") == [b"1", b"2", b"0", b"later"]
 
 
-def test_a_rollback_may_penalize(workshop: Workshop, repository: Engine) -> None:
-    """`rollback(penalize=True)` gives FlowFiles back for later, unchanged and in their places."""
-    put_each(repository, "q", numbers(3))
-    with repository.session() as session:
-        session.get_many("q", 2)
-        session.rollback(penalize=True)
-
-    assert peek(repository, "q") == [b"2"]
-    assert repository.queue("q").figures() == (3, 3, 0, 0, 0, 2)
-    workshop.clock.advance(PENALTY_MILLIS / 1000)
-    assert drain(repository, "q") == numbers(3)
-
-
 def test_a_penalty_ends_with_the_process(workshop: Workshop, repository: Engine) -> None:
     """Penalties are not kept over a restart; the FlowFiles are."""
     put_all(repository, "q", numbers(2))
@@ -116,19 +103,6 @@ def test_a_penalty_ends_with_the_process(workshop: Workshop, repository: Engine)
         session.rollback(penalize=True)
 
     assert drain(workshop.reopen(), "q") == numbers(2)
-
-
-def test_rollbacks_restore_the_order(repository: Engine) -> None:
-    """Sessions that give back what they took, in any order of sessions, leave the queue as it was."""
-    put_each(repository, "q", numbers(9))
-    sessions = [repository.session() for _ in range(3)]
-    for session in sessions:
-        session.get_many("q", 2)
-
-    for session in (sessions[1], sessions[0], sessions[2]):
-        session.rollback()
-
-    assert drain(repository, "q") == numbers(9)
 
 
 def test_places_decide_over_the_order_of_commits(workshop: Workshop, repository: Engine) -> None:

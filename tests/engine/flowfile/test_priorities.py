@@ -6,7 +6,6 @@ import pytest
 from tests.engine.flowfile.steps import SMALL, define, peek
 from tests.support import Workshop, committing, drain, put_all, put_each
 from ullage.engine.engine import Engine
-from ullage.errors import InvalidArgument
 
 Step = Callable[[Workshop, Engine], Engine]
 
@@ -144,22 +143,3 @@ def test_a_new_priority_finds_swapped_flow_files_too(workshop: Workshop) -> None
         session.transfer(held, "q")
 
     assert sorted(len(content) for content in drain(repository, "q")) == sorted(sizes)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"priority": "BestFirst"}, "there is no priority 'BestFirst'"),
-        ({"count_max": -1}, "must not be negative"),
-        ({"name": ""}, "1 to 255 characters"),
-        ({"name": "q" * 256}, "1 to 255 characters"),
-    ],
-)
-def test_an_impossible_definition_is_refused(workshop: Workshop, settings: dict[str, Any], message: str) -> None:
-    """What no start could obey never reaches the log."""
-    repository = workshop.make()
-
-    with pytest.raises(InvalidArgument, match=message):
-        define(repository, **settings)
-
-    assert workshop.reopen().queues.all() == []

@@ -1,33 +1,15 @@
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, content_sizes, drain, put_all
+from tests.support import Workshop, drain, put_all
 from ullage.engine.engine import Engine
 from ullage.errors import (
     CommitOutcomeUnknown,
     ContentWriteFailed,
     FlowFileNotFound,
     RepositoryStopped,
-    SessionMisuse,
     TransactionTooLarge,
 )
-
-
-def test_unsettled_flow_files_refuse_the_commit(repository: Engine) -> None:
-    """Until each FlowFile is transferred or removed nothing is committed, and the session goes on."""
-    put_all(repository, "q", [b"1", b"2"])
-    with repository.session() as session:
-        first, second = session.get_many("q", 2)
-        session.transfer(first, "r")
-        before = repository.log.last_id
-        with pytest.raises(SessionMisuse, match=f"{second.id} and 0 others"):
-            session.commit()
-        assert repository.log.last_id == before
-
-        session.remove(second)
-        session.commit()
-
-    assert drain(repository, "r") == [b"1"]
 
 
 def test_a_session_too_large_is_refused_whole(repository: Engine) -> None:
@@ -43,13 +25,6 @@ def test_a_session_too_large_is_refused_whole(repository: Engine) -> None:
 
     assert repository.queue("r").figures().flow_files == 0
     assert drain(repository, "q") == [b"x"]
-
-
-def test_the_largest_session_fits(repository: Engine) -> None:
-    """As many FlowFiles as the limit says, with content, are one transaction."""
-    put_all(repository, "q", [b"x"] * 10_000)
-
-    assert repository.queue("q").figures().flow_files == 10_000
 
 
 @pytest.mark.usefixtures("_each_frame_reserves")
@@ -123,35 +98,6 @@ def test_an_interrupt_in_a_commit_leaves_everything_held(workshop: Workshop, fil
     assert drain(workshop.crash(), "q") == [b"1"]
 
 
-def test_a_crash_before_the_commit_leaves_nothing(workshop: Workshop, repository: Engine) -> None:
-    """Without a commit there is no FlowFile, no change, no removal."""
-    put_all(repository, "q", [b"1", b"2"])
-    session = repository.session()
-    first, second = session.get_many("q", 2)
-    session.write(first, b"changed")
-    session.remove(second)
-    session.ingest("q", [b"3"])
-
-    assert drain(workshop.crash(), "q") == [b"1", b"2"]
-
-
-def test_a_crash_after_the_commit_leaves_everything(workshop: Workshop, repository: Engine) -> None:
-    """What `commit` acknowledged is there: content, attributes, queues, removals."""
-    put_all(repository, "q", [b"1", b"2"])
-    session = repository.session()
-    first, second = session.get_many("q", 2)
-    session.transfer(session.put_attribute(session.write(first, b"changed"), "a", "b"), "r")
-    session.remove(second)
-    session.ingest("r", [b"3"])
-    session.commit()
-
-    repository = workshop.crash()
-
-    assert repository.queue("q").figures().flow_files == 0
-    assert {record.attribute_map().get("a") for record in repository.queue("r").records()} == {"b", None}
-    assert drain(repository, "r") == [b"3", b"changed"]  # its place was taken by `ingest`, before the commit
-
-
 def test_a_session_can_be_used_again(repository: Engine) -> None:
     """After a commit or rollback a session is empty, and begins anew."""
     session = repository.session()
@@ -165,37 +111,6 @@ def test_a_session_can_be_used_again(repository: Engine) -> None:
     session.commit()
 
     assert drain(repository, "q") == [b"0", b"1", b"2"]
-
-
-def test_counters_count_commits_only(repository: Engine) -> None:
-    """Adjustments add up at the commit and vanish with a rollback."""
-    with repository.session() as session:
-        session.adjust_counter("seen", 2)
-        session.adjust_counter("seen", 3)
-        session.commit()
-        session.adjust_counter("seen", 100)
-        session.rollback()
-        session.adjust_counter("lost", -1)
-        session.commit()
-
-    assert repository.counters() == {"seen": 5, "lost": -1}
-
-
-def test_a_rollback_leaves_nothing_behind(workshop: Workshop, repository: Engine) -> None:
-    """No FlowFile, no transaction, no pin, and after the close no file of what was rolled back."""
-    put_all(repository, "q", [b"1", b"2"])
-    before, last_id = content_sizes(workshop.path), repository.log.last_id
-    with repository.session() as session:
-        (record,) = session.get_many("q", 1)
-        session.write(record, b"x" * 2_000_000)
-        session.ingest("q", [b"y" * 100] * 10)
-        session.transfer(session.clone(record), "q")
-
-    assert repository.log.last_id == last_id
-    assert repository.queue("q").figures() == (2, 2, 0, 0, 0, 0)
-    workshop.close()
-    assert content_sizes(workshop.path).keys() == before.keys()
-    assert drain(workshop.open(), "q") == [b"1", b"2"]
 
 
 def test_a_rollback_that_cannot_remove_its_file_gives_back_once(repository: Engine, files: FailingFiles) -> None:

@@ -1,32 +1,10 @@
-import io
-
 import pytest
 
 from tests.support import Workshop, committing, drain, put_all
 from ullage.engine.engine import Engine
-from ullage.errors import InvalidArgument, RangeNotSatisfiable
+from ullage.errors import RangeNotSatisfiable
 
 BIG = bytes(range(256)) * 8_000
-
-
-@pytest.mark.parametrize("data", [b"", b"small", BIG], ids=["empty", "small", "big"])
-def test_every_way_to_write_reads_back(repository: Engine, data: bytes) -> None:
-    """Bytes, pieces, a stream, piece by piece and import: the same content before and after the commit."""
-    with committing(repository) as session:
-        pieces = [data[:3], data[3:]]
-        first = session.write(session.create(), data)
-        second = session.write(session.create(), pieces)
-        third = session.write(session.create(), io.BytesIO(data))
-        fourth = session.write(session.create(), io.BytesIO(data))
-        fifth = session.create()
-        with session.writing(fifth) as out:
-            for piece in pieces:
-                out.write(piece)
-        for record in (first, second, third, fourth, fifth):
-            assert session.read(record).read() == data
-            session.transfer(record, "q")
-
-    assert drain(repository, "q") == [data] * 5
 
 
 def test_empty_content_needs_no_claim(workshop: Workshop, repository: Engine) -> None:
@@ -94,36 +72,6 @@ def test_a_clone_may_be_a_slice(workshop: Workshop, repository: Engine) -> None:
 
     assert (slice_.claim, inner.claim, empty.claim) == (record.claim, record.claim, None)
     assert drain(workshop.crash(), "q") == [b"0123456789", b"234567", b"34", b""]
-
-
-def test_a_split_marks_its_fragments(workshop: Workshop, repository: Engine) -> None:
-    """Consecutive slices with identifier, index, count and the original's name; sizes beyond it are refused."""
-    with committing(repository) as session:
-        record = session.write(session.create(attributes={"filename": "a.txt"}), b"abcdef")
-        with pytest.raises(InvalidArgument, match="do not fit"):
-            session.split(record, [3, 4])
-        fragments = session.split(record, [1, 2, 3])
-        session.remove(record)
-        session.transfer_many(fragments, "q")
-
-    assert [fragment.attribute_map()["fragment.index"] for fragment in fragments] == ["0", "1", "2"]
-    marks = fragments[1].attribute_map()
-    assert marks["fragment.identifier"] == record.id
-    assert (marks["fragment.count"], marks["segment.original.filename"]) == ("3", "a.txt")
-    assert drain(workshop.crash(), "q") == [b"a", b"bc", b"def"]
-
-
-def test_a_merge_joins_in_order(repository: Engine) -> None:
-    """Header, contents with demarcators, footer; the parents are recorded and stay in the session."""
-    put_all(repository, "q", [b"one", b""])
-    with committing(repository) as session:
-        parts = [*session.get_many("q", 2), session.write(session.create(), b"three")]
-        merged = session.merge(parts, b"<", b",", b">")
-        session.remove_many(parts)
-        session.transfer(merged, "q")
-
-    assert merged.parent_ids == [part.id for part in parts]
-    assert drain(repository, "q") == [b"<one,,three>"]
 
 
 def test_a_clone_of_a_clone_removed_in_the_session(workshop: Workshop, repository: Engine) -> None:
