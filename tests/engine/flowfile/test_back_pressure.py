@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tests.engine.flowfile.steps import define, numbers
@@ -14,7 +16,7 @@ from ullage.errors import BackPressure
     ],
 )
 def test_a_full_queue_refuses_sources(
-    repository: Engine, limit: dict[str, int], fits: list[bytes], message: str
+    repository: Engine, limit: dict[str, Any], fits: list[bytes], message: str
 ) -> None:
     """At `count_max` FlowFiles, or `bytes_max` bytes, `require_room` raises, naming queue and limits; not below it."""
     define(repository, **limit)
