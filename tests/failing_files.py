@@ -4,12 +4,13 @@ import errno
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 
 import pytest
 
 from tests.support import RoomyFiles
-from ullage.engine.files import DiskUsage, File, Files, FileSize
+from ullage.engine.files import File, OsFile
 
 GATE_SECONDS = 60
 """Longer than any healthy test waits; a gate that nobody opens is a failure, not a hang."""
@@ -36,18 +37,18 @@ class Gate:
         assert self._opened.wait(GATE_SECONDS), "nobody opened the gate"
 
 
+@dataclass
 class Fault:
     """What happens to the `first`-th to `last`-th call of a kind on a path."""
 
-    def __init__(self, kind: str, path: str, first: int, last: int) -> None:
-        self.kind = kind
-        self.path = path
-        self.first = first
-        self.last = last
-        self.seen = 0
-        self.error: BaseException | None = None
-        self.keeps = 0
-        self.gate: Gate | None = None
+    kind: str
+    path: str
+    first: int
+    last: int
+    error: BaseException | None = None
+    keeps: int = 0
+    gate: Gate | None = None
+    seen: int = 0
 
     def strikes(self, kind: str, path: str) -> bool:
         """Count a call; whether it is one of those meant."""
@@ -57,12 +58,11 @@ class Fault:
         return self.first <= self.seen <= self.last
 
 
-class FailingFiles:
-    """`Files` over other files (the real ones). Kinds of calls are the names of the methods of `Files` and `File`."""
+class FailingFiles(RoomyFiles):
+    """The real disk. Kinds of calls are the names of the methods of `Files` and `File`."""
 
-    def __init__(self, files: Files | None = None, *, syncs: bool = True) -> None:
+    def __init__(self, *, syncs: bool = True) -> None:
         """Without `syncs` they are only counted: where a process dies and not the machine, they change nothing."""
-        self.files = files or RoomyFiles()
         self.syncs = syncs
         self.held = 0
         self.calls: list[tuple[str, str]] = []
@@ -84,17 +84,15 @@ class FailingFiles:
         `kind` may be a pattern as well: "*" is how a process dies. A failing write puts its first `keeps` bytes into
         the file, a failing call of any other kind does nothing.
         """
-        fault = Fault(kind, path, at, at + times - 1)
-        fault.error = OSError(error, os.strerror(error)) if isinstance(error, int) else error
-        fault.keeps = keeps
-        return self._add(fault)
+        if isinstance(error, int):
+            error = OSError(error, os.strerror(error))
+        return self._add(Fault(kind, path, at, at + times - 1, error, keeps))
 
     def hold(self, kind: str, path: str = "*", *, at: int = 1) -> Gate:
         """Let the `at`-th matching call from now wait until the gate is opened."""
-        fault = Fault(kind, path, at, at)
-        fault.gate = Gate()
-        self._add(fault)
-        return fault.gate
+        gate = Gate()
+        self._add(Fault(kind, path, at, at, gate=gate))
+        return gate
 
     def heal(self) -> None:
         """Nothing fails any more."""
@@ -105,7 +103,7 @@ class FailingFiles:
         """How many such calls there were."""
         return sum(kind == made and fnmatch(at, path) for made, at in list(self.calls))
 
-    def meet(self, kind: str, path: str, file: File | None = None, data: bytes = b"", offset: int = 0) -> None:
+    def meet(self, kind: str, path: str, file: OsFile | None = None, data: bytes = b"", offset: int = 0) -> None:
         """What every call goes through first."""
         with self._lock:
             self.calls.append((kind, path))
@@ -115,7 +113,7 @@ class FailingFiles:
                 fault.gate.pass_through()
             if fault.error is not None:
                 if file is not None and fault.keeps:
-                    file.write(data[: fault.keeps], offset)
+                    OsFile.write(file, data[: fault.keeps], offset)
                 raise fault.error
 
     def _add(self, fault: Fault) -> Fault:
@@ -125,119 +123,91 @@ class FailingFiles:
 
     def create(self, path: str) -> File:
         self.meet("create", path)
-        self.held += 1
-        return FailingFile(self, self.files.create(path), path)
+        return self._failing(super().create(path))
 
     def open(self, path: str, *, writable: bool = False) -> File:
         self.meet("open", path)
+        return self._failing(super().open(path, writable=writable))
+
+    def _failing(self, file: File) -> File:
+        assert isinstance(file, OsFile)
         self.held += 1
-        return FailingFile(self, self.files.open(path, writable=writable), path)
+        return FailingFile(self, file)
 
     def open_descriptor(self, path: str) -> int:
         self.meet("open_descriptor", path)
-        return self.files.open_descriptor(path)
-
-    def exists(self, path: str) -> bool:
-        return self.files.exists(path)
-
-    def size(self, path: str) -> FileSize:
-        return self.files.size(path)
+        return super().open_descriptor(path)
 
     def list_directory(self, path: str) -> list[str]:
         self.meet("list_directory", path)
-        return self.files.list_directory(path)
+        return super().list_directory(path)
 
     def make_directory(self, path: str) -> None:
         self.meet("make_directory", path)
-        self.files.make_directory(path)
+        super().make_directory(path)
 
     def rename(self, source: str, target: str) -> None:
         self.meet("rename", target)
-        self.files.rename(source, target)
+        super().rename(source, target)
 
     def unlink(self, path: str) -> None:
         self.meet("unlink", path)
-        self.files.unlink(path)
+        super().unlink(path)
 
     def sync_directory(self, path: str) -> None:
         self.meet("sync_directory", path)
         if self.syncs:
-            self.files.sync_directory(path)
-
-    def overwrites_in_place(self, path: str) -> bool:
-        return self.files.overwrites_in_place(path)
-
-    def usage(self, path: str) -> DiskUsage:
-        return self.files.usage(path)
-
-    def can_punch(self, directory: str) -> bool:
-        return self.files.can_punch(directory)
+            super().sync_directory(path)
 
     def lock(self, path: str) -> File:
         self.meet("lock", path)
-        return self.files.lock(path)
+        return super().lock(path)
 
 
-class FailingFile:
+class FailingFile(OsFile):
     """One open file of `FailingFiles`."""
 
-    def __init__(self, files: FailingFiles, file: File, path: str) -> None:
+    def __init__(self, files: FailingFiles, file: OsFile) -> None:
+        super().__init__(file._descriptor, file.path)
         self._files = files
-        self._file = file
-        self._path = path
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        self._files.meet("write", self._path, self._file, bytes(data), offset)
-        self._file.write(data, offset)
+        self._files.meet("write", self.path, self, bytes(data), offset)
+        super().write(data, offset)
 
     def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
-        self._files.meet("write_vector", self._path, self._file, b"".join(buffers), offset)
-        self._file.write_vector(buffers, offset)
+        self._files.meet("write_vector", self.path, self, b"".join(buffers), offset)
+        super().write_vector(buffers, offset)
 
     def read(self, count: int, offset: int) -> bytes:
-        self._files.meet("read", self._path)
-        return self._file.read(count, offset)
+        self._files.meet("read", self.path)
+        return super().read(count, offset)
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
-        self._files.meet("read", self._path)
-        return self._file.read_into(buffers, offset)
+        self._files.meet("read", self.path)
+        return super().read_into(buffers, offset)
 
     def sync(self) -> None:
-        self._files.meet("sync", self._path)
+        self._files.meet("sync", self.path)
         if self._files.syncs:
-            self._file.sync()
+            super().sync()
 
     def truncate(self, length: int) -> None:
-        self._files.meet("truncate", self._path)
-        self._file.truncate(length)
+        self._files.meet("truncate", self.path)
+        super().truncate(length)
 
     def allocate(self, offset: int, count: int) -> None:
-        self._files.meet("allocate", self._path)
-        self._file.allocate(offset, count)
-
-    def start_writeback(self, offset: int, count: int) -> None:
-        self._file.start_writeback(offset, count)
+        self._files.meet("allocate", self.path)
+        super().allocate(offset, count)
 
     def punch(self, offset: int, count: int) -> None:
-        self._files.meet("punch", self._path)
-        self._file.punch(offset, count)
-
-    def is_cached(self, offset: int) -> bool:
-        return self._file.is_cached(offset)
-
-    def expect_reads(self, offset: int, count: int) -> None:
-        self._file.expect_reads(offset, count)
-
-    def drop_cache(self, offset: int, count: int) -> None:
-        self._file.drop_cache(offset, count)
-
-    def size(self) -> FileSize:
-        return self._file.size()
+        self._files.meet("punch", self.path)
+        super().punch(offset, count)
 
     def close(self) -> None:
-        self._files.meet("close", self._path)
+        self._files.meet("close", self.path)
         self._files.held -= 1
-        self._file.close()
+        super().close()
 
 
 @pytest.fixture
