@@ -1,8 +1,6 @@
 """The contract's section `provenance`; contract.py is where everybody gets it from."""
 
 import enum
-import posixpath
-from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -85,33 +83,3 @@ class ProvenanceSettings(Settings, frozen=True, kw_only=True):
     on_full: OnFull = OnFull.BLOCK
     """What happens when events find no room and two rollovers' worth of them wait. With Block, new content is refused
     and removing still passes. With Drop, events are given up, counted and reported as lost."""
-
-    def positive(self) -> dict[str, int]:
-        """Fields that must be above 0, by their path in the contract."""
-        return {
-            "provenance.maxStorageTime": self.max_storage_time,
-            "provenance.maxStorageSize": self.max_storage_size,
-            "provenance.rolloverTime": self.rollover_time,
-            "provenance.rolloverSize": self.rollover_size,
-            "provenance.indexShardSize": self.index_shard_size,
-        }
-
-
-def directory_problems(directories: Sequence[str], taken: Sequence[str], reserved: frozenset[str]) -> Iterator[str]:
-    """What is wrong with `spec.storage.provenanceDirectories`, beside the containers' paths."""
-    paths = list(taken)
-    for index, directory in enumerate(directories):
-        field = f"spec.storage.provenanceDirectories[{index}]"
-        yield from path_problems(field, directory, paths, reserved - {"provenance"}, "directory")
-
-
-def path_problems(field: str, given: str, taken: list[str], reserved: frozenset[str], other: str) -> Iterator[str]:
-    """What is wrong with a path below the root, beside those that are `taken`, to which it is added."""
-    path = posixpath.normpath(given)
-    if posixpath.isabs(path) or path == "." or ".." in given.split("/") or "\0" in path:
-        yield f"{field}: {given!r} is not a directory below the root"
-    if path.split("/")[0] in reserved:
-        yield f"{field}: {given!r} is where the repository keeps its own files"
-    if any(path == each or path.startswith(f"{each}/") or each.startswith(f"{path}/") for each in taken):
-        yield f"{field}: {given!r} overlaps another {other}"
-    taken.append(path)

@@ -11,7 +11,8 @@ import os
 import posixpath
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 import msgspec
 import yaml
@@ -49,12 +50,29 @@ from ullage.contract.window_settings import (
     window_problems,
 )
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 KIND: Final = "ContentRepository"
 
-LATER: Final[dict[str, frozenset[str]]] = {
-    "spec.provenance": frozenset({"journalCount"}),
-}
-"""Fields of the contract that this version does not obey: refused by name rather than ignored."""
+LATER: Final = frozenset({"spec.provenance.journalCount"})
+"""Fields of the contract that this version does not obey: unknown ones, refused as what they are."""
+
+_POSITIVE: Final = (
+    *("claims.maxAppendableSize", "claims.maxBatchFile", "claims.largeClaim"),
+    *("durability.interval", "archive.cleanupFrequency"),
+    *("flowFile.checkpointInterval", "flowFile.checkpointLogSize", "flowFile.walMaxBytes", "truncation.frequency"),
+    *("provenance.maxStorageTime", "provenance.maxStorageSize", "provenance.rolloverTime", "provenance.rolloverSize"),
+    *("provenance.indexShardSize", "compaction.checkFrequency", "compaction.outputSize", "compaction.punch.minRun"),
+    "leases.maxDuration",
+)
+"""Sizes and times that must be above 0."""
+
+_AT_MOST: Final = (
+    ("claims.maxAppendableSize", "claims.maxBatchFile"),
+    ("flowFile.swapBatch", "flowFile.swapThreshold"),
+    ("flowFile.checkpointLogSize", "flowFile.walMaxBytes"),
+)
+"""Fields of which the first must not be above the second."""
 
 
 class ContractError(ValueError):
@@ -280,26 +298,16 @@ def parse(document: Mapping[str, Any]) -> ContentRepository:
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if document.get(field) != expected:
             raise ContractError(f"{field}: expected {expected}, got {document.get(field)!r}")
-    if later := list(_later_fields(document)):
-        raise ContractError("; ".join(f"{path} is not supported by this version: remove it" for path in later))
     storage = (document.get("spec") or {}).get("storage") if isinstance(document.get("spec"), Mapping) else None
     if isinstance(storage, Mapping) and {"hostPath", "localPersistentVolume"} <= {k for k, v in storage.items() if v}:
         raise ContractError("spec.storage: hostPath and localPersistentVolume exclude each other")
     wish = {key: value for key, value in document.items() if key != "status"}  # status is the cluster's report, no wish
-    try:
-        return msgspec.convert(wish, ContentRepository, dec_hook=_from_notation)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ContractError):
-            raise error.__cause__ from None
-        raise ContractError(_name_field(str(error))) from error
+    return _converted(wish, ContentRepository)
 
 
 def parse_maintenance(document: Mapping[str, Any]) -> MaintenanceSettings:
     """The section `spec.maintenance` from plain mappings and scalars, as `dump` makes them; ContractError."""
-    try:
-        return msgspec.convert(document, MaintenanceSettings, dec_hook=_from_notation)
-    except msgspec.ValidationError as error:
-        raise ContractError(_name_field(str(error))) from error
+    return _converted(document, MaintenanceSettings)
 
 
 def dump(repository: ContentRepository) -> dict[str, Any]:
@@ -310,6 +318,15 @@ def dump(repository: ContentRepository) -> dict[str, Any]:
     storage = document["spec"]["storage"]
     del storage["localPersistentVolume" if storage["localPersistentVolume"] is None else "hostPath"]
     return document
+
+
+def _converted(document: Mapping[str, Any], kind: type[S]) -> S:
+    try:
+        return msgspec.convert(document, kind, dec_hook=_from_notation)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ContractError):
+            raise error.__cause__ from None
+        raise ContractError(_name_field(str(error))) from error
 
 
 def _from_notation(kind: type, value: object) -> object:
@@ -323,27 +340,13 @@ def _from_notation(kind: type, value: object) -> object:
     raise ValueError(f"{value!r} is not a {kind.__name__.lower()}: write it like {example}")
 
 
-def _later_fields(document: Mapping[str, Any]) -> Iterator[str]:
-    for parent, names in LATER.items():
-        for path, node in _nodes(document, parent):
-            yield from (f"{path}.{name}" for name in node if name in names)
-
-
-def _nodes(document: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    node: object = document
-    for key in path.split("."):
-        node = node.get(key) if isinstance(node, Mapping) else None
-    if isinstance(node, Mapping):
-        yield path, node
-    if isinstance(node, list):
-        yield from ((f"{path}[{index}]", item) for index, item in enumerate(node) if isinstance(item, Mapping))
-
-
 def _name_field(message: str) -> str:
     reason, _, path = message.partition(" - at `$")
     path = path.removesuffix("`").lstrip(".")
     if match := re.fullmatch(r"Object (contains unknown|missing required) field `(.+)`", reason):
         path = f"{path}.{match[2]}".lstrip(".")
+        if path in LATER:
+            return f"{path} is not supported by this version: remove it"
         reason = "unknown field" if match[1] == "contains unknown" else "required field is missing"
     if choices := _choices(path):
         reason += f", expected one of {', '.join(choices)}"
@@ -368,40 +371,27 @@ def _kinds(annotation: Any) -> Iterator[type]:
 
 
 def _minimum_problems(spec: ContentRepositorySpec) -> Iterator[str]:
-    positive: dict[str, int] = {
-        "claims.maxAppendableSize": spec.claims.max_appendable_size,
-        "claims.maxBatchFile": spec.claims.max_batch_file,
-        "claims.largeClaim": spec.claims.large_claim,
-        "durability.interval": spec.durability.interval,
-        "archive.cleanupFrequency": spec.archive.cleanup_frequency,
-        "flowFile.checkpointInterval": spec.flow_file.checkpoint_interval,
-        "flowFile.checkpointLogSize": spec.flow_file.checkpoint_log_size,
-        "flowFile.walMaxBytes": spec.flow_file.wal_max_bytes,
-        "truncation.frequency": spec.truncation.frequency,
-        **spec.provenance.positive(),
-        "compaction.checkFrequency": spec.compaction.check_frequency,
-        "compaction.outputSize": spec.compaction.output_size,
-        "compaction.punch.minRun": spec.compaction.punch.min_run,
-        "leases.maxDuration": spec.leases.max_duration,
-    }
-    yield from (f"spec.{path}: must be above 0" for path, value in positive.items() if value < 1)
+    yield from (f"spec.{path}: must be above 0" for path in _POSITIVE if _value_at(spec, path) < 1)
 
 
 def _order_problems(spec: ContentRepositorySpec) -> Iterator[str]:
-    claims, archive, flow_file = spec.claims, spec.archive, spec.flow_file
+    archive = spec.archive
     if archive.backpressure_percentage <= archive.max_usage_percentage:
         yield (
             f"spec.archive.backpressurePercentage: {archive.backpressure_percentage} must be above "
             f"spec.archive.maxUsagePercentage ({archive.max_usage_percentage})"
         )
-    bounds: list[tuple[str, int, str, int]] = [
-        ("claims.maxAppendableSize", claims.max_appendable_size, "claims.maxBatchFile", claims.max_batch_file),
-        ("flowFile.swapBatch", flow_file.swap_batch, "flowFile.swapThreshold", flow_file.swap_threshold),
-        ("flowFile.checkpointLogSize", flow_file.checkpoint_log_size, "flowFile.walMaxBytes", flow_file.wal_max_bytes),
-    ]
-    for field, value, other, bound in bounds:
+    for field, other in _AT_MOST:
+        value, bound = _value_at(spec, field), _value_at(spec, other)
         if value > bound:
             yield f"spec.{field}: {value} must be at most spec.{other} ({bound})"
+
+
+def _value_at(spec: ContentRepositorySpec, path: str) -> int:
+    """The number that a field has, by its path in the document (`flowFile.swapBatch`)."""
+    names = re.sub(r"[A-Z]", lambda capital: f"_{capital[0].lower()}", path)
+    found: int = attrgetter(names)(spec)
+    return found
 
 
 class _StrictLoader(yaml.SafeLoader):

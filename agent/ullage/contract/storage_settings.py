@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from ullage.contract.provenance_settings import directory_problems, path_problems
 from ullage.contract.settings import DNS_LABEL, Settings
 from ullage.contract.units import Quantity
 
@@ -96,10 +95,24 @@ def storage_problems(storage: StorageSettings) -> Iterator[str]:
         field = f"spec.storage.containers[{index}]"
         if container.name in names:
             yield f"{field}.name: {container.name!r} is used twice"
-        yield from path_problems(f"{field}.subPath", container.sub_path, paths, RESERVED_PATHS, "container")
+        yield from _path_problems(f"{field}.subPath", container.sub_path, paths, RESERVED_PATHS, "container")
         if container.capacity is not None and container.capacity < 1:
             yield f"{field}.capacity: must be above 0, or null for the volume"
         names.add(container.name)
     if all(container.evacuate for container in storage.containers):
         yield "spec.storage.containers: one must stay where content can go: not every one can have evacuate: true"
-    yield from directory_problems(storage.provenance_directories, paths, RESERVED_PATHS)
+    for index, directory in enumerate(storage.provenance_directories):
+        field = f"spec.storage.provenanceDirectories[{index}]"
+        yield from _path_problems(field, directory, paths, RESERVED_PATHS - {"provenance"}, "directory")
+
+
+def _path_problems(field: str, given: str, taken: list[str], reserved: frozenset[str], other: str) -> Iterator[str]:
+    """What is wrong with a path below the root, beside those that are `taken`, to which it is added."""
+    path = posixpath.normpath(given)
+    if posixpath.isabs(path) or path == "." or ".." in given.split("/") or "\0" in path:
+        yield f"{field}: {given!r} is not a directory below the root"
+    if path.split("/")[0] in reserved:
+        yield f"{field}: {given!r} is where the repository keeps its own files"
+    if any(path == each or path.startswith(f"{each}/") or each.startswith(f"{path}/") for each in taken):
+        yield f"{field}: {given!r} overlaps another {other}"
+    taken.append(path)
