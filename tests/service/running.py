@@ -17,8 +17,11 @@ import yaml
 
 from tests.support import spec_at
 from ullage.contract import AuthMode, ContentRepository, Duration, Metadata, ServiceSettings, TlsMode, dump
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
+from ullage_agent.service.access import Anonymous, Authenticator
 from ullage_agent.service.limits import DEFAULTS, Limits
+from ullage_agent.service.listening import Listening, Terms
 from ullage_agent.service.server import Server
 
 START_SECONDS = 60.0
@@ -43,6 +46,22 @@ def half_dead(repository: Engine, size: int, count: int) -> list[str]:
         handles.delete(id)
     handles.purge()
     return ids[1::2]
+
+
+def terms_of(
+    repository: EmbeddedRepository,
+    failures: list[tuple[str, Exception]],
+    authenticator: Authenticator | None = None,
+    limits: Limits = DEFAULTS,
+    socket_path: str = "",
+) -> Terms:
+    """Of one transport in the test's own process; what it would log is put with the failures."""
+    here = Listening("127.0.0.1", 0, 0, None, socket_path, tls=None, asks_for_metrics=False)
+
+    def fail(what: str, error: Exception) -> None:
+        failures.append((what, error))
+
+    return Terms(repository, authenticator or Anonymous(), limits, here, fail)
 
 
 class Running:

@@ -4,6 +4,7 @@ import os
 import ssl
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,11 +15,13 @@ from ullage.contract import (
     ContentRepositorySpec,
     MetricsAccess,
     TlsMode,
-    listen_address as listen_address,
+    listen_address,
 )
+from ullage.embedded.repository import EmbeddedRepository
 from ullage_agent.service.access import Anonymous, Authenticator
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.kubernetes import ApiServer, KubernetesReview
+from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile
 
 
@@ -93,6 +96,16 @@ class Listening(msgspec.Struct, frozen=True):
     @property
     def scheme(self) -> str:
         return "http" if self.tls is None else "https"
+
+
+class Terms(NamedTuple):
+    """What transports serve, to whom, within which bounds and where; `on_failure` takes what the service should log."""
+
+    repository: EmbeddedRepository
+    authenticator: Authenticator
+    limits: Limits
+    listening: Listening
+    on_failure: Callable[[str, Exception], None]
 
 
 def listening_of(spec: ContentRepositorySpec) -> Listening:

@@ -14,7 +14,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -27,14 +26,13 @@ from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Authenticator
 from ullage_agent.service.errors import CannotListen, ReloadRefused
 from ullage_agent.service.flight.listener import FlightListener
-from ullage_agent.service.flight.server import FlightServer, Shared
 from ullage_agent.service.host import Host, PermissionOf, windows_alone
 from ullage_agent.service.http.app import make_app
 from ullage_agent.service.http.protocol import guarded
 from ullage_agent.service.http.scrape import Scrape
 from ullage_agent.service.http.served import Served
 from ullage_agent.service.limits import DEFAULTS, Limits
-from ullage_agent.service.listening import Certificate, Listening, authenticator_of, listening_of
+from ullage_agent.service.listening import Certificate, Listening, Terms, authenticator_of, listening_of
 from ullage_agent.service.log import Sparing, logger
 from ullage_agent.service.metering import Meter, TimedFiles
 from ullage_agent.service.metrics import Metrics
@@ -64,42 +62,27 @@ class Bulk:
         limits: Limits,
         listening: Listening,
     ) -> None:
-        self.flight: FlightListener | None = None
-        self.socket: SocketServer | None = None
+        self._flight: FlightListener | None = None
         self._log = logger("bulk")
         self._audit = logger("audit")
+        self.addresses: dict[str, str] = {}
+        """Where each is reached: a URL, and a path."""
+
+        terms = Terms(repository, authenticator, limits, listening, self._failed)
         with ExitStack() as stack:
             if listening.flight_port is not None:
-                shared = Shared(repository, limits)
-                make = partial(
-                    FlightServer,
-                    shared,
-                    authenticator,
-                    listening.address,
-                    tls=listening.tls,
-                    socket_path=listening.socket_path or "",
-                    on_failure=self._failed,
-                )
-                self.flight = FlightListener(make, listening.flight_port, shared)
-                stack.callback(self.flight.stop)
+                self._flight = FlightListener(terms)
+                stack.callback(self._flight.stop)
+                self.addresses["flight"] = self._flight.url
             if listening.socket_path:
-                self.socket = SocketServer(
-                    repository, authenticator, limits, listening.socket_path, on_failure=self._failed
-                )
-                self.socket.start()
-                stack.callback(self.socket.stop)
+                stack.callback(SocketServer(terms).stop)
+                self.addresses["socket"] = listening.socket_path
             self._stack = stack.pop_all()
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Where each is reached: a URL, and a path."""
-        found = {} if self.flight is None else {"flight": self.flight.url}
-        return found if self.socket is None else {**found, "socket": self.socket.path}
 
     def renew(self, generation: int) -> None:
         """Serve with the certificate that is in the files now; CannotListen as `FlightListener.renew` says."""
-        if self.flight is not None:
-            self.flight.renew(generation)
+        if self._flight is not None:
+            self._flight.renew(generation)
 
     def stop(self) -> None:
         """Refuse what is new, end what is under way, release what clients hold. Safe to call twice."""

@@ -3,19 +3,17 @@
 import json
 import struct
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
+from tests.service.running import terms_of
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
-from ullage_agent.service.access import Anonymous, Authenticator
+from ullage_agent.service.access import Authenticator
 from ullage_agent.service.flight.listener import FlightListener
-from ullage_agent.service.flight.server import FlightServer, Shared
 from ullage_agent.service.limits import DEFAULTS, Limits
-from ullage_agent.service.listening import TlsFiles
 
 MB = 1 << 20
 
@@ -24,24 +22,11 @@ class Peer:
     """A server and a client of it."""
 
     def __init__(
-        self,
-        repository: Engine,
-        authenticator: Authenticator | None = None,
-        limits: Limits = DEFAULTS,
-        tls: TlsFiles | None = None,
+        self, repository: Engine, authenticator: Authenticator | None = None, limits: Limits = DEFAULTS
     ) -> None:
         self.failures: list[tuple[str, Exception]] = []
         self.embedded = EmbeddedRepository(repository, node="here")
-        shared = Shared(self.embedded, limits)
-        make = partial(
-            FlightServer,
-            shared,
-            authenticator or Anonymous(),
-            "127.0.0.1",
-            tls=tls,
-            on_failure=lambda what, error: self.failures.append((what, error)),
-        )
-        self.server = FlightListener(make, 0, shared)
+        self.server = FlightListener(terms_of(self.embedded, self.failures, authenticator, limits))
         self.client = flight.connect(self.server.url)
         self.repository = repository
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from tests.service.running import terms_of
 from tests.support import Workshop
 from ullage.contract import Duration, PunchSettings, Quantity
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
 from ullage.engine.model import parse_uuid
-from ullage_agent.service.access import Anonymous, Authenticator
+from ullage_agent.service.access import Authenticator
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.socket.peers import PeerPolicy
 from ullage_agent.service.socket.server import SocketServer
 
 KB = 1024
@@ -35,12 +35,12 @@ class Node:
         folder: Path,
         limits: Limits | None = None,
         authenticator: Authenticator | None = None,
-        policy: PeerPolicy | None = None,
+        trusted: frozenset[int] | None = None,
         **sections: Any,
     ) -> None:
         self.workshop = workshop
-        self.authenticator = authenticator or Anonymous()
-        self.policy = policy
+        self.authenticator = authenticator
+        self.trusted = trusted
         self.path = str(folder / "u.sock")
         self.limits = limits or Limits(stall_seconds=5)
         self.failures: list[tuple[str, Exception]] = []
@@ -48,15 +48,8 @@ class Node:
 
     def serve(self, repository: Engine) -> None:
         self.repository = repository
-        self.server = SocketServer(
-            EmbeddedRepository(repository),
-            self.authenticator,
-            self.limits,
-            self.path,
-            policy=self.policy,
-            on_failure=lambda what, error: self.failures.append((what, error)),
-        )
-        self.server.start()
+        terms = terms_of(EmbeddedRepository(repository), self.failures, self.authenticator, self.limits, self.path)
+        self.server = SocketServer(terms, self.trusted)
 
     def put(self, *contents: bytes) -> list[bytes]:
         return [parse_uuid(id) for id in self.repository.handles.put_many(list(contents))]

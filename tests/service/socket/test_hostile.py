@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from tests.service.running import terms_of
 from tests.service.socket.node import Node
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import Workshop
@@ -21,12 +22,11 @@ from ullage.wire.frames import BadFrame, FrameKind
 from ullage_agent.service.access import Anonymous, Verb
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.socket.peers import Peer, PeerPolicy, peer_of
+from ullage_agent.service.socket.peers import Peer, admit, peer_of, trusted_uids
 from ullage_agent.service.socket.server import SocketServer
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
 GREETING = struct.pack("<IBBH", 16, 1, 0, 0) + b"ULLAGE\0\0" + struct.pack("<HHI", 1, 1, 0)
-NOBODY = PeerPolicy(frozenset())
 
 PARSERS = (
     frames.parse_hello,
@@ -192,7 +192,7 @@ def test_an_untrusted_user_needs_a_token_and_its_verbs(workshop: Workshop, short
         for name, verb in (("reads", Verb.GET), ("writes", Verb.CREATE)):
             tokens[name], digest = new_token()
             file.write(line_of(name, (verb,), 0, digest))
-    node = Node(workshop, short_path, None, TokenFile(str(short_path / "tokens"), workshop.clock), NOBODY)
+    node = Node(workshop, short_path, None, TokenFile(str(short_path / "tokens"), workshop.clock), frozenset())
     (uuid,) = node.put(b"content")
 
     for token, error in ((None, Unauthenticated), ("nonsense", Unauthenticated), (tokens["writes"], Forbidden)):
@@ -216,10 +216,9 @@ def test_the_kernel_says_who_the_peer_is() -> None:
         peer = peer_of(one)
 
     assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.geteuid(), os.getegid())
-    assert PeerPolicy.usual().trusts(peer)
-    assert not PeerPolicy.usual().trusts(Peer(1, 65_534, 65_534))
+    assert admit(peer, None, Anonymous(), trusted_uids()).name == f"uid:{peer.uid}"
     with pytest.raises(Unauthenticated, match="uid 65534"):
-        PeerPolicy.usual().admit(Peer(1, 65_534, 65_534), None, Anonymous())
+        admit(Peer(1, 65_534, 65_534), None, Anonymous(), trusted_uids())
 
 
 def test_a_path_that_is_taken_is_not_taken_over(node: Node, short_path: Path, workshop: Workshop) -> None:
@@ -228,9 +227,7 @@ def test_a_path_that_is_taken_is_not_taken_over(node: Node, short_path: Path, wo
     file.write_text("precious")
 
     def start(path: str) -> SocketServer:
-        server = SocketServer(EmbeddedRepository(node.repository), node.authenticator, node.limits, path)
-        server.start()
-        return server
+        return SocketServer(terms_of(EmbeddedRepository(node.repository), node.failures, socket_path=path))
 
     with pytest.raises(CannotListen, match="no socket"):
         start(str(file))
@@ -238,11 +235,12 @@ def test_a_path_that_is_taken_is_not_taken_over(node: Node, short_path: Path, wo
         start(node.path)
     with pytest.raises(CannotListen, match="longer"):
         start(str(short_path / ("x" * 120)))
+    path = str(short_path / "left")
     left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    left.bind(str(short_path / "left"))
+    left.bind(path)
     left.close()
-    server = start(str(short_path / "left"))
-    with SocketClient(server.path) as client:
+    server = start(path)
+    with SocketClient(path) as client:
         assert client.resolve([bytes(16)])[0].slug == "no-such-handle"
     server.stop()
 

@@ -11,11 +11,11 @@ through. Snapshots and the bound on calls belong to both.
 """
 
 import threading
-from collections.abc import Callable
 from typing import Final
 
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.flight.server import FlightServer, Shared
+from ullage_agent.service.listening import Terms
 
 SUCCESSION_TRIES: Final = 500
 TRY_SECONDS: Final = 0.01
@@ -24,22 +24,18 @@ TRY_SECONDS: Final = 0.01
 DRAIN_SECONDS: Final = 5.0
 """What a stop grants to calls that a retired server still has, beyond those of its successor."""
 
-Make = Callable[[int], FlightServer]
-"""A server on a port, with the certificate that is in the files now, and what it shares with its successor."""
-
 
 class FlightListener:
     """Serves from its construction on. Thread-safe."""
 
-    def __init__(self, make: Make, port: int, shared: Shared) -> None:
+    def __init__(self, terms: Terms) -> None:
         """CannotListen if the address is not to be had, or the certificate not to be used."""
-        self._make = make
-        self._shared = shared
+        self._shared = Shared(terms)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._retired: list[threading.Thread] = []
         self._generation = 0
-        self._server: FlightServer | None = make(port)
+        self._server: FlightServer | None = FlightServer(self._shared, terms.listening.flight_port or 0)
         self._port = self._server.port
         self.url = self._server.url
 
@@ -52,7 +48,7 @@ class FlightListener:
         with self._lock:
             if generation == self._generation or self._stopping.is_set():
                 return
-            self._make(0).shutdown()
+            FlightServer(self._shared, 0).shutdown()
             if self._server is not None:
                 self._retire(self._server)
             self._server = None
@@ -80,8 +76,8 @@ class FlightListener:
     def _successor(self) -> FlightServer:
         for _ in range(SUCCESSION_TRIES):
             try:
-                return self._make(self._port)
+                return FlightServer(self._shared, self._port)
             except CannotListen:
                 if self._stopping.wait(TRY_SECONDS):
                     break
-        return self._make(self._port)
+        return FlightServer(self._shared, self._port)

@@ -25,12 +25,11 @@ from ullage.wire import tickets
 from ullage.wire.problems import is_expected, problem_of
 from ullage.wire.schemas import DESCRIPTIONS, GET_SCHEMA, PUT_SCHEMA, SCHEMAS
 from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket
-from ullage_agent.service.access import Authenticator, Principal, Verb, bearer
+from ullage_agent.service.access import Principal, Verb, bearer
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.flight.puts import Puts, batches_of
 from ullage_agent.service.flight.snapshots import Snapshots
-from ullage_agent.service.limits import Limits
-from ullage_agent.service.listening import TlsFiles
+from ullage_agent.service.listening import Terms, TlsFiles
 
 ACCESS: Final = "access"
 
@@ -42,7 +41,6 @@ KINDS: Final[dict[int, Callable[..., Exception]]] = {
 }
 """What gRPC has for the status of a problem. The others are a FlightServerError: it has no word for them."""
 
-Notice = Callable[[str, Exception], None]
 Act = Callable[[Principal, Any], object]
 """What carries an action out: who asks, its body, and the document that answers it, None for none."""
 
@@ -57,36 +55,34 @@ class Admitted(flight.ServerMiddleware):  # type: ignore[misc]
 class Admission(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Every call passes here first: its bearer token is somebody's, or it ends."""
 
-    def __init__(self, authenticator: Authenticator, on_refusal: Notice) -> None:
-        self._authenticator = authenticator
-        self._on_refusal = on_refusal
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> Admitted:
         """Raises what Flight has for a refusal."""
         given = next(iter(headers.get("authorization", ())), None)
         try:
-            return Admitted(self._authenticator.authenticate(bearer(given)))
+            return Admitted(self._terms.authenticator.authenticate(bearer(given)))
         except Exception as error:
             if isinstance(error, Unauthenticated):
-                self._on_refusal("refused over Flight", error)
+                self._terms.on_failure("refused over Flight", error)
             raise _refusal_of(error) from error
 
 
 class Shared:
     """What a server and its successor on the same port have in common."""
 
-    def __init__(self, repository: EmbeddedRepository, limits: Limits) -> None:
-        self.repository = repository
-        self.limits = limits
-        self.snapshots = Snapshots(repository, limits.columns_bytes)
-        bulk.hold_all_events(repository)
-        self._slots = threading.BoundedSemaphore(limits.flight_calls)
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.snapshots = Snapshots(terms.repository, terms.limits.columns_bytes)
+        bulk.hold_all_events(terms.repository)
+        self._slots = threading.BoundedSemaphore(terms.limits.flight_calls)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
         """One of so many calls at a time; ServiceBusy beyond."""
         if not self._slots.acquire(blocking=False):
-            raise ServiceBusy(f"{self.limits.flight_calls} calls are under way already")
+            raise ServiceBusy(f"{self.terms.limits.flight_calls} calls are under way already")
         try:
             yield
         finally:
@@ -96,29 +92,19 @@ class Shared:
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves from its construction on, in gRPC's own threads; `shutdown` ends it once its calls have ended."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        authenticator: Authenticator,
-        address: str,
-        port: int,
-        *,
-        tls: TlsFiles | None = None,
-        socket_path: str = "",
-        on_failure: Notice = lambda _what, _error: None,
-    ) -> None:
+    def __init__(self, shared: Shared, port: int) -> None:
         """CannotListen if the address is not to be had, or the certificate not to be used."""
         self._shared = shared
-        self._authenticator = authenticator
-        self._socket_path = socket_path
-        self._on_failure = on_failure
+        self._terms = shared.terms
+        self._repository = shared.terms.repository
         self._actions = self._acts()
+        address, tls = shared.terms.listening.address, shared.terms.listening.tls
         host = f"[{address}]" if ":" in address else address
         scheme = "grpc" if tls is None else "grpc+tls"
         try:
             super().__init__(
                 f"{scheme}://{host}:{port}",
-                middleware={ACCESS: Admission(authenticator, on_failure)},
+                middleware={ACCESS: Admission(self._terms)},
                 tls_certificates=None if tls is None else [_certificate(tls)],
             )
         except (OSError, flight.FlightError, ArrowException) as error:
@@ -129,18 +115,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Store a stream of contents."""
         with self._call(context, Verb.CREATE) as principal:
             command = tickets.parse_command(descriptor.command or b"")
-            sink = bulk.sink_of(self._shared.repository.acting_for(principal.name), command)
-            Puts(sink, self._shared.limits, batches_of(reader), writer.write).store()
+            sink = bulk.sink_of(self._repository.acting_for(principal.name), command)
+            Puts(sink, self._terms.limits, batches_of(reader), writer.write).store()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Contents, or a table."""
         with self._call(context, Verb.GET) as principal:
             wanted = tickets.parse_ticket(ticket.ticket)
             if isinstance(wanted, ContentTicket):
-                return self._streamed(GET_SCHEMA, content_batches(self._shared.repository, wanted))
+                return self._streamed(GET_SCHEMA, content_batches(self._repository, wanted))
             schema = schema_of(wanted)
             if wanted.stream is not None:
-                return self._streamed(schema, feed_batches(self._shared.repository, wanted))
+                return self._streamed(schema, feed_batches(self._repository, wanted))
             return self._streamed(schema, self._shared.snapshots.find(principal, wanted.snapshot).batches(wanted))
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
@@ -182,33 +168,45 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             tickets.RELEASE.name: snapshots.release,
             tickets.SCAN.name: snapshots.scan,
             tickets.BIND.name: snapshots.bind,
-            tickets.ABOUT.name: lambda _, __: bulk.node_identity(self._shared.repository, self._socket_path),
+            tickets.ABOUT.name: lambda _, __: bulk.node_identity(self._repository, self._terms.listening.socket_path),
             **{name: partial(self._act, act) for name, act in bulk.ACTS.items()},
         }
 
     def _act(self, act: Callable[[EmbeddedRepository, Any], object], principal: Principal, request: Any) -> object:
-        return act(self._shared.repository.acting_for(principal.name), request)
+        return act(self._repository.acting_for(principal.name), request)
 
     def _streamed(self, schema: Any, batches: Iterator[Any]) -> Any:
         return flight.GeneratorStream(schema, self._bounded(batches))
 
     def _bounded(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same while they are sent: counted as a call, their errors told."""
-        with _telling(self._on_failure, "a Flight stream failed"), self._shared.counted():
+        with self._telling("a Flight stream failed"), self._shared.counted():
             yield from batches
 
     @contextmanager
     def _call(self, context: Any, verb: Verb) -> Iterator[Principal]:
         """One call: admitted, permitted, counted; its errors told."""
-        with _telling(self._on_failure, f"a Flight call ({verb}) failed"):
+        with self._telling(f"a Flight call ({verb}) failed"):
             principal: Principal = context.get_middleware(ACCESS).principal
             try:
-                self._authenticator.authorize(principal, verb)
+                self._terms.authenticator.authorize(principal, verb)
             except Forbidden as error:
-                self._on_failure("refused over Flight", error)
+                self._terms.on_failure("refused over Flight", error)
                 raise
             with self._shared.counted():
                 yield principal
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Errors of the engine and the service become Flight's; those that nobody foresaw are logged too."""
+        try:
+            yield
+        except flight.FlightError:
+            raise
+        except Exception as error:
+            if not is_expected(error):
+                self._terms.on_failure(what, error)
+            raise _refusal_of(error) from error
 
 
 def _refusal_of(error: Exception) -> Exception:
@@ -217,19 +215,6 @@ def _refusal_of(error: Exception) -> Exception:
     kind = KINDS.get(problem.status, flight.FlightServerError)
     refusal: Exception = kind(f"{problem.slug}: {problem.detail}", extra_info=msgspec.json.encode(problem))
     return refusal
-
-
-@contextmanager
-def _telling(on_failure: Notice, what: str) -> Iterator[None]:
-    """Errors of the engine and the service become Flight's; those that nobody foresaw are logged too."""
-    try:
-        yield
-    except flight.FlightError:
-        raise
-    except Exception as error:
-        if not is_expected(error):
-            on_failure(what, error)
-        raise _refusal_of(error) from error
 
 
 def _certificate(files: TlsFiles) -> tuple[bytes, bytes]:

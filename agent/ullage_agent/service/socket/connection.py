@@ -8,12 +8,11 @@ any of them -> PROBLEM            unasked: REVOKED, then the end of the stream
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from ullage.embedded.handles import EmbeddedHandles
-from ullage.embedded.repository import EmbeddedRepository
 from ullage.enums import Lifetime
 from ullage.errors import Forbidden, InvalidArgument, LeaseLost, RequestIncomplete, RequestTooLarge, Unauthenticated
 from ullage.interface.checks import checked_all
@@ -21,36 +20,24 @@ from ullage.uuids import parse_uuid
 from ullage.wire import frames
 from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Header, Place
 from ullage.wire.problems import is_expected
-from ullage_agent.service.access import Authenticator, Principal, Verb
-from ullage_agent.service.limits import Limits
+from ullage_agent.service.access import Principal, Verb
+from ullage_agent.service.listening import Terms
 from ullage_agent.service.socket.channel import Channel
-from ullage_agent.service.socket.peers import Peer, PeerPolicy
-
-Notice = Callable[[str, Exception], None]
-"""Takes what the service should log: what happened, and the error."""
+from ullage_agent.service.socket.peers import Peer, admit
 
 Attributes = dict[str, str] | list[dict[str, str]]
 
 _attributes: Final = msgspec.json.Decoder(Attributes)
 
 
-class SocketTerms(NamedTuple):
-    """What all connections of a socket share: what they are about, who may, within which bounds, and who is told."""
-
-    repository: EmbeddedRepository
-    authenticator: Authenticator
-    policy: PeerPolicy
-    limits: Limits
-    on_failure: Notice
-
-
 class Connection:
     """See the module's text. `serve` runs in a thread of its own; `revoke` may be called from any."""
 
-    def __init__(self, channel: Channel, peer: Peer, shared: SocketTerms) -> None:
+    def __init__(self, channel: Channel, peer: Peer, terms: Terms, trusted: frozenset[int]) -> None:
         self.peer = peer
         self._channel = channel
-        self._repository, self._authenticator, self._policy, self._limits, self._on_failure = shared
+        self._repository, self._authenticator, self._limits, _, self._on_failure = terms
+        self._trusted = trusted
         self.lent = self._repository.lend(str(peer), self._limits.socket_files)
         self._principal = Principal("")
         self._is_trusted = False
@@ -103,7 +90,7 @@ class Connection:
                 raise InvalidArgument(
                     f"versions {hello.version_min} to {hello.version_max} of the protocol: this is {frames.VERSION}"
                 )
-            self._principal = self._policy.admit(self.peer, hello.token, self._authenticator)
+            self._principal = admit(self.peer, hello.token, self._authenticator, self._trusted)
             self._is_trusted = hello.token is None
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._refuse(header.request, error)

@@ -31,23 +31,15 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(*_CREDENTIALS.unpack(raw))
 
 
-class PeerPolicy(msgspec.Struct, frozen=True):
-    """Whom the socket trusts by their uid alone: whoever could read the files anyway. All others bring a token."""
+def trusted_uids() -> frozenset[int]:
+    """Root, and the agent's own user: they could read the files anyway, so the socket asks them for no token."""
+    return frozenset({0, os.geteuid()})
 
-    trusted_uids: frozenset[int]
 
-    @classmethod
-    def usual(cls) -> "PeerPolicy":
-        """Root, and the agent's own user."""
-        return cls(frozenset({0, os.geteuid()}))
-
-    def trusts(self, peer: Peer) -> bool:
-        return peer.uid in self.trusted_uids
-
-    def admit(self, peer: Peer, token: str | None, authenticator: Authenticator) -> Principal:
-        """Who this is. Unauthenticated for an untrusted user without a token that the authenticator vouches for."""
-        if token is None and self.trusts(peer):
-            return Principal(f"uid:{peer.uid}")
-        if token is None:
-            raise Unauthenticated(f"{peer} is not trusted by its user alone: greet with a bearer token")
+def admit(peer: Peer, token: str | None, authenticator: Authenticator, trusted: frozenset[int]) -> Principal:
+    """Who this is. Unauthenticated for an untrusted user without a token that the authenticator vouches for."""
+    if token is not None:
         return authenticator.authenticate(token)
+    if peer.uid in trusted:
+        return Principal(f"uid:{peer.uid}")
+    raise Unauthenticated(f"{peer} is not trusted by its user alone: greet with a bearer token")

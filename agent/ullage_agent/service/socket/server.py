@@ -11,16 +11,14 @@ import stat
 import threading
 from typing import Final
 
-from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import LeaseLost, ServiceBusy, ServiceStopping
 from ullage.wire import frames
 from ullage.wire.frames import FrameKind
-from ullage_agent.service.access import Authenticator
 from ullage_agent.service.errors import CannotListen
-from ullage_agent.service.limits import Limits
+from ullage_agent.service.listening import Terms
 from ullage_agent.service.socket.channel import Channel
-from ullage_agent.service.socket.connection import Connection, Notice, SocketTerms
-from ullage_agent.service.socket.peers import PeerPolicy, peer_of
+from ullage_agent.service.socket.connection import Connection
+from ullage_agent.service.socket.peers import peer_of, trusted_uids
 
 WATCH_SECONDS: Final = 1.0
 """How soon a client learns that its lease was revoked or is over. Its reads are safe: see `embedded/lending.py`."""
@@ -34,30 +32,19 @@ PATH_BYTES_MAX: Final = 107
 
 
 class SocketServer:
-    """See the module's text. `start`, then `stop`; both are called by one thread."""
+    """See the module's text. It listens from its construction on; the same thread stops it."""
 
-    def __init__(
-        self,
-        repository: EmbeddedRepository,
-        authenticator: Authenticator,
-        limits: Limits,
-        path: str,
-        *,
-        policy: PeerPolicy | None = None,
-        on_failure: Notice = lambda _what, _error: None,
-    ) -> None:
-        self.path = path
-        self._shared = SocketTerms(repository, authenticator, policy or PeerPolicy.usual(), limits, on_failure)
+    def __init__(self, terms: Terms, trusted: frozenset[int] | None = None) -> None:
+        """Listen. CannotListen if the path is taken by somebody who answers, or cannot be made."""
+        self._path = terms.listening.socket_path
+        self._terms = terms
+        self._trusted = trusted_uids() if trusted is None else trusted
         self._lock = threading.Condition()
         self._connections: set[Connection] = set()
         self._stopping = threading.Event()
-        self._listener: socket.socket | None = None
         self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        """Listen. CannotListen if the path is taken by somebody who answers, or cannot be made."""
-        self._shared.repository.release_leftovers()
-        self._listener = _listen(self.path)
+        terms.repository.release_leftovers()
+        self._listener = _listen(self._path)
         for work, name in ((self._accept, "accept"), (self._watch, "watch")):
             thread = threading.Thread(target=work, name=f"ullage-socket-{name}", daemon=True)
             thread.start()
@@ -65,28 +52,21 @@ class SocketServer:
 
     def stop(self) -> None:
         """Take no more, tell the clients, wait until nothing is held. Safe to call twice."""
-        self._stopping.set()
-        listener, self._listener = self._listener, None
-        if listener is None:
+        if self._stopping.is_set():
             return
-        _unlink(self.path)
+        self._stopping.set()
+        _unlink(self._path)
         try:
-            listener.shutdown(socket.SHUT_RDWR)
+            self._listener.shutdown(socket.SHUT_RDWR)
         finally:
-            listener.close()
+            self._listener.close()
         for thread in self._threads:
             thread.join()
         with self._lock:
             left = list(self._connections)
         for connection in left:
             connection.revoke(ServiceStopping("the service is stopping"))
-        self.wait_for(0, self._shared.limits.stop_seconds)
-
-    @property
-    def connections(self) -> int:
-        """How many there are."""
-        with self._lock:
-            return len(self._connections)
+        self.wait_for(0, self._terms.limits.stop_seconds)
 
     def wait_for(self, connections: int, seconds: float) -> bool:
         """Until no more than so many are left, and what the others held is released; whether that came in time."""
@@ -108,15 +88,13 @@ class SocketServer:
             self.look()
 
     def _accept(self) -> None:
-        listener = self._listener
-        assert listener is not None
         while not self._stopping.is_set():
             try:
-                accepted, _ = listener.accept()
+                accepted, _ = self._listener.accept()
             except OSError as error:
                 if self._stopping.is_set():
                     return
-                self._shared.on_failure("the Unix socket could not accept a connection", error)
+                self._terms.on_failure("the Unix socket could not accept a connection", error)
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOMEM):
                     return
                 self._stopping.wait(WATCH_SECONDS)  # until somebody has closed something
@@ -124,13 +102,13 @@ class SocketServer:
             self._begin(accepted)
 
     def _begin(self, accepted: socket.socket) -> None:
-        channel = Channel(accepted, self._shared.limits.stall_seconds)
+        channel = Channel(accepted, self._terms.limits.stall_seconds)
         with self._lock:
-            is_full = len(self._connections) >= self._shared.limits.socket_connections
+            is_full = len(self._connections) >= self._terms.limits.socket_connections
         if is_full:
             self._turn_away(channel)
             return
-        connection = Connection(channel, peer_of(accepted), self._shared)
+        connection = Connection(channel, peer_of(accepted), self._terms, self._trusted)
         thread = threading.Thread(target=self._serve, args=(connection,), name="ullage-socket", daemon=True)
         with self._lock:
             self._connections.add(connection)
@@ -145,7 +123,7 @@ class SocketServer:
                 self._lock.notify_all()
 
     def _turn_away(self, channel: Channel) -> None:
-        error = ServiceBusy(f"{self._shared.limits.socket_connections} connections are open already")
+        error = ServiceBusy(f"{self._terms.limits.socket_connections} connections are open already")
         channel.try_send(FrameKind.PROBLEM, 0, frames.pack_problem(error))
         channel.close()
 
