@@ -4,10 +4,11 @@ The OpenAPI document is made from this table, and a test holds that the service 
 query stand where they are read; what an operation is for stands below it, and OpenAPI says it again.
 """
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ullage import errors
 from ullage.contract import Opening, WindowStatus
+from ullage.errors import UllageError
 from ullage.wire.content import (
     HandleBatch,
     HandleContent,
@@ -51,24 +52,35 @@ from ullage.wire.space import (
 )
 from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport
 
+A = TypeVar("A")
+
+
+def _reading(id: str, path: str, answer: type[A], *refusals: type[UllageError]) -> Operation[A]:
+    """One that changes nothing."""
+    return Operation(id, f"GET {path}", answer, "get", refusals)
+
+
+def _storing(id: str, route: str, answer: type[A], body: Any, *refusals: type[UllageError]) -> Operation[A]:
+    """One whose commit takes room on the disk."""
+    return Operation(id, route, answer, "create", (*refusals, *STORE), body)
+
+
 GET_HEALTH: Final = Operation("getHealth", "GET /healthz", PlainText)
 """Answers 200 as long as the process does."""
 
 GET_READINESS: Final = Operation("getReadiness", "GET /readyz", PlainText)
 """Answers 200 while commits can succeed. It is 503 while the service stops, or needs a restart after a failure."""
 
-GET_STATE: Final = Operation("getState", "GET /v1/state", ServiceStatus, "get")
+GET_STATE: Final = _reading("getState", "/v1/state", ServiceStatus)
 """Return the state of the repository at a glance."""
 
-LIST_HANDLES: Final = Operation("listHandles", "GET /v1/handles", HandlePage, "get", (errors.HandleNotFound,))
+LIST_HANDLES: Final = _reading("listHandles", "/v1/handles", HandlePage, errors.HandleNotFound)
 """List handles by id, deleted ones whose retention lasts included."""
 
-PUT_HANDLE: Final = Operation("putHandle", "POST /v1/handles -> 201", StoredHandle, "create", STORE, body=OctetStream)
+PUT_HANDLE: Final = _storing("putHandle", "POST /v1/handles -> 201", StoredHandle, OctetStream)
 """Store the body as a handle. The answer comes when it is durable."""
 
-PUT_HANDLES: Final = Operation(
-    "putHandles", "POST /v1/handles/batch -> 201", StoredBatch, "create", STORE, body=HandleBatch
-)
+PUT_HANDLES: Final = _storing("putHandles", "POST /v1/handles/batch -> 201", StoredBatch, HandleBatch)
 """Store many small contents in one transaction: all of them or none."""
 
 GET_HANDLES: Final = Operation(
@@ -82,10 +94,10 @@ GET_HANDLES: Final = Operation(
 )
 """Read many small contents. Ask for `application/x-msgpack` to get bytes rather than base64."""
 
-GET_HANDLE: Final = Operation("getHandle", "GET /v1/handles/{id}", OctetStream, "get", READ)
+GET_HANDLE: Final = _reading("getHandle", "/v1/handles/{id}", OctetStream, *READ)
 """Return the content, or a range of it."""
 
-DESCRIBE_HANDLE: Final = Operation("describeHandle", "GET /v1/handles/{id}/head", HandleHead, "get")
+DESCRIBE_HANDLE: Final = _reading("describeHandle", "/v1/handles/{id}/head", HandleHead)
 """Return size, attributes and dates, also of a deleted handle while its tombstone stands."""
 
 DELETE_HANDLE: Final = Operation("deleteHandle", "DELETE /v1/handles/{id}", ActionResult, "delete", COMMIT)
@@ -99,15 +111,13 @@ UNDELETE_HANDLE: Final = Operation(
 SET_HANDLE_TTL: Final = Operation("setHandleTtl", "PUT /v1/handles/{id}/ttl", HandleHead, "delete", COMMIT)
 """Let a handle live for so long from now on, whatever was said before."""
 
-LIST_QUEUES: Final = Operation("listQueues", "GET /v1/queues", list[QueueStatus], "get")
+LIST_QUEUES: Final = _reading("listQueues", "/v1/queues", list[QueueStatus])
 """List all queues by name."""
 
-GET_QUEUE: Final = Operation("getQueue", "GET /v1/queues/{queue}", QueueStatus, "get", (errors.QueueNotFound,))
+GET_QUEUE: Final = _reading("getQueue", "/v1/queues/{queue}", QueueStatus, errors.QueueNotFound)
 """Return the settings and figures of one queue."""
 
-DEFINE_QUEUE: Final = Operation(
-    "defineQueue", "PUT /v1/queues/{queue}", QueueStatus, "create", STORE, body=QueueSettings
-)
+DEFINE_QUEUE: Final = _storing("defineQueue", "PUT /v1/queues/{queue}", QueueStatus, QueueSettings)
 """Make a queue, or give it new settings. A repeat changes nothing; one with a key does not undo newer settings."""
 
 REMOVE_QUEUE: Final = Operation(
@@ -119,19 +129,13 @@ REMOVE_QUEUE: Final = Operation(
 )
 """Remove a queue that is empty."""
 
-LIST_FLOW_FILES: Final = Operation(
-    "listFlowFiles", "GET /v1/queues/{queue}/flowfiles", list[FlowFile], "get", (errors.QueueNotFound,)
-)
+LIST_FLOW_FILES: Final = _reading("listFlowFiles", "/v1/queues/{queue}/flowfiles", list[FlowFile], errors.QueueNotFound)
 """List FlowFiles of a queue in its order, from behind the first `skip` on, without those that a session holds."""
 
-PUT_FLOW_FILE: Final = Operation(
-    "putFlowFile", "POST /v1/queues/{queue}/flowfiles -> 201", StoredFlowFile, "create", STORE, body=OctetStream
-)
+PUT_FLOW_FILE: Final = _storing("putFlowFile", "POST /v1/queues/{queue}/flowfiles -> 201", StoredFlowFile, OctetStream)
 """Store the body as a FlowFile of this queue. 429 while the queue is full, unless forced."""
 
-PUT_FLOW_FILES: Final = Operation(
-    "putFlowFiles", "POST /v1/queues/{queue}/batch -> 201", StoredBatch, "create", STORE, body=FlowFileBatch
-)
+PUT_FLOW_FILES: Final = _storing("putFlowFiles", "POST /v1/queues/{queue}/batch -> 201", StoredBatch, FlowFileBatch)
 """Store many small contents as FlowFiles in one transaction: all of them or none."""
 
 POLL_QUEUE: Final = Operation(
@@ -154,7 +158,7 @@ BEGIN_SESSION: Final = Operation(
 )
 """Open a session that holds nothing yet."""
 
-GET_SESSION: Final = Operation("getSession", "GET /v1/sessions/{session}", SessionStatus, "get")
+GET_SESSION: Final = _reading("getSession", "/v1/sessions/{session}", SessionStatus)
 """List the FlowFiles that a session holds."""
 
 EXTEND_SESSION: Final = Operation(
@@ -177,73 +181,57 @@ POLL_SESSION: Final = Operation(
 )
 """Take more FlowFiles into the session."""
 
-CREATE_FLOW_FILE: Final = Operation(
-    "createFlowFile", "POST /v1/sessions/{session}/create -> 201", FlowFile, "create", STORE, body=CreateRequest
+CREATE_FLOW_FILE: Final = _storing(
+    "createFlowFile", "POST /v1/sessions/{session}/create -> 201", FlowFile, CreateRequest
 )
 """Make a FlowFile without content; its parents are FlowFiles of the session."""
 
-STORE_FLOW_FILE: Final = Operation(
-    "storeFlowFile", "POST /v1/sessions/{session}/flowfiles -> 201", FlowFile, "create", STORE, body=OctetStream
+STORE_FLOW_FILE: Final = _storing(
+    "storeFlowFile", "POST /v1/sessions/{session}/flowfiles -> 201", FlowFile, OctetStream
 )
 """Make a FlowFile in the session, with the body as its content; its parents are FlowFiles of the session."""
 
-IMPORT_HANDLE: Final = Operation(
-    "importHandle",
-    "POST /v1/sessions/{session}/import -> 201",
-    FlowFile,
-    "create",
-    (*HANDLE, *STORE),
-    body=ImportRequest,
+IMPORT_HANDLE: Final = _storing(
+    "importHandle", "POST /v1/sessions/{session}/import -> 201", FlowFile, ImportRequest, *HANDLE
 )
 """Make a FlowFile over the content of a handle; nothing is copied."""
 
-INGEST_FLOW_FILES: Final = Operation(
-    "ingestFlowFiles", "POST /v1/sessions/{session}/ingest -> 201", StoredBatch, "create", STORE, body=FlowFileBatch
+INGEST_FLOW_FILES: Final = _storing(
+    "ingestFlowFiles", "POST /v1/sessions/{session}/ingest -> 201", StoredBatch, FlowFileBatch
 )
 """Make a FlowFile of each content, on its way to a queue."""
 
-GET_FLOW_FILE: Final = Operation(
-    "getFlowFileContent", "GET /v1/sessions/{session}/flowfiles/{id}", OctetStream, "get", READ
-)
+GET_FLOW_FILE: Final = _reading("getFlowFileContent", "/v1/sessions/{session}/flowfiles/{id}", OctetStream, *READ)
 """Return the content of a FlowFile that the session holds, or a range of it."""
 
-WRITE_FLOW_FILE: Final = Operation(
-    "writeFlowFile", "PUT /v1/sessions/{session}/flowfiles/{id}", FlowFile, "create", STORE, body=OctetStream
-)
+WRITE_FLOW_FILE: Final = _storing("writeFlowFile", "PUT /v1/sessions/{session}/flowfiles/{id}", FlowFile, OctetStream)
 """Replace the content of a FlowFile that the session holds by the body."""
 
-APPEND_FLOW_FILE: Final = Operation(
-    "appendFlowFile",
-    "POST /v1/sessions/{session}/flowfiles/{id}/append -> 201",
-    FlowFile,
-    "create",
-    STORE,
-    body=OctetStream,
+APPEND_FLOW_FILE: Final = _storing(
+    "appendFlowFile", "POST /v1/sessions/{session}/flowfiles/{id}/append -> 201", FlowFile, OctetStream
 )
 """Put the body behind the content of a FlowFile that the session holds."""
 
-CLONE_FLOW_FILE: Final = Operation(
+CLONE_FLOW_FILE: Final = _storing(
     "cloneFlowFile",
     "POST /v1/sessions/{session}/flowfiles/{id}/clone -> 201",
     FlowFile,
-    "create",
-    (errors.RangeNotSatisfiable, *STORE),
-    body=CloneRequest,
+    CloneRequest,
+    errors.RangeNotSatisfiable,
 )
 """Make a FlowFile over the same content, or a slice of it; nothing is copied."""
 
-SPLIT_FLOW_FILE: Final = Operation(
+SPLIT_FLOW_FILE: Final = _storing(
     "splitFlowFile",
     "POST /v1/sessions/{session}/flowfiles/{id}/split -> 201",
     list[FlowFile],
-    "create",
-    (errors.RangeNotSatisfiable, *STORE),
-    body=SplitRequest,
+    SplitRequest,
+    errors.RangeNotSatisfiable,
 )
 """Make FlowFiles over consecutive slices of the content; nothing is copied."""
 
-MERGE_FLOW_FILES: Final = Operation(
-    "mergeFlowFiles", "POST /v1/sessions/{session}/merge -> 201", FlowFile, "create", (*READ, *STORE), body=MergeRequest
+MERGE_FLOW_FILES: Final = _storing(
+    "mergeFlowFiles", "POST /v1/sessions/{session}/merge -> 201", FlowFile, MergeRequest, *READ
 )
 """Make a FlowFile whose content is that of others in order."""
 
@@ -267,61 +255,48 @@ ROLLBACK_SESSION: Final = Operation(
 )
 """Put everything back as it was and end the session."""
 
-SEARCH_EVENTS: Final = Operation(
-    "searchEvents", "GET /v1/provenance/events", EventPage, "get", (errors.ProvenanceDamaged,)
-)
+SEARCH_EVENTS: Final = _reading("searchEvents", "/v1/provenance/events", EventPage, errors.ProvenanceDamaged)
 """Search events, in order. A condition that is left out is not applied."""
 
-GET_EVENT: Final = Operation("getEvent", "GET /v1/provenance/events/{event}", Event, "get")
+GET_EVENT: Final = _reading("getEvent", "/v1/provenance/events/{event}", Event)
 """Return one event, by its sequence number or by its id, such as 17.0."""
 
-GET_EVENT_CONTENT: Final = Operation(
-    "getEventContent", "GET /v1/provenance/events/{event}/content", OctetStream, "get", READ
-)
+GET_EVENT_CONTENT: Final = _reading("getEventContent", "/v1/provenance/events/{event}/content", OctetStream, *READ)
 """Return the content at the event, or before it, as long as its bytes are there."""
 
-CHECK_REPLAY: Final = Operation("checkReplay", "GET /v1/provenance/events/{event}/replay", Replayability, "get")
+CHECK_REPLAY: Final = _reading("checkReplay", "/v1/provenance/events/{event}/replay", Replayability)
 """Say whether the event can be replayed now, and why not. It reads the whole content to find out."""
 
-REPLAY_EVENT: Final = Operation(
-    "replayEvent",
-    "POST /v1/provenance/events/{event}/replay -> 201",
-    ReplayResult,
-    "create",
-    (errors.ReplayRefused, *STORE),
-    body=ReplayRequest,
+REPLAY_EVENT: Final = _storing(
+    "replayEvent", "POST /v1/provenance/events/{event}/replay -> 201", ReplayResult, ReplayRequest, errors.ReplayRefused
 )
 """Put what the event was about back into the queue it came from, or into another one."""
 
-TRACE_LINEAGE: Final = Operation(
-    "traceLineage", "GET /v1/provenance/lineage/{flow_file}", Lineage, "get", (errors.ProvenanceDamaged,)
-)
+TRACE_LINEAGE: Final = _reading("traceLineage", "/v1/provenance/lineage/{flow_file}", Lineage, errors.ProvenanceDamaged)
 """Return what a FlowFile was made from and what became of it."""
 
-SURVEY_SPACE: Final = Operation("surveySpace", "GET /v1/reclamation/survey", Survey, "get")
+SURVEY_SPACE: Final = _reading("surveySpace", "/v1/reclamation/survey", Survey)
 """Return what the disk holds now: live, dead, archived, and kept for an undelete."""
 
-LIST_RESOURCE_CLAIMS: Final = Operation("listResourceClaims", "GET /v1/reclamation/resources", ResourceClaimPage, "get")
+LIST_RESOURCE_CLAIMS: Final = _reading("listResourceClaims", "/v1/reclamation/resources", ResourceClaimPage)
 """List resource claims by index, for a map of the disk."""
 
-MAP_RESOURCE_CLAIM: Final = Operation(
-    "mapResourceClaim", "GET /v1/reclamation/resources/{resource}", ResourceClaimMap, "get"
-)
+MAP_RESOURCE_CLAIM: Final = _reading("mapResourceClaim", "/v1/reclamation/resources/{resource}", ResourceClaimMap)
 """Return which bytes of one file live, which are dead, and which are holes."""
 
-PLAN_RECLAMATION: Final = Operation("planReclamation", "GET /v1/reclamation/plan", Plan, "get", (errors.UnknownPlugin,))
+PLAN_RECLAMATION: Final = _reading("planReclamation", "/v1/reclamation/plan", Plan, errors.UnknownPlugin)
 """Return what a run would do now, and how many bytes it would copy. Nothing is changed."""
 
-LIST_POLICIES: Final = Operation("listPolicies", "GET /v1/reclamation/policies", CompactionPolicies, "get")
+LIST_POLICIES: Final = _reading("listPolicies", "/v1/reclamation/policies", CompactionPolicies)
 """List the policies of compaction that are installed here, those of other packages included."""
 
-LIST_WINDOWS: Final = Operation("listWindows", "GET /v1/reclamation/windows", list[WindowStatus], "get")
+LIST_WINDOWS: Final = _reading("listWindows", "/v1/reclamation/windows", list[WindowStatus])
 """Say of each operation whether it is allowed now, until when or from when on, and why."""
 
-LIST_OPENINGS: Final = Operation("listOpenings", "GET /v1/reclamation/openings", list[Opening], "get")
+LIST_OPENINGS: Final = _reading("listOpenings", "/v1/reclamation/openings", list[Opening])
 """Say of each window of spec.maintenance when it was last open, whether it is now, and when it opens next."""
 
-GET_MAINTENANCE: Final = Operation("getMaintenance", "GET /v1/reclamation/maintenance", dict[str, Any], "get")
+GET_MAINTENANCE: Final = _reading("getMaintenance", "/v1/reclamation/maintenance", dict[str, Any])
 """Return spec.maintenance, as it is set, in the notation of Kubernetes."""
 
 CLEAN: Final = Operation(
@@ -345,10 +320,10 @@ BEGIN_RUN: Final = Operation(
 )
 """Begin a run that gives space back, as the windows allow. The answer comes at once, and the run goes on."""
 
-LIST_RUNS: Final = Operation("listRuns", "GET /v1/reclamation/runs", list[RunProgress], "get")
+LIST_RUNS: Final = _reading("listRuns", "/v1/reclamation/runs", list[RunProgress])
 """List the last runs, oldest first."""
 
-GET_RUN: Final = Operation("getRun", "GET /v1/reclamation/runs/{run}", RunProgress, "get")
+GET_RUN: Final = _reading("getRun", "/v1/reclamation/runs/{run}", RunProgress)
 """Return how far one run is."""
 
 STOP_RUN: Final = Operation(
@@ -356,7 +331,7 @@ STOP_RUN: Final = Operation(
 )
 """Stop a run after its present action."""
 
-LIST_LEASES: Final = Operation("listLeases", "GET /v1/leases", list[LeaseStatus], "get")
+LIST_LEASES: Final = _reading("listLeases", "/v1/leases", list[LeaseStatus])
 """List every lease that stands, by its beginning."""
 
 ACQUIRE_LEASE: Final = Operation(
@@ -369,7 +344,7 @@ ACQUIRE_LEASE: Final = Operation(
 )
 """Take a lease. Its time is bounded by spec.leases.maxDuration; it need not be given back to end."""
 
-GET_LEASE: Final = Operation("getLease", "GET /v1/leases/{lease}", LeaseStatus, "get")
+GET_LEASE: Final = _reading("getLease", "/v1/leases/{lease}", LeaseStatus)
 """Return one lease."""
 
 RENEW_LEASE: Final = Operation(
@@ -383,9 +358,7 @@ RELEASE_LEASE: Final = Operation("releaseLease", "DELETE /v1/leases/{lease}", Ac
 REVOKE_LEASE: Final = Operation("revokeLease", "POST /v1/leases/{lease}/revoke", ActionResult, "reclaim", COMMIT)
 """End somebody's lease against their will: their reads fail from now on."""
 
-GET_CONTENT: Final = Operation(
-    "getContent", "GET /v1/contents/{id}", OctetStream, "get", (errors.FlowFileNotFound, *HANDLE, *READ)
-)
+GET_CONTENT: Final = _reading("getContent", "/v1/contents/{id}", OctetStream, errors.FlowFileNotFound, *HANDLE, *READ)
 """Return the content of a handle or of a FlowFile, which stays in its queue, or a range of it."""
 
 CHECK: Final = Operation("checkRepository", "POST /v1/check", CheckReport, "reclaim", is_long=True)

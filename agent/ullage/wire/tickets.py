@@ -312,6 +312,14 @@ class FlightAction(NamedTuple, Generic[Q, A]):
         return _decoded(raw or b"{}", self.request, self.name)
 
 
+def _feed(name: str, effect: str) -> FlightAction[FeedRequest, FeedStatus]:
+    return FlightAction(name, FeedRequest, FeedStatus, "delete", effect)
+
+
+def _write(name: str, effect: str) -> FlightAction[StagedWriteRequest, StagedWriteStatus]:
+    return FlightAction(name, StagedWriteRequest, StagedWriteStatus, "create", effect)
+
+
 SNAPSHOT: Final = FlightAction("snapshot", SnapshotRequest, TableSnapshot, "get", "take a snapshot")
 RENEW: Final = FlightAction("renew", SnapshotRenewal, TableSnapshot, "get", "keep a snapshot for longer")
 RELEASE: Final = FlightAction("release", SnapshotRelease, Nothing, "get", "release a snapshot")
@@ -321,30 +329,14 @@ HOLD_EVENTS: Final = FlightAction(
     "hold-events", EventHoldRequest, Nothing, "get", "keep provenance events that are not read yet"
 )
 ABOUT: Final = FlightAction("about", Nothing, NodeIdentity, "get", "what the node says of itself")
-FEED_TAKE: Final = FlightAction(
-    "feed-take", FeedRequest, FeedStatus, "delete", "let a stream have FlowFiles of a queue, after a place"
-)
-FEED_DONE: Final = FlightAction(
-    "feed-done", FeedRequest, FeedStatus, "delete", "remove what a stream has read, through a place"
-)
-FEED_BACK: Final = FlightAction(
-    "feed-back", FeedRequest, FeedStatus, "delete", "give back what a stream has taken, after a place"
-)
-WRITE_FIND: Final = FlightAction(
-    "write-find", StagedWriteRequest, StagedWriteStatus, "create", "the state of a staged write"
-)
-WRITE_BEGIN: Final = FlightAction(
-    "write-begin", StagedWriteRequest, StagedWriteStatus, "create", "begin a staged write, or find it as it is"
-)
-WRITE_PREPARE: Final = FlightAction(
-    "write-prepare", StagedWriteRequest, StagedWriteStatus, "create", "promise to commit these attempts"
-)
-WRITE_COMMIT: Final = FlightAction(
-    "write-commit", StagedWriteRequest, StagedWriteStatus, "create", "show what was prepared, and forget the rest"
-)
-WRITE_ABORT: Final = FlightAction(
-    "write-abort", StagedWriteRequest, StagedWriteStatus, "create", "forget it all, unless it is committed"
-)
+FEED_TAKE: Final = _feed("feed-take", "let a stream have FlowFiles of a queue, after a place")
+FEED_DONE: Final = _feed("feed-done", "remove what a stream has read, through a place")
+FEED_BACK: Final = _feed("feed-back", "give back what a stream has taken, after a place")
+WRITE_FIND: Final = _write("write-find", "the state of a staged write")
+WRITE_BEGIN: Final = _write("write-begin", "begin a staged write, or find it as it is")
+WRITE_PREPARE: Final = _write("write-prepare", "promise to commit these attempts")
+WRITE_COMMIT: Final = _write("write-commit", "show what was prepared, and forget the rest")
+WRITE_ABORT: Final = _write("write-abort", "forget it all, unless it is committed")
 
 FEEDS: Final = (FEED_TAKE, FEED_DONE, FEED_BACK)
 WRITES: Final = (WRITE_FIND, WRITE_BEGIN, WRITE_PREPARE, WRITE_COMMIT, WRITE_ABORT)
