@@ -24,8 +24,9 @@ QUEUES_MAX = 200
 """Queues with metrics of their own, by name; what is above it counts in the sums only."""
 
 
+STATE_FIGURES = ("flow_files", "queues", "swap_files", "leases", "remembered_answers")
 CONTAINER_FIGURES = ("disk_bytes", "live_bytes", "archived_bytes", "tombstone_bytes", "leased_bytes", "resource_claims")
-"""Metrics of a container that are called as in its document."""
+"""Metrics that are called as in the documents of the state and of a container."""
 
 
 class TimedFiles(OsFiles):
@@ -107,7 +108,7 @@ class Meter:
                 metrics.expect("reclaim_actions_total", action.name.lower())
         for slug in BY_SLUG:
             metrics.expect("errors_total", slug)
-        metrics.look(self._look)
+        metrics.look = self._look
 
     def attach(self) -> None:
         """Have the repository tell of commits and reclamations."""
@@ -136,8 +137,8 @@ class Meter:
             repository = self._host.repository
             found = repository.state()
             yield from _space(found, repository.paths(), repository.spec.archive.backpressure_percentage)
-            yield from _queues(found, repository.queues.all())
-            yield from _log(found)
+            yield from _state(found)
+            yield from _queues(repository.queues.all())
             for window in found.windows:
                 yield Sample("window_open", window.is_allowed, (window.operation,))
                 if window.opens_millis is not None:
@@ -160,20 +161,17 @@ def _space(found: ServiceStatus, paths: Mapping[str, str], limit: float) -> Iter
         yield Sample("container_poisoned", each.name in found.poisoned, name)
 
 
-def _queues(found: ServiceStatus, queues: Sequence[QueueStatus]) -> Iterator[Sample]:
-    yield Sample("queues", found.queues)
-    yield Sample("queues_full", len(found.full_queues))
-    yield Sample("flow_files", found.flow_files)
-    yield Sample("swap_files", found.swap_files)
+def _queues(queues: Sequence[QueueStatus]) -> Iterator[Sample]:
     yield Sample("swapped_flow_files", sum(queue.swapped for queue in queues))
     for queue in queues[:QUEUES_MAX]:
         yield Sample("queue_flow_files", queue.flow_files, (queue.name,))
         yield Sample("queue_bytes", queue.size_bytes, (queue.name,))
 
 
-def _log(found: ServiceStatus) -> Iterator[Sample]:
-    yield Sample("leases", found.leases)
-    yield Sample("remembered_answers", found.remembered_answers)
+def _state(found: ServiceStatus) -> Iterator[Sample]:
+    for figure in STATE_FIGURES:
+        yield Sample(figure, getattr(found, figure))
+    yield Sample("queues_full", len(found.full_queues))
     yield Sample("log_bytes", found.log.bytes)
     yield Sample("log_syncs_total", found.log.syncs)
     yield Sample("transactions_total", found.log.durable_transaction)

@@ -5,7 +5,7 @@ actions, routes; never a claim, a FlowFile or a token. Queues are somebody's cho
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from prometheus_client import (
@@ -106,10 +106,7 @@ class Sample(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-Look = Callable[[], Iterable[Sample]]
-
-
-class Metrics:
+class Metrics(Collector):
     """The values of one process's metrics. Thread-safe."""
 
     def __init__(self) -> None:
@@ -118,15 +115,19 @@ class Metrics:
         self._entries = {entry.name: entry for entry in TABLE}
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
+        self.look: Callable[[], Iterable[Sample]] = tuple
+        """Where looked-up values come from, each time somebody asks."""
+
         for entry in TABLE:
             name = PREFIX + entry.name
-            if entry.kind is MetricKind.COUNTED:
+            if entry.kind is COUNTED:
                 self._counters[entry.name] = Counter(name, entry.help, entry.labels, registry=self._registry)
-            elif entry.kind is MetricKind.TIMED:
+            elif entry.kind is TIMED:
                 self._histograms[entry.name] = Histogram(
                     name, entry.help, entry.labels, buckets=SECONDS, registry=self._registry
                 )
         ProcessCollector(registry=self._registry)
+        self._registry.register(self)
 
     def expect(self, name: str, *labels: str) -> None:
         """A series that is there, at zero, before anything happened: the first time would else look like none."""
@@ -146,31 +147,21 @@ class Metrics:
         """The present value of a counter without labels."""
         return sum(s.value for m in self._counters[name].collect() for s in m.samples if s.name.endswith("_total"))
 
-    def look(self, look: Look) -> None:
-        """Where looked-up values come from, each time somebody asks."""
-        self._registry.register(_Looked(look, self._entries))
-
     def text(self) -> bytes:
         """All of it, as Prometheus reads it."""
         return generate_latest(self._registry)
-
-
-class _Looked(Collector):
-    def __init__(self, look: Look, entries: dict[str, Entry]) -> None:
-        self._look = look
-        self._entries = entries
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, or registering would already look."""
         return ()
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterable[Metric]:
+        """What is looked up, as the registry asks for it."""
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-        for sample in self._look():
-            entry = self._entries[sample.name]
-            family = families.get(entry.name)
-            if family is None:
-                kind = GaugeMetricFamily if entry.kind is MetricKind.GAUGE else CounterMetricFamily
-                family = families[entry.name] = kind(PREFIX + entry.name, entry.help, labels=entry.labels)
-            family.add_metric(sample.labels, sample.value)
-        yield from families.values()
+        for sample in self.look():
+            if sample.name not in families:
+                entry = self._entries[sample.name]
+                kind = GaugeMetricFamily if entry.kind is GAUGE else CounterMetricFamily
+                families[sample.name] = kind(PREFIX + sample.name, entry.help, labels=entry.labels)
+            families[sample.name].add_metric(sample.labels, sample.value)
+        return families.values()
