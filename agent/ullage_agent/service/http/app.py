@@ -1,13 +1,13 @@
 """The HTTP application: resources, who may use them, the OpenAPI document, and a page that shows it."""
 
-from typing import Any
+from typing import Any, Final
 
 from litestar import Litestar, MediaType, Request, Response, get
 from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ControllerRouterHandler
 
 from ullage import __version__
 from ullage_agent.service.http import handles, provenance, queues, reclamation, sessions, upkeep
@@ -44,23 +44,19 @@ def document_of(request: AnyRequest) -> dict[str, Any]:
     return found
 
 
-RESOURCES: list[ControllerRouterHandler] = [
-    *handles.RESOURCES,
-    *queues.RESOURCES,
-    *sessions.RESOURCES,
-    *provenance.RESOURCES,
-    *reclamation.RESOURCES,
-    *upkeep.RESOURCES,
-    openapi,
-    reference,
-    *PAGE,
+RESOURCES: Final = [
+    each
+    for module in (handles, queues, sessions, provenance, reclamation, upkeep)
+    for each in vars(module).values()
+    if isinstance(each, HTTPRouteHandler)
 ]
+"""Whatever answers an operation."""
 
 
 def make_app(served: Served) -> Guard:
     """The application of one service."""
     app = Litestar(
-        route_handlers=RESOURCES,
+        route_handlers=[*RESOURCES, openapi, reference, *PAGE],
         guards=[admit],
         exception_handlers={HTTPException: refuse, Exception: refuse},
         openapi_config=OpenAPIConfig(

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from litestar.types import Receive, Scope, Send
@@ -41,46 +42,41 @@ def range_of(header: str | None, size: int) -> tuple[int, int] | None:
     return start, end - start
 
 
+@dataclass(eq=False, slots=True)
 class ContentAnswer:
     """An ASGI application that sends one content, or a range of it."""
 
-    def __init__(
-        self, served: Served, content: ReadableContent, start: int, size: int, status: int, headers: dict[str, str]
-    ) -> None:
-        self._served = served
-        self._opened = content.open
-        self._start = start
-        self._size = size
-        self._status = status
-        self._headers = headers
+    served: Served
+    content: ReadableContent
+    start: int
+    size: int
+    status: int
+    headers: dict[str, str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD" or self._size == 0:  # type: ignore[typeddict-item]
-            await self._begin(send)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return
-        if self._size <= PIECE_BYTES:
-            data = await self._served.call(self._whole)
+        is_empty = scope["method"] == "HEAD" or self.size == 0  # type: ignore[typeddict-item]
+        if is_empty or self.size <= PIECE_BYTES:
+            data = b"" if is_empty else await self.served.call(self._whole)
             await self._begin(send)
             await send({"type": "http.response.body", "body": data, "more_body": False})
             return
         with self._width() as piece_bytes:
             blocks = piece_bytes // BLOCK_BYTES
-            stream = await self._served.call(self._opened, self._start, self._size, blocks)
+            stream = await self.served.call(self.content.open, self.start, self.size, blocks)
             try:
                 # The first piece is read before anything is promised: what cannot be read is a problem, no short body.
-                first = [await self._served.call(stream.read, piece_bytes)]
+                first = [await self.served.call(stream.read, piece_bytes)]
                 await self._begin(send)
                 # Popped, or it would stay in memory as long as the stream.
                 await self._send(stream, first.pop(), piece_bytes, receive, send)
             finally:
-                await asyncio.shield(self._served.call(stream.close))
+                await asyncio.shield(self.served.call(stream.close))
 
     @contextlib.contextmanager
     def _width(self) -> Iterator[int]:
         """How much is read at a time. Only the event loop's thread counts, so nothing comes between look and take."""
-        served = self._served
-        is_wide = served.wide_free > 0 and self._size > WIDE_BYTES
+        served = self.served
+        is_wide = served.wide_free > 0 and self.size > WIDE_BYTES
         served.wide_free -= is_wide
         try:
             yield WIDE_BYTES if is_wide else PIECE_BYTES
@@ -88,22 +84,22 @@ class ContentAnswer:
             served.wide_free += is_wide
 
     def _whole(self) -> bytes:
-        with self._opened(self._start, self._size, 1) as stream:
+        with self.content.open(self.start, self.size, 1) as stream:
             return stream.read()
 
     async def _begin(self, send: Send) -> None:
-        headers = {**self._headers, "content-length": str(self._size)}
+        headers = {**self.headers, "content-length": str(self.size)}
         await send(
             {
                 "type": "http.response.start",
-                "status": self._status,
+                "status": self.status,
                 "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
             }
         )
 
     async def _send(self, stream: ContentStream, piece: bytes, piece_bytes: int, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(_gone(receive))
-        left = self._size
+        left = self.size
         try:
             while not gone.done():
                 left -= len(piece)
@@ -124,7 +120,7 @@ class ContentAnswer:
                 await gone
 
     def _following(self, stream: ContentStream, piece_bytes: int) -> "asyncio.Future[bytes]":
-        return asyncio.ensure_future(self._served.call(stream.read, piece_bytes))
+        return asyncio.ensure_future(self.served.call(stream.read, piece_bytes))
 
 
 async def _gone(receive: Receive) -> None:

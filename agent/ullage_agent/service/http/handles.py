@@ -94,9 +94,6 @@ def _read_all(served: Served, names: list[str]) -> list[HandleContent]:
     return found
 
 
-RESOURCES = (
-    answers(operations.DESCRIBE_HANDLE, lambda asked: asked.repository.handles.head(asked["id"])),
-    acts(operations.DELETE_HANDLE, "deleted", lambda asked: asked.repository.handles.delete),
-    acts(operations.UNDELETE_HANDLE, "live", lambda asked: asked.repository.handles.undelete),
-    *(put, put_batch, get_batch, list_handles, read, set_ttl),
-)
+describe = answers(operations.DESCRIBE_HANDLE, lambda asked: asked.repository.handles.head(asked["id"]))
+delete = acts(operations.DELETE_HANDLE, "deleted", lambda asked: asked.repository.handles.delete)
+undelete = acts(operations.UNDELETE_HANDLE, "live", lambda asked: asked.repository.handles.undelete)

@@ -27,7 +27,7 @@ def openapi_document(made: dict[str, Any]) -> dict[str, Any]:
     kinds = _document_kinds()
     _, components = msgspec.json.schema_components(kinds, ref_template=REF)
     for kind in kinds:
-        _describe(kind, components)
+        _describe(msgspec.inspect.type_info(kind), components)
     components = _plain(components)
     texts = module_texts(operations.__name__)
     for name, operation in vars(operations).items():
@@ -156,24 +156,18 @@ def _plain(schema: Any) -> Any:
     return {name: _plain(value) for name, value in schema.items()}
 
 
-def _describe(kind: Any, components: dict[str, Any]) -> None:
+def _describe(info: Any, components: dict[str, Any]) -> None:
     """Say of each field what stands below it, in this document and in those that it holds."""
-    info = msgspec.inspect.type_info(kind)
-    pending: list[Any] = [info]
-    seen: set[type] = set()
-    while pending:
-        each = pending.pop()
-        if isinstance(each, msgspec.inspect.StructType):
-            if each.cls in seen:
-                continue
-            seen.add(each.cls)
-            texts, found = field_texts(each.cls), components[each.cls.__name__]
-            if "description" in found:  # examples in Python are for who reads that
-                found["description"] = found["description"].partition(">>> ")[0].rstrip()
-            for name, schema in found["properties"].items():
-                if name in texts and "description" not in schema:
-                    schema["description"] = texts[name].replace("None", "null")
-            pending += [field.type for field in each.fields]
-        else:
-            pending += [getattr(each, name) for name in ("item_type", "value_type", "type") if hasattr(each, name)]
-            pending += getattr(each, "types", ())
+    if not isinstance(info, msgspec.inspect.StructType):
+        below = [getattr(info, name) for name in ("item_type", "value_type", "type") if hasattr(info, name)]
+        for each in (*below, *getattr(info, "types", ())):
+            _describe(each, components)
+        return
+    texts, found = field_texts(info.cls), components[info.cls.__name__]
+    if "description" in found:  # examples in Python are for who reads that
+        found["description"] = found["description"].partition(">>> ")[0].rstrip()
+    for name, schema in found["properties"].items():
+        if name in texts and "description" not in schema:
+            schema["description"] = texts[name].replace("None", "null")
+    for field in info.fields:
+        _describe(field.type, components)

@@ -63,7 +63,4 @@ def lineage(
     return asked.repository.provenance.lineage(asked["flow_file"], way=way, depth=depth, limit=limit)
 
 
-RESOURCES = (
-    answers(operations.GET_EVENT, lambda asked: asked.repository.provenance.event(asked["event"])),
-    *(search, content, may_replay, replay, lineage),
-)
+event = answers(operations.GET_EVENT, lambda asked: asked.repository.provenance.event(asked["event"]))

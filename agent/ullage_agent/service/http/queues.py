@@ -66,9 +66,6 @@ def drop(asked: Asked) -> DropResult:
     return DropResult(dropped=count)
 
 
-RESOURCES = (
-    answers(operations.LIST_QUEUES, lambda asked: asked.repository.queues.all()),
-    answers(operations.GET_QUEUE, lambda asked: asked.repository.queues.find(asked["queue"])),
-    acts(operations.REMOVE_QUEUE, "removed", lambda asked: asked.repository.queues.remove),
-    *(define, list_flow_files, put, put_batch, poll, drop),
-)
+list_queues = answers(operations.LIST_QUEUES, lambda asked: asked.repository.queues.all())
+get = answers(operations.GET_QUEUE, lambda asked: asked.repository.queues.find(asked["queue"]))
+remove = acts(operations.REMOVE_QUEUE, "removed", lambda asked: asked.repository.queues.remove)

@@ -47,13 +47,10 @@ def begin(asked: Asked) -> RunProgress:
     return asked.repository.runs.begin(asked.owner, asked.data, asked.key).progress
 
 
-RESOURCES = (
-    answers(operations.SURVEY_SPACE, lambda asked: asked.repository.reclamation.survey()),
-    answers(operations.LIST_POLICIES, lambda asked: asked.repository.reclamation.policies()),
-    answers(operations.LIST_WINDOWS, lambda asked: asked.repository.reclamation.windows()),
-    answers(operations.LIST_OPENINGS, lambda asked: asked.repository.reclamation.openings()),
-    answers(operations.LIST_RUNS, lambda asked: asked.repository.reclamation.runs()),
-    answers(operations.GET_RUN, lambda asked: asked.repository.reclamation.run(asked["run"])),
-    answers(operations.STOP_RUN, lambda asked: asked.repository.reclamation.stop(asked["run"])),
-    *(resources, resource_map, plan, maintenance, clean, begin),
-)
+survey = answers(operations.SURVEY_SPACE, lambda asked: asked.repository.reclamation.survey())
+policies = answers(operations.LIST_POLICIES, lambda asked: asked.repository.reclamation.policies())
+windows = answers(operations.LIST_WINDOWS, lambda asked: asked.repository.reclamation.windows())
+openings = answers(operations.LIST_OPENINGS, lambda asked: asked.repository.reclamation.openings())
+runs = answers(operations.LIST_RUNS, lambda asked: asked.repository.reclamation.runs())
+run = answers(operations.GET_RUN, lambda asked: asked.repository.reclamation.run(asked["run"]))
+stop = answers(operations.STOP_RUN, lambda asked: asked.repository.reclamation.stop(asked["run"]))

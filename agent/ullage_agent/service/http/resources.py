@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Annotated, Any, Concatenate, Final, TypeVar, get_origin
 
+import msgspec
 from litestar import Response
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler, route
@@ -28,10 +29,10 @@ from ullage.interface.checks import checked_key
 from ullage.wire.content import StoredBatch
 from ullage.wire.documents import ActionResult, LifetimeName
 from ullage.wire.operation import ATTRIBUTES_HEADER, KEY_HEADER, REPEATED_HEADER, OctetStream, Operation, PlainText
-from ullage_agent.service.access import Verb
+from ullage_agent.service.access import ANONYMOUS, Verb
 from ullage_agent.service.http.answers import json
 from ullage_agent.service.http.contents import content_answer
-from ullage_agent.service.http.served import OPEN, AnyRequest, encoded, principal_of, served_by
+from ullage_agent.service.http.served import OPEN, AnyRequest, served_by
 
 A = TypeVar("A")
 
@@ -52,7 +53,7 @@ class Asked:
     def __init__(self, request: AnyRequest, given: dict[str, Any]) -> None:
         self.request = request
         self.served = served_by(request)
-        self.owner = principal_of(request).name
+        self.owner: str = request.scope["state"].get("principal", ANONYMOUS).name
         self.data: Any = given.get("data")
         self.once = IdempotentRequest(None, nothing_else)
         self._given = given
@@ -72,7 +73,7 @@ class Asked:
 
     def remember(self, document: object) -> Operations:
         """What remembers a document as the answer, for the transaction of the change."""
-        return self.once.remember(encoded(document))
+        return self.once.remember(msgspec.json.encode(document))
 
     def stored(self, ids: list[str]) -> StoredBatch:
         """The answer to a batch."""
@@ -115,12 +116,12 @@ def serves(
                 if once:
                     await asked.begin(key_of(asked), stack)
                 if (first := asked.once.first) is not None:
-                    body = first if again is None else encoded(await asked.served.call(again, asked))
+                    body = first if again is None else msgspec.json.encode(await asked.served.call(again, asked))
                     return json(body, operation.status, REPEATED)
                 arguments = {name: given[name] for name in names}
                 under_way: Any = work(asked, **arguments) if is_coroutine else call(work, asked, **arguments)
                 found = await under_way
-            return found if isinstance(found, Response) else json(encoded(found), operation.status)
+            return found if isinstance(found, Response) else json(msgspec.json.encode(found), operation.status)
 
         return _routed(operation, handler, parameters, Response[bytes])
 

@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import unquote
 
-import msgspec
 from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from ullage.embedded.runs import RequestedRun
 from ullage.errors import Forbidden, Unauthenticated
-from ullage_agent.service.access import ANONYMOUS, Authenticator, Principal, Verb, bearer
+from ullage_agent.service.access import Authenticator, Principal, Verb, bearer
 from ullage_agent.service.host import Host
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.log import logger
@@ -90,12 +89,6 @@ def served_by(connection: ASGIConnection[Any, Any, Any, Any]) -> Served:
     return served
 
 
-def principal_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Principal:
-    """Whoever asks, as `admit` found them."""
-    found: Principal = connection.scope["state"].get("principal", ANONYMOUS)
-    return found
-
-
 async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Every request passes here before anything of it is read: who asks, and may they? A resource that names neither a
     verb nor that it is open is closed. The names in its path are decoded.
@@ -118,8 +111,3 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
         raise
     connection.scope["state"]["principal"] = principal
-
-
-def encoded(document: object) -> bytes:
-    """A body as it is sent, and remembered."""
-    return msgspec.json.encode(document)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 
 from ullage.embedded.content import ReadableContent
 from ullage.embedded.session import EmbeddedSession, FlowFileContent
@@ -14,20 +13,14 @@ from ullage.streams import ContentStream
 from ullage.wire import operations
 from ullage.wire.content import StoredBatch
 from ullage.wire.documents import ActionResult, LifetimeName
-from ullage.wire.operation import Operation
 from ullage.wire.queues import FlowFile
 from ullage.wire.sessions import ChangesRequest, FlowFileChange, SessionStatus
 from ullage_agent.service.http.bodies import attributes_of, checked_attributes, contents_of, store
-from ullage_agent.service.http.resources import Asked, answers, gives, lifetime_of, serves
+from ullage_agent.service.http.resources import Asked, gives, lifetime_of, serves
 from ullage_agent.service.limits import STEP_BYTES
 from ullage_agent.service.sessions import Lent
 
 A = TypeVar("A")
-
-
-def _works(operation: Operation[A], work: Callable[[EmbeddedSession, Asked], A]) -> HTTPRouteHandler:
-    """The resource of something that is done in a session."""
-    return answers(operation, lambda asked: _done(asked, lambda held: work(held, asked)))
 
 
 def _done(asked: Asked, work: Callable[[EmbeddedSession], A]) -> A:
@@ -49,9 +42,26 @@ async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileCont
         return await store(asked.request, lambda: begin(held), lambda content: lent.once(key, content.commit))
 
 
-def _extended(asked: Asked) -> ActionResult:
+@serves(operations.BEGIN_SESSION)
+def begin(asked: Asked) -> SessionStatus:
+    return status_of(asked.served.sessions.begin(asked.owner, asked.data, asked.key))
+
+
+@serves(operations.GET_SESSION)
+def get(asked: Asked) -> SessionStatus:
+    return status_of(_lent(asked))
+
+
+@serves(operations.EXTEND_SESSION)
+def extend(asked: Asked) -> ActionResult:
     asked.served.sessions.extend(_lent(asked), asked.data.visibility_seconds)
     return ActionResult(id=asked["session"], state="open")
+
+
+@serves(operations.POLL_SESSION)
+def poll(asked: Asked) -> list[FlowFile]:
+    data = asked.data
+    return _done(asked, lambda held: held.get_many(data.queue, data.count, attributes=data.attributes))
 
 
 @gives(operations.GET_FLOW_FILE)
@@ -88,8 +98,37 @@ def ingest(asked: Asked, queue: str, lifetime: LifetimeName = "default") -> Stor
     return _done(asked, lambda held: asked.stored(held.ingest(queue, contents, attributes, lifetime_of(lifetime))))
 
 
-def _changed(held: EmbeddedSession, asked: Asked) -> ActionResult:
-    _apply(held, asked.data)
+@serves(operations.CREATE_FLOW_FILE)
+def create(asked: Asked) -> FlowFile:
+    parents, attributes = asked.data.parents, asked.data.attributes
+    return _done(asked, lambda held: held.create(parents, checked_attributes(attributes, STEP_BYTES)))
+
+
+@serves(operations.CLONE_FLOW_FILE)
+def clone(asked: Asked) -> FlowFile:
+    return _done(asked, lambda held: held.clone(asked["id"], asked.data.start, asked.data.size))
+
+
+@serves(operations.SPLIT_FLOW_FILE)
+def split(asked: Asked) -> list[FlowFile]:
+    return _done(asked, lambda held: held.split(asked["id"], asked.data.sizes))
+
+
+@serves(operations.IMPORT_HANDLE)
+def import_handle(asked: Asked) -> FlowFile:
+    return _done(asked, lambda held: held.import_handle(asked.data.handle, asked.data.attributes))
+
+
+@serves(operations.MERGE_FLOW_FILES)
+def merge(asked: Asked) -> FlowFile:
+    data = asked.data
+    given = {"header": data.header, "demarcator": data.demarcator, "footer": data.footer}
+    return _done(asked, lambda held: held.merge(data.ids, **given))
+
+
+@serves(operations.CHANGE_FLOW_FILES)
+def change(asked: Asked) -> ActionResult:
+    _done(asked, lambda held: _apply(held, asked.data))
     return ActionResult(id=asked["session"], state="open")
 
 
@@ -117,7 +156,8 @@ def commit(asked: Asked) -> ActionResult:
     return answer
 
 
-def _rolled_back(asked: Asked) -> ActionResult:
+@serves(operations.ROLLBACK_SESSION)
+def rollback(asked: Asked) -> ActionResult:
     lent = _lent(asked)
     with lent.using() as held:
         asked.served.sessions.end(lent)
@@ -156,33 +196,3 @@ def _lent(asked: Asked) -> Lent:
 def status_of(lent: Lent) -> SessionStatus:
     """Return a session as a document."""
     return SessionStatus(session=lent.id, visibility_seconds=lent.seconds, flow_files=lent.session.flow_files())
-
-
-RESOURCES = (
-    answers(
-        operations.BEGIN_SESSION,
-        lambda asked: status_of(asked.served.sessions.begin(asked.owner, asked.data, asked.key)),
-    ),
-    answers(operations.GET_SESSION, lambda asked: status_of(_lent(asked))),
-    answers(operations.EXTEND_SESSION, _extended),
-    _works(
-        operations.POLL_SESSION,
-        lambda held, asked: held.get_many(asked.data.queue, asked.data.count, attributes=asked.data.attributes),
-    ),
-    _works(
-        operations.CREATE_FLOW_FILE,
-        lambda held, asked: held.create(asked.data.parents, checked_attributes(asked.data.attributes, STEP_BYTES)),
-    ),
-    _works(operations.CLONE_FLOW_FILE, lambda held, asked: held.clone(asked["id"], asked.data.start, asked.data.size)),
-    _works(operations.SPLIT_FLOW_FILE, lambda held, asked: held.split(asked["id"], asked.data.sizes)),
-    _works(
-        operations.MERGE_FLOW_FILES,
-        lambda held, asked: held.merge(
-            asked.data.ids, header=asked.data.header, demarcator=asked.data.demarcator, footer=asked.data.footer
-        ),
-    ),
-    _works(operations.IMPORT_HANDLE, lambda held, asked: held.import_handle(asked.data.handle, asked.data.attributes)),
-    _works(operations.CHANGE_FLOW_FILES, _changed),
-    answers(operations.ROLLBACK_SESSION, _rolled_back),
-    *(read, store_new, write, append, ingest, commit),
-)

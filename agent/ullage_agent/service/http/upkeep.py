@@ -81,10 +81,7 @@ def backup(asked: Asked) -> BackupReport:
     return asked.repository.backup(destination)
 
 
-RESOURCES = (
-    answers(operations.LIST_LEASES, lambda asked: asked.repository.leases.all()),
-    answers(operations.GET_LEASE, lambda asked: asked.repository.leases.find(asked["lease"])),
-    acts(operations.RELEASE_LEASE, "released", lambda asked: asked.repository.leases.release),
-    answers(operations.CHECKPOINT, lambda asked: asked.repository.checkpoint()),
-    *(healthz, readyz, state, acquire, renew, revoke, content, check, backup),
-)
+list_leases = answers(operations.LIST_LEASES, lambda asked: asked.repository.leases.all())
+lease = answers(operations.GET_LEASE, lambda asked: asked.repository.leases.find(asked["lease"]))
+release = acts(operations.RELEASE_LEASE, "released", lambda asked: asked.repository.leases.release)
+checkpoint = answers(operations.CHECKPOINT, lambda asked: asked.repository.checkpoint())

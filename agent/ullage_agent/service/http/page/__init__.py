@@ -21,16 +21,12 @@ CSP: Final = (
 )
 HEADERS: Final = {"Content-Security-Policy": CSP, "Cross-Origin-Opener-Policy": "same-origin"}
 
-SCRIPT: Final = "text/javascript"
+KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 TYPES: Final = {
-    "page.css": "text/css",
-    "page.js": SCRIPT,
-    "api.js": SCRIPT,
-    "show.js": SCRIPT,
-    "space.js": SCRIPT,
-    "past.js": SCRIPT,
-    "lineage.js": SCRIPT,
-    "icon.svg": "image/svg+xml",
+    each.name: kind
+    for each in files(__name__).iterdir()
+    for ending, kind in KINDS.items()
+    if each.name.endswith(ending)
 }
 """The files there are: a name that is asked for is looked up here and never becomes a path."""
 
