@@ -39,39 +39,27 @@ class TicketHolder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ticket: Ticket | None = None
-        self._is_cordoned = False
-        self._generation = 0
-        self.on_revoked: Callable[[], None] = lambda: None
-
-    @property
-    def ticket(self) -> Ticket | None:
+        self.ticket: Ticket | None = None
         """The last one that was heard of, valid or not."""
-        return self._ticket
 
-    @property
-    def generation(self) -> int:
+        self.is_cordoned = False
+        self.generation = 0
         """Of the settings in force."""
-        return self._generation
 
-    @property
-    def is_cordoned(self) -> bool:
-        return self._is_cordoned
+        self.on_revoked: Callable[[], None] = lambda: None
 
     def take_over(self, ticket: Ticket | None, *, is_cordoned: bool) -> None:
         """What the object says now."""
         with self._lock:
-            is_revoked = (self._ticket is not None and ticket != self._ticket) or (
-                is_cordoned and not self._is_cordoned
-            )
-            self._ticket, self._is_cordoned = ticket, is_cordoned
+            is_revoked = (self.ticket is not None and ticket != self.ticket) or (is_cordoned and not self.is_cordoned)
+            self.ticket, self.is_cordoned = ticket, is_cordoned
         if is_revoked:
             self.on_revoked()
 
     def settings_are(self, generation: int) -> None:
         """Of this generation; a ticket for another one is void from now on."""
         with self._lock:
-            is_new, self._generation = generation != self._generation, generation
+            is_new, self.generation = generation != self.generation, generation
         if is_new:
             self.on_revoked()
 
@@ -84,7 +72,7 @@ class TicketHolder:
             if maintenance.paused:
                 return answer
             with self._lock:
-                ticket, is_cordoned, generation = self._ticket, self._is_cordoned, self._generation
+                ticket, is_cordoned, generation = self.ticket, self.is_cordoned, self.generation
             if is_cordoned:
                 return answer._replace(is_granted=False, reason="the node is cordoned")
             if operation not in TICKETED:

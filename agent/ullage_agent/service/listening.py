@@ -22,7 +22,7 @@ from ullage_agent.service.access import Anonymous, Authenticator
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.kubernetes import ApiServer, KubernetesReview
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.tokens import TokenFile
+from ullage_agent.service.tokens import TokenFile, stamp_of
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
@@ -59,27 +59,21 @@ class Certificate:
         # One at a time: OpenSSL takes in certificate and key one after the other, without Python's lock, and of two
         # threads that do so with one context the second met the first one's certificate beside its own key.
         with self._refreshing:
-            return self._refresh()
-
-    def _refresh(self) -> str:
-        stamp: tuple[object, ...] = ()
-        try:
-            stamp = self._stamp()
-            if stamp in (self._seen, self._refused):
-                return ""
-            # First into a context that nobody uses: half a pair must not get into the one that serves.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._files.certificate, self._files.key)
-            self.context.load_cert_chain(self._files.certificate, self._files.key)
-        except (OSError, ssl.SSLError) as error:
-            self._refused = stamp
-            return f"{self._files.certificate} and {self._files.key} cannot be used: {error}"
-        self._seen, self._refused = stamp, ()
-        self.generation += 1
-        return ""
-
-    def _stamp(self) -> tuple[object, ...]:
-        found = [os.stat(path) for path in (self._files.certificate, self._files.key)]
-        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+            files = (self._files.certificate, self._files.key)
+            stamp: tuple[object, ...] = ()
+            try:
+                stamp = tuple(map(stamp_of, files))
+                if stamp in (self._seen, self._refused):
+                    return ""
+                # First into a context that nobody uses: half a pair must not get into the one that serves.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files)
+                self.context.load_cert_chain(*files)
+            except (OSError, ssl.SSLError) as error:
+                self._refused = stamp
+                return f"{files[0]} and {files[1]} cannot be used: {error}"
+            self._seen, self._refused = stamp, ()
+            self.generation += 1
+            return ""
 
 
 class Listening(msgspec.Struct, frozen=True):
@@ -96,6 +90,11 @@ class Listening(msgspec.Struct, frozen=True):
     @property
     def scheme(self) -> str:
         return "http" if self.tls is None else "https"
+
+    @property
+    def host(self) -> str:
+        """The address as URLs have it."""
+        return f"[{self.address}]" if ":" in self.address else self.address
 
 
 class Terms(NamedTuple):

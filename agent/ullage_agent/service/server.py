@@ -291,7 +291,7 @@ async def _serve_without_signals(server: uvicorn.Server, sock: socket.socket) ->
 
 
 def _url(listening: Listening, sock: socket.socket) -> str:
-    return f"{listening.scheme}://{_host_text(listening.address)}:{sock.getsockname()[1]}/"
+    return f"{listening.scheme}://{listening.host}:{sock.getsockname()[1]}/"
 
 
 def _bound(address: str, port: int) -> socket.socket:
@@ -307,10 +307,6 @@ def _bound(address: str, port: int) -> socket.socket:
         raise CannotListen(f"cannot listen on {address} port {port}: {error.strerror}") from error
     sock.setblocking(False)
     return sock
-
-
-def _host_text(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 def _within_descriptors(limits: Limits) -> Limits:

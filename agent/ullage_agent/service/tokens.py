@@ -17,8 +17,6 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import msgspec
-
 from ullage.clock import Clock
 from ullage.errors import Unauthenticated
 from ullage_agent.service.access import Principal, Verb, forbidden
@@ -34,11 +32,8 @@ LOOK_SECONDS = 1.0
 """How often the file's date is looked at."""
 
 
-class TokenLine(msgspec.Struct, frozen=True):
-    """One token. `expires_millis` 0: never."""
-
-    principal: Principal
-    expires_millis: int
+Tokens = dict[str, tuple[Principal, int]]
+"""By their hash: whose they are, and until when (milliseconds since 1970; 0: for ever)."""
 
 
 class TokenFile:
@@ -53,7 +48,7 @@ class TokenFile:
         self._lock = threading.Lock()
         self._looked = clock.monotonic()
         try:
-            self._seen = _stamp(path)
+            self._seen = stamp_of(path)
             self._tokens = _read(path)
         except (OSError, ValueError) as error:
             raise CannotListen(f"spec.auth.tokenFile: {path} cannot be used: {error}") from error
@@ -63,12 +58,12 @@ class TokenFile:
         self._refresh()
         if token is None:
             raise Unauthenticated("a bearer token is needed")
-        line = self._tokens.get(hashlib.sha256(token.encode()).hexdigest())
-        if line is None:
+        principal, expires_millis = self._tokens.get(hashlib.sha256(token.encode()).hexdigest(), (None, 0))
+        if principal is None:
             raise Unauthenticated("the bearer token is not known")
-        if 0 < line.expires_millis <= self._clock.now_millis():
-            raise Unauthenticated(f"the bearer token of {line.principal.name} has expired")
-        return line.principal
+        if 0 < expires_millis <= self._clock.now_millis():
+            raise Unauthenticated(f"the bearer token of {principal.name} has expired")
+        return principal
 
     def authorize(self, principal: Principal, verb: Verb) -> None:
         """By the verbs of the token's line."""
@@ -82,7 +77,7 @@ class TokenFile:
                 return
             self._looked = now
             try:
-                stamp = _stamp(self._path)
+                stamp = stamp_of(self._path)
                 if stamp != self._seen:
                     self._tokens = _read(self._path)
                     self._seen = stamp
@@ -106,9 +101,9 @@ def line_of(name: str, verbs: tuple[Verb, ...], expires_millis: int, digest: str
     return f"{name}\t{','.join(verbs)}\t{expires}\t{digest}\n"
 
 
-def parse_tokens(text: str) -> dict[str, TokenLine]:
+def _parsed(text: str) -> Tokens:
     """The tokens by their hash; ValueError names the line that is wrong."""
-    tokens: dict[str, TokenLine] = {}
+    tokens: Tokens = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -123,7 +118,7 @@ def parse_tokens(text: str) -> dict[str, TokenLine]:
             until = 0 if expires == "never" else _millis(expires)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
-        tokens[digest] = TokenLine(Principal(name, tuple(map(str, allowed))), until)
+        tokens[digest] = Principal(name, tuple(map(str, allowed))), until
     return tokens
 
 
@@ -132,14 +127,15 @@ def _millis(text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _stamp(path: str) -> tuple[int, int, int]:
+def stamp_of(path: str) -> tuple[int, int, int]:
+    """What differs once the file has changed."""
     found = os.stat(path)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _read(path: str) -> dict[str, TokenLine]:
+def _read(path: str) -> Tokens:
     with open(path, encoding="utf-8") as file:
         text = file.read(FILE_BYTES_MAX + 1)
     if len(text) > FILE_BYTES_MAX:
         raise ValueError(f"more than {FILE_BYTES_MAX} bytes")
-    return parse_tokens(text)
+    return _parsed(text)

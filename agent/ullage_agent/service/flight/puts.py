@@ -7,7 +7,7 @@ batch 3: 1 row, the end      | metadata: 2, none | one commit | metadata: 3, 1 u
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -103,17 +103,6 @@ class Puts:
                 f"a batch of {batch.num_rows} contents and {batch.nbytes} bytes: at most {count_max} and {bytes_max} "
                 "are allowed"
             )
-
-
-def batches_of(reader: Any) -> Iterator[pa.RecordBatch]:
-    """The stream's batches. Whatever Flight raises when the client goes away in the middle passes through."""
-    while True:
-        try:
-            chunk = reader.read_chunk()
-        except StopIteration:
-            return
-        if chunk.data is not None:
-            yield chunk.data
 
 
 def _attributes(batch: pa.RecordBatch) -> dict[str, str] | list[dict[str, str]]:

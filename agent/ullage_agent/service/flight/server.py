@@ -27,7 +27,7 @@ from ullage.wire.schemas import DESCRIPTIONS, GET_SCHEMA, PUT_SCHEMA, SCHEMAS
 from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket
 from ullage_agent.service.access import Principal, Verb, bearer
 from ullage_agent.service.errors import CannotListen
-from ullage_agent.service.flight.puts import Puts, batches_of
+from ullage_agent.service.flight.puts import Puts
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.listening import Terms, TlsFiles
 
@@ -98,25 +98,27 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._terms = shared.terms
         self._repository = shared.terms.repository
         self._actions = self._acts()
-        address, tls = shared.terms.listening.address, shared.terms.listening.tls
-        host = f"[{address}]" if ":" in address else address
+        listening, tls = shared.terms.listening, shared.terms.listening.tls
         scheme = "grpc" if tls is None else "grpc+tls"
         try:
             super().__init__(
-                f"{scheme}://{host}:{port}",
+                f"{scheme}://{listening.host}:{port}",
                 middleware={ACCESS: Admission(self._terms)},
                 tls_certificates=None if tls is None else [_certificate(tls)],
             )
         except (OSError, flight.FlightError, ArrowException) as error:
-            raise CannotListen(f"spec.service.flightPort: cannot listen on {address} port {port}: {error}") from error
-        self.url = f"{scheme}://{host}:{self.port}"
+            raise CannotListen(
+                f"spec.service.flightPort: cannot listen on {listening.address} port {port}: {error}"
+            ) from error
+        self.url = f"{scheme}://{listening.host}:{self.port}"
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Store a stream of contents."""
         with self._call(context, Verb.CREATE) as principal:
             command = tickets.parse_command(descriptor.command or b"")
             sink = bulk.sink_of(self._repository.acting_for(principal.name), command)
-            Puts(sink, self._terms.limits, batches_of(reader), writer.write).store()
+            batches = (chunk.data for chunk in reader if chunk.data is not None)
+            Puts(sink, self._terms.limits, batches, writer.write).store()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Contents, or a table."""

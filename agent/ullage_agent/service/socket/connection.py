@@ -8,7 +8,7 @@ any of them -> PROBLEM            unasked: REVOKED, then the end of the stream
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -150,9 +150,8 @@ class Connection:
         for length in head.lengths:
             contents.append(body[at : at + length])
             at += length
-        attributes, lifetime = _terms(head)
-        key = head.key or None
-        ids = self._handles.store(contents, attributes, ttl_millis=head.ttl_millis, lifetime=lifetime, key=key)
+        attributes, terms = _terms(head)
+        ids = self._handles.store(contents, attributes, **terms)
         self._channel.send(FrameKind.STORED, header.request, *map(parse_uuid, ids))
 
     def _put_stream(self, header: Header, body: bytes) -> None:
@@ -160,11 +159,10 @@ class Connection:
         self._given_up = header.request
         self._require(Verb.CREATE)
         head, _ = frames.parse_put(body, has_content=False)
-        attributes, lifetime = _terms(head)
+        attributes, terms = _terms(head)
         if isinstance(attributes, list):
             raise InvalidArgument("one content has one mapping of attributes")
-        data, key = self._data(header.request), head.key or None
-        handle = self._handles.put(data, attributes, ttl_millis=head.ttl_millis, lifetime=lifetime, key=key)
+        handle = self._handles.put(self._data(header.request), attributes, **terms)
         self._channel.send(FrameKind.STORED, header.request, parse_uuid(handle.partition("@")[0]))
 
     def _data(self, request: int) -> Iterator[bytes]:
@@ -212,10 +210,12 @@ class Connection:
             return  # the next receive finds the client gone
 
 
-def _terms(head: frames.PutHead) -> tuple[Attributes, Lifetime]:
+def _terms(head: frames.PutHead) -> tuple[Attributes, dict[str, Any]]:
+    """The attributes, and what else is said of contents."""
     try:
-        attributes = _attributes.decode(head.attributes) if head.attributes else {}
-        return checked_all(attributes), Lifetime(head.lifetime) if head.lifetime else Lifetime.DEFAULT
+        attributes = checked_all(_attributes.decode(head.attributes) if head.attributes else {})
+        lifetime = Lifetime(head.lifetime) if head.lifetime else Lifetime.DEFAULT
+        return attributes, {"ttl_millis": head.ttl_millis, "lifetime": lifetime, "key": head.key or None}
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidArgument(f"attributes are a JSON object of strings, or a list of them: {error}") from error
 
