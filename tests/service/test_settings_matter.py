@@ -13,14 +13,12 @@ from ullage.contract import (
     AuthSettings,
     ContentRepository,
     ContentRepositorySpec,
-    ContractError,
     Metadata,
     MetricsAccess,
     Quantity,
     ServiceSettings,
     TlsMode,
     TlsSettings,
-    load_yaml,
 )
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.listening import authenticator_of, listening_of
@@ -86,26 +84,6 @@ def test_a_change_of_this_field_changes_what_is_served(field: str, tmp_path: Pat
     other = case.observe(msgspec.structs.replace(spec, **case.other))
 
     assert one != other
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "{service: {address: 0.0.0.0}, tls: {mode: None}, auth: {mode: TokenFile}}",
-        "{service: {address: 192.0.2.1}, auth: {mode: None}}",
-        "{service: {address: '::'}, tls: {mode: None}, auth: {mode: None}}",
-        "{service: {address: flows.example}}",
-        "{service: {httpPort: 8481}}",
-        "{service: {socketPath: run/x.sock}}",
-        "{tls: {directory: /etc/../x}}",
-    ],
-)
-def test_what_leaves_the_machine_is_encrypted_and_has_a_name(spec: str) -> None:
-    """Open addresses without TLS or without authentication are no settings, nor are paths that lead elsewhere."""
-    head = "apiVersion: ullage.dev/v1alpha1\nkind: ContentRepository\nmetadata: {name: flows}\n"
-
-    with pytest.raises(ContractError, match=r"spec\."):
-        load_yaml(f"{head}spec: {spec}")
 
 
 def test_embedded_defaults_serve_this_machine_alone(tmp_path: Path) -> None:
