@@ -1,5 +1,6 @@
 """The host: one open repository from one document."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ from ullage_agent.service.host import Host, changed_fields
 
 def document(path: Path, **sections: Any) -> ContentRepository:
     return ContentRepository(metadata=Metadata(name="flows"), spec=spec_at(path, **sections))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Open, over an empty repository."""
+    made = Host(document(tmp_path / "r"), clock=ManualClock())
+    made.start(makes=True)
+    yield made
+    made.stop()
 
 
 def test_a_host_makes_its_repository_only_when_told_to(tmp_path: Path) -> None:
@@ -47,17 +57,15 @@ def test_a_stopped_host_leaves_next_to_nothing_to_replay_and_no_lock(tmp_path: P
     again.stop()
 
 
-def test_a_reload_changes_what_can_change(tmp_path: Path) -> None:
+def test_a_reload_changes_what_can_change(host: Host, tmp_path: Path) -> None:
     """Settings that an open repository can take over are obeyed at once, and named."""
-    host = Host(document(tmp_path / "r"), clock=ManualClock())
-    host.start(makes=True)
+    sections: dict[str, Any] = {"leases": {"max_duration": Duration(5)}, "claims": {"max_flow_files": 7}}
 
-    changed = host.reload(document(tmp_path / "r", leases={"max_duration": Duration(5)}, claims={"max_flow_files": 7}))
+    changed = host.reload(document(tmp_path / "r", **sections))
 
     assert changed == ("claims.maxFlowFiles", "leases.maxDuration")
     assert host.repository.engine.spec.leases.max_duration == 5
     assert host.repository.engine.content.limits.max_flow_files == 7
-    host.stop()
 
 
 @pytest.mark.parametrize(
@@ -71,29 +79,20 @@ def test_a_reload_changes_what_can_change(tmp_path: Path) -> None:
         ({"service": {"http_port": 9_000}}, "service.httpPort"),
     ],
 )
-def test_a_reload_refuses_what_cannot_change(tmp_path: Path, sections: dict[str, Any], field: str) -> None:
+def test_a_reload_refuses_what_cannot_change(host: Host, tmp_path: Path, sections: dict[str, Any], field: str) -> None:
     """The field is named, and the settings beside it are not applied either."""
-    host = Host(document(tmp_path / "r", archive={"backpressure_percentage": 100}))
-    host.start(makes=True)
-    archive = {"backpressure_percentage": 100, "enabled": False}
-
     with pytest.raises(ReloadRefused, match=field.replace(".", r"\.")):
-        host.reload(document(tmp_path / "r", **sections, archive=archive))
+        host.reload(document(tmp_path / "r", **sections, archive={"backpressure_percentage": 100, "enabled": False}))
 
     assert host.repository.engine.spec.archive.enabled
-    host.stop()
 
 
-def test_a_reload_refuses_a_policy_that_there_is_not(tmp_path: Path) -> None:
+def test_a_reload_refuses_a_policy_that_there_is_not(host: Host, tmp_path: Path) -> None:
     """Nothing changes, and the message says why."""
-    host = Host(document(tmp_path / "r"))
-    host.start(makes=True)
-
     with pytest.raises(ReloadRefused, match="Nonesuch"):
         host.reload(document(tmp_path / "r", compaction={"policy": "Nonesuch"}))
 
     assert host.spec.compaction.policy == "StatsBased"
-    host.stop()
 
 
 def test_changed_fields_are_named_as_in_the_document(tmp_path: Path) -> None:

@@ -105,8 +105,12 @@ def open_everything(browser: Browser) -> None:
     browser.click("#dry-run")
     browser.until("document.querySelector('#plan-frees')")
     browser.click("#search")
-    browser.until("document.querySelector('#events button')")
-    browser.click("#events li button")
+    show_lineage(browser)
+
+
+def show_lineage(browser: Browser, item: str = "li") -> None:
+    """Of an event that was found."""
+    browser.click(f"#events {item} button")
     browser.click("#show-lineage")
     browser.until("document.querySelector('.graph')")
 
@@ -329,9 +333,7 @@ def test_a_fork_is_drawn_as_one(running: Running, browser: Browser) -> None:
     browser.open(running.url)
 
     browser.click("#search")
-    browser.click("#events li:last-child button")
-    browser.click("#show-lineage")
-    browser.until("document.querySelector('.graph')")
+    show_lineage(browser, "li:last-child")
     lanes = browser.ask("[...document.querySelectorAll('.graph circle')].map((each) => each.getAttribute('cx'))")
 
     events = sorted(graph["events"], key=lambda event: event["sequence"])
@@ -389,9 +391,7 @@ def test_names_of_any_length_fit_on_a_phone(running: Running, browser: Browser) 
     browser.open(running.url)
     browser.until(IS_FULL)
     browser.click("#search")
-    browser.click("#events li button")
-    browser.click("#show-lineage")
-    browser.until("document.querySelector('.graph')")
+    show_lineage(browser)
 
     assert too_wide(browser) == []
     assert "<img src=x onerror=alert(1)>" in browser.text("#event")

@@ -22,6 +22,8 @@ from ullage_agent.service.access import Verb
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
+ONE = {"content": [b"x"]}
+
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
@@ -153,23 +155,6 @@ def test_what_is_staged_has_the_lifetime_that_was_asked_for(peer: Peer) -> None:
     assert peer.table("resource_claims")["lifetime"].unique().to_pylist() == [1]
 
 
-@pytest.mark.parametrize(
-    ("command", "slug"),
-    [
-        ({"write": str(uuid4()), "attempt": str(uuid4())}, "write-closed"),
-        ({"write": "x", "attempt": str(uuid4())}, "invalid-argument"),
-        ({"write": str(uuid4())}, "invalid-argument"),
-        ({"write": str(uuid4()), "attempt": str(uuid4()), "key": "k"}, "invalid-argument"),
-    ],
-)
-def test_what_cannot_be_staged_is_refused(peer: Peer, command: dict[str, str], slug: str) -> None:
-    """A write that never began takes nothing."""
-    with pytest.raises(flight.FlightError) as refused:
-        peer.put({"content": [b"x"]}, **command)
-    assert slug_of(refused) == slug
-    assert list(peer.repository.ledger.flow_files()) == []
-
-
 def test_contents_of_queues_are_read_by_their_claims(peer: Peer) -> None:
     """As the table has them; one that is gone has its problem in its row."""
     put_all(peer.repository, "in", [b"one", b"two"])
@@ -231,17 +216,23 @@ def test_a_snapshot_is_kept_by_renewing_it(peer: Peer, workshop: Workshop) -> No
 
 
 @pytest.mark.parametrize(
-    ("batch", "slug"),
+    ("batch", "command", "slug"),
     [
-        ({"content": [b"x", None]}, "invalid-argument"),
-        ({"content": [b"x"] * 10_001}, "request-too-large"),
-        ({"content": [b"x"], "attributes": [[("uuid", "1")]]}, "invalid-argument"),
+        ({"content": [b"x", None]}, {}, "invalid-argument"),
+        ({"content": [b"x"] * 10_001}, {}, "request-too-large"),
+        ({"content": [b"x"], "attributes": [[("uuid", "1")]]}, {}, "invalid-argument"),
+        (ONE, {"write": str(uuid4()), "attempt": str(uuid4())}, "write-closed"),
+        (ONE, {"write": "x", "attempt": str(uuid4())}, "invalid-argument"),
+        (ONE, {"write": str(uuid4())}, "invalid-argument"),
+        (ONE, {"write": str(uuid4()), "attempt": str(uuid4()), "key": "k"}, "invalid-argument"),
     ],
 )
-def test_what_cannot_be_stored_is_refused(peer: Peer, batch: dict[str, list[Any]], slug: str) -> None:
-    """With the slug that HTTP has."""
+def test_what_cannot_be_stored_is_refused(
+    peer: Peer, batch: dict[str, list[Any]], command: dict[str, str], slug: str
+) -> None:
+    """With the slug that HTTP has; a write that never began takes nothing."""
     with pytest.raises(flight.FlightError) as refused:
-        peer.put(batch)
+        peer.put(batch, **command)
     assert slug_of(refused) == slug
     assert list(peer.repository.ledger.flow_files()) == []
 
