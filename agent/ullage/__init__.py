@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ullage.interface.repository import Repository
     from ullage.interface.session import Session
     from ullage.streams import ContentStream
+    from ullage.wire.provenance import EventQuery
     from ullage.wire.queues import FlowFile
-    from ullage.wire.search import EventQuery
     from ullage.wire.space import RunRequest
     from ullage.wire.upkeep import RecoveryReport
 
@@ -77,7 +77,7 @@ __all__ = [
 
 _HOMES = {
     "ContentStream": "ullage.streams",
-    "EventQuery": "ullage.wire.search",
+    "EventQuery": "ullage.wire.provenance",
     "EventType": "ullage.enums",
     "FlowFile": "ullage.wire.queues",
     "Handles": "ullage.interface.handles",

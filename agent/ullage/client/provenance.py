@@ -8,8 +8,7 @@ from ullage.client.link import NodeLink
 from ullage.interface.provenance import Provenance
 from ullage.streams import ContentStream
 from ullage.wire import operations
-from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayRequest, ReplayResult
-from ullage.wire.search import EventQuery
+from ullage.wire.provenance import Event, EventPage, EventQuery, Lineage, Replayability, ReplayRequest, ReplayResult
 
 
 class RemoteProvenance(Provenance):

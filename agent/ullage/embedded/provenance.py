@@ -14,8 +14,7 @@ from ullage.enums import EventType, LineageDirection
 from ullage.errors import EventNotFound, InvalidArgument
 from ullage.interface.provenance import Provenance
 from ullage.streams import ContentStream
-from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayResult
-from ullage.wire.search import EventQuery
+from ullage.wire.provenance import Event, EventPage, EventQuery, Lineage, Replayability, ReplayResult
 
 _ID = re.compile(r"(\d{1,18})\.(\d{1,9})", re.ASCII)
 _SEQUENCE = re.compile(r"\d{1,18}", re.ASCII)

@@ -3,8 +3,7 @@
 from abc import ABC, abstractmethod
 
 from ullage.streams import ContentStream
-from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayResult
-from ullage.wire.search import EventQuery
+from ullage.wire.provenance import Event, EventPage, EventQuery, Lineage, Replayability, ReplayResult
 
 
 class Provenance(ABC):

@@ -1,4 +1,4 @@
-"""What happened to FlowFiles: events, their lineage, and replay."""
+"""What happened to FlowFiles: events, what they are searched for, their lineage, and replay."""
 
 from typing import Annotated
 
@@ -6,8 +6,10 @@ import msgspec
 from msgspec import Meta
 
 from ullage.enums import EventType
+from ullage.wire.documents import COUNT_MAX, Count
 
 EventTypeName = Annotated[str, Meta(extra_json_schema={"enum": list(EventType.__members__)})]
+MaybeCount = Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None
 
 
 class ContentLocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +90,63 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """None for a FlowFile that did not exist before."""
 
     content: ContentLocation | None
+
+
+class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which events; all that is given must hold, and what is left out asks nothing.
+
+    >>> id = repository.queues.put("inbox", b"content", {"kind": "note"})
+    >>> found = repository.provenance.search(EventQuery(types=["CREATE"], attributes={"kind": "note"}, size_min=1))
+    >>> [event.flow_file == id for event in found.events]
+    [True]
+    """
+
+    types: list[EventTypeName] = []
+    """Any of these."""
+
+    flow_file: str = ""
+    """The uuid of the FlowFile that the event is about."""
+
+    related: list[str] = []
+    """Uuids of FlowFiles, one of which the event is about, or has among its parents or children."""
+
+    component: str = ""
+
+    component_type: str = ""
+
+    relationship: str = ""
+
+    transit_uri: str = ""
+
+    alternate_identifier: str = ""
+
+    filename: str = ""
+
+    attributes: dict[str, str] = {}
+    """Values as of the event."""
+
+    since_millis: MaybeCount = None
+    """From this moment on."""
+
+    until_millis: MaybeCount = None
+    """Before this moment."""
+
+    size_min: MaybeCount = None
+    """Bytes of content at least."""
+
+    size_max: MaybeCount = None
+    """Bytes of content at most."""
+
+    after: Count = 0
+    """Only later sequences."""
+
+    before: MaybeCount = None
+    """Only earlier sequences."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    """Events in one page."""
+
+    newest_first: bool = False
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):

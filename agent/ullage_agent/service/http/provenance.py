@@ -8,8 +8,7 @@ from litestar.params import QueryParameter
 from ullage.embedded.content import ReadableContent
 from ullage.enums import LineageDirection
 from ullage.wire import operations
-from ullage.wire.provenance import EventPage, Lineage, Replayability, ReplayResult
-from ullage.wire.search import EventQuery
+from ullage.wire.provenance import EventPage, EventQuery, Lineage, Replayability, ReplayResult
 from ullage_agent.service.http.bodies import pair_of
 from ullage_agent.service.http.resources import Asked, Page, answers, gives, serves
 
