@@ -14,7 +14,7 @@ from ullage.engine.model import Delete, FlowFileRecord, Operation, Update, new_u
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.repositories import FLOWFILE_REPOSITORIES
 from ullage.engine.wal.format import OPERATIONS_MAX
-from ullage.engine.wal.loading import RestoreReport
+from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.serde import SerDe
 from ullage.engine.wal.snapshot import write_empty_snapshot
 from ullage.engine.wal.state import RecordDirectory

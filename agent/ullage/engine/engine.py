@@ -49,7 +49,8 @@ from ullage.engine.repositories import chosen
 from ullage.engine.session import ProcessSession
 from ullage.engine.snapshots import RepositorySnapshot, take_snapshot
 from ullage.engine.staging import Staging
-from ullage.engine.wal.loading import RestoreReport, Watcher
+from ullage.engine.wal.loading import Watcher
+from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.serde import SerDe
 from ullage.engine.wiring import ContentSpace, Transactions
 from ullage.engine.working import SessionParts

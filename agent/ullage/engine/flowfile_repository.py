@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from ullage.contract import DurabilityMode
 from ullage.engine.parts import RepositoryParts
-from ullage.engine.wal.loading import LogSettings
 from ullage.engine.wal.log import WriteAheadLog
 from ullage.engine.wal.state import LoggedState, RecordDirectory
 
@@ -25,6 +24,7 @@ class FileFlowFileRepository(WriteAheadLog):
             RecordDirectory(parts.files, os.path.join(root, FLOWFILE), parts.repository, parts.serde),
             state,
             parts.clock,
-            LogSettings(parts.spec.flow_file.partitions, interval, may_be_new=False),
+            parts.spec.flow_file.partitions,
+            interval,
             on_full,
         )

@@ -26,7 +26,8 @@ from ullage.engine.plugins import Plugins
 from ullage.engine.provenance.events import EventId, ProvenanceEvent, RecordedTransaction
 from ullage.engine.provenance.holds import Holds
 from ullage.engine.provenance.query import Page, Query
-from ullage.engine.wal.loading import RestoreReport, Watcher
+from ullage.engine.wal.loading import Watcher
+from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.state import LoggedState
 from ullage.errors import InvalidArgument
 

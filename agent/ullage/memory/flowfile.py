@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from ullage.engine.model import Operation
 from ullage.engine.parts import RepositoryParts
-from ullage.engine.wal.loading import RestoreReport, Watcher
+from ullage.engine.wal.loading import Watcher
+from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.serde import encode_transaction
 from ullage.engine.wal.state import LoggedState
 from ullage.errors import CommitOutcomeUnknown, NotRestored, RepositoryStopped
@@ -43,7 +44,7 @@ class MemoryFlowFileRepository:
         self, before_serving: Callable[[RestoreReport], None] | None = None, on_replayed: Watcher | None = None
     ) -> RestoreReport:
         self._is_open = True
-        return RestoreReport(0, 0, 0, 0, (), (), clean=True)
+        return RestoreReport()
 
     def append(self, operations: Sequence[Operation], millis: int, validate: Callable[[], None] | None = None) -> int:
         encode_transaction(self._serde, operations, millis)  # what a log has no room for is refused here too

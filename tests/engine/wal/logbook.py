@@ -13,10 +13,10 @@ from tests.threads import begin
 from ullage.clock import Clock
 from ullage.engine.files import Files, OsFiles
 from ullage.engine.model import NO_ATTRIBUTES, Delete, FlowFileRecord, Operation
-from ullage.engine.wal.loading import LogSettings, RestoreReport
 from ullage.engine.wal.log import WriteAheadLog
-from ullage.engine.wal.restore import read_frames
+from ullage.engine.wal.restore import RestoreReport, read_frames
 from ullage.engine.wal.serde import SerDe, Transaction
+from ullage.engine.wal.snapshot import write_empty_snapshot
 from ullage.engine.wal.state import RecordDirectory
 
 REPOSITORY = "6f0c1c3e-0000-4000-8000-000000000003"
@@ -118,13 +118,17 @@ class Logbook:
         clock: Clock | None = None,
     ) -> WriteAheadLog:
         """A log over a fresh state, not restored."""
-        self.path.mkdir(exist_ok=True)
+        place = RecordDirectory(files or OsFiles(), str(self.path), REPOSITORY, serde or SerDe())
+        if not self.path.exists():
+            self.path.mkdir()
+            write_empty_snapshot(place, 0)
         self.state = Notes()
         self.log = WriteAheadLog(
-            RecordDirectory(files or OsFiles(), str(self.path), REPOSITORY, serde or SerDe()),
+            place,
             self.state,
             clock or self.clock,
-            LogSettings(partitions, interval_seconds),
+            partitions,
+            interval_seconds,
             self.on_full,
         )
         self._open.append(self.log)

@@ -24,10 +24,10 @@ from ullage.clock import Clock
 from ullage.engine.files import File, is_disk_full
 from ullage.engine.model import Operation
 from ullage.engine.wal.format import CLOSE, FRAME_HEADER_BYTES, TRANSACTION, CloseRecord
-from ullage.engine.wal.loading import LogLoader, LogSettings, RestoreReport, Watcher
+from ullage.engine.wal.loading import Watcher, load_log
 from ullage.engine.wal.partition import Partition, all_log_paths, partition_directory
 from ullage.engine.wal.records import write_records
-from ullage.engine.wal.restore import Chain, log_name
+from ullage.engine.wal.restore import Chain, RestoreReport, log_name
 from ullage.engine.wal.serde import encode_transaction
 from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT_MAGIC, SnapshotHeader, publish
 from ullage.engine.wal.state import LoggedState, RecordDirectory
@@ -49,16 +49,20 @@ class WriteAheadLog:
         place: RecordDirectory,
         state: LoggedState,
         clock: Clock,
-        settings: LogSettings | None = None,
-        on_full: Callable[[], object] = bool,
+        partitions: int,
+        interval_seconds: float,
+        on_full: Callable[[], object],
     ) -> None:
-        """`on_full` is asked for room when a commit that has its id already meets a full disk."""
+        """`interval_seconds` > 0: syncs are at least so far apart, and commits wait for theirs (`durability: Interval`).
+        `on_full` is asked for room when a commit that has its id already meets a full disk.
+        """
         self._place = place
         self._files = place.files
         self._directory = place.path
         self._state = state
         self._clock = clock
-        self._settings = settings or LogSettings()
+        self._partition_count = partitions
+        self._interval_seconds = interval_seconds
         self._partitions: list[Partition] = []
         self._turn = count()
         self._id_lock = threading.Lock()
@@ -187,9 +191,8 @@ class WriteAheadLog:
             if self._restored:
                 raise NotRestored("the log is already restored")
             try:
-                loader = LogLoader(self._place, self._state, self._settings)
-                report, chains = loader.load(on_replayed, self._clock.now_millis())
-                self.snapshot_bytes, self.snapshot_millis = loader.snapshot_bytes, loader.snapshot_millis
+                report, chains = load_log(self._place, self._state, self._partition_count, on_replayed)
+                self.snapshot_bytes, self.snapshot_millis = report.snapshot_bytes, report.snapshot_millis
                 self.snapshot_id = report.snapshot_last_id
                 self._open_partitions(chains, report.last_id)
                 if before_serving is not None:
@@ -289,9 +292,8 @@ class WriteAheadLog:
 
     def _pace(self) -> None:
         """In `Interval` mode the leader waits until the last sync is an interval ago; followers wait with it."""
-        interval = self._settings.interval_seconds
-        if interval > 0:
-            rest = self._last_sync + interval - self._clock.monotonic()
+        if self._interval_seconds > 0:
+            rest = self._last_sync + self._interval_seconds - self._clock.monotonic()
             if rest > 0:
                 self._clock.sleep(rest)
             self._last_sync = self._clock.monotonic()
@@ -393,7 +395,7 @@ class WriteAheadLog:
         known = {chain.number: chain for chain in chains}
         self._last_id = self._durable = last_id
         self._failure = None
-        for number in range(self._settings.partitions):
+        for number in range(self._partition_count):
             directory = partition_directory(self._directory, number)
             if not self._files.exists(directory):
                 self._files.make_directory(directory)

@@ -94,7 +94,7 @@ class Partition:
     on stops the log: those frames have ids, they are applied, and later ones may build on them.
     """
 
-    def __init__(self, place: RecordDirectory, number: int, on_full: Callable[[], object] = bool) -> None:
+    def __init__(self, place: RecordDirectory, number: int, on_full: Callable[[], object]) -> None:
         self.number = number
         self.directory = partition_directory(place.path, number)
         self.lock = threading.Lock()

@@ -88,14 +88,20 @@ class Chain:
 
 
 @dataclass(slots=True)
-class Resolution:
-    """What is to be applied: ids in (`after`, `last_id`]; everything above was never acknowledged."""
+class RestoreReport:
+    """What a restore finds: ids in (`snapshot_last_id`, `last_id`] are applied, everything above was never acknowledged.
+    `clean`: the log was closed properly, nothing needs proving again.
+    """
 
-    after: int
-    last_id: int
-    discarded: list[int]
-    torn: list[TornTail]
-    clean: bool
+    snapshot_last_id: int = 0
+    last_id: int = 0
+    discarded: tuple[int, ...] = ()
+    torn: tuple[TornTail, ...] = ()
+    clean: bool = True
+    snapshot_records: int = 0
+    snapshot_bytes: int = 0
+    snapshot_millis: int = 0
+    transactions: int = 0
 
 
 class Proof(NamedTuple):
@@ -292,7 +298,7 @@ def _find_proof(file: File, offset: int) -> Proof:
     return best
 
 
-def resolve(chains: list[Chain], snapshot_last_id: int) -> Resolution:
+def resolve(chains: list[Chain], snapshot_last_id: int) -> RestoreReport:
     """Decide what counts (see the module's text). RepositoryDamaged names the first acknowledged id that is missing."""
     # Eight bytes an id: a log of 4 GiB may hold tens of millions of them.
     ids: array[int] = array("Q")
@@ -310,7 +316,7 @@ def resolve(chains: list[Chain], snapshot_last_id: int) -> Resolution:
         if id != last + 1:
             break
         last = id
-    torn = [tail for chain in chains for tail in chain.torn]
+    torn = tuple(tail for chain in chains for tail in chain.torn)
     # | 5 | 6 lost | 7, which says that 6 was durable |: somebody was told so, and a start would take it back in
     # silence.
     if last < durable:
@@ -320,8 +326,8 @@ def resolve(chains: list[Chain], snapshot_last_id: int) -> Resolution:
             f"acknowledged (damaged regions: {where}); restore the flowfile directory from a backup"
         )
     # No sync has covered the missing one, so none has covered these: nobody was told of them.
-    discarded = [id for id in held if id > last]
-    return Resolution(snapshot_last_id, last, discarded, torn, not torn and _is_clean(chains, last))
+    discarded = tuple(id for id in held if id > last)
+    return RestoreReport(snapshot_last_id, last, discarded, torn, not torn and _is_clean(chains, last))
 
 
 def _ends(chains: list[Chain]) -> str:
@@ -353,19 +359,19 @@ def log_name(path: str) -> str:
     return "/".join(path.rsplit("/", 2)[-2:])
 
 
-def replay(files: Files, chains: list[Chain], resolution: Resolution) -> Iterator[tuple[int, bytes, int, str]]:
+def replay(files: Files, chains: list[Chain], found: RestoreReport) -> Iterator[tuple[int, bytes, int, str]]:
     """Id, payload, SerDe version and file of each transaction to apply, by smallest id over all partitions."""
     with ExitStack() as stack:  # an error in one chain closes the files of all
-        runs = [stack.enter_context(closing(_chain_payloads(files, chain, resolution))) for chain in chains]
+        runs = [stack.enter_context(closing(_chain_payloads(files, chain, found))) for chain in chains]
         yield from heapq.merge(*runs)
 
 
 def _chain_payloads(
-    files: Files, chain: Chain, resolution: Resolution
+    files: Files, chain: Chain, found: RestoreReport
 ) -> Generator[tuple[int, bytes, int, str], None, None]:
     for log in chain.files:
         # Frames at both ends may not count: the snapshot has the first ones, the last ones were never acknowledged.
-        at, end = bisect_right(log.ids, resolution.after), bisect_right(log.ids, resolution.last_id)
+        at, end = bisect_right(log.ids, found.snapshot_last_id), bisect_right(log.ids, found.last_id)
         if at == end:
             continue
         with closing(files.open(log.path)) as file:
