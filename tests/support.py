@@ -18,7 +18,6 @@ from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import ContentClaim, FlowFileRecord
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.session import ProcessSession
-from ullage.engine.wal.serde import SerDe
 
 OPENS_KEPT = 100
 """The collector counts objects, not bytes: before it comes by itself, the garbage of ten thousand repositories, a
@@ -110,21 +109,17 @@ class Workshop:
     def is_open(self) -> bool:
         return self._repository is not None
 
-    def make(
-        self, files: Files | None = None, clock: Clock | None = None, serde: SerDe | None = None, **sections: Any
-    ) -> Engine:
+    def make(self, files: Files | None = None, clock: Clock | None = None, **sections: Any) -> Engine:
         """Initialize and open."""
         self.spec = spec_at(self.path, **sections)
-        Engine.initialize(self.spec, files or self.files, clock or self.clock, serde)
-        return self.open(files or self.files, clock, serde)
+        Engine.initialize(self.spec, files or self.files, clock or self.clock)
+        return self.open(files or self.files, clock)
 
-    def open(
-        self, files: Files | None = None, clock: Clock | None = None, serde: SerDe | None = None, **sections: Any
-    ) -> Engine:
+    def open(self, files: Files | None = None, clock: Clock | None = None, **sections: Any) -> Engine:
         """Open what is there; with sections, under other settings."""
         if sections:
             self.spec = spec_at(self.path, **sections)
-        self._repository = Engine.open(self.spec, files or RoomyFiles(), clock or self.clock, serde)
+        self._repository = Engine.open(self.spec, files or RoomyFiles(), clock or self.clock)
         return self._repository
 
     def close(self) -> None:

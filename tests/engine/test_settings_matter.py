@@ -204,7 +204,7 @@ def _spared(workshop: Workshop) -> object:
     repository = workshop.repository
     repository.reclamation.permit(Calendar(repository.spec.maintenance).permission)
     told = []
-    repository.listeners.hear_reports(lambda name, report: told.append((name, report.emergency > 0)))
+    repository.report_listeners.append(lambda name, report: told.append((name, report.emergency > 0)))
     put_all(repository, "q", [b"x" * 60 * KB] * 16)
     repository.content.retire_idle()
     repository.queues.drop(repository.queue("q"))

@@ -98,7 +98,7 @@ def test_a_long_run_does_not_silence_the_heartbeat(tmp_path: Path) -> None:
             node.agent.tell()
             heard.append(node.api.statuses[-1])
 
-        node.host.repository.engine.listeners.hear_reports(amid_the_run)
+        node.host.repository.engine.report_listeners.append(amid_the_run)
         node.agent.take_over(seen(given(node.clock)))
         began = time_of(node.clock.now_millis())
         node.agent.obey()

@@ -54,7 +54,7 @@ class EmbeddedReclamation(Reclamation):
 
     def hear(self, listener: Callable[[str, RunReport], None]) -> None:
         """From now on it is told of each run, asked for or not, by its name: clean, truncate, compact or reclaim."""
-        self._engine.listeners.hear_reports(lambda name, report: listener(name, documents.run_report(report)))
+        self._engine.report_listeners.append(lambda name, report: listener(name, documents.run_report(report)))
 
     def wanted(self) -> set[MaintenanceOperation]:
         """What there would be to do now, as the settings have it."""

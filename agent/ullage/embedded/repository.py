@@ -107,7 +107,7 @@ class EmbeddedRepository(Repository):
 
     def hear_commits(self, listener: Callable[[float], None]) -> None:
         """From now on it is told how many seconds each commit took."""
-        self.engine.listeners.hear_commits(listener)
+        self.engine.committer.listeners.append(listener)
 
     def adopt(self, spec: ContentRepositorySpec, permission: PermissionFor | None) -> None:
         """Settings that an open repository can change, and when reclamation may run if that changes: it takes back what

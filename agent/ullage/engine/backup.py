@@ -27,18 +27,21 @@ from ullage.engine.backupfiles import (
     encode_manifest,
     read_manifest,
 )
+from ullage.engine.committer import Committer
 from ullage.engine.content.containers import ContainerDirectory, directories_of
 from ullage.engine.content.store import FileContentStore
-from ullage.engine.files import COPY_BYTES, PARTIAL_SUFFIX, Files, make_directories, replace_file
+from ullage.engine.files import COPY_BYTES, PARTIAL_SUFFIX, Files, OsFiles, make_directories, replace_file
 from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, SwapOut
 from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
+from ullage.engine.reclaim.compactor import Compactor
+from ullage.engine.repositories import ContentStore, ProvenanceRepository
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.records import RecordReader, write_records
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
-from ullage.engine.wiring import ContentSpace, Transactions
 from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument, RepositoryDamaged
 from ullage.wire.upkeep import BackupReport
 
@@ -58,19 +61,22 @@ class Backup:
     def __init__(
         self,
         parts: RepositoryParts,
-        transactions: Transactions,
-        space: ContentSpace,
+        content: ContentStore,
+        swap_files: SwapFiles,
+        provenance: ProvenanceRepository,
+        committer: Committer,
+        compactor: Compactor,
     ) -> None:
         self._files = parts.files
         self._root = parts.spec.storage.host_path.path
         self._serde = parts.serde
         self._clock = parts.clock
-        self._content = space.content
-        self._swap_files = transactions.swap_files
-        events = transactions.provenance
-        self._events = events if isinstance(events, ProvenanceStore) else None  # what is kept elsewhere is not copied
-        self._checkpoints = transactions.checkpoints
-        self._compactor = space.compactor
+        self._content = content
+        self._swap_files = swap_files
+        # What is kept elsewhere is not copied.
+        self._events = provenance if isinstance(provenance, ProvenanceStore) else None
+        self._committer = committer
+        self._compactor = compactor
         self._lock = threading.Lock()
 
     def write(self, identity: RepositoryIdentity, destination: str, on_progress: Progress) -> BackupReport:
@@ -89,7 +95,7 @@ class Backup:
             # The manifest of event files and the snapshot are of one moment: events that moved between the two would be
             # in neither, or in both.
             with nullcontext() if self._events is None else self._events.still():
-                self._checkpoints.checkpoint()
+                self._committer.checkpoint()
                 snapshot, header, named = self._write_snapshot(destination, sequence)
                 events, event_sources = self._write_provenance(destination, sequence)
             sources = [*self._sources(content, named), *event_sources]
@@ -142,7 +148,7 @@ class Backup:
     def _keeping(self) -> Iterator[None]:
         """While this lasts, no file that a snapshot may name is given back."""
         keeping_events = nullcontext() if self._events is None else self._events.keeping()
-        with self._compactor.held(), keeping_events, self._checkpoints.keeping_swaps():
+        with self._compactor.held(), keeping_events, self._committer.keeping_swaps():
             yield
 
     def _write_snapshot(self, destination: str, sequence: int) -> tuple[BackupFile, SnapshotHeader, "_Named"]:
@@ -284,9 +290,9 @@ class _Named:
 
 
 def restore(
-    files: Files,
     source: str,
     spec: ContentRepositorySpec,
+    files: Files | None = None,
     on_progress: Progress = lambda _done, _total: None,
 ) -> BackupReport:
     """Make the repository of a backup where the spec says; every file is verified against its CRC-32C on the way.
@@ -296,6 +302,7 @@ def restore(
 
     DirectoryNotEmpty; InvalidArgument: the spec lacks a container. Open it and check deeply afterwards.
     """
+    files = files or OsFiles()
     manifest = read_manifest(files, source)
     root = spec.storage.host_path.path
     identity = msgspec.structs.replace(

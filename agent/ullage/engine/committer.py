@@ -1,41 +1,51 @@
-"""Committing: one transaction at a time made durable, and the log kept within its bounds for it."""
+"""Committing: one transaction at a time made durable, and the log kept within its bounds by checkpoints.
 
-from collections.abc import Callable, Sequence
+A checkpoint publishes a snapshot, and what that makes unnecessary goes: old logs, retired swap files.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ullage.clock import Clock
 from ullage.contract import FlowFileSettings
-from ullage.engine.checkpoints import Checkpoints
 from ullage.engine.content.reader import ContentReader
-from ullage.engine.content.reserve import Reserves
+from ullage.engine.content.reserve import Reserves, is_full
 from ullage.engine.content.writer import WriterAdmission
 from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Operation
 from ullage.engine.repositories import FlowFileRepository, ProvenanceRepository
 from ullage.errors import BackPressure, DiskFull
 
 
 class Committer:
-    """The one way into the log. Thread-safe."""
+    """The one way into the log. Thread-safe; the log makes one checkpoint at a time.
+
+    Each of `listeners` is called after a commit with how long it took, in seconds, by its thread, which waits for it.
+    """
 
     def __init__(
         self,
         log: FlowFileRepository,
-        checkpoints: Checkpoints,
+        ledger: Ledger,
+        swap_files: SwapFiles,
         provenance: ProvenanceRepository,
         reserves: Reserves,
         clock: Clock,
         settings: FlowFileSettings,
-        on_commit: Callable[[float], None],
     ) -> None:
-        """`on_commit` is told how long each commit took, in seconds, by its thread."""
         self._log = log
-        self._checkpoints = checkpoints
+        self._ledger = ledger
+        self._swap_files = swap_files
         self._provenance = provenance
         self._reserves = reserves
         self._clock = clock
         self._log_bytes_max = int(settings.wal_max_bytes)
-        self._on_commit = on_commit
+        self._lock = threading.Lock()
+        self._keepers = 0
+        self.listeners: list[Callable[[float], None]] = []
 
     def adopt(self, settings: FlowFileSettings) -> None:
         """Another `walMaxBytes`, from the next transaction on."""
@@ -60,19 +70,69 @@ class Committer:
             self._reserves.spend()
             id = self._log.append(operations, self._clock.now_millis(), validate)
         self._log.wait_durable(id)
-        self._on_commit(self._clock.monotonic() - began)
+        seconds = self._clock.monotonic() - began
+        for listener in self.listeners:
+            listener(seconds)
         return id
+
+    def checkpoint(self, on_progress: Callable[[int], None] | None = None, *, drains: bool = True) -> None:
+        """See `Engine.checkpoint`."""
+        if drains:
+            self._provenance.try_drain()
+        try:
+            covered = self._log.checkpoint(on_progress)
+        except (DiskFull, OSError) as error:
+            if not is_full(error):
+                raise
+            # The snapshot is what lets logs go: on a full disk it is worth the reserve.
+            self._reserves.spend()
+            covered = self._log.checkpoint(on_progress)
+        self.remove_retired_swaps(covered)
+        self.grow_reserves()
+
+    @contextmanager
+    def keeping_swaps(self) -> Iterator[None]:
+        """While this lasts, no swap file that a snapshot may name is removed."""
+        with self._lock:
+            self._keepers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._keepers -= 1
+
+    def remove_retired_swaps(self, covered: int) -> None:
+        """A retired swap file goes once a published snapshot covers its swap-in: until then restore may need it.
+
+        SwapIn durable, file retired | killed | restart: snapshot of before it, the log says SwapIn: reads the file
+        """
+        with self._lock:
+            if self._keepers:
+                return
+            names = self._ledger.retired_through(covered)
+            present = set(self._swap_files.names()) if names else set()
+            self._swap_files.remove(name for name in names if name in present)
+            self._ledger.forget_retired(names)
+
+    def remove_unknown_swaps(self) -> None:
+        """Files that no transaction ever named, or whose removal was cut short: their FlowFiles are elsewhere."""
+        known = set(self._ledger.swaps) | set(self._ledger.retired_swaps)
+        self._swap_files.remove([name for name in self._swap_files.names() if name not in known])
+
+    def grow_reserves(self) -> bool:
+        """See `Reserves.grow`."""
+        return self._reserves.grow(self._log.snapshot_bytes)
 
     def _admit_new(self) -> None:
         """Keep the log within `walMaxBytes`: a writer that meets the limit pays for a checkpoint, then is refused."""
-        if self._reserves.is_spent and not self._checkpoints.grow_reserves():
+        if self._reserves.is_spent and not self.grow_reserves():
             raise DiskFull(
                 f"the volume of {self._reserves.directory} is full and its reserve spent: remove FlowFiles, reclaim, "
                 "or add space"
             )
         self._provenance.admit()
         if self._log.log_bytes >= self._log_bytes_max:
-            self._checkpoints.checkpoint()
+            self.checkpoint()
             if self._log.log_bytes >= self._log_bytes_max:
                 raise BackPressure(
                     f"the write-ahead log has {self._log.log_bytes} bytes (spec.flowFile.walMaxBytes "

@@ -14,11 +14,13 @@ from typing import Self
 
 from ullage.clock import Clock, SystemClock
 from ullage.contract import ContentRepositorySpec, PermissionFor, default_permission
-from ullage.engine.backup import Backup, restore as restore_backup
+from ullage.engine.backup import Backup, restore
 from ullage.engine.check.check import CheckedParts, check_repository
 from ullage.engine.check.repair import Repair
-from ullage.engine.committer import ChangingParts
-from ullage.engine.content.reserve import Reserve, is_full
+from ullage.engine.committer import ChangingParts, Committer
+from ullage.engine.content.reader import ContentReader
+from ullage.engine.content.reserve import Reserve, Reserves, is_full
+from ullage.engine.content.writer import WriterAdmission
 from ullage.engine.counters import Counters
 from ullage.engine.feeds import Feeds
 from ullage.engine.files import File, Files, OsFiles
@@ -30,9 +32,12 @@ from ullage.engine.history import History
 from ullage.engine.holdings import require_empty, require_present
 from ullage.engine.idempotency import IdempotencyKeys
 from ullage.engine.leases import LeaseManager
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.looking import FlowFileViewer
 from ullage.engine.model import IndexCeiling
 from ullage.engine.opening import (
+    SWAP,
     RepositoryIdentity,
     initialize,
     lock_repository,
@@ -43,7 +48,14 @@ from ullage.engine.opening import (
     write_containers,
 )
 from ullage.engine.parts import RepositoryParts
-from ullage.engine.reclaim.execute import charged_bytes
+from ullage.engine.purges import PurgeSchedule
+from ullage.engine.reclaim.compactor import Compactor
+from ullage.engine.reclaim.execute import Executor, ReclamationParts, charged_bytes
+from ullage.engine.reclaim.liveness import LivenessScanner
+from ullage.engine.reclaim.reclamation import Reclaimer
+from ullage.engine.reclaim.report import ReclamationReport
+from ullage.engine.reclaim.rewrite import Rewriter
+from ullage.engine.recorded import RecordedState
 from ullage.engine.recovery import Recovery
 from ullage.engine.repositories import chosen
 from ullage.engine.session import ProcessSession
@@ -52,10 +64,15 @@ from ullage.engine.staging import Staging
 from ullage.engine.wal.loading import Watcher
 from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.serde import SerDe
-from ullage.engine.wiring import ContentSpace, Transactions
+from ullage.engine.wal.state import RecordDirectory
 from ullage.engine.working import SessionParts
 from ullage.errors import DiskFull, RepositoryDamaged
 from ullage.wire.upkeep import BackupReport, CheckReport
+
+ReportListener = Callable[[str, ReclamationReport], None]
+"""Gets the name of a run (clean, truncate, compact, reclaim) and what it did. `report.emergency` is above 0 where a
+nearly full disk overruled the windows.
+"""
 
 
 class Engine:
@@ -64,7 +81,8 @@ class Engine:
     Its parts are fields, set once: `ledger`, `log`, `committer` and `swap_files` for what exists, `content` and
     `reader` for bytes, `queues`, `handles`, `staging`, `feeds` and `flow_files` for FlowFiles, `provenance` and
     `history` for the past, `reclamation` and `compactor` for space, and what stands below them by its own name.
-    `spec` is replaced by `adopt`, `identity` where a container is forgotten; `restored` is what the opening found.
+    `spec` is replaced by `adopt`, `identity` where a container is forgotten; `restored` is what the opening found. Each
+    of `report_listeners` is called after a run of reclamation, by its thread, which waits for it.
     """
 
     def __init__(
@@ -72,18 +90,21 @@ class Engine:
         files: Files,
         clock: Clock,
         spec: ContentRepositorySpec,
-        serde: SerDe,
         lock: File,
         permission: PermissionFor | None,
     ) -> None:
-        """Use `Engine.open`."""
+        """Use `Engine.open`.
+
+        The parts are made in the order in which one needs the other, and nothing is assigned after construction: what
+        a part may touch is what it was given here.
+        """
         root = spec.storage.host_path.path
         self._files = files
         self._lock: File | None = lock
         self.spec, self.root, self.clock = spec, root, clock
         identity = read_identity(files, root)
         require_made_with(spec, identity)
-        parts, make = RepositoryParts(files, clock, spec, serde, identity.repository), chosen(spec)
+        parts, make = RepositoryParts(files, clock, spec, SerDe(), identity.repository), chosen(spec)
 
         def reserve_indexes(ceiling: int) -> None:  # nobody writes before the committer is there
             self.committer.commit([IndexCeiling(ceiling)], creates=True)
@@ -94,20 +115,36 @@ class Engine:
         if not spec.flow_file.repository:
             require_snapshot(files, root, self._opened.present(self.content))
 
-        changes = Transactions(parts, make, self.content)
-        self.ledger, self.log, self.provenance = changes.ledger, changes.log, changes.provenance
-        self.swap_files, self.listeners = changes.swap_files, changes.listeners
-        self._checkpoints, self.committer = changes.checkpoints, changes.committer
+        self.swap_files = SwapFiles(RecordDirectory(files, os.path.join(root, SWAP), identity.repository, parts.serde))
+        self.ledger = Ledger(self.swap_files.read)
+
+        def durable() -> int:  # nobody asks before the log, to which provenance belongs, is there
+            return self.log.durable
+
+        self.provenance = make.provenance(parts, durable, self.ledger.queue_name)
+        partitions = 0 if make.flow_file.is_volatile else spec.flow_file.partitions  # of which the disk keeps room
+        reserves = Reserves(files, os.path.join(root, FLOWFILE), partitions, self.content)
+        self.log = make.flow_file(parts, RecordedState(self.ledger, self.provenance), reserves.spend)
+        self.committer = Committer(
+            self.log, self.ledger, self.swap_files, self.provenance, reserves, clock, spec.flow_file
+        )
 
         permission = permission or default_permission(spec.maintenance)
-        space = ContentSpace(parts, self.content, changes, permission)
-        self.reader = space.reader
-        self.reclamation, self.compactor = space.reclamation, space.compactor
+        self.report_listeners: list[ReportListener] = []
+        self.reader = ContentReader(self.content, self.ledger)
+        purges = PurgeSchedule(self.ledger, clock, int(spec.compaction.deleted_retention))
+        scanner = LivenessScanner(self.ledger, self.swap_files.read)
+        reclaiming = ReclamationParts(self.ledger, self.content, scanner, self.committer, clock)
+        executor = Executor(reclaiming)
+        self.reclamation = Reclaimer(reclaiming, executor, self.log, purges.tombstones, spec, permission, self._tell)
+        rewriter = Rewriter(reclaiming, executor, spec.compaction.output_size)
+        self.compactor = Compactor(reclaiming, self.reclamation, rewriter, spec, self._tell)
+        admission = WriterAdmission(self.content, clock, self.compactor.relieve)
 
-        shared = (self.ledger, self.committer, self.reader, space.admission, clock, spec.provenance.enabled)
+        shared = (self.ledger, self.committer, self.reader, admission, clock, spec.provenance.enabled)
         changing = ChangingParts(*shared)
         self.queues = QueueManager(changing, self.swap_files, spec.flow_file)
-        self.handles = HandleStore(changing, space.purges)
+        self.handles = HandleStore(changing, purges)
         self._counters = Counters()
         self._parts = SessionParts(*shared, self.queues, self.handles, self._counters)
         self.history = History(changing, self.provenance, self.queues)
@@ -121,8 +158,11 @@ class Engine:
             files, self.ledger, self.content, self.reader, self.queues, self.swap_files, self.provenance
         )
         self.repair = Repair(self._checked, root, self.reclamation, self.committer)
-        self._backup = Backup(parts, changes, space)
+        self._backup = Backup(parts, self.content, self.swap_files, self.provenance, self.committer, self.compactor)
         self.restored: RestoreReport
+
+    restore_backup = staticmethod(restore)
+    """Make the repository of a backup in empty directories."""
 
     @classmethod
     def initialize(
@@ -130,10 +170,9 @@ class Engine:
         spec: ContentRepositorySpec,
         files: Files | None = None,
         clock: Clock | None = None,
-        serde: SerDe | None = None,
     ) -> RepositoryIdentity:
         """Make an empty repository where the spec says; an interrupted one is finished."""
-        return initialize(files or OsFiles(), clock or SystemClock(), spec, serde or SerDe())
+        return initialize(files or OsFiles(), clock or SystemClock(), spec)
 
     @classmethod
     def open(
@@ -141,7 +180,6 @@ class Engine:
         spec: ContentRepositorySpec,
         files: Files | None = None,
         clock: Clock | None = None,
-        serde: SerDe | None = None,
         permission: PermissionFor | None = None,
     ) -> "Engine":
         """Open and recover. Whatever it raises, every lock and file is released, and another open may be tried.
@@ -152,7 +190,7 @@ class Engine:
         lock = lock_repository(files, spec.storage.host_path.path)
 
         def restored() -> "Engine":
-            repository = cls(files, clock or SystemClock(), spec, serde or SerDe(), lock, permission)
+            repository = cls(files, clock or SystemClock(), spec, lock, permission)
             repository._restore()
             return repository
 
@@ -168,17 +206,6 @@ class Engine:
         except BaseException:
             lock.close()
             raise
-
-    @classmethod
-    def restore_backup(
-        cls,
-        source: str,
-        spec: ContentRepositorySpec,
-        files: Files | None = None,
-        on_progress: Callable[[int, int], None] = lambda _d, _t: None,
-    ) -> BackupReport:
-        """Make the repository of a backup in empty directories; see `backup.restore`."""
-        return restore_backup(files or OsFiles(), source, spec, on_progress)
 
     def __enter__(self) -> Self:
         return self
@@ -219,7 +246,7 @@ class Engine:
 
         A full disk spends the reserve on the snapshot: it is what lets logs go.
         """
-        self._checkpoints.checkpoint(on_progress, drains=drains)
+        self.committer.checkpoint(on_progress, drains=drains)
 
     def snapshot(self) -> RepositorySnapshot:
         """Everything that was committed up to one durable transaction; see `snapshots.py`."""
@@ -268,12 +295,12 @@ class Engine:
                 self.content.container_of(entry.claim).add_bytes(charged_bytes(entry.claim))
             self.handles.restore(self.queues.restore())
             self.provenance.start(self.restored.last_id)
-            self._checkpoints.remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
-            self._checkpoints.remove_unknown_swaps()
+            self.committer.remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
+            self.committer.remove_unknown_swaps()
             self.reclamation.resume(recovery.intents())
             if seals := recovery.seals():
                 self.committer.commit(seals, creates=False)
-            self._checkpoints.grow_reserves()
+            self.committer.grow_reserves()
             self.staging.resume()
             self._forget_containers()
         except BaseException:
@@ -292,6 +319,11 @@ class Engine:
             if self._opened.lost:
                 raise self._opened.lost[0][1] from error
             raise
+
+    def _tell(self, name: str, report: ReclamationReport) -> ReclamationReport:
+        for listener in self.report_listeners:
+            listener(name, report)
+        return report
 
     def _forget_containers(self) -> None:
         """Those that the spec no longer lists, and that hold nothing."""

@@ -77,7 +77,7 @@ def _lock(files: Files, root: str) -> File:
         raise RepositoryLocked(f"{root} is open in another process: close that one, or work through it") from error
 
 
-def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec, serde: SerDe) -> RepositoryIdentity:
+def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec) -> RepositoryIdentity:
     """Make an empty repository; an interrupted init is resumed. RepositoryExists if there is one; UnknownPlugin if the
     spec names an implementation that there is not.
     """
@@ -90,12 +90,12 @@ def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec, serde: S
         if files.exists(identity_path):
             raise RepositoryExists(f"{root} already holds a repository")
         identity = _begin(files, clock, spec, root)
-        parts = RepositoryParts(files, clock, spec, serde, identity.repository)
+        parts = RepositoryParts(files, clock, spec, SerDe(), identity.repository)
         make_content(parts, lambda _ceiling: None).prepare(())
         for name in (FLOWFILE, SWAP):
             make_directories(files, os.path.join(root, name))
         if not spec.flow_file.repository:
-            log = RecordDirectory(files, os.path.join(root, FLOWFILE), identity.repository, serde)
+            log = RecordDirectory(files, os.path.join(root, FLOWFILE), identity.repository, parts.serde)
             write_empty_snapshot(log, clock.now_millis())
         # Everything that the identity promises is there and durable: from here on its absence is damage.
         files.rename(identity_path + PARTIAL_SUFFIX, identity_path)

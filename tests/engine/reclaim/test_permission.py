@@ -69,7 +69,7 @@ def leave_dead(repository: Engine) -> Engine:
 def run_everything(workshop: Workshop) -> dict[str, ReclamationReport]:
     """One round of maintenance; what each run told."""
     told: dict[str, ReclamationReport] = {}
-    workshop.repository.listeners.hear_reports(told.__setitem__)
+    workshop.repository.report_listeners.append(told.__setitem__)
     upkeep = MaintenanceRunner(workshop.repository)
     workshop.clock.advance(60)
     upkeep.run_due()
@@ -129,7 +129,7 @@ def test_writers_under_pressure_do_not_overrule_the_windows(workshop: Workshop) 
     closed = len(content_sizes(workshop.path))
     floor = CLOSED._replace(emergency_free_percentage=40)
     told: list[tuple[str, int]] = []
-    repository.listeners.hear_reports(lambda name, report: told.append((name, report.emergency)))
+    repository.report_listeners.append(lambda name, report: told.append((name, report.emergency)))
     repository.reclamation.permit(lambda operation, _: floor)
     repository.reclamation.relieve()
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.engine.wal.logbook import ForeignSerDe, Logbook, SecondSerDe, note
 from tests.support import Workshop, drain, put_all
+from ullage.engine import engine
 from ullage.engine.files import OsFiles
 from ullage.engine.ledger.swap import SwapFiles, summarize
 from ullage.engine.wal.serde import SerDe
@@ -86,16 +87,21 @@ def test_a_swap_file_outlives_the_version_that_wrote_it(tmp_path: Path) -> None:
         first.read(new.name)
 
 
-def test_a_whole_repository_moves_to_the_second_version_and_not_back(workshop: Workshop) -> None:
+def test_a_whole_repository_moves_to_the_second_version_and_not_back(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FlowFiles and their content survive the change; the older version then refuses the repository."""
     put_all(workshop.make(), "q", [b"one", b"two"])
     workshop.close()
 
-    repository = workshop.open(serde=SecondSerDe())
+    with monkeypatch.context() as newer:
+        newer.setattr(engine, "SerDe", SecondSerDe)
+        repository = workshop.open()
     put_all(repository, "q", [b"three"])
     assert drain(repository, "q", 1) == [b"one"]
     workshop.close()
 
     with pytest.raises(FormatTooNew, match=BOTH_VERSIONS):
         workshop.open()
-    assert drain(workshop.open(serde=SecondSerDe()), "q") == [b"two", b"three"]
+    monkeypatch.setattr(engine, "SerDe", SecondSerDe)
+    assert drain(workshop.open(), "q") == [b"two", b"three"]

@@ -53,8 +53,8 @@ class WriteAheadLog:
         interval_seconds: float,
         on_full: Callable[[], object],
     ) -> None:
-        """`interval_seconds` > 0: syncs are at least so far apart, and commits wait for theirs (`durability: Interval`).
-        `on_full` is asked for room when a commit that has its id already meets a full disk.
+        """`interval_seconds` > 0: syncs are at least so far apart, and commits wait for theirs. `on_full` is asked for
+        room when a commit that has its id already meets a full disk.
         """
         self._place = place
         self._files = place.files

@@ -89,7 +89,7 @@ class Chain:
 
 @dataclass(slots=True)
 class RestoreReport:
-    """What a restore finds: ids in (`snapshot_last_id`, `last_id`] are applied, everything above was never acknowledged.
+    """What a restore finds: ids in (`snapshot_last_id`, `last_id`] are applied, all above were never acknowledged.
     `clean`: the log was closed properly, nothing needs proving again.
     """
 
