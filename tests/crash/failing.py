@@ -84,6 +84,7 @@ FULL = "a full disk makes it spend the reserve and try again"
 ABSORBED: Mapping[str, str] = {
     "poll": "what was found is handed out, and the next poll meets the error again",
     "_cut_back": "what it could not cut off belongs to nobody; the next start seals the file where it ends",
+    "_unlink": "what it could not remove belongs to nobody, and is an orphan after the next start",
     "try_drain": "the logs stay, `failure` says why, and the next rollover tries again",
 }
 """Functions that may keep an error to themselves, each with its reason; everywhere else it must surface."""
