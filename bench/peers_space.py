@@ -16,6 +16,7 @@ from bench.harness import Harness
 from bench.reclaim import IN_PLACE, NO_GUARDS
 from bench.table import Row, Target, number
 from bench.workbench import spec_at
+from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec, Duration, Quantity, TruncationMode
 from ullage.engine.content.reserve import NAME as RESERVE
 from ullage.engine.engine import Engine
@@ -58,7 +59,7 @@ class Space(NamedTuple):
         return self.disk / self.live
 
 
-class _Later:
+class _Later(Clock):
     """The system's clock, moved on by as much as it is told."""
 
     def __init__(self) -> None:

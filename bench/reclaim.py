@@ -13,6 +13,7 @@ from typing import Any
 from bench.rounds import seconds_of, settle
 from bench.table import Row, Target, duration, number
 from bench.workbench import Workbench, spec_at
+from ullage.clock import Clock
 from ullage.contract import PunchSettings, Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.model import (
@@ -205,7 +206,7 @@ class _Fragmented:
         self._opened.__exit__(None, None, None)
 
 
-class _Time:
+class _Time(Clock):
     """A clock that a second of passes with each batch: what is old is told from what is young."""
 
     def __init__(self) -> None:

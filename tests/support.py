@@ -32,7 +32,7 @@ def collect_now_and_then() -> None:
         gc.collect()
 
 
-class ManualClock:
+class ManualClock(Clock):
     """Time that moves only when told to, or when somebody sleeps."""
 
     def __init__(self, millis: int = 1_700_000_000_000) -> None:

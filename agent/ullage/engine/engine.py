@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Self
 
-from ullage.clock import Clock, SystemClock
+from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec, PermissionFor, default_permission
 from ullage.engine.backup import Backup, restore
 from ullage.engine.check.check import CheckedParts, check_repository
@@ -172,7 +172,7 @@ class Engine:
         clock: Clock | None = None,
     ) -> RepositoryIdentity:
         """Make an empty repository where the spec says; an interrupted one is finished."""
-        return initialize(files or OsFiles(), clock or SystemClock(), spec)
+        return initialize(files or OsFiles(), clock or Clock(), spec)
 
     @classmethod
     def open(
@@ -190,7 +190,7 @@ class Engine:
         lock = lock_repository(files, spec.storage.host_path.path)
 
         def restored() -> "Engine":
-            repository = cls(files, clock or SystemClock(), spec, lock, permission)
+            repository = cls(files, clock or Clock(), spec, lock, permission)
             repository._restore()
             return repository
 

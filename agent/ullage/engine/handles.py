@@ -10,15 +10,13 @@ then may reclamation take them. An expired handle is not undeleted: its end was 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
-from typing import IO
 
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.reader import WINDOW_BLOCKS
 from ullage.engine.content.writer import ContentWriter
-from ullage.engine.files import COPY_BYTES
 from ullage.engine.model import (
     HANDLE_QUEUE,
+    Attributes,
     ContentClaim,
     Delete,
     EventType,
@@ -27,8 +25,8 @@ from ullage.engine.model import (
     Operation,
     Update,
     format_uuid,
-    new_uuids,
-    pack_attributes,
+    new_records,
+    packed_attributes,
     parse_uuid,
 )
 from ullage.engine.provenance.eventruns import of_existing, of_new
@@ -51,9 +49,6 @@ COMPONENT = "handles"
 PURGE_SLICE = 1_000
 """Handles one purging transaction removes."""
 
-Attributes = dict[str, str] | Sequence[dict[str, str]] | None
-"""Of a batch: for all, or one mapping each."""
-
 Also = Callable[[list[str]], Sequence[Operation]]
 """What stands in the transaction of a put beside it, from the ids."""
 
@@ -64,11 +59,11 @@ class HandlePut:
     Up to spec.claims.largeClaim of it is held in memory, and takes no file from anybody. One thread at a time.
     """
 
-    def __init__(self, writer: ContentWriter, lifetime: Lifetime, commit_new: Callable[..., list[str]]) -> None:
+    def __init__(self, store: "HandleStore", writer: ContentWriter, lifetime: Lifetime) -> None:
         """Use `HandleStore.begin`."""
-        self.writer = writer
+        self._store = store
+        self._writer = writer
         self._stream = writer.stream(lifetime)
-        self._commit_new = commit_new
 
     @property
     def length(self) -> int:
@@ -81,13 +76,13 @@ class HandlePut:
 
     def commit(self, attributes: dict[str, str] | None = None, ttl_millis: int = 0, also: Also = lambda _: ()) -> str:
         """Make it durable; the id. If this raises, there is no handle, or the outcome is not known."""
-        with given_up(self.writer):
+        with given_up(self._writer):
             claim = self._stream.close().claim
-        return self._commit_new(self.writer, [claim], attributes, ttl_millis, also)[0]
+        return self._store.commit_new(self._writer, [claim], packed_attributes(attributes, 1), ttl_millis, also)[0]
 
     def abandon(self) -> None:
         """Give it up: what was written is dead."""
-        self.writer.release(committed=False)
+        self._writer.release(committed=False)
 
 
 class HandleStore:
@@ -106,19 +101,13 @@ class HandleStore:
 
     def put(
         self,
-        content: bytes | IO[bytes],
+        content: bytes,
         attributes: dict[str, str] | None = None,
         ttl_millis: int = 0,
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> str:
         """Store one content durably; returns its id. `ttl_millis` 0: it never expires."""
-        if isinstance(content, bytes):
-            return self.put_many([content], attributes, ttl_millis, lifetime)[0]
-        put = self.begin(lifetime)
-        with given_up(put.writer):
-            while piece := content.read(COPY_BYTES):
-                put.write(piece)
-        return put.commit(attributes, ttl_millis)
+        return self.put_many([content], attributes, ttl_millis, lifetime)[0]
 
     def put_many(
         self,
@@ -133,16 +122,15 @@ class HandleStore:
         """
         if not contents:
             return []
-        if not isinstance(attributes, dict) and attributes is not None and len(attributes) != len(contents):
-            raise InvalidArgument(f"{len(contents)} contents came with attributes for {len(attributes)}")
+        packed = packed_attributes(attributes, len(contents))
         writer = self._parts.admission.new_writer()
         with given_up(writer):
             claims = writer.put_many(contents, lifetime)
-        return self._commit_new(writer, claims, attributes, ttl_millis, also)
+        return self.commit_new(writer, claims, packed, ttl_millis, also)
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> "HandlePut":
         """A content that comes piece by piece, from one thread or several that take turns; see `HandlePut`."""
-        return HandlePut(self._parts.admission.new_writer(), lifetime, self._commit_new)
+        return HandlePut(self, self._parts.admission.new_writer(), lifetime)
 
     def get(
         self,
@@ -226,24 +214,20 @@ class HandleStore:
             raise HandleDeleted(f"handle {record.id} has expired")
         return record
 
-    def _commit_new(
+    def commit_new(
         self,
         writer: ContentWriter,
         claims: Sequence[ContentClaim | None],
-        attributes: Attributes,
+        packed: Iterable[bytes],
         ttl_millis: int,
         also: Also,
     ) -> list[str]:
+        """One transaction: content, and a handle for each of these claims; their ids."""
         with given_up(writer):
             operations = writer.sync()
             now = self._parts.clock.now_millis()
             expires = _expiry(now, ttl_millis)
-            records = [
-                FlowFileRecord(
-                    uuid, HANDLE_QUEUE, claim, 0, claim.length if claim else 0, now, now, 0, each, b"", expires
-                )
-                for uuid, claim, each in zip(new_uuids(len(claims)), claims, packed(attributes), strict=False)
-            ]
+            records = new_records(HANDLE_QUEUE, claims, packed, now, expires)
             told = of_new(EventType.CREATE, len(records), COMPONENT) if self._parts.records_provenance else []
             ids = [record.id for record in records]
             self._parts.committer.commit([*also(ids), *operations, *records, *told], creates=True)
@@ -331,13 +315,6 @@ def given_up(writer: ContentWriter) -> Iterator[None]:
     except BaseException:
         writer.abandon()  # interrupted: nobody can say where
         raise
-
-
-def packed(attributes: Attributes) -> Iterator[bytes]:
-    """Those of each content of a batch, as stored."""
-    if attributes is None or isinstance(attributes, dict):
-        return repeat(pack_attributes(attributes or {}))
-    return map(pack_attributes, attributes)
 
 
 def _expiry(now_millis: int, ttl_millis: int) -> int:

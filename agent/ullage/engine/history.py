@@ -8,7 +8,8 @@ content is not there. From the question to the commit the claim is pinned, so th
     a truncation that intended before the pin: ClaimTruncated;  one after it: cuts to the end of what is pinned
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.ledger.placement import pin_bytes
 from ullage.engine.model import (
     NO_CONTENT,
+    NOT_INHERITED,
     UUID_BYTES,
     ClaimBlocks,
     Content,
@@ -51,8 +53,6 @@ from ullage.streams import ContentStream
 
 REPLAYED = "flowfile.replay"
 REPLAY_TIME = "flowfile.replay.timestamp"
-NOT_REPLAYED = ("alternate.identifier", "discard.reason")
-"""Attributes that say something of the original only."""
 
 
 class Reason(StrEnum):
@@ -119,16 +119,10 @@ class History:
         """Why this event cannot be replayed now, None if it can. Reads the whole content."""
         try:
             self._require_possible(event, queue)
-            claim = _content_of(event).claim
-            if claim is not None:
-                self._pin(claim)
-                try:
-                    self._verify(claim)
-                finally:
-                    self._parts.ledger.unpin([claim])
+            with self._verified(_content_of(event).claim):
+                return None
         except ReplayRefused as error:
             return ReplayRefusal(Reason(error.reason), str(error))
-        return None
 
     def replay(
         self,
@@ -143,18 +137,9 @@ class History:
         """
         target = self._require_possible(event, queue)
         content = _content_of(event)
-        claim = content.claim
-        blocks = None
-        if claim is not None:
-            self._pin(claim)
-        try:
-            if claim is not None:
-                blocks = self._verify(claim)
+        with self._verified(content.claim) as blocks:
             record = self._record(event, content, target)
-            self._commit(event, record, claim, blocks, also(record))
-        finally:
-            if claim is not None:
-                self._parts.ledger.unpin([claim])
+            self._commit(event, record, blocks, also(record))
         self._queues.offer(target, [record])
         return record
 
@@ -171,24 +156,31 @@ class History:
         except QueueNotFound as error:
             raise _refused(Reason.QUEUE_GONE, event, str(error)) from error
 
-    def _pin(self, claim: ContentClaim) -> None:
+    @contextmanager
+    def _verified(self, claim: ContentClaim | None) -> Iterator[bytes | None]:
+        """Pin a claim, and read all of it; its block CRCs."""
+        if claim is None:
+            yield None
+            return
         try:
             pin_bytes(self._parts.ledger, claim)
         except ClaimTruncated as error:
             raise ReplayRefused(str(error), Reason.TRUNCATED) from error
         except ClaimGone as error:
             raise ReplayRefused(str(error), Reason.CLAIM_GONE) from error
-
-    def _verify(self, claim: ContentClaim) -> bytes | None:
         try:
-            return self._parts.reader.verified_blocks(claim)
-        except (ContentMissing, ContentCorrupt, ContentReclaimed, OSError) as error:
-            raise ReplayRefused(f"the content does not read back: {error}", Reason.UNREADABLE) from error
+            try:
+                blocks = self._parts.reader.verified_blocks(claim)
+            except (ContentMissing, ContentCorrupt, ContentReclaimed, OSError) as error:
+                raise ReplayRefused(f"the content does not read back: {error}", Reason.UNREADABLE) from error
+            yield blocks
+        finally:
+            self._parts.ledger.unpin([claim])
 
     def _record(self, event: ProvenanceEvent, content: Content, target: FlowFileQueue) -> FlowFileRecord:
         now = self._parts.clock.now_millis()
         attributes = unpack_attributes(event.attributes if event.content_before is None else event.attributes_before)
-        attributes = {name: value for name, value in attributes.items() if name not in NOT_REPLAYED}
+        attributes = {name: value for name, value in attributes.items() if name not in NOT_INHERITED}
         return FlowFileRecord(
             new_uuids(1)[0],
             target.number,
@@ -206,10 +198,10 @@ class History:
         self,
         event: ProvenanceEvent,
         record: FlowFileRecord,
-        claim: ContentClaim | None,
         blocks: bytes | None,
         also: Sequence[Operation],
     ) -> None:
+        claim = record.claim
         operations: list[Operation] = [*also]
         if claim is not None and blocks is not None:  # they went with the last claimant
             operations.append(ClaimBlocks(claim.resource, claim.offset, blocks))

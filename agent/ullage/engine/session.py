@@ -17,6 +17,7 @@ from ullage.engine.content.writer import ClaimStream
 from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.model import (
     HANDLE_QUEUE,
+    Attributes,
     ClaimBlocks,
     Content,
     ContentClaim,
@@ -28,6 +29,7 @@ from ullage.engine.model import (
     Update,
     new_uuids,
     pack_attributes,
+    packed_attributes,
     unpack_attributes,
     updated,
 )
@@ -39,7 +41,6 @@ from ullage.engine.working import (
     Settled,
     Working,
     common_attributes,
-    packed_attributes,
     require_size,
     settle,
     with_blocks_of,
@@ -128,7 +129,7 @@ class ProcessSession:
         self,
         queue: str,
         contents: list[bytes],
-        attributes: dict[str, str] | Sequence[dict[str, str]] | None = None,
+        attributes: Attributes = None,
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> list[FlowFileRecord]:
         """Create a FlowFile for each content and transfer it: the batch form of create, write and transfer.

@@ -28,12 +28,13 @@ import msgspec
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.writer import ContentWriter
 from ullage.engine.flowfile.manager import QueueManager
-from ullage.engine.handles import Attributes, HandlePut, HandleStore, given_up, packed
+from ullage.engine.handles import HandleStore, given_up
 from ullage.engine.ledger.staged import WriteProgress
 from ullage.engine.model import (
     HANDLE_QUEUE,
     STAGED_QUEUE,
     UUID_BYTES,
+    Attributes,
     ContentClaim,
     Delete,
     EventType,
@@ -45,7 +46,8 @@ from ullage.engine.model import (
     Update,
     WriteState,
     format_uuid,
-    new_uuids,
+    new_records,
+    packed_attributes,
     split_uuids,
 )
 from ullage.engine.provenance.eventruns import of_existing
@@ -124,10 +126,11 @@ class Staging:
                 return list(split_uuids(write.staged(attempt, number)))
             if not contents:
                 return []
+            packed = packed_attributes(attributes, len(contents))
             writer = self._parts.admission.new_writer()
             with given_up(writer):
                 claims = writer.put_many(contents, lifetime)
-            return self._store(write, attempt, number, writer, claims, attributes)
+            return self._store(write, attempt, number, writer, claims, packed)
 
     def stage_stream(
         self,
@@ -135,28 +138,24 @@ class Staging:
         attempt: bytes,
         number: int,
         pieces: Iterable[bytes],
-        attributes: Attributes,
+        attributes: dict[str, str],
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> list[bytes]:
         """The same for one content of any size; no piece is asked for if it is stored already."""
         with self._staged(id, attempt) as write:
             if self._is_known(write, attempt, number):
                 return list(split_uuids(write.staged(attempt, number)))
-
-            def store(
-                writer: ContentWriter, claims: list[ContentClaim | None], attributes: Attributes, *_: object
-            ) -> list[str]:
-                return list(map(format_uuid, self._store(write, attempt, number, writer, claims, attributes)))
-
-            put = HandlePut(self._parts.admission.new_writer(), lifetime, store)
+            writer = self._parts.admission.new_writer()
+            stream = writer.stream(lifetime)
             try:
                 for piece in pieces:
-                    put.write(piece)
+                    stream.write(piece)
             except BaseException:
-                put.abandon()
+                writer.release(committed=False)
                 raise
-            put.commit(attributes if isinstance(attributes, dict) else None)
-            return list(split_uuids(write.staged(attempt, number)))
+            with given_up(writer):
+                claim = stream.close().claim
+            return self._store(write, attempt, number, writer, [claim], packed_attributes(attributes, 1))
 
     def prepare(self, id: bytes, attempts: Mapping[bytes, int]) -> StagedWrite:
         """From now on it waits a day for its verdict, and cannot fail to commit.
@@ -255,17 +254,14 @@ class Staging:
         number: int,
         writer: ContentWriter,
         claims: Sequence[ContentClaim | None],
-        attributes: Attributes,
+        packed: Iterable[bytes],
     ) -> list[bytes]:
         """One transaction: content, records that nobody sees, and whose they are."""
         with given_up(writer):
             operations = writer.sync()
             now = self._parts.clock.now_millis()
-            uuids = new_uuids(len(claims))
-            records = [
-                FlowFileRecord(uuid, STAGED_QUEUE, claim, 0, claim.length if claim else 0, now, now, 0, each)
-                for uuid, claim, each in zip(uuids, claims, packed(attributes), strict=False)
-            ]
+            records = new_records(STAGED_QUEUE, claims, packed, now)
+            uuids = [record.uuid for record in records]
             id = write.record.id
             staged = [
                 Staged(id, attempt, number, b"".join(uuids[at : at + UUIDS_MAX]))

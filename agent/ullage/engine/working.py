@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import NamedTuple
 
 from ullage.engine.committer import ChangingParts
@@ -13,6 +12,7 @@ from ullage.engine.handles import HandleStore
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import (
     NO_ATTRIBUTES,
+    NOT_INHERITED,
     ClaimBlocks,
     Content,
     ContentClaim,
@@ -25,11 +25,7 @@ from ullage.engine.model import (
     updated,
 )
 from ullage.engine.wal.format import OPERATIONS_MAX
-from ullage.errors import InvalidArgument, TransactionTooLarge
-
-NOT_INHERITED = ("alternate.identifier", "discard.reason")
-"""Attributes that say something of one FlowFile only."""
-
+from ullage.errors import TransactionTooLarge
 
 ATTRIBUTES_BYTES_MAX = 4 << 20
 """Packed attributes of one FlowFile: updates add up over many transactions, and a snapshot must hold the sum."""
@@ -167,12 +163,3 @@ def require_size(working: Iterable[Working], ingested: int) -> None:
         raise TransactionTooLarge(
             f"this session changes {count} FlowFiles, one transaction at most {OPERATIONS_MAX}: commit in parts"
         )
-
-
-def packed_attributes(attributes: dict[str, str] | Sequence[dict[str, str]] | None, count: int) -> Iterable[bytes]:
-    """Those of so many FlowFiles: one mapping for all, or one each; InvalidArgument if they are fewer or more."""
-    if attributes is None or isinstance(attributes, dict):
-        return repeat(pack_attributes(attributes or {}), count)
-    if len(attributes) != count:
-        raise InvalidArgument(f"{count} contents came with attributes for {len(attributes)}")
-    return map(pack_attributes, attributes)

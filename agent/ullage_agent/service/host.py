@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ullage.clock import Clock, SystemClock
+from ullage.clock import Clock
 from ullage.contract import (
     Calendar,
     ContentRepository,
@@ -48,7 +48,7 @@ class Host:
         permission: PermissionOf = windows_alone,
     ) -> None:
         self.document = document
-        self.clock = clock or SystemClock()
+        self.clock = clock or Clock()
         self._node = node
         self._files = files
         self._on_failure = on_failure

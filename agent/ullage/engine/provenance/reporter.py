@@ -8,9 +8,10 @@ method takes one FlowFile or several, which cost little more than one.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ullage.engine.model import EventRun, EventType, FlowFileRecord
+from ullage.engine.provenance.eventruns import template
 from ullage.errors import TransactionTooLarge
 from ullage.interface.reporter import REPORTED_MAX, Reporter, require_reportable
 
@@ -47,31 +48,12 @@ class ProvenanceReporter(Reporter[Subjects]):
         """What was reported and is not committed yet."""
         return self._events
 
-    def report(
-        self,
-        type: EventType,
-        flow_files: Subjects,
-        *,
-        relationship: str = "",
-        details: str = "",
-        transit_uri: str = "",
-        alternate_identifier: str = "",
-        duration_millis: int | None = None,
-    ) -> None:
-        require_reportable(type, relationship, details, transit_uri, alternate_identifier, duration_millis)
+    def report(self, type: EventType, flow_files: Subjects, **said: Any) -> None:
+        require_reportable(type, **said)
         records = [self._find(one) for one in ([flow_files] if isinstance(flow_files, FlowFileRecord) else flow_files)]
         if self._count + len(records) > REPORTED_MAX:
             raise TransactionTooLarge(f"more than {REPORTED_MAX} provenance events in one session: commit in parts")
         self._count += len(records)
-        run = EventRun(
-            type,
-            0,
-            1,
-            relationship,
-            details,
-            transit_uri,
-            alternate_identifier,
-            -1 if duration_millis is None else duration_millis,
-        )
         if records:
+            run = template(type, **{name: value for name, value in said.items() if value is not None})
             self._events.append(Reported(run, records, type in AS_EMITTED))
