@@ -18,7 +18,7 @@ from bench.workbench import BATCH, Workbench, fill, spec_at
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.engine import Engine
 from ullage.engine.model import Delete, Update, format_uuid, pack_attributes, parse_uuid
-from ullage.engine.provenance.query import Query
+from ullage.wire.provenance import EventQuery
 
 EXPONENT = Target(1.1, is_ceiling=True)
 CONTENT = bytes(100)
@@ -131,7 +131,7 @@ def _history(repository: Engine, count: int, chooser: random.Random) -> Costs:
         "indexing of events": seconds_of(lambda: index_all(repository)) / count,
     }
     costs["provenance query by uuid"] = _each(
-        lambda: repository.history.query(Query(flow_file=chooser.choice(uuids), limit=PAGE))
+        lambda: repository.history.query(EventQuery(flow_file=chooser.choice(uuids), limit=PAGE))
     )
     return costs
 

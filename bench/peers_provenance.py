@@ -17,7 +17,7 @@ from bench.rounds import Timed, rotate, seconds_of, settle
 from bench.table import Row, Target, duration, number
 from ullage.engine.engine import Engine
 from ullage.engine.model import EventRun, EventType, FlowFileRecord, TransactionEvents, format_uuid, new_uuids
-from ullage.engine.provenance.query import Query
+from ullage.wire.provenance import EventQuery
 
 LINEAGE_EVENTS = 10
 """Of one FlowFile, on both sides."""
@@ -122,7 +122,7 @@ def _query_rows(arena: Arena, repository: Engine, events: int, uuids: Sequence[b
     for turn in range(arena.sizes.rounds):
         arena.bench.say(f"queries over {events:,} events, round {turn + 1}")
         chooser = random.Random(turn)
-        queries = [Query(flow_file=format_uuid(chooser.choice(uuids))) for _ in range(count)]
+        queries = [EventQuery(flow_file=format_uuid(chooser.choice(uuids))) for _ in range(count)]
         ours.append(_answer([seconds_of(partial(_found, repository, query, 1)) for query in queries]))
         theirs.append(_nifi_answer(arena, "query", count=count, seed=turn))
     against = f"NiFi, of {arena.sizes.events:,}"
@@ -172,7 +172,7 @@ def _bytes_below(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def _found(repository: Engine, query: Query, least: int) -> None:
+def _found(repository: Engine, query: EventQuery, least: int) -> None:
     assert len(repository.history.query(query).events) >= least
 
 

@@ -20,8 +20,7 @@ from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec, Duration, Quantity, TruncationMode
 from ullage.engine.content.reserve import NAME as RESERVE
 from ullage.engine.engine import Engine
-from ullage.engine.provenance.query import Query
-from ullage.enums import EventType
+from ullage.wire.provenance import EventQuery
 
 SMALLS = 9
 LARGE = 10 * MEGABYTE
@@ -361,7 +360,7 @@ def _replayed(arena: Arena) -> tuple[dict[str, int], int]:
         _write_tails(repository, arena.sizes.tails)
         _drop(repository)
         _reclaimed(arena, repository)
-        for event in repository.history.query(Query(types=(EventType.DROP,), limit=1_000)).events:
+        for event in repository.history.query(EventQuery(types=["DROP"], limit=1_000)).events:
             refusal = repository.history.refusal(event)
             if refusal is not None:
                 refusals[str(refusal.reason)] = refusals.get(str(refusal.reason), 0) + 1

@@ -22,8 +22,8 @@ from ullage.engine.model import (
     pack_attributes,
 )
 from ullage.engine.provenance.events import ProvenanceEvent
-from ullage.engine.provenance.query import Query
 from ullage.engine.provenance.store import ProvenanceStore
+from ullage.wire.provenance import EventQuery
 
 BATCH = 1_000
 KEPT = Quantity(1 << 40)
@@ -121,7 +121,7 @@ def _stored(repository: Engine, count: int, moved: float, indexed: float) -> Ite
     yield Row("provenance", f"{count:,} events indexed", "", (count / indexed,), "events/s")
     assert isinstance(repository.provenance, ProvenanceStore)
     stored = sum(file.bytes for file in repository.provenance.manifest.files)
-    page = repository.history.query(Query(limit=BATCH))
+    page = repository.history.query(EventQuery(limit=BATCH))
     lines = sum(len(_as_json(event)) for event in page.events) / len(page.events)
     yield Row(
         "provenance",
@@ -142,9 +142,9 @@ def _as_json(event: ProvenanceEvent) -> bytes:
 
 def _found(repository: Engine, count: int, uuids: Sequence[bytes], queries: int) -> Iterator[Row]:
     chooser = random.Random(1)
-    by_uuid = [Query(flow_file=format_uuid(chooser.choice(uuids))) for _ in range(queries)]
+    by_uuid = [EventQuery(flow_file=format_uuid(chooser.choice(uuids))) for _ in range(queries)]
     names = [attributes_of(chooser.randrange(count))["filename"] for _ in range(queries)]
-    by_attribute = [Query(attributes=(("filename", name),)) for name in names]
+    by_attribute = [EventQuery(attributes={"filename": name}) for name in names]
     for what, asked in (("uuid", by_uuid), ("attribute", by_attribute)):
         times = [seconds_of(partial(repository.history.query, query)) for query in asked]
         times.sort()

@@ -11,11 +11,11 @@ from ullage.engine.engine import Engine
 from ullage.engine.history import Reason
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import Action, EventType, FlowFileRecord
-from ullage.engine.provenance.query import Query
 from ullage.engine.provenance.search import search
 from ullage.engine.session import ProcessSession
 from ullage.errors import ReplayRefused, UllageError
 from ullage.testing.crashing import Call, CrashFiles
+from ullage.wire.provenance import EventQuery
 
 Step = Callable[[Engine, ManualClock], None]
 P = ParamSpec("P")
@@ -150,7 +150,7 @@ def index(repository: Engine, clock: ManualClock) -> None:
     while repository.provenance.index_step():
         continue
     for type in (EventType.CREATE, EventType.DROP):
-        query = Query(types=(type,))
+        query = EventQuery(types=[type.name])
         assert repository.history.query(query) == search(event_store(repository), None, query)
 
 
@@ -165,7 +165,7 @@ def replay(repository: Engine, clock: ManualClock, type: EventType, queue: str =
 
     No workload damages content: whatever cannot be read is the error that the disk was told to give.
     """
-    page = repository.history.query(Query(types=(type,), newest_first=True, limit=1))
+    page = repository.history.query(EventQuery(types=[type.name], newest_first=True, limit=1))
     for event in page.events:
         refusal = repository.history.refusal(event, queue)
         if refusal is None:

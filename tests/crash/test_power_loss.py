@@ -15,9 +15,9 @@ from ullage.contract import HostPath, ProvenanceSettings
 from ullage.engine.check.repair import Mend
 from ullage.engine.engine import Engine
 from ullage.engine.model import Delete
-from ullage.engine.provenance.query import Query
 from ullage.errors import CommitOutcomeUnknown, NotARepository, UllageError
 from ullage.testing.crashing import CrashFiles, CrashPoint, Fault
+from ullage.wire.provenance import EventQuery
 
 SECOND = msgspec.structs.replace(
     SPEC, storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/second"))
@@ -79,7 +79,7 @@ def _backed_up() -> CrashFiles:
 
 def _served(repository: Engine) -> tuple[int, int]:
     """FlowFiles and events."""
-    return repository.queue("a").figures().flow_files, len(repository.history.query(Query()).events)
+    return repository.queue("a").figures().flow_files, len(repository.history.query(EventQuery()).events)
 
 
 def test_a_backup_that_was_acknowledged_survives_a_loss_of_power() -> None:

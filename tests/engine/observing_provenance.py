@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from tests.support import Workshop, event_store, put_all
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.engine.provenance.query import Query
 from ullage.errors import BackPressure, ProvenanceDamaged
+from ullage.wire.provenance import EventQuery
 
 KB = 1024
 Observe = Callable[[Workshop], object]
@@ -29,7 +29,7 @@ def event_files(seconds: float) -> Observe:
     return observe
 
 
-def without_files(query: Query) -> Observe:
+def without_files(query: EventQuery) -> Observe:
     """Whether an answer needs the event files: one of nothing does not, where the index knows what was asked."""
 
     def observe(workshop: Workshop) -> object:

@@ -8,9 +8,8 @@ from tests.support import Workshop, claim_of, drain, put_all
 from ullage.engine.engine import Engine
 from ullage.engine.feeds import LASTS_MILLIS, FeedBatch
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.engine.model import EventType
-from ullage.engine.provenance.query import Query
 from ullage.errors import InvalidArgument
+from ullage.wire.provenance import EventQuery
 
 HELD = "stream:orders:in"
 MINUTE = 60_000
@@ -44,7 +43,7 @@ def test_what_is_taken_is_read_in_order_and_removed_once_it_is_done(workshop: Wo
     assert feeds.done("orders", "in", first.through) == 0
     assert contents(repository, 0, second.through) == [b"\4", b"\5", b"new"]
     assert feeds.take("orders", "in", second.through, 10) == FeedBatch(second.through, 0, 0)
-    events = repository.history.query(Query(types=(EventType.DROP,), limit=100)).events
+    events = repository.history.query(EventQuery(types=["DROP"], limit=100)).events
     assert [event.component for event in events] == [HELD] * 4
 
 

@@ -30,8 +30,8 @@ from ullage.contract import (
 )
 from ullage.engine.engine import Engine
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.engine.provenance.query import Query
 from ullage.errors import UllageError
+from ullage.wire.provenance import EventQuery
 
 KB = 1024
 Observe = Callable[[Workshop], object]
@@ -337,8 +337,8 @@ CASES: dict[str, Case] = {
     "provenance.rolloverSize": Case("1Ki", event_files(50), LAZY),
     "provenance.rolloverEvents": Case(5, event_files(50), LAZY),
     "provenance.compressOnRollover": Case(False, event_bytes),
-    "provenance.indexedFields": Case([], without_files(Query(component="x"))),
-    "provenance.indexedAttributes": Case(["n"], without_files(Query(attributes=(("n", "x"),)))),
+    "provenance.indexedFields": Case([], without_files(EventQuery(component="x"))),
+    "provenance.indexedAttributes": Case(["n"], without_files(EventQuery(attributes={"n": "x"}))),
     "provenance.indexShardSize": Case(1, shards),
     "provenance.onFull": Case("Drop", refused_for_events, {"provenance.rolloverEvents": 50}),
     "compaction.enabled": Case(False, _compacted(CompactionTrigger.ADMIN), LOOSE),

@@ -10,9 +10,9 @@ from tests.threads import together
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.staged import StagedWrites
 from ullage.engine.model import STAGED_QUEUE, EventType, StagedWrite, WriteState, new_uuids
-from ullage.engine.provenance.query import Query
 from ullage.engine.staging import CLOSED_MILLIS, PREPARED_MILLIS, SLICE
 from ullage.errors import WriteClosed, WriteIncomplete
+from ullage.wire.provenance import EventQuery
 
 WRITE, ONE, TWO, THREE = new_uuids(4)
 HOUR = 3_600_000
@@ -69,11 +69,11 @@ def test_provenance_tells_of_what_appears_and_of_nothing_else(workshop: Workshop
     repository = begun(workshop.make())
     kept = repository.staging.stage(WRITE, ONE, 0, [b"a", b"b"])
     repository.staging.stage(WRITE, TWO, 0, [b"lost"])
-    assert repository.history.query(Query()).events == ()
+    assert repository.history.query(EventQuery()).events == ()
     repository.staging.prepare(WRITE, {ONE: 1})
     repository.staging.commit(WRITE, {ONE: 1})
 
-    events = repository.history.query(Query()).events
+    events = repository.history.query(EventQuery()).events
     assert [(event.type, event.uuid) for event in events] == [(EventType.CREATE, uuid) for uuid in kept]
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support import Workshop, content_sizes, drain, put_all
 from ullage.engine import plugins
-from ullage.engine.provenance.query import Query
 from ullage.errors import InvalidArgument, UnknownPlugin
 from ullage.memory.content import MemoryContentStore
+from ullage.wire.provenance import EventQuery
 
 SETTINGS = ["content", "flow_file", "provenance"]
 
@@ -74,7 +74,8 @@ def test_all_of_it_in_memory_begins_anew_with_each_process(workshop: Workshop, t
     repository.checkpoint()
     assert drain(repository, "q", 1) == [b"small"]
     repository.reclamation.clean()
-    assert [event.type.name for event in repository.provenance.query(Query()).events] == ["CREATE", "CREATE", "DROP"]
+    events = repository.provenance.query(EventQuery()).events
+    assert [event.type.name for event in events] == ["CREATE", "CREATE", "DROP"]
     with pytest.raises(InvalidArgument, match=r"spec\.content\.repository is 'memory', spec\.flowFile"):
         repository.backup(str(tmp_path / "backup"))
     assert content_sizes(workshop.path) == {}

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.engine.provenance.history import told
@@ -14,10 +15,11 @@ from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.eventruns import of_new
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.holds import Hold
-from ullage.engine.provenance.query import Page, Query
+from ullage.engine.provenance.query import matches
 from ullage.engine.repositories import PROVENANCE_REPOSITORIES, ProvenanceRepository
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import EventNotFound, InvalidArgument
+from ullage.wire.provenance import EventQuery
 
 HOUR = 3_600
 
@@ -74,7 +76,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterable[Recorde
 
 
 def everything(recorded: Recorded) -> list[ProvenanceEvent]:
-    return list(recorded.repository.query(Query(limit=10_000)).events)
+    return list(recorded.repository.query(EventQuery(limit=10_000)).events)
 
 
 def test_events_count_once_they_are_durable_in_the_order_of_transactions(recorded: Recorded) -> None:
@@ -117,33 +119,30 @@ def test_pages_hold_exactly_the_events_that_match(recorded: Recorded, newest_fir
     events = everything(recorded)
     someone = events[50]
     queries = [
-        Query(types=(EventType.RECEIVE,)),
-        Query(component="component 1", attributes=(("kind", "x"),)),
-        Query(related=(someone.flow_file,)),
-        Query(filename=someone.filename),
-        Query(since_millis=events[20].millis, until_millis=events[90].millis, size_min=1),
-        Query(after=17, before=71),
+        EventQuery(types=["RECEIVE"]),
+        EventQuery(component="component 1", attributes={"kind": "x"}),
+        EventQuery(related=[someone.flow_file]),
+        EventQuery(filename=someone.filename),
+        EventQuery(since_millis=events[20].millis, until_millis=events[90].millis, size_min=1),
+        EventQuery(after=17, before=71),
     ]
     for query in queries:
-        expected = [event for event in events if query.matches(event)]
-        pages = Query(**{name: getattr(query, name) for name in query.__struct_fields__} | {"limit": 7})
-        found = _all_pages(recorded.repository, pages, newest_first)
+        expected = [event for event in events if matches(query, event)]
+        found = _all_pages(recorded.repository, msgspec.structs.replace(query, limit=7, newest_first=newest_first))
         assert found == (expected[::-1] if newest_first else expected)
     with pytest.raises(InvalidArgument):
-        recorded.repository.query(Query(limit=0))
+        recorded.repository.query(EventQuery(limit=0))
 
 
-def _all_pages(repository: ProvenanceRepository, query: Query, newest_first: bool) -> list[ProvenanceEvent]:
-    fields = {name: getattr(query, name) for name in query.__struct_fields__} | {"newest_first": newest_first}
+def _all_pages(repository: ProvenanceRepository, query: EventQuery) -> list[ProvenanceEvent]:
     found: list[ProvenanceEvent] = []
-    page: Page | None = None
-    while page is None or page.next is not None:
-        if page is not None:
-            fields["before" if newest_first else "after"] = page.next
-        page = repository.query(Query(**fields))
+    while True:
+        page = repository.query(query)
         assert len(page.events) <= query.limit
         found += page.events
-    return found
+        if page.next is None:
+            return found
+        query = msgspec.structs.replace(query, **{"before" if query.newest_first else "after": page.next})
 
 
 def test_retention_takes_the_oldest_and_says_through_where(recorded: Recorded) -> None:
@@ -160,7 +159,7 @@ def test_retention_takes_the_oldest_and_says_through_where(recorded: Recorded) -
     recorded.clock.advance(1)
     recorded.repository.step()
 
-    page = recorded.repository.query(Query())
+    page = recorded.repository.query(EventQuery())
     assert (page.removed_through, [event.sequence for event in page.events]) == (6, [7, 8, 9])
     assert recorded.repository.span() == (7, 9)
     with pytest.raises(EventNotFound):

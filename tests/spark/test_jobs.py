@@ -18,7 +18,7 @@ from tests.operator.support import repository
 from tests.spark.fleet import Fleet
 from ullage.contract import Calendar, Duration, EmergencySettings, MaintenanceOperation, MaintenanceSettings, Window
 from ullage.engine.byteranges import unpack_ranges
-from ullage.engine.provenance.query import Query
+from ullage.wire.provenance import EventQuery
 from ullage_agent.cli.app import app
 from ullage_operator.planning.build import PROGRAM, SPARK_SUBMIT, run_object
 from ullage_spark import SparkSourceError, snapshot
@@ -269,7 +269,7 @@ def test_history_in_figures_adds_up(spark: SparkSession, fleet: Fleet, tmp_path:
 
     rows = spark.read.parquet(str(tmp_path / "rolled")).collect()
     for name in fleet.agents:
-        events = fleet.repository(name).history.query(Query(limit=10_000)).events
+        events = fleet.repository(name).history.query(EventQuery(limit=10_000)).events
         mine = [row for row in rows if row.node == name]
         assert sum(row.events for row in mine) == len(events)
         assert sum(row.bytes for row in mine) == sum(event.size for event in events)

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet, fleet_at, streamed
 from ullage.contract import Duration
-from ullage.engine.provenance.query import Query
+from ullage.wire.provenance import EventQuery
 from ullage_spark.offsets import shares
 from ullage_spark.stream import EventReader
 
@@ -20,7 +20,7 @@ Follow = Callable[..., dict[str, list[int]]]
 
 def sequences(fleet: Fleet) -> dict[str, list[int]]:
     return {
-        name: [event.sequence for event in fleet.repository(name).history.query(Query(limit=10_000)).events]
+        name: [event.sequence for event in fleet.repository(name).history.query(EventQuery(limit=10_000)).events]
         for name in fleet.agents
     }
 

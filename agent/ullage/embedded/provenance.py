@@ -9,8 +9,7 @@ from ullage.engine import documents
 from ullage.engine.history import History
 from ullage.engine.model import NO_CONTENT, FlowFileRecord
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
-from ullage.engine.provenance.query import Query
-from ullage.enums import EventType, LineageDirection
+from ullage.enums import LineageDirection
 from ullage.errors import EventNotFound, InvalidArgument
 from ullage.interface.provenance import Provenance
 from ullage.streams import ContentStream
@@ -27,7 +26,7 @@ class EmbeddedProvenance(Provenance):
         self._history = history
 
     def search(self, query: EventQuery | None = None) -> EventPage:
-        return documents.event_page(self._history.query(_engine_query(query or EventQuery())))
+        return documents.event_page(self._history.query(query or EventQuery()))
 
     def event(self, event: str | int) -> Event:
         return documents.event(self.found(event))
@@ -83,12 +82,3 @@ class EmbeddedProvenance(Provenance):
         if _SEQUENCE.fullmatch(text) is None:
             raise EventNotFound(f"{text!r} is neither a sequence number nor an id like 17.0")
         return self._history.event(int(text))
-
-
-def _engine_query(query: EventQuery) -> Query:
-    asked = {name: getattr(query, name) for name in query.__struct_fields__}
-    try:
-        asked["types"] = tuple(EventType[name.upper()] for name in query.types)
-    except KeyError as error:
-        raise InvalidArgument(f"type {error} is none of {', '.join(EventType.__members__)}") from error
-    return Query(**asked | {"related": tuple(query.related), "attributes": tuple(query.attributes.items())})

@@ -17,9 +17,9 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
 from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid, unpack_attributes
 from ullage.engine.provenance.events import ProvenanceEvent
-from ullage.engine.provenance.query import Query
 from ullage.errors import InvalidArgument, NotFound, UllageError
 from ullage.wire.problems import problem_of
+from ullage.wire.provenance import EventQuery
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.tickets import TableTicket
 
@@ -124,7 +124,7 @@ class Moment:
     def _provenance(self, after: int, through: int | None) -> Iterator[Row]:
         before = None if through is None else through + 1
         while before is None or after + 1 < before:
-            page = self._engine.history.query(Query(after=after, before=before, limit=ROWS))
+            page = self._engine.history.query(EventQuery(after=after, before=before, limit=ROWS))
             for event in page.events:
                 if event.transaction > self.transaction:
                     return

@@ -37,7 +37,7 @@ from ullage.engine.model import (
 )
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.lineage import LineageGraph, trace
-from ullage.engine.provenance.query import Page, Query, event_at
+from ullage.engine.provenance.query import Page, event_at
 from ullage.engine.repositories import ProvenanceRepository
 from ullage.enums import LineageDirection
 from ullage.errors import (
@@ -50,6 +50,7 @@ from ullage.errors import (
     ReplayRefused,
 )
 from ullage.streams import ContentStream
+from ullage.wire.provenance import EventQuery
 
 REPLAYED = "flowfile.replay"
 REPLAY_TIME = "flowfile.replay.timestamp"
@@ -81,7 +82,7 @@ class History:
         self._store = store
         self._queues = queues
 
-    def query(self, query: Query) -> Page:
+    def query(self, query: EventQuery) -> Page:
         """A page of events; see `provenance/query.py`."""
         return self._store.query(query)
 

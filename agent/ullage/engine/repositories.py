@@ -25,11 +25,12 @@ from ullage.engine.parts import RepositoryParts
 from ullage.engine.plugins import Plugins
 from ullage.engine.provenance.events import EventId, ProvenanceEvent, RecordedTransaction
 from ullage.engine.provenance.holds import Holds
-from ullage.engine.provenance.query import Page, Query
+from ullage.engine.provenance.query import Page
 from ullage.engine.wal.loading import Watcher
 from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.state import LoggedState
 from ullage.errors import InvalidArgument
+from ullage.wire.provenance import EventQuery
 
 T = TypeVar("T")
 
@@ -178,7 +179,7 @@ class ProvenanceRepository(Protocol):
         """Everything up to transaction `last_id` has been taken. RepositoryDamaged if what is kept does not fit it."""
         ...
 
-    def query(self, query: Query) -> Page:
+    def query(self, query: EventQuery) -> Page:
         """A page of the durable events that match, in order of their sequence numbers, which begin with 1 and leave no
         gap. InvalidArgument for an impossible query; ProvenanceDamaged names what cannot be read.
         """

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from ullage.engine.model import Operation
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.events import EventId, ProvenanceEvent, RecordedTransaction, size_of
-from ullage.engine.provenance.holds import BYTES_SHARE_MAX, Holds
-from ullage.engine.provenance.query import Page, Query, event_at, page_of, require_possible
+from ullage.engine.provenance.holds import Holds, Retained, expired
+from ullage.engine.provenance.query import Page, event_at, page_of, possible, touches
 from ullage.engine.provenance.series import expand
 from ullage.engine.provenance.tail import Numbered, Tail
 from ullage.errors import EventNotFound
+from ullage.wire.provenance import EventQuery
 
 
 class MemoryProvenanceRepository:
@@ -37,9 +38,8 @@ class MemoryProvenanceRepository:
     def start(self, last_id: int) -> None:
         """Nothing was kept, so that nothing can contradict it."""
 
-    def query(self, query: Query) -> Page:
-        require_possible(query)
-        kept = self._kept()
+    def query(self, query: EventQuery) -> Page:
+        query, kept = possible(query), self._kept()
         return page_of(self._events(kept, query), query, self._removed_through)
 
     def find(self, id: EventId) -> ProvenanceEvent:
@@ -71,20 +71,11 @@ class MemoryProvenanceRepository:
 
     def retain(self) -> int:
         with self._lock:
-            now, kept, size_max = self._clock.now_millis(), self._kept(), self._settings.max_storage_size
-            wanted_after, size, count = self.holds.wanted_after(now), self._tail.bytes, 0
-            for each in kept:
-                if each.told.millis > now - self._settings.max_storage_time and size <= size_max:
-                    break
-                if (
-                    wanted_after is not None
-                    and each.last_sequence > wanted_after
-                    and size <= BYTES_SHARE_MAX * size_max
-                ):
-                    break
-                self._removed_through = each.last_sequence
-                size -= size_of(each.told)
-                count += 1
+            now, kept = self._clock.now_millis(), self._kept()
+            figures = (Retained(each.told.millis, size_of(each.told), each.last_sequence) for each in kept)
+            count = expired(figures, self._tail.bytes, self._settings, now, self.holds.wanted_after(now))
+            if count:
+                self._removed_through = kept[count - 1].last_sequence
             self._tail.forget(count)
             return count
 
@@ -101,9 +92,9 @@ class MemoryProvenanceRepository:
         self._tail.settle(self._durable())
         return self._tail.numbered()
 
-    def _events(self, kept: list[Numbered], query: Query) -> Iterator[ProvenanceEvent]:
+    def _events(self, kept: list[Numbered], query: EventQuery) -> Iterator[ProvenanceEvent]:
         for each in reversed(kept) if query.newest_first else kept:
             millis = each.told.millis
-            if query.touches(each.first_sequence, each.last_sequence, millis, millis):
+            if touches(query, each.first_sequence, each.last_sequence, millis, millis):
                 events = list(expand(each.told, each.first_sequence, self._queue_name))
                 yield from reversed(events) if query.newest_first else events

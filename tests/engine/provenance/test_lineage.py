@@ -6,9 +6,10 @@ from tests.support import Workshop, put_all
 from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.provenance.lineage import trace
-from ullage.engine.provenance.query import Page, Query
+from ullage.engine.provenance.query import Page
 from ullage.enums import LineageDirection
 from ullage.errors import InvalidArgument
+from ullage.wire.provenance import EventQuery
 
 
 def family(repository: Engine) -> dict[str, FlowFileRecord]:
@@ -66,8 +67,8 @@ def test_nothing_is_searched_for_twice(repository: Engine) -> None:
     merged = family(repository)["merged"]
     asked: list[tuple[str, ...]] = []
 
-    def search(query: Query) -> Page:
-        asked.append(query.related)
+    def search(query: EventQuery) -> Page:
+        asked.append(tuple(query.related))
         return repository.history.query(query)
 
     assert trace(search, [merged.uuid]) == repository.history.lineage(merged.id)

@@ -6,8 +6,7 @@ import pytest
 
 from tests.engine.provenance.history import history
 from tests.support import Workshop, event_store, put_all
-from ullage.engine.model import EventType
-from ullage.engine.provenance.query import Query
+from ullage.wire.provenance import EventQuery
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -25,11 +24,11 @@ def test_any_event_of_a_large_file_is_found(workshop: Workshop, *, indexed: bool
     for sequence in (1, 9_999, 10_000, 10_001, 20_000, 20_001, 25_000):
         event = repository.history.event(sequence)
         assert event.sequence == sequence
-        found = repository.history.query(Query(flow_file=event.flow_file)).events
+        found = repository.history.query(EventQuery(flow_file=event.flow_file)).events
         assert [each.sequence for each in found] == [sequence]
-    third = Query(attributes=(("batch", "2"),), limit=10_000)
+    third = EventQuery(attributes={"batch": "2"}, limit=10_000)
     assert [event.sequence for event in repository.history.query(third).events] == list(range(10_001, 15_001))
-    page = repository.history.query(Query(types=(EventType.CREATE,), newest_first=True, before=20_003, limit=5))
+    page = repository.history.query(EventQuery(types=["CREATE"], newest_first=True, before=20_003, limit=5))
     assert [event.sequence for event in page.events] == [20_002, 20_001, 20_000, 19_999, 19_998]
     assert page.next == 19_998
 
@@ -62,7 +61,7 @@ def test_rollovers_searches_and_commits_go_side_by_side(workshop: Workshop) -> N
         thread.start()
     seen: list[tuple[int, bytes]] = []
     while len(seen) < 360 and not failures:
-        page = repository.history.query(Query(after=seen[-1][0] if seen else 0, limit=7))
+        page = repository.history.query(EventQuery(after=seen[-1][0] if seen else 0, limit=7))
         seen += [(event.sequence, event.uuid) for event in page.events]
     for thread in threads:
         thread.join()

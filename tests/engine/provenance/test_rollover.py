@@ -9,16 +9,15 @@ import pytest
 from tests.engine.provenance.history import history, told, types
 from tests.failing_files import FailingFiles
 from tests.support import Workshop, committing, event_store, put_all, put_each
-from ullage.contract import Duration, OnFull, Quantity
+from ullage.contract import Duration, OnFull, ProvenanceSettings, Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles, read_file
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.provenance import eventfiles, store
-from ullage.engine.provenance.holds import HOLDS_MAX, Hold, Holds
-from ullage.engine.provenance.manifest import EventFile, expired_files
-from ullage.engine.provenance.query import Query
+from ullage.engine.provenance.holds import HOLDS_MAX, Hold, Holds, Retained, expired
 from ullage.engine.wal.log import WriteAheadLog
 from ullage.errors import ProvenanceDamaged, RepositoryDamaged
+from ullage.wire.provenance import EventQuery
 
 
 def _files(repository: Engine) -> int:
@@ -289,7 +288,7 @@ def test_files_with_other_row_groups_are_read(
 
     for event in history(repository):
         assert repository.history.event(event.sequence) == event
-        assert event in repository.history.query(Query(flow_file=event.flow_file)).events
+        assert event in repository.history.query(EventQuery(flow_file=event.flow_file)).events
     assert [event.sequence for event in history(repository)] == list(range(1, 17))
 
 
@@ -374,12 +373,10 @@ def test_events_that_a_reader_wants_stay_as_long_as_it_is_there(workshop: Worksh
 
 def test_a_hold_does_not_fill_the_disk() -> None:
     """Pure: what is held goes once all files are twice as many bytes as the settings allow."""
-    files = [EventFile("events", str(at), at * 10 + 1, 10, at, at, 0, 0, 100, 0) for at in range(5)]
-    assert expired_files(files, 1_000, 1, 200) == 5
-    assert expired_files(files, 1_000, 1, 200, wanted_after=0) == 1
-    assert expired_files(files, 1_000, 1, 1_000, wanted_after=0) == 0
-    assert expired_files(files, 1_000, 1, 1_000, wanted_after=20) == 2
-    assert expired_files(files, 1_000, 1, 1_000, wanted_after=19) == 1
+    kept = [Retained(0, 100, last) for last in (10, 20, 30, 40, 50)]
+    for bytes_max, wanted_after, count in ((200, None, 5), (200, 0, 1), (1_000, 0, 0), (1_000, 20, 2), (1_000, 19, 1)):
+        settings = ProvenanceSettings(max_storage_time=Duration(1), max_storage_size=Quantity(bytes_max))
+        assert expired(kept, 500, settings, 1_000, wanted_after) == count
 
 
 def test_holds_are_few_and_end(workshop: Workshop) -> None:

@@ -11,6 +11,7 @@ from ullage.contract import Quantity, TruncationMode
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action, ContentClaim
 from ullage.engine.reclaim import reclamation
+from ullage.engine.reclaim.pacing import RunTicket
 from ullage.engine.reclaim.plan import plan_release
 from ullage.errors import ContentReclaimed
 
@@ -303,9 +304,9 @@ def test_a_mass_deletion_is_paced_in_slices_and_stops_when_asked(workshop: Works
     plan = plan_release(repository.reclamation.survey().resources, repository.spec.archive)
     told: list[int] = []
     report = repository.reclamation.execute(
-        plan, should_stop=lambda: len(told) == 2, on_progress=lambda steps, _: told.append(steps)
+        plan, RunTicket(is_revoked=lambda: len(told) >= 2), lambda steps, _: told.append(steps)
     )
 
-    assert told == [200, 400]
-    assert (report.is_stopped, report.freed_bytes) == (True, 400 * 4096)
+    assert told == [200, 400, 400]
+    assert (report.is_stopped, report.freed_bytes, len(report.left)) == (True, 400 * 4096, 50)
     assert len(content_sizes(workshop.path)) == 50

@@ -170,7 +170,9 @@ def test_a_full_target_leaves_what_has_no_room(workshop: Workshop) -> None:
 
     report = repository.compactor.run(CompactionTrigger.PERIODIC)
 
-    assert {(left.container, left.reason.split(" of ")[0]) for left in report.left} == {("c2", "no room for an output")}
+    containers = {entry.claim.index: entry.claim.container for entry in repository.ledger.entries()}
+    assert {containers[left.resource] for left in report.left} == {"c2"}
+    assert {left.reason.split(" of ")[0] for left in report.left} == {"no room for an output"}
     assert on(workshop, "c2") == before
 
 

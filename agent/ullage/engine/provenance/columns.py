@@ -164,13 +164,8 @@ def _content(fields: dict[str, Any] | None) -> Content | None:
 
 
 def _lists(joined: Iterable[bytes]) -> Any:
-    offsets: list[int] = [0]
-    values: list[str] = []
-    for uuids in joined:
-        if uuids:
-            values.extend(map(format_uuid, split_uuids(uuids)))
-        offsets.append(len(values))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.string()))
+    lists = [[format_uuid(uuid) for uuid in split_uuids(uuids)] for uuids in joined]
+    return pa.array(lists, pa.list_(pa.string()))
 
 
 def _unpacked(packed: Sequence[bytes]) -> list[dict[str, str]]:

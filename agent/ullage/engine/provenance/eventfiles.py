@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -136,41 +136,40 @@ class EventFiles:
                 self._files.unlink(path)
 
     def group_rows(self, file: EventFile) -> int:
-        """How many events each row group of a file holds, but for the last; ProvenanceDamaged as `scan`."""
-        try:
-            with self._lock:
-                return self._opened(file).group_rows
-        except _unreadable() as error:
-            raise self._damaged(file, error) from error
+        """How many events each row group of a file holds, but for the last; ProvenanceDamaged names one that fails."""
+        with self._naming(file), self._lock:
+            return self._opened(file).group_rows
 
-    def scan(
-        self, file: EventFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
-    ) -> Iterator[tuple[int, pa.Table]]:
-        """Row groups with the sequence number of their first row. ProvenanceDamaged names a file that fails."""
-        try:
-            with self._lock:
-                found = self._opened(file)
-                count = found.parquet.num_row_groups
-            for group in range(count) if groups is None else groups:
-                with self._lock:  # one reader at a time moves the file's position
-                    found = self._opened(file)
-                    table = found.parquet.read_row_group(group, columns=columns, use_threads=False)
-                yield file.first_sequence + group * found.group_rows, table
-        except _unreadable() as error:
-            raise self._damaged(file, error) from error
+    def groups(self, file: EventFile) -> range:
+        """Its row groups by number; as `group_rows`."""
+        return range(-(-file.events // self.group_rows(file)))
+
+    def read(self, file: EventFile, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """A row group, or these columns of it; as `group_rows`."""
+        with self._naming(file), self._lock:  # one reader at a time moves the file's position
+            return self._opened(file).parquet.read_row_group(group, columns=columns, use_threads=False)
+
+    def scan(self, file: EventFile, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """Row groups with the sequence number of their first row; as `read`."""
+        rows = self.group_rows(file)
+        for group in self.groups(file):
+            yield file.first_sequence + group * rows, self.read(file, group, columns)
 
     def events(self, file: EventFile, table: pa.Table) -> list[ProvenanceEvent]:
         """The events of whole rows. ProvenanceDamaged if they are none: the names of columns have no checksum."""
-        try:
+        with self._naming(file):
             return from_table(table)
-        except _unreadable() as error:
-            raise self._damaged(file, error) from error
 
-    def _damaged(self, file: EventFile, error: Exception) -> ProvenanceDamaged:
-        return ProvenanceDamaged(
-            f"{self.path(file)}: events {file.first_sequence} to {file.last_sequence} cannot be read: {error}; "
-            "mount its volume, or restore the file from a backup"
-        )
+    @contextmanager
+    def _naming(self, file: EventFile) -> Iterator[None]:
+        """Whatever a damaged file makes of what is read from it, ProvenanceDamaged names it."""
+        try:
+            yield
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProvenanceDamaged(
+                f"{self.path(file)}: events {file.first_sequence} to {file.last_sequence} cannot be read: {error}; "
+                "mount its volume, or restore the file from a backup"
+            ) from error
 
     def sequence_of(self, file: EventFile, id: EventId) -> int | None:
         """The sequence number of the event with this id, if the file holds it."""
@@ -267,8 +266,3 @@ class _Seekable(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-
-def _unreadable() -> tuple[type[Exception], ...]:
-    errors: tuple[type[Exception], ...] = (OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError)
-    return errors

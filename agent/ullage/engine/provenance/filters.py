@@ -1,4 +1,4 @@
-"""Filters over the columns of an event file: they leave candidates, which `Query.matches` then decides on."""
+"""Filters over the columns of an event file: they leave candidates, which `query.matches` then decides on."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ullage.engine.provenance.arrow import pa, pc
-from ullage.engine.provenance.query import Query
+from ullage.engine.provenance.query import texts
+from ullage.wire.provenance import EventQuery
 
 MAPS = ("attributes_before", "attributes_updated")
 
 
-def filter_columns(query: Query) -> list[str]:
+def filter_columns(query: EventQuery) -> list[str]:
     """The columns that a query's filters look at; always one, for the number of rows."""
     columns = ["time"]
-    columns += [name for name, value in query.texts() if value]
+    columns += [name for name, _ in texts(query)]
     if query.types:
         columns.append("type")
     if query.size_min is not None or query.size_max is not None:
@@ -28,36 +29,34 @@ def filter_columns(query: Query) -> list[str]:
     return list(dict.fromkeys(columns))
 
 
-def candidates(table: pa.Table, query: Query) -> list[int]:
+def candidates(table: pa.Table, query: EventQuery) -> list[int]:
     """The rows that may match, in order."""
     mask = _plain(table, query)
     rows = set(pc.indices_nonzero(mask).to_pylist())
-    for name, value in query.attributes:
+    for name, value in query.attributes.items():
         rows &= _with_attribute(table, name, value)
     if query.filename:
-        own = pc.equal(_column(table, "flow_file"), query.filename)
+        own = pc.equal(_array(table, "flow_file"), query.filename)
         rows &= _with_attribute(table, "filename", query.filename) | set(pc.indices_nonzero(own).to_pylist())
     if query.related:
         rows &= _related(table, query.related)
     return sorted(rows)
 
 
-def _plain(table: pa.Table, query: Query) -> Any:
+def _plain(table: pa.Table, query: EventQuery) -> Any:
     """The conditions on one plain column each, as a mask of rows."""
     mask: Any = pa.array([True] * table.num_rows)
-    for name, value in query.texts():
-        if value:
-            mask = pc.and_(mask, pc.equal(_column(table, name), value))
+    for name, value in texts(query):
+        mask = pc.and_(mask, pc.equal(_array(table, name), value))
     if query.types:
-        names = pa.array([type.name for type in query.types])
-        mask = pc.and_(mask, pc.is_in(_column(table, "type"), value_set=names))
-    times = pc.cast(_column(table, "time"), pa.int64())
+        mask = pc.and_(mask, pc.is_in(_array(table, "type"), value_set=pa.array(query.types)))
+    times = pc.cast(_array(table, "time"), pa.int64())
     for bound, compare in ((query.since_millis, pc.greater_equal), (query.until_millis, pc.less)):
         if bound is not None:
             mask = pc.and_(mask, compare(times, bound))
     for bound, compare in ((query.size_min, pc.greater_equal), (query.size_max, pc.less_equal)):
         if bound is not None:
-            mask = pc.and_(mask, compare(_column(table, "size"), bound))
+            mask = pc.and_(mask, compare(_array(table, "size"), bound))
     return mask
 
 
@@ -83,10 +82,6 @@ def list_values(table: pa.Table, name: str) -> Iterator[tuple[int, list[str]]]:
         yield from ((row, value) for row, value in enumerate(lists.to_pylist()) if value)
 
 
-def _column(table: pa.Table, name: str) -> Any:
-    return table.column(name).combine_chunks()
-
-
 def _with_attribute(table: pa.Table, name: str, value: str) -> set[int]:
     """Rows that had, or were given, this value."""
     rows: set[int] = set()
@@ -99,7 +94,7 @@ def _with_attribute(table: pa.Table, name: str, value: str) -> set[int]:
 
 def _related(table: pa.Table, uuids: Sequence[str]) -> set[int]:
     wanted = pa.array(uuids)
-    rows = set(pc.indices_nonzero(pc.is_in(_column(table, "flow_file"), value_set=wanted)).to_pylist())
+    rows = set(pc.indices_nonzero(pc.is_in(_array(table, "flow_file"), value_set=wanted)).to_pylist())
     for column in ("parents", "children"):
         lists = _array(table, column)
         rows.update(_rows_of(lists, pc.indices_nonzero(pc.is_in(lists.values, value_set=wanted))))
@@ -107,7 +102,7 @@ def _related(table: pa.Table, uuids: Sequence[str]) -> set[int]:
 
 
 def _array(table: pa.Table, name: str) -> Any:
-    """A nested column as one array, so that its values and offsets belong together."""
+    """A column as one array, so that the values and offsets of a nested one belong together."""
     column = table.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 

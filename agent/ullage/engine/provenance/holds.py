@@ -5,14 +5,17 @@ restart, and until then the service holds everything (`embedded/bulk.py`).
 """
 
 import threading
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from ullage.contract import ProvenanceSettings
 
 HOLDS_MAX = 1_000
 """Readers that follow events at a time: more are a program that forgets its own."""
 
 BYTES_SHARE_MAX = 2
-"""A hold keeps event files until they have this many times the bytes of spec.provenance.maxStorageSize: a reader that
-lags must not fill the disk."""
+"""A hold keeps events until all together take this many times spec.provenance.maxStorageSize: a reader that lags must
+not fill the disk."""
 
 
 class Hold(NamedTuple):
@@ -51,3 +54,33 @@ class Holds:
 
     def _forget(self, now_millis: int) -> None:
         self._holds = {name: hold for name, hold in self._holds.items() if hold.expires_millis > now_millis}
+
+
+class Retained(NamedTuple):
+    """Events that go together: when the newest of them was, how much room they take, and their last sequence."""
+
+    millis: int
+    bytes: int
+    last_sequence: int
+
+
+def expired(
+    kept: Iterable[Retained], total: int, settings: ProvenanceSettings, now_millis: int, wanted_after: int | None
+) -> int:
+    """How many of the oldest have to go, of `total` bytes. Counted once from figures, so it ends whatever can be
+    removed.
+
+    Some go by age when their newest event is too old, and by bytes while all together are too many; the last may go.
+    What a reader wants still, the events after `wanted_after`, stays in either case, until all together are
+    `BYTES_SHARE_MAX` times too many.
+    """
+    bytes_max = settings.max_storage_size
+    count = 0
+    for each in kept:
+        if each.millis > now_millis - settings.max_storage_time and total <= bytes_max:
+            break
+        if wanted_after is not None and each.last_sequence > wanted_after and total <= BYTES_SHARE_MAX * bytes_max:
+            break
+        total -= each.bytes
+        count += 1
+    return count

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 from ullage.clock import Clock
 from ullage.contract import ProvenanceSettings
 from ullage.engine.files import Files
 from ullage.engine.provenance.arrow import pa
 from ullage.engine.provenance.manifest import EventFile, ProvenanceManifest
-from ullage.engine.provenance.query import Query
 from ullage.engine.provenance.shard import (
     SUFFIX,
     Condition,
@@ -37,6 +36,7 @@ from ullage.engine.provenance.shard import (
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.provenance.terms import INDEXED_COLUMNS, conditions, keys_of
 from ullage.errors import ProvenanceDamaged
+from ullage.wire.provenance import EventQuery
 
 INDEX = "index"
 
@@ -123,7 +123,7 @@ class ProvenanceIndex:
             raise failures[0]
         return indexed
 
-    def lookup(self, query: Query) -> FileLookup | None:
+    def lookup(self, query: EventQuery) -> FileLookup | None:
         """Begin to answer a query. None: no help."""
         asked = conditions(query, self._settings)
         if not asked:
@@ -220,11 +220,10 @@ class ProvenanceIndex:
     def _merge(self, files: Sequence[int]) -> None:
         """Merge neighbours until no more are worth it; `files` are the first sequences of all event files."""
         while True:
-            shards = self._opened()
-            for start, end in _runs(shards, files):
-                run = mergeable([shard.span for shard in shards[start:end]], int(self._settings.index_shard_size))
+            for shards in _runs(self._opened(), files):
+                run = mergeable([shard.span for shard in shards], int(self._settings.index_shard_size))
                 if run is not None:
-                    self._merge_into_one(shards[start:end][run])
+                    self._merge_into_one(shards[run])
                     break
             else:
                 return
@@ -262,7 +261,7 @@ class _Lookup:
     """One query's searches."""
 
     def __init__(
-        self, shards: tuple[Shard, ...], query: Query, conditions: Sequence[Condition], damaged: set[Shard]
+        self, shards: tuple[Shard, ...], query: EventQuery, conditions: Sequence[Condition], damaged: set[Shard]
     ) -> None:
         self._shards = shards
         self._firsts = _firsts_of(shards)
@@ -319,14 +318,11 @@ def _shard_of(shards: Sequence[Shard], firsts: Sequence[int], file: EventFile) -
     return shards[at] if at >= 0 and file.last_sequence <= shards[at].span.last else None
 
 
-def _runs(shards: Sequence[Shard], files: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Shards without an event file between them, by the first sequences of those: [start, end)."""
+def _runs(shards: Sequence[Shard], files: Sequence[int]) -> Iterator[Sequence[Shard]]:
+    """Shards without an event file between them, by the first sequences of those."""
     start = 0
-    for at in range(1, len(shards) + 1):
-        if at < len(shards):
-            between = bisect_right(files, shards[at - 1].span.last)
-            if between == len(files) or files[between] == shards[at].span.first:
-                continue
-        if at > start:
-            yield start, at
-        start = at
+    for at, (before, after) in enumerate(pairwise(shards), start=1):
+        if bisect_right(files, before.span.last) != bisect_left(files, after.span.first):
+            yield shards[start:at]
+            start = at
+    yield shards[start:]

@@ -12,9 +12,10 @@ import msgspec
 
 from ullage.engine.model import format_uuid, split_uuids
 from ullage.engine.provenance.events import ProvenanceEvent
-from ullage.engine.provenance.query import LIMIT_MAX, Page, Query
+from ullage.engine.provenance.query import LIMIT_MAX, Page
 from ullage.enums import LineageDirection
 from ullage.errors import InvalidArgument
+from ullage.wire.provenance import EventQuery
 
 UUIDS_MAX = 1_000
 """FlowFiles asked for in one search of a generation."""
@@ -22,7 +23,7 @@ UUIDS_MAX = 1_000
 EVENTS_MAX = 10_000
 """Events in one graph: more is a table, not a picture."""
 
-Search = Callable[[Query], Page]
+Search = Callable[[EventQuery], Page]
 
 
 class LineageGraph(NamedTuple):
@@ -122,8 +123,8 @@ class _Walk:
     def events_of(self, uuids: list[bytes]) -> Iterator[ProvenanceEvent]:
         """The events that these FlowFiles are about, parents or children of; searched for as they are asked for."""
         for at in range(0, len(uuids), UUIDS_MAX):
-            related = tuple(map(format_uuid, uuids[at : at + UUIDS_MAX]))
-            query = Query(related=related, limit=min(LIMIT_MAX, self._events_max + 1))
+            related = list(map(format_uuid, uuids[at : at + UUIDS_MAX]))
+            query = EventQuery(related=related, limit=min(LIMIT_MAX, self._events_max + 1))
             while True:
                 page = self._search(query)
                 self.removed_through = page.removed_through

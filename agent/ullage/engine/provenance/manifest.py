@@ -7,14 +7,12 @@ event files. A file it does not list is a leftover: its events are still in the 
 """
 
 import os
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from ullage.engine.files import Files, read_file, replace_file
 from ullage.engine.model import Whole
-from ullage.engine.provenance.holds import BYTES_SHARE_MAX
 from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file_header
 from ullage.errors import RepositoryDamaged
 
@@ -118,27 +116,6 @@ def _problem(manifest: ProvenanceManifest) -> str:
             return f"{file.name} holds transactions {file.first_id} to {file.last_id}, out of order"
         last = file.last_id
     return ""
-
-
-def expired_files(
-    files: Sequence[EventFile], now_millis: int, age_millis_max: int, bytes_max: int, wanted_after: int | None = None
-) -> int:
-    """How many of the oldest files have to go. Counted once from figures, so it ends whatever can be removed.
-
-    A file goes by age when its newest event is too old, and by bytes while all files together are too many. Events
-    that are not in a file yet are never touched; the last file may go. What a reader wants still, the events after
-    `wanted_after`, stays in either case, until all files together are `BYTES_SHARE_MAX` times too many.
-    """
-    total = sum(file.bytes for file in files)
-    count = 0
-    for file in files:
-        if file.millis_max > now_millis - age_millis_max and total <= bytes_max:
-            break
-        if wanted_after is not None and file.last_sequence > wanted_after and total <= BYTES_SHARE_MAX * bytes_max:
-            break
-        total -= file.bytes
-        count += 1
-    return count
 
 
 def without(manifest: ProvenanceManifest, count: int) -> ProvenanceManifest:

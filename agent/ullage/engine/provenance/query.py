@@ -1,6 +1,6 @@
 """What can be asked of provenance, and the pages that answer it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from ullage.engine.model import EventType, parse_uuid
 from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.provenance.manifest import LostEvents
 from ullage.errors import EventNotFound, InvalidArgument
+from ullage.wire.provenance import EventQuery
 
 LIMIT_MAX = 10_000
 """Events in one page: what an answer may take of memory and time. Whoever wants more asks for the next page."""
@@ -18,70 +19,38 @@ LIMIT_MAX = 10_000
 _TEXTS = ("flow_file", "component", "component_type", "relationship", "transit_uri", "alternate_identifier")
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events; empty fields ask nothing. All that is given must hold. Uuids in their usual notation.
+def matches(query: EventQuery, event: ProvenanceEvent) -> bool:
+    """Whether an event is one of those; the one definition, which index and filters only hurry."""
+    return (
+        touches(query, event.sequence, event.sequence, event.millis, event.millis)
+        and (query.size_min is None or event.size >= query.size_min)
+        and (query.size_max is None or event.size <= query.size_max)
+        and (not query.types or event.type.name in query.types)
+        and all(getattr(event, name) == value for name, value in texts(query))
+        and (not query.filename or event.filename == query.filename)
+        and (not query.related or not kin(event).isdisjoint(query.related))
+        and (not query.attributes or query.attributes.items() <= event.attribute_map().items())
+    )
 
-    `related` are FlowFiles, one of which the event is about, or has among its parents or children. `after` and `before`
-    are sequence numbers, themselves excluded; times are milliseconds since the epoch, `since` included and `until` not.
-    """
 
-    types: tuple[EventType, ...] = ()
-    flow_file: str = ""
-    related: tuple[str, ...] = ()
-    component: str = ""
-    component_type: str = ""
-    relationship: str = ""
-    transit_uri: str = ""
-    alternate_identifier: str = ""
-    filename: str = ""
-    attributes: tuple[tuple[str, str], ...] = ()
-    since_millis: int | None = None
-    until_millis: int | None = None
-    size_min: int | None = None
-    size_max: int | None = None
-    after: int = 0
-    before: int | None = None
-    limit: int = 100
-    newest_first: bool = False
+def texts(query: EventQuery) -> list[tuple[str, str]]:
+    """Conditions that are equalities of text, by the event's field."""
+    return [(name, value) for name in _TEXTS if (value := getattr(query, name))]
 
-    def matches(self, event: ProvenanceEvent) -> bool:
-        """Whether an event is one of those; the one definition, which index and filters only hurry."""
-        return (
-            self._is_within(event)
-            and (not self.types or event.type in self.types)
-            and all(value in ("", getattr(event, name)) for name, value in self.texts())
-            and (not self.filename or event.filename == self.filename)
-            and (not self.related or not self.kin(event).isdisjoint(self.related))
-            and (not self.attributes or _has(event.attribute_map(), self.attributes))
-        )
 
-    def texts(self) -> tuple[tuple[str, str], ...]:
-        """Conditions that are equalities of text, by the event's field."""
-        return tuple((name, getattr(self, name)) for name in _TEXTS)
+def kin(event: ProvenanceEvent) -> set[str]:
+    """The FlowFiles that an event is related to."""
+    return {event.flow_file, *event.parent_ids, *event.child_ids}
 
-    @staticmethod
-    def kin(event: ProvenanceEvent) -> set[str]:
-        """The FlowFiles that an event is related to."""
-        return {event.flow_file, *event.parent_ids, *event.child_ids}
 
-    def _is_within(self, event: ProvenanceEvent) -> bool:
-        return (
-            self.after < event.sequence
-            and (self.before is None or event.sequence < self.before)
-            and (self.since_millis is None or event.millis >= self.since_millis)
-            and (self.until_millis is None or event.millis < self.until_millis)
-            and (self.size_min is None or event.size >= self.size_min)
-            and (self.size_max is None or event.size <= self.size_max)
-        )
-
-    def touches(self, first: int, last: int, millis_min: int, millis_max: int) -> bool:
-        """Whether a run of events with these bounds may hold one of those."""
-        return (
-            self.after < last
-            and (self.before is None or first < self.before)
-            and (self.since_millis is None or millis_max >= self.since_millis)
-            and (self.until_millis is None or millis_min < self.until_millis)
-        )
+def touches(query: EventQuery, first: int, last: int, millis_min: int, millis_max: int) -> bool:
+    """Whether a run of events with these bounds may hold one of those."""
+    return (
+        query.after < last
+        and (query.before is None or first < query.before)
+        and (query.since_millis is None or millis_max >= query.since_millis)
+        and (query.until_millis is None or millis_min < query.until_millis)
+    )
 
 
 class Page(NamedTuple):
@@ -97,33 +66,34 @@ class Page(NamedTuple):
     lost: tuple[LostEvents, ...]
 
 
-def page_of(events: Iterable[ProvenanceEvent], query: Query, removed_through: int) -> Page:
+def page_of(events: Iterable[ProvenanceEvent], query: EventQuery, removed_through: int) -> Page:
     """The page of a possible query, of events that come in its order; no more of them are asked for than it takes."""
-    found = list(islice(filter(query.matches, events), query.limit + 1))
+    found = list(islice((event for event in events if matches(query, event)), query.limit + 1))
     following = found[query.limit - 1].sequence if len(found) > query.limit else None
     return Page(tuple(found[: query.limit]), following, removed_through, ())
 
 
-def event_at(query: Callable[[Query], Page], sequence: int) -> ProvenanceEvent:
+def event_at(search: Callable[[EventQuery], Page], sequence: int) -> ProvenanceEvent:
     """One event by its sequence number; EventNotFound if there is none, or none any more."""
-    page = query(Query(after=sequence - 1, before=sequence + 1, limit=1))
+    page = search(EventQuery(after=sequence - 1, before=sequence + 1, limit=1))
     if not page.events:
         gone = "was removed by retention" if 0 < sequence <= page.removed_through else "does not exist"
         raise EventNotFound(f"provenance event {sequence} {gone}")
     return page.events[0]
 
 
-def require_possible(query: Query) -> None:
-    """InvalidArgument for a query that nothing can answer."""
+def possible(query: EventQuery) -> EventQuery:
+    """The query with types as events have them; InvalidArgument for one that nothing can answer."""
     if not 0 < query.limit <= LIMIT_MAX:
         raise InvalidArgument(f"a page of {query.limit} events: ask for 1 to {LIMIT_MAX}, then for the next page")
+    types = [name.upper() for name in query.types]
+    for name in types:
+        if name not in EventType.__members__:
+            raise InvalidArgument(f"type {name!r} is none of {', '.join(EventType.__members__)}")
     for uuid in (query.flow_file, *query.related):
         try:
             if uuid:
                 parse_uuid(uuid)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
-
-
-def _has(attributes: dict[str, str], wanted: Sequence[tuple[str, str]]) -> bool:
-    return all(attributes.get(name) == value for name, value in wanted)
+    return msgspec.structs.replace(query, types=types)

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.index import ProvenanceIndex
-from ullage.engine.provenance.query import Page, Query, event_at
+from ullage.engine.provenance.query import Page, event_at
 from ullage.engine.provenance.search import search
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.errors import EventNotFound
+from ullage.wire.provenance import EventQuery
 
 
 class FileProvenanceRepository(ProvenanceStore):
@@ -20,7 +21,7 @@ class FileProvenanceRepository(ProvenanceStore):
         super().__init__(parts, durable, queue_name)
         self._index: ProvenanceIndex | None = None
 
-    def query(self, query: Query) -> Page:
+    def query(self, query: EventQuery) -> Page:
         return search(self, self._opened_index(), query)
 
     def find(self, id: EventId) -> ProvenanceEvent:
@@ -47,6 +48,6 @@ class FileProvenanceRepository(ProvenanceStore):
 
     def _opened_index(self) -> ProvenanceIndex | None:
         """Opened once there have been event files: without them there is nothing to index, or to forget."""
-        if self._index is None and self._manifest.next_sequence > 1:
+        if self._index is None and self.manifest.next_sequence > 1:
             self._index = ProvenanceIndex(self._files, self._directory, self, self._settings, self._clock)
         return self._index

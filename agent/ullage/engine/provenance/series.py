@@ -117,40 +117,36 @@ def expand(
 ) -> Iterator[ProvenanceEvent]:
     """The events of one transaction, one by one; as `series_of`."""
     for series in series_of(told, first_sequence):
-        yield from _each(series, queue_name)
-
-
-def _each(series: Series, queue_name: Callable[[int], str]) -> Iterator[ProvenanceEvent]:
-    told, events, run, details = series.told, series.events, series.run, series.details
-    columns = zip(
-        *(series.before, series.after, series.attributes_before(), series.attributes(), series.slices()),
-        strict=True,
-    )
-    for number, (before, after, attributes_before, attributes, slice) in enumerate(columns):
-        yield ProvenanceEvent(
-            series.sequence + number,
-            told.transaction,
-            series.ordinal + number,
-            told.millis,
-            run.type,
-            after.uuid,
-            events.component,
-            events.component_type,
-            run.relationship,
-            details,
-            run.transit_uri,
-            run.alternate_identifier,
-            run.duration_millis,
-            "" if before is None else queue_name(before.queue),
-            after.entry_millis,
-            after.lineage_millis,
-            run.parents,
-            run.children,
-            attributes_before,
-            attributes,
-            None if before is None else Content(before.claim, before.start, before.size),
-            Content(slice.claim, slice.start, slice.size),
+        events, run, details = series.events, series.run, series.details
+        columns = zip(
+            *(series.before, series.after, series.attributes_before(), series.attributes(), series.slices()),
+            strict=True,
         )
+        for number, (before, after, attributes_before, attributes, slice) in enumerate(columns):
+            yield ProvenanceEvent(
+                series.sequence + number,
+                told.transaction,
+                series.ordinal + number,
+                told.millis,
+                run.type,
+                after.uuid,
+                events.component,
+                events.component_type,
+                run.relationship,
+                details,
+                run.transit_uri,
+                run.alternate_identifier,
+                run.duration_millis,
+                "" if before is None else queue_name(before.queue),
+                after.entry_millis,
+                after.lineage_millis,
+                run.parents,
+                run.children,
+                attributes_before,
+                attributes,
+                None if before is None else Content(before.claim, before.start, before.size),
+                Content(slice.claim, slice.start, slice.size),
+            )
 
 
 def chunks(series: Iterable[Series], events: int) -> Iterator[list[Series]]:

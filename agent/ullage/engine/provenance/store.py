@@ -14,7 +14,7 @@ Nothing here runs by itself: `step` does what is due, and `MaintenanceRunner` ca
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import msgspec
 from crc32c import crc32c
@@ -25,13 +25,12 @@ from ullage.engine.model import Operation
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.eventfiles import SUFFIX, EventFiles, encode
 from ullage.engine.provenance.events import ProvenanceEvent, RecordedTransaction, size_of
-from ullage.engine.provenance.holds import Holds
+from ullage.engine.provenance.holds import Holds, Retained, expired
 from ullage.engine.provenance.manifest import (
     EventFile,
     LostEvents,
     ManifestFile,
     ProvenanceManifest,
-    expired_files,
     without,
 )
 from ullage.engine.provenance.series import expand, series_of
@@ -53,7 +52,7 @@ where it lists 25 row groups.
 
 class ProvenanceStore:
     """Thread-safe. `tail` are the events that are in none of the `event_files` yet, `holds` what readers want still;
-    `failure` is why the last drain for a checkpoint did not succeed, None if it did.
+    `failure` is why the last drain for a checkpoint did not succeed, None if it did. `manifest` is the one that counts.
     """
 
     def __init__(self, parts: RepositoryParts, durable: Callable[[], int], queue_name: Callable[[int], str]) -> None:
@@ -73,8 +72,8 @@ class ProvenanceStore:
         self.holds = Holds()
         manifest = self._place.read()
         self._is_new = manifest is None
-        self._manifest = manifest or self._place.new(0)
-        self.tail = Tail(self._manifest.drained, self._manifest.next_sequence)
+        self.manifest = manifest or self._place.new(0)
+        self.tail = Tail(self.manifest.drained, self.manifest.next_sequence)
         self._durable = durable
         self._waiting_since: float | None = None
         self._rollovers = 0
@@ -85,17 +84,13 @@ class ProvenanceStore:
         """The uuid of the repository."""
         return self._place.repository
 
-    @property
-    def manifest(self) -> ProvenanceManifest:
-        return self._manifest
-
     def start(self, last_id: int) -> None:
         """Once the log is restored: begin a manifest where there is none yet, and remove leftovers.
 
         RepositoryDamaged if there should be one: without it nobody knows which events the files and the log share.
         """
         if not self._is_new:
-            self.event_files.remove_unlisted(self._manifest.files)
+            self.event_files.remove_unlisted(self.manifest.files)
             discard_partial(self._place.files, self._place.path)
             return
         if self.tail.events or self.event_files.paths():
@@ -105,8 +100,7 @@ class ProvenanceStore:
             )
         if self._settings.enabled:
             make_directories(self._files, self._directory)
-            self._manifest = self._place.new(last_id)
-            self._place.write(self._manifest)
+            self._replace(self._place.new(last_id))
             self._is_new = False
 
     def step(self) -> None:
@@ -140,7 +134,7 @@ class ProvenanceStore:
             self.tail.settle(self._durable())
             moved = 0
             while run := self._next_run():
-                self._replace(self._with_file(run), len(run))
+                self._settle(run, files=(*self.manifest.files, self._written(run)))
                 moved += sum(numbered.told.events for numbered in run)
             # Also where something is left: on a busy node something always is, and each second would make a file of
             # its own.
@@ -167,11 +161,9 @@ class ProvenanceStore:
                 raise
             self._drop()
 
-    @contextmanager
-    def still(self) -> Iterator[None]:
+    def still(self) -> AbstractContextManager[object]:
         """Nothing moves to event files meanwhile, but by this thread: they and the next snapshot agree."""
-        with self._drain_lock:
-            yield
+        return self._drain_lock
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -195,28 +187,22 @@ class ProvenanceStore:
             if self._keepers:
                 return 0
             now = self._clock.now_millis()
-            count = expired_files(
-                self._manifest.files,
-                now,
-                int(self._settings.max_storage_time),
-                int(self._settings.max_storage_size),
-                self.holds.wanted_after(now),
-            )
+            files = self.manifest.files
+            kept = [Retained(file.millis_max, file.bytes, file.last_sequence) for file in files]
+            total = sum(file.bytes for file in files)
+            count = expired(kept, total, self._settings, now, self.holds.wanted_after(now))
             if not count:
                 return 0
-            gone = self._manifest.files[:count]
             # The manifest first: a listed file that is gone is damage, an unlisted one only a leftover.
-            manifest = without(self._manifest, count)
-            self._place.write(manifest)
-            self._manifest = manifest
-            self.event_files.remove(gone)
+            self._replace(without(self.manifest, count))
+            self.event_files.remove(files[:count])
             return count
 
     def snapshot(self) -> tuple[ProvenanceManifest, list[Numbered]]:
         """The event files, and the durable transactions that are not in them: together all events, none twice."""
         self.tail.settle(self._durable())
         newest = self.tail.numbered()  # first, or a rollover in between would hide what it moves
-        manifest = self._manifest
+        manifest = self.manifest
         return manifest, [numbered for numbered in newest if numbered.first_sequence >= manifest.next_sequence]
 
     def expand(self, numbered: Numbered) -> Iterator[ProvenanceEvent]:
@@ -226,7 +212,7 @@ class ProvenanceStore:
     def problems(self, *, deep: bool) -> list[str]:
         """What `check` has to say: event files that are missing or, with `deep`, changed."""
         found = []
-        for file in self._manifest.files:
+        for file in self.manifest.files:
             path = self.event_files.path(file)
             if deep:
                 found.append(self.event_files.verify(file))
@@ -265,8 +251,8 @@ class ProvenanceStore:
             size += size_of(numbered.told)
         return run
 
-    def _with_file(self, run: list[Numbered]) -> ProvenanceManifest:
-        """Write an event file; returns the manifest that lists it."""
+    def _written(self, run: list[Numbered]) -> EventFile:
+        """Write an event file, for the manifest to list."""
         first = run[0].first_sequence
         directory = self.event_files.directory_for(self._rollovers)
         name = f"{first:020d}{SUFFIX}"
@@ -278,7 +264,7 @@ class ProvenanceStore:
         # Durable under its name before the manifest lists it: from then on the log may go.
         self.event_files.write(directory, name, written.data)
         self._rollovers += 1
-        file = EventFile(
+        return EventFile(
             directory=directory,
             name=name,
             first_sequence=first,
@@ -290,12 +276,6 @@ class ProvenanceStore:
             bytes=len(written.data),
             crc=crc32c(written.data),
         )
-        return msgspec.structs.replace(
-            self._manifest,
-            drained=run[-1].told.transaction,
-            next_sequence=run[-1].last_sequence + 1,
-            files=(*self._manifest.files, file),
-        )
 
     def _drop(self) -> None:
         """Give up the events that find no room; their numbers are reported as lost ever after."""
@@ -304,17 +284,16 @@ class ProvenanceStore:
             run = self.tail.numbered()
             if not run:
                 return
-            first, last = run[0].first_sequence, run[-1].last_sequence
-            manifest = msgspec.structs.replace(
-                self._manifest,
-                drained=run[-1].told.transaction,
-                next_sequence=last + 1,
-                lost=(*self._manifest.lost, LostEvents(first, last - first + 1)),
-            )
-            self._replace(manifest, len(run))
+            first = run[0].first_sequence
+            lost = LostEvents(first, run[-1].last_sequence - first + 1)
+            self._settle(run, lost=(*self.manifest.lost, lost))
 
-    def _replace(self, manifest: ProvenanceManifest, moved: int) -> None:
-        """The commit point of a rollover, and what follows from it."""
+    def _settle(self, run: list[Numbered], **listed: object) -> None:
+        """The commit point of a rollover, and what follows from it: the run's events are `listed`, or lost."""
+        drained, next_sequence = run[-1].told.transaction, run[-1].last_sequence + 1
+        self._replace(msgspec.structs.replace(self.manifest, drained=drained, next_sequence=next_sequence, **listed))
+        self.tail.forget(len(run))
+
+    def _replace(self, manifest: ProvenanceManifest) -> None:
         self._place.write(manifest)
-        self._manifest = manifest
-        self.tail.forget(moved)
+        self.manifest = manifest

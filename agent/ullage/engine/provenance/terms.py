@@ -1,7 +1,7 @@
 """Terms: what the index knows of an event, and what a query asks of it.
 
 A term is a text in a field, such as a uuid in `flow_file`. The index keeps a number for it, the CRC-32C of the text:
-two texts may share one, so what it finds are candidates, which `Query.matches` decides on.
+two texts may share one, so what it finds are candidates, which `query.matches` decides on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from crc32c import crc32c
 from ullage.contract import IndexedField, ProvenanceSettings
 from ullage.engine.provenance.arrow import pa, pc
 from ullage.engine.provenance.filters import attribute_values, list_values
-from ullage.engine.provenance.query import Query
+from ullage.engine.provenance.query import texts
+from ullage.wire.provenance import EventQuery
 
 INDEXED_COLUMNS = [
     *("type", "flow_file", "component", "relationship", "transit_uri", "alternate_identifier"),
@@ -56,14 +57,18 @@ def number_of(text: str) -> int:
     return number
 
 
-def conditions(query: Query, settings: ProvenanceSettings) -> list[list[Term]]:
+def conditions(query: EventQuery, settings: ProvenanceSettings) -> list[list[Term]]:
     """Those of a query's conditions that the index knows: of each one of the terms has to be there."""
     known = {TEXTS[field] for field in settings.indexed_fields}
-    asked = [(name, value) for name, value in (*query.texts(), ("filename", query.filename)) if value and name in known]
-    asked += [(ATTRIBUTE + name, value) for name, value in query.attributes if name in settings.indexed_attributes]
+    asked = [(name, value) for name, value in texts(query) if name in known]
+    if query.filename and "filename" in known:
+        asked.append(("filename", query.filename))
+    asked += [
+        (ATTRIBUTE + name, value) for name, value in query.attributes.items() if name in settings.indexed_attributes
+    ]
     found = [[Term(field, number_of(value))] for field, value in asked]
     if query.types and "type" in known:
-        found.append([Term("type", number_of(type.name)) for type in query.types])
+        found.append([Term("type", number_of(name)) for name in query.types])
     if query.related and "flow_file" in known:
         found.append([Term(field, number_of(uuid)) for uuid in query.related for field in ("flow_file", KIN)])
     return found

@@ -4,6 +4,7 @@ For each file the cheapest that will do: what truncation and holes free costs no
 full enough it is all. A file that has to be rewritten anyway is not punched first.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -59,13 +60,15 @@ def plan_compaction(survey: SpaceSurvey, spec: ContentRepositorySpec, wish: Comp
     rewrites: list[ReclamationStep] = []
     more: list[str] = []
     if Action.REWRITE in wish.actions:
-        freed = {index: cut.frees_bytes for index, cut in cuts.items()}
+        freed = Counter({index: cut.frees_bytes for index, cut in cuts.items()})
+        freed.update({index: punch.frees_bytes for index, punch in punches.items()})
+        # What copies nothing frees need not be copied for.
         candidates = [
-            Candidate(figures, figures.allocated_bytes - freed.get(figures.resource, 0))
+            Candidate(figures, figures.allocated_bytes - freed[figures.resource])
             for figures in staying
             if figures.container not in closed
         ]
-        chosen = _choose(candidates, punches, survey, spec, wish)
+        chosen = wish.policy.choose(candidates, spec.compaction, survey.millis)
         rewrites, more = _rewrites(_groups(chosen, spec, survey.millis), spec, wish)
         leaving = [Candidate(f, f.allocated_bytes) for f in free if f.container in evacuated and f.is_changeable]
         rewrites += _evacuations(_groups(leaving, spec, survey.millis), first=len(candidates) + 1)
@@ -157,23 +160,6 @@ def _punch(figures: ResourceFigures, spec: ContentRepositorySpec) -> Reclamation
     return step_on(figures, Action.PUNCH, figures.length, frees, holes=tuple(holes))
 
 
-def _choose(
-    candidates: Iterable[Candidate],
-    punches: dict[int, ReclamationStep],
-    survey: SpaceSurvey,
-    spec: ContentRepositorySpec,
-    wish: CompactionRequest,
-) -> list[Candidate]:
-    """By the policy, counting only what punching would leave: what holes free need not be copied for."""
-    after = [
-        candidate._replace(disk_bytes=candidate.disk_bytes - punches[candidate.figures.resource].frees_bytes)
-        if candidate.figures.resource in punches
-        else candidate
-        for candidate in candidates
-    ]
-    return wish.policy.choose(after, spec.compaction, survey.millis)
-
-
 def _groups(chosen: Sequence[Candidate], spec: ContentRepositorySpec, millis: int) -> list[list[Candidate]]:
     """Outputs to be: survivors of one container, lifetime class and age together, so that they die together.
 
@@ -204,10 +190,9 @@ def _rewrites(
 ) -> tuple[list[ReclamationStep], list[str]]:
     """The steps of groups that pay, in their order, as many as are wanted."""
     paying = [(gain, group) for group in groups if (gain := _gain(group)) > GAIN_SHARE_MIN * _live(group)]
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for gain, group in paying:
-        name = group[0].figures.container
-        total[name] = total.get(name, 0) + gain
+        total[group[0].figures.container] += gain
     reasons: list[str] = []
     least = spec.compaction.min_reclaim * spec.compaction.output_size
     has_guards = wish.keeps_guards and wish.policy.has_guards
@@ -215,12 +200,12 @@ def _rewrites(
         if has_guards and gain < least:
             reasons.append(f"a rewrite in container {name} would free {gain} bytes, fewer than minReclaim ({least})")
     steps: list[ReclamationStep] = []
-    freed: dict[str, int] = {}
+    freed: Counter[str] = Counter()
     for number, (gain, group) in enumerate(paying, start=1):
         name = group[0].figures.container
-        if (has_guards and total[name] < least) or (wish.frees_wanted and freed.get(name, 0) >= wish.frees_wanted):
+        if (has_guards and total[name] < least) or (wish.frees_wanted and freed[name] >= wish.frees_wanted):
             continue
-        freed[name] = freed.get(name, 0) + gain
+        freed[name] += gain
         steps += _steps_of(group, number, gain)
     return steps, reasons
 

@@ -105,16 +105,15 @@ class Compactor:
         self, plan: ReclamationPlan, ticket: RunTicket, rate: int, on_progress: Progress | None
     ) -> ReclamationReport:
         began = self._parts.clock.monotonic()
-        report = self._reclamation.execute(plan, ticket.is_revoked, on_progress, ticket)
+        report = self._reclamation.execute(plan, ticket, on_progress)
         progress = _Progress(report, sum(step.action != Action.REWRITE for step in plan.steps), on_progress)
         disks = self._by_disk(plan)
         if len(disks) == 1:
-            progress.add(self._run_disk(disks[0], ticket, rate, progress))
+            self._run_disk(disks[0], ticket, rate, progress)
         elif disks:
             with ThreadPoolExecutor(len(disks), "ullage-rewrite") as pool:
-                runs = [pool.submit(self._run_disk, groups, ticket, rate, progress) for groups in disks]
-                for run in runs:
-                    progress.add(run.result())
+                for run in [pool.submit(self._run_disk, groups, ticket, rate, progress) for groups in disks]:
+                    run.result()
         report.seconds = self._parts.clock.monotonic() - began
         return report
 
@@ -182,11 +181,12 @@ class Compactor:
         wanted = set(worth_a_look(survey, self._spec))
         if not wanted:
             return survey
-        resources = list(survey.resources)
-        for at, figures in enumerate(resources):
-            if figures.resource in wanted:
-                runs = tuple(self._reclamation.dead_runs(figures))
-                resources[at] = msgspec.structs.replace(figures, dead_runs=runs)
+        resources = [
+            msgspec.structs.replace(figures, dead_runs=tuple(self._reclamation.dead_runs(figures)))
+            if figures.resource in wanted
+            else figures
+            for figures in survey.resources
+        ]
         return survey._replace(resources=tuple(resources))
 
     def _by_disk(self, plan: ReclamationPlan) -> list[list[list[ReclamationStep]]]:
@@ -203,11 +203,10 @@ class Compactor:
 
     def _run_disk(
         self, groups: Sequence[Sequence[ReclamationStep]], ticket: RunTicket, rate: int, progress: "_Progress"
-    ) -> ReclamationReport:
+    ) -> None:
         """The rewrites of one disk, one after the other. Without a budget the end of each, which waits for syncs and
         unlinks, is done beside the copying of the next.
         """
-        report = ReclamationReport()
         bucket = TokenBucket(rate, self._parts.clock)
         with ThreadPoolExecutor(1, "ullage-finish") if rate == 0 else nullcontext() as finisher:
             ending: Future[ReclamationReport] | None = None
@@ -215,38 +214,31 @@ class Compactor:
                 rewrite = self._rewriter.begin(group, ticket, bucket)
                 try:
                     if ending is not None:
-                        progress.step(report, ending.result())
+                        progress.add(ending.result())
                 except BaseException:
                     self._rewriter.give_up(rewrite)
                     raise
                 if finisher is None:
-                    progress.step(report, self._rewriter.finish(rewrite))
+                    progress.add(self._rewriter.finish(rewrite))
                 else:
                     ending = finisher.submit(self._rewriter.finish, rewrite)
             if ending is not None:
-                progress.step(report, ending.result())
-        return report
+                progress.add(ending.result())
 
 
 class _Progress:
-    """What the disks have done together."""
+    """What the disks have done together, in `report`."""
 
     def __init__(self, report: ReclamationReport, steps: int, on_progress: Progress | None) -> None:
         self._report = report
         self._steps = steps
-        self._freed_bytes = report.freed_bytes
         self._on_progress = on_progress
         self._lock = threading.Lock()
 
-    def step(self, report: ReclamationReport, done: ReclamationReport) -> None:
-        """One group is done: add it to its disk's report, and tell."""
-        report.merge(done)
+    def add(self, done: ReclamationReport) -> None:
+        """One group is done: count it, and tell."""
         with self._lock:
-            self._steps += done.done.get(Action.REWRITE, 0) + len(done.left) + done.skipped
-            self._freed_bytes += done.freed_bytes
+            self._report.merge(done)
+            self._steps += done.done[Action.REWRITE] + len(done.left) + done.skipped
             if self._on_progress is not None:
-                self._on_progress(self._steps, self._freed_bytes)
-
-    def add(self, report: ReclamationReport) -> None:
-        """One disk is done."""
-        self._report.merge(report)
+                self._on_progress(self._steps, self._report.freed_bytes)

@@ -24,7 +24,7 @@ from ullage.engine.model import Action, Operation, ResourceClaim, ResourceClaimG
 from ullage.engine.reclaim.liveness import Liveness, LivenessScanner, covers
 from ullage.engine.reclaim.pacing import RunTicket
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
-from ullage.engine.reclaim.report import ReclamationReport, UntakenStep
+from ullage.engine.reclaim.report import ReclamationReport
 
 SLICE_STEPS = 200
 """Steps between two transactions: some milliseconds of file operations, and a bound on what a crash repeats."""
@@ -66,20 +66,16 @@ class Executor:
     def execute(
         self,
         plan: ReclamationPlan,
-        should_stop: Callable[[], bool] = lambda: False,
+        ticket: RunTicket,
         on_progress: Callable[[int, int], None] | None = None,
-        ticket: RunTicket | None = None,
     ) -> ReclamationReport:
-        """Take the steps of a plan that move no bytes, once. Stops between slices when asked, or when the ticket ends;
-        an error leaves intents that the next run finishes.
+        """Take the steps of a plan that move no bytes, once. Stops between slices when the ticket ends; an error leaves
+        intents that the next run finishes.
         """
         report = ReclamationReport()
         light = [step for step in plan.steps if step.action != Action.REWRITE]
         for first in range(0, len(light), SLICE_STEPS):
-            if should_stop():
-                report.is_stopped = True
-                break
-            steps = self._allowed(light[first : first + SLICE_STEPS], ticket or RunTicket(), report)
+            steps = self._allowed(light[first : first + SLICE_STEPS], ticket, report)
             intents = self._intend(steps)
             report.skipped += len(steps) - len(intents)
             try:
@@ -116,7 +112,8 @@ class Executor:
             # After the commit: until it the start would charge the container for these bytes, and writers must not
             # count on them.
             self._parts.content.container_of(result.intent).add_bytes(-result.credited_bytes)
-            report.add(Action(result.intent.intent), result.freed_bytes)
+            report.done[Action(result.intent.intent)] += 1
+            report.freed_bytes += result.freed_bytes
         if failures:
             raise failures[0]
 
@@ -147,7 +144,7 @@ class Executor:
             elif refusal:
                 report.refused += ticket.is_refused(step.action)
                 report.is_stopped |= not ticket.is_refused(step.action)
-                report.left.append(UntakenStep(step.action, step.resource, step.container, refusal))
+                report.leave([step.resource], refusal)
                 continue
             allowed.append(step)
         return allowed
@@ -221,8 +218,7 @@ class Executor:
             report.problems.append(f"resource claim {intent.index}: {self._parts.content.path_of(intent)} is missing")
             return _done(intent)
         if outcome is IntentOutcome.IMPOSSIBLE:
-            reason = "the filesystem cannot punch holes"
-            report.left.append(UntakenStep(Action.PUNCH, intent.index, intent.container, reason))
+            report.leave([intent.index], "the filesystem cannot punch holes")
             return _done(intent)
         holes = unpack_ranges(intent.holes)
         if intent.intent == Action.PUNCH:

@@ -70,7 +70,13 @@ class RunTicket:
         permission = self.permissions.get(action, GRANTED)
         if not permission.is_granted:
             return permission.reason
-        return "the ticket ended" if self.is_over(clock, action) else ""
+        until_millis = permission.until_millis
+        is_over = (
+            self.is_revoked()
+            or (self.until_monotonic is not None and clock.monotonic() >= self.until_monotonic)
+            or (until_millis is not None and clock.now_millis() >= until_millis)
+        )
+        return "the ticket ended" if is_over else ""
 
     def is_refused(self, action: Action) -> bool:
         """Whether it was not permitted from the beginning on."""
@@ -80,12 +86,3 @@ class RunTicket:
         """Whether so little is free that the action may be taken all the same."""
         floor = self.permissions.get(action, GRANTED).emergency_free_percentage
         return free_percentage < floor and not self.is_revoked()
-
-    def is_over(self, clock: Clock, action: Action) -> bool:
-        """Whether a run must stop before its next such action."""
-        until_millis = self.permissions.get(action, GRANTED).until_millis
-        return (
-            self.is_revoked()
-            or (self.until_monotonic is not None and clock.monotonic() >= self.until_monotonic)
-            or (until_millis is not None and clock.now_millis() >= until_millis)
-        )

@@ -9,6 +9,7 @@ and restarts cannot be forgotten.
 
 import heapq
 from collections.abc import Collection, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from ullage.contract import ArchiveSettings, ClaimSettings, ContentRepositorySpec, TruncationMode
 from ullage.engine.byteranges import ByteRange
 from ullage.engine.model import Action
-from ullage.engine.reclaim.survey import ContainerFigures, ResourceFigures, SpaceSurvey
+from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey
 
 
 class ReclamationStep(msgspec.Struct, frozen=True, gc=False):
@@ -91,34 +92,23 @@ def plan_release(
     return ReclamationPlan(tuple(steps))
 
 
-def oldest_archived(survey: SpaceSurvey, container: str, limit: int) -> list[ResourceFigures]:
-    """The archived resource claims of a container that are to go first, at most `limit` of them, oldest first."""
-    archived = (
-        figures
-        for figures in survey.resources
-        if figures.archived_millis and not figures.has_intent and figures.container == container
-    )
-    return heapq.nsmallest(limit, archived, key=lambda figures: (figures.archived_millis, figures.resource))
-
-
-def plan_archive_cleaning(
-    oldest: Iterable[ResourceFigures], containers: Iterable[ContainerFigures], archive: ArchiveSettings, millis: int
-) -> ReclamationPlan:
+def plan_archive_cleaning(survey: SpaceSurvey, archive: ArchiveSettings, limit: int) -> ReclamationPlan:
     """Archived content whose retention has passed, and beyond that the oldest while a container is too full; all of it
-    where a container is emptied.
+    where a container is emptied. Looks at the `limit` oldest of each container.
     """
-    containers = tuple(containers)
-    evacuated = {container.name for container in containers if container.evacuates}
-    excess = {
-        container.name: container.usage.used_bytes - container.usage.total_bytes * archive.max_usage_percentage // 100
-        for container in containers
-    }
     steps = []
-    for figures in oldest:
-        is_over = figures.archived_millis + archive.max_retention_period <= millis or figures.container in evacuated
-        if (is_over or excess.get(figures.container, 0) > 0) and figures.is_free:
-            steps.append(step_on(figures, Action.DELETE, 0, figures.allocated_bytes))
-            excess[figures.container] = excess.get(figures.container, 0) - figures.allocated_bytes
+    for container in survey.containers:
+        excess = container.usage.used_bytes - container.usage.total_bytes * archive.max_usage_percentage // 100
+        archived = (
+            figures
+            for figures in survey.resources
+            if figures.archived_millis and not figures.has_intent and figures.container == container.name
+        )
+        for figures in heapq.nsmallest(limit, archived, key=attrgetter("archived_millis", "resource")):
+            is_over = figures.archived_millis + archive.max_retention_period <= survey.millis or container.evacuates
+            if (is_over or excess > 0) and figures.is_free:
+                steps.append(step_on(figures, Action.DELETE, 0, figures.allocated_bytes))
+                excess -= figures.allocated_bytes
     return ReclamationPlan(tuple(steps))
 
 

@@ -18,8 +18,6 @@ from ullage.engine.reclaim.execute import Executor, ReclamationParts, charged_by
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
 from ullage.engine.reclaim.plan import (
     ReclamationPlan,
-    ReclamationStep,
-    oldest_archived,
     plan_archive_cleaning,
     plan_release,
     plan_truncation,
@@ -35,7 +33,7 @@ ADOPTION_SLICE = 1_000
 """Orphans one transaction adopts."""
 
 OLDEST_MAX = 10_000
-"""Archived resource claims remembered as next to go, as in NiFi; beyond that the ledger is asked again."""
+"""Archived resource claims of a container that go at once; beyond that the ledger is asked again."""
 
 CLEAN = "clean"
 """Of runs of cleaning, where they are reported: they obey the windows alone."""
@@ -66,7 +64,6 @@ class Reclaimer:
         self._permission = permission
         self._tell = on_report
         self._run_lock = threading.Lock()
-        self._oldest: dict[str, list[ResourceFigures]] = {}
         self._is_derived = False
 
     @property
@@ -86,16 +83,16 @@ class Reclaimer:
         """What the disk holds now; with `orphans` also the files that no record names, for which it reads all
         directories.
         """
-        lengths = self._parts.content.open_lengths()
+        content = self._parts.content
         survey = take_survey(
             self._parts.ledger,
-            self._parts.content.containers.values(),
+            content.containers.values(),
             self._parts.clock.now_millis(),
-            lengths,
+            content.open_lengths(),
             self._tombstones(),
         )
         if orphans:
-            survey = survey._replace(orphans=tuple(self._parts.content.orphans(self._parts.ledger.claim)))
+            survey = survey._replace(orphans=tuple(content.orphans(self._parts.ledger.claim)))
         return survey
 
     def dead_runs(self, figures: ResourceFigures) -> list[ByteRange]:
@@ -133,9 +130,8 @@ class Reclaimer:
     def execute(
         self,
         plan: ReclamationPlan,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_progress: Callable[[int, int], None] | None = None,
         ticket: RunTicket | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> ReclamationReport:
         """Carry out the steps of a plan that move no bytes; `compactor.execute` also does the rewrites.
 
@@ -144,7 +140,7 @@ class Reclaimer:
         ticket = ticket or self.ticket()
         with self._run_lock:
             report = self._begin()
-            report.merge(self._executor.execute(plan, should_stop, on_progress, ticket))
+            report.merge(self._executor.execute(plan, ticket, on_progress))
         return report
 
     def clean(self, ticket: RunTicket | None = None) -> ReclamationReport:
@@ -254,30 +250,17 @@ class Reclaimer:
         evacuated = {name for name, container in self._parts.content.containers.items() if container.evacuates}
         figures = figures_of(self._parts.ledger, self._parts.content.open_lengths())
         while some := list(islice(figures, CLEANING_SLICE)):
-            report.merge(self._executor.execute(plan_release(some, self._spec.archive, evacuated), ticket=ticket))
+            report.merge(self._executor.execute(plan_release(some, self._spec.archive, evacuated), ticket))
         self._clean_archive(report, ticket)
         return report
 
     def _clean_archive(self, report: ReclamationReport, ticket: RunTicket) -> None:
-        """Delete by retention and usage, over and over as long as all of the oldest ones went."""
+        """Delete by retention and usage, over and over as long as there may be older ones than were looked at."""
         while True:
-            survey = self.survey()
-            is_exhausted = False
-            current = {figures.resource: figures for figures in survey.resources if figures.archived_millis}
-            steps: list[ReclamationStep] = []
-            for container in survey.containers:
-                known = self._oldest.get(container.name, [])
-                oldest = [current[figures.resource] for figures in known if figures.resource in current]
-                if not oldest:
-                    oldest = oldest_archived(survey, container.name, OLDEST_MAX)
-                plan = plan_archive_cleaning(oldest, [container], self._spec.archive, survey.millis)
-                going = {step.resource for step in plan.steps}
-                steps.extend(plan.steps)
-                self._oldest[container.name] = [figures for figures in oldest if figures.resource not in going]
-                is_exhausted |= bool(going) and not self._oldest[container.name]
-            done = self._executor.execute(ReclamationPlan(tuple(steps)), ticket=ticket)
+            plan = plan_archive_cleaning(self.survey(), self._spec.archive, OLDEST_MAX)
+            done = self._executor.execute(plan, ticket)
             report.merge(done)
-            if not is_exhausted or not done.done:
+            if len(plan.steps) < OLDEST_MAX or not done.done:
                 return
 
     def _truncate(self, ticket: RunTicket) -> ReclamationReport:
@@ -288,7 +271,7 @@ class Reclaimer:
             candidates = self._take_candidates()
             survey = self.survey()
             plan = plan_truncation(survey, self._spec, candidates=candidates)
-            done = self._executor.execute(plan, ticket=ticket)
+            done = self._executor.execute(plan, ticket)
         except BaseException:
             # What was taken is not lost: the next run looks at everything, as the first one does.
             self._is_derived = False

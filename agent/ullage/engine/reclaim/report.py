@@ -1,6 +1,7 @@
 """What a run of reclamation did, and what it left, with reasons."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -8,11 +9,9 @@ from ullage.engine.model import Action
 
 
 class UntakenStep(NamedTuple):
-    """A step that was not taken, and why."""
+    """A resource claim of which a step was not taken, and why."""
 
-    action: Action
     resource: int
-    container: str
     reason: str
 
 
@@ -25,7 +24,7 @@ class ReclamationReport:
     `problems` names files that were not there to be changed, or did not read back: `check` reports them too.
     """
 
-    done: dict[Action, int] = field(default_factory=dict)
+    done: Counter[Action] = field(default_factory=Counter)
     freed_bytes: int = 0
     copied_bytes: int = 0
     read_bytes: int = 0
@@ -38,19 +37,13 @@ class ReclamationReport:
     left: list[UntakenStep] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing was done because nothing was permitted."""
-        return not self.done and (bool(self.refusal) or self.refused > 0)
-
-    def add(self, action: Action, freed_bytes: int) -> None:
-        self.done[action] = self.done.get(action, 0) + 1
-        self.freed_bytes += freed_bytes
+    def leave(self, resources: Iterable[int], reason: str) -> None:
+        """What is planned for these is not done: they stay exactly as they were."""
+        self.left += [UntakenStep(resource, reason) for resource in resources]
 
     def merge(self, other: "ReclamationReport") -> None:
         """Add what another execution did; `seconds` is the caller's to tell."""
-        for action, count in other.done.items():
-            self.done[action] = self.done.get(action, 0) + count
+        self.done.update(other.done)
         self.freed_bytes += other.freed_bytes
         self.copied_bytes += other.copied_bytes
         self.read_bytes += other.read_bytes

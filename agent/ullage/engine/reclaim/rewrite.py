@@ -27,7 +27,7 @@ from ullage.engine.reclaim.execute import Executor, ReclamationParts, intent_of
 from ullage.engine.reclaim.liveness import Liveness, Survivor, covers
 from ullage.engine.reclaim.pacing import RunTicket, TokenBucket
 from ullage.engine.reclaim.plan import ReclamationStep
-from ullage.engine.reclaim.report import ReclamationReport, UntakenStep
+from ullage.engine.reclaim.report import ReclamationReport
 from ullage.errors import (
     CommitOutcomeUnknown,
     ContentCorrupt,
@@ -74,7 +74,7 @@ class Rewriter:
         rewrite = Rewrite(ReclamationReport())
         refusal = ticket.refusal(Action.REWRITE, self._parts.clock)
         if refusal:
-            _left(rewrite.report, group, refusal)
+            rewrite.report.leave([step.resource for step in group], refusal)
             rewrite.report.refused = len(group) if ticket.is_refused(Action.REWRITE) else 0
             rewrite.report.is_stopped = not ticket.is_refused(Action.REWRITE)
             return rewrite
@@ -115,12 +115,12 @@ class Rewriter:
                 liveness = self._parts.scanner.examine(step.resource)
             except RepositoryDamaged as error:
                 report.problems.append(str(error))
-                _left(report, [step], "a swap file that may refer to it cannot be read")
+                report.leave([step.resource], "a swap file that may refer to it cannot be read")
                 continue
             count = _moves_of(liveness.survivors) if liveness is not None else 0
             # What does not fit stays a source of its own: a later plan takes it with others.
             if births + len(liveness.births if liveness else ()) > BIRTHS_MAX or moves + count > MOVES_MAX:
-                _left(report, [step], "more claims than one transaction can relocate")
+                report.leave([step.resource], "more claims than one transaction can relocate")
                 continue
             with self._parts.ledger.lock:
                 entry = self._parts.ledger.entry(step.resource)
@@ -156,7 +156,7 @@ class Rewriter:
         """Leaves in `sources` those that were copied; none where there is no room, or the run is to stop."""
         sources, report = rewrite.sources, rewrite.report
         rewrite.sources = []
-        steps = [source.step for source in sources]
+        resources = [source.claim.index for source in sources]
         needed = sum(allocated_bytes(source.liveness.live_bytes) + FS_BLOCK_BYTES for source in sources)
         # As young as its youngest survivor: policies weigh by age, and would take an output for old, and copy it at
         # once.
@@ -164,7 +164,7 @@ class Rewriter:
         try:
             output = self._parts.content.begin_output(sources[0].claim, needed, created_millis)
             if output is None:
-                _left(report, steps, f"no room for an output of {needed} bytes")
+                report.leave(resources, f"no room for an output of {needed} bytes")
                 return
             rewrite.output = output
             large_claim, batch_bytes = self._parts.content.limits.large_claim, self._output_bytes // 4
@@ -172,11 +172,11 @@ class Rewriter:
             rewrite.sources = self._copy(sources, writer, report)
         except Revoked:
             report.is_stopped = True
-            _left(report, steps, "the run was stopped")
+            report.leave(resources, "the run was stopped")
         except (DiskFull, OSError) as error:
             if not is_full(error):
                 raise
-            _left(report, steps, f"no room: {error}")
+            report.leave(resources, f"no room: {error}")
 
     def _commit_output(self, rewrite: Rewrite) -> list[ResourceClaim]:
         """The intents of the frame that names the output; none if it was overtaken, or found no room."""
@@ -192,7 +192,7 @@ class Rewriter:
         except (DiskFull, OSError) as error:
             if not is_full(error):
                 raise
-            _left(rewrite.report, [source.step for source in sources], f"no room: {error}")
+            rewrite.report.leave([source.claim.index for source in rewrite.sources], f"no room: {error}")
             return []
         except (CommitOutcomeUnknown, RepositoryStopped):
             is_kept = True  # the log may name it: a restart tells, and finds the output whole
@@ -214,7 +214,7 @@ class Rewriter:
         try:
             self._executor.finish(intents, done)
         finally:
-            report.done[Action.REWRITE] = report.done.get(Action.REWRITE, 0) + sum(done.done.values())
+            report.done[Action.REWRITE] += done.done.total()
             report.freed_bytes += done.freed_bytes - allocated_bytes(rewrite.output_bytes)
 
     def _copy(
@@ -227,7 +227,7 @@ class Rewriter:
             path = self._parts.content.path_of(source.claim)
             if self._parts.content.length_of(source.claim) is None:
                 report.problems.append(f"resource claim {source.claim.index}: {path} is missing")
-                _left(report, [source.step], "its file is missing")
+                report.leave([source.claim.index], "its file is missing")
                 continue
             with self._parts.content.reading(source.claim) as file:
                 try:
@@ -236,7 +236,7 @@ class Rewriter:
                     writer.go_back(start)
                     file.drop_cache(0, 0)
                     report.problems.append(str(error))
-                    _left(report, [source.step], "it does not read back whole: run check --deep")
+                    report.leave([source.claim.index], "it does not read back whole: run check --deep")
                     continue
             copied.append(source)
         return copied
@@ -304,8 +304,3 @@ def _moves_of(survivors: Iterable[Survivor]) -> int:
         count += survivor.offset != end
         end = survivor.offset + survivor.claim.length
     return count
-
-
-def _left(report: ReclamationReport, steps: Iterable[ReclamationStep], reason: str) -> None:
-    """What cannot be rewritten now stays exactly as it was."""
-    report.left.extend(UntakenStep(step.action, step.resource, step.container, reason) for step in steps)

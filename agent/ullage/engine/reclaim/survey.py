@@ -108,14 +108,14 @@ def take_survey(
     ledger: Ledger,
     containers: Iterable[Container],
     millis: int,
-    lengths: dict[int, int] | None = None,
-    tombstones: Iterable[FlowFileRecord] = (),
+    lengths: dict[int, int],
+    tombstones: Iterable[FlowFileRecord],
 ) -> SpaceSurvey:
     """Survey the ledger. `lengths` gives the present length of resource claims that are still being written,
     `tombstones` the deleted handles whose retention lasts.
     """
     kept = _tombstoned(ledger, tombstones)
-    resources = tuple(figures_of(ledger, lengths or {}))
+    resources = tuple(figures_of(ledger, lengths))
     by_container: dict[str, list[ResourceFigures]] = {}
     for figures in resources:
         by_container.setdefault(figures.container, []).append(figures)
