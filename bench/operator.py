@@ -9,6 +9,7 @@ not idle in a cluster.
 
 import argparse
 import asyncio
+import contextlib
 import math
 import ssl
 import sys
@@ -28,7 +29,7 @@ from tests.cluster.operator_process import Operator, now_text, repository
 from tests.cluster.workloads import executor
 from ullage.contract import HEARTBEAT_SECONDS
 from ullage_operator.cluster.api import ApiClient, ApiConnection
-from ullage_operator.objects import RESOURCES
+from ullage_operator.objects import path_of
 
 ROOT: Final = Path(__file__).parents[1]
 DOCUMENT: Final = ROOT / "docs" / "performance.md"
@@ -133,7 +134,7 @@ class Scene:
         await asyncio.gather(*(one(each["spec"], each["metadata"]["name"]) for each in await self._objects()))
 
     async def _patch(self, name: str, status: dict[str, Any]) -> None:
-        path = RESOURCES[KIND].path(PLACE, name, "status")
+        path = path_of(KIND, PLACE, name, "status")
         content = "application/merge-patch+json"
         await self.api._write("PATCH", KIND, path, body={"status": status}, content=content)  # noqa: SLF001
 
@@ -182,11 +183,8 @@ def measure(nodes: int, repositories: int) -> Figures:
     async def run(fleet: Fleet, operator: Operator) -> None:
         trusted = ssl.create_default_context(cafile=fleet.ca)
         trusted.load_cert_chain(fleet.admin.certificate, fleet.admin.key)
-        api = ApiClient(ApiConnection(fleet.url, trusted))
-        try:
+        async with contextlib.aclosing(ApiClient(ApiConnection(fleet.url, trusted))) as api:
             await Scene(fleet, operator, api, figures).play()
-        finally:
-            await api.close()
 
     with fleet_running() as fleet, tempfile.TemporaryDirectory() as folder:
         documents = list(yaml.safe_load_all((ROOT / "deploy" / "install.yaml").read_text(encoding="utf-8")))

@@ -27,7 +27,7 @@ async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> N
     own: OperatorSettings = memo.settings
     memo.ending = ending = contextlib.AsyncExitStack()
     memo.api = ApiClient(ApiConnection.of_this_process(), own)
-    ending.push_async_callback(memo.api.close)
+    ending.push_async_callback(memo.api.aclose)
     memo.reconciler = Reconciler(memo.api, own)
     ending.push_async_callback(memo.reconciler.stop)
     if own.metrics_port:

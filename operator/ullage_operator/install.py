@@ -1,8 +1,8 @@
 """The objects of the operator itself, for the whole cluster: what deploy/install.yaml holds. The chart varies them."""
 
-from typing import Any, Final
+from typing import Final
 
-from ullage_operator.objects import RBAC, Object, binding, confined
+from ullage_operator.objects import Object, binding, confined, document
 from ullage_operator.rbac import (
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
@@ -26,18 +26,14 @@ def install_objects() -> list[Object]:
     rules = [*OPERATOR_NAMESPACED_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES]
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     return [
-        _object("v1", "Namespace", {"name": NAMESPACE, "labels": restricted}),
-        _object("v1", "ServiceAccount", place),
-        _object(f"{RBAC}/v1", "ClusterRole", everywhere, rules=rules),
-        _object(f"{RBAC}/v1", "ClusterRoleBinding", everywhere, **binding("ClusterRole", NAME, NAME, NAMESPACE)),
-        _object(f"{RBAC}/v1", "ClusterRole", {"name": PLANNER, "labels": LABELS}, rules=PLANNER_RULES),
+        document("Namespace", {"name": NAMESPACE, "labels": restricted}),
+        document("ServiceAccount", place),
+        document("ClusterRole", everywhere, rules=rules),
+        document("ClusterRoleBinding", everywhere, **binding("ClusterRole", NAME, NAME, NAMESPACE)),
+        document("ClusterRole", {"name": PLANNER, "labels": LABELS}, rules=PLANNER_RULES),
         *admission_policy(),
-        _object("apps/v1", "Deployment", place, spec=_deployment()),
+        document("Deployment", place, spec=_deployment()),
     ]
-
-
-def _object(api_version: str, kind: str, metadata: Object, **rest: Any) -> Object:
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **rest}
 
 
 def _deployment() -> Object:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -24,46 +24,33 @@ Object = dict[str, Any]
 RBAC: Final = "rbac.authorization.k8s.io"
 
 
-class ApiResource(NamedTuple):
-    """Where objects of a kind are found."""
-
-    api_version: str
-    plural: str
-
-    def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """Of one object, of a namespace, or of all."""
-        root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
-        parts = [root]
-        if namespace:
-            parts += ["namespaces", namespace]
-        parts += [part for part in (self.plural, name, subresource) if part]
-        return "/".join(parts)
-
-
-RESOURCES: Final = {
-    "ContentRepository": ApiResource(API_VERSION, "contentrepositories"),
-    "ContentRepositoryNode": ApiResource(API_VERSION, "contentrepositorynodes"),
-    "ReclamationRun": ApiResource(API_VERSION, "reclamationruns"),
-    "Node": ApiResource("v1", "nodes"),
-    "Pod": ApiResource("v1", "pods"),
-    "Service": ApiResource("v1", "services"),
-    "ConfigMap": ApiResource("v1", "configmaps"),
-    "Secret": ApiResource("v1", "secrets"),
-    "ServiceAccount": ApiResource("v1", "serviceaccounts"),
-    "PersistentVolumeClaim": ApiResource("v1", "persistentvolumeclaims"),
-    "Event": ApiResource("v1", "events"),
-    "DaemonSet": ApiResource("apps/v1", "daemonsets"),
-    "StatefulSet": ApiResource("apps/v1", "statefulsets"),
-    "Job": ApiResource("batch/v1", "jobs"),
-    "EndpointSlice": ApiResource("discovery.k8s.io/v1", "endpointslices"),
-    "NetworkPolicy": ApiResource("networking.k8s.io/v1", "networkpolicies"),
-    "Role": ApiResource(f"{RBAC}/v1", "roles"),
-    "RoleBinding": ApiResource(f"{RBAC}/v1", "rolebindings"),
-    "ClusterRoleBinding": ApiResource(f"{RBAC}/v1", "clusterrolebindings"),
-    "PodDisruptionBudget": ApiResource("policy/v1", "poddisruptionbudgets"),
-    "SparkApplication": ApiResource("sparkoperator.k8s.io/v1beta2", "sparkapplications"),
-    "Certificate": ApiResource("cert-manager.io/v1", "certificates"),
+VERSIONS: Final = {
+    API_VERSION: ("ContentRepository", "ContentRepositoryNode", "ReclamationRun"),
+    "v1": (
+        *("Namespace", "Node", "Pod", "Service", "ConfigMap", "Secret"),
+        *("ServiceAccount", "PersistentVolumeClaim", "Event"),
+    ),
+    "apps/v1": ("DaemonSet", "Deployment", "StatefulSet"),
+    "batch/v1": ("Job",),
+    "discovery.k8s.io/v1": ("EndpointSlice",),
+    "networking.k8s.io/v1": ("NetworkPolicy",),
+    f"{RBAC}/v1": ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
+    "policy/v1": ("PodDisruptionBudget",),
+    "sparkoperator.k8s.io/v1beta2": ("SparkApplication",),
+    "cert-manager.io/v1": ("Certificate",),
 }
+"""The kinds that we know, by group and version."""
+
+VERSION_OF: Final = {kind: version for version, kinds in VERSIONS.items() for kind in kinds}
+
+
+def path_of(kind: str, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+    """Where one object is found, those of a namespace, or all of a kind."""
+    version, word = VERSION_OF[kind], kind.lower()
+    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    place = ("namespaces", namespace) if namespace else ()
+    parts = ("apis" if "/" in version else "api", version, *place, plural, name, subresource)
+    return "/" + "/".join(part for part in parts if part)
 
 
 DESIRED: Final = "ullage.dev/desired"
@@ -126,7 +113,7 @@ def selector_of(labels: Mapping[str, str]) -> str:
 
 def document(kind: str, metadata: Object, **rest: Any) -> Object:
     """An object as it is sent."""
-    return {"apiVersion": RESOURCES[kind].api_version, "kind": kind, "metadata": metadata, **rest}
+    return {"apiVersion": VERSION_OF[kind], "kind": kind, "metadata": metadata, **rest}
 
 
 def made(kind: str, metadata: Object, **rest: Any) -> Object:

@@ -4,6 +4,7 @@ Only the operator takes its finalizer off: a ContentRepository that outlives it 
 """
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -13,38 +14,29 @@ from ullage_operator.cluster.api import ApiClient, ApiConnection
 POLL_SECONDS = 2.0
 
 
-async def left(api: ApiClient, namespaces: Sequence[str | None], *, delete: bool) -> list[str]:
-    """The repositories there are, as `namespace/name`; deletes them if told to."""
-    names = []
-    for namespace in namespaces:
-        found, _ = await api.list("ContentRepository", namespace)
-        for each in found:
-            place, name = each["metadata"]["namespace"], each["metadata"]["name"]
-            names.append(f"{place}/{name}")
-            if delete and "deletionTimestamp" not in each["metadata"]:
-                await api.delete("ContentRepository", place, name)
-    return names
-
-
 async def uninstall(api: ApiClient, namespaces: Sequence[str | None], *, delete: bool, seconds: float) -> str:
-    """Wait until there is none; what is in the way after that, empty if nothing is."""
+    """Wait until there is no repository, and delete those there are if told to; what is in the way after that, empty if
+    nothing is.
+    """
     end = time.monotonic() + seconds
-    while names := await left(api, namespaces, delete=delete):
+    while found := [each for place in namespaces for each in (await api.list("ContentRepository", place))[0]]:
+        metadata = [each["metadata"] for each in found]
+        names = ", ".join(f"{each['namespace']}/{each['name']}" for each in metadata)
         if not delete:
-            return f"delete these first, or set uninstall.repositories=Delete: {', '.join(names)}"
+            return f"delete these first, or set uninstall.repositories=Delete: {names}"
+        for each in metadata:
+            if "deletionTimestamp" not in each:
+                await api.delete("ContentRepository", each["namespace"], each["name"])
         if time.monotonic() > end:
-            return f"still there after {seconds:g} s, see their status: {', '.join(names)}"
+            return f"still there after {seconds:g} s, see their status: {names}"
         await asyncio.sleep(POLL_SECONDS)
     return ""
 
 
 async def main(policy: str, seconds: str, *namespaces: str) -> int:
     """0 if the operator may go."""
-    api = ApiClient(ApiConnection.of_this_process())
-    try:
+    async with contextlib.aclosing(ApiClient(ApiConnection.of_this_process())) as api:
         problem = await uninstall(api, namespaces or [None], delete=policy == "Delete", seconds=float(seconds))
-    finally:
-        await api.close()
     if problem:
         sys.stderr.write(problem + "\n")
     return 1 if problem else 0

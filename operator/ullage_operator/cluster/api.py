@@ -5,6 +5,7 @@ when nothing at all is heard for a while, because a silent connection may be a d
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import ssl
@@ -16,7 +17,7 @@ import kopf
 
 from ullage_operator import metrics
 from ullage_operator.errors import ApiError, ApiUnreachable, OperatorError
-from ullage_operator.objects import MANAGER, RESOURCES, Object
+from ullage_operator.objects import MANAGER, VERSION_OF, Object, path_of
 from ullage_operator.settings import OperatorSettings
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -68,7 +69,7 @@ class ApiClient:
             timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=10),
         )
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End all connections."""
         await self._session.close()
 
@@ -77,7 +78,7 @@ class ApiClient:
         found: list[Object] = []
         query = {"limit": str(PAGE), "labelSelector": labels}
         while True:
-            page = await self.request("GET", RESOURCES[kind].path(namespace), query=query)
+            page = await self.request("GET", path_of(kind, namespace), query=query)
             found.extend(page["items"])
             more = page["metadata"].get("continue")
             if not more:
@@ -86,11 +87,11 @@ class ApiClient:
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
         """One object; None if there is none."""
-        return await self._found(RESOURCES[kind].path(namespace, name))
+        return await self._found(path_of(kind, namespace, name))
 
     async def serves(self, kind: str) -> bool:
         """Whether the cluster knows the kind's group and version at all."""
-        return await self._found(f"/apis/{RESOURCES[kind].api_version}") is not None
+        return await self._found(f"/apis/{VERSION_OF[kind]}") is not None
 
     async def _found(self, path: str) -> Object | None:
         try:
@@ -111,13 +112,9 @@ class ApiClient:
             "timeoutSeconds": str(WATCH_SECONDS),
             "labelSelector": labels,
         }
-        url = self._connection.url + RESOURCES[kind].path(namespace)
         timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, sock_read=self._silence_seconds)
-        headers = self._connection.headers()
         try:
-            async with self._session.get(url, params=query, headers=headers, timeout=timeout) as answer:
-                if answer.status >= 400:
-                    raise ApiError(answer.status, await answer.text())
+            async with self._asked("GET", path_of(kind, namespace), params=query, timeout=timeout) as answer:
                 buffer = b""
                 async for chunk in answer.content.iter_any():
                     *lines, buffer = (buffer + chunk).split(b"\n")
@@ -126,15 +123,14 @@ class ApiClient:
                         if event["type"] == "ERROR":
                             raise ApiError(int(event["object"].get("code", 500)), str(event["object"].get("message")))
                         yield event["type"], event["object"]
-        except aiohttp.SocketTimeoutError:
-            return  # silence is no failure: if the connection was dead, the next watch says so
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ApiUnreachable(f"watch of {kind}: {type(error).__name__}: {error}") from error
+        except ApiUnreachable as error:
+            if not isinstance(error.__cause__, aiohttp.SocketTimeoutError):
+                raise  # silence is no failure: if the connection was dead, the next watch says so
 
     async def apply(self, document: Object, subresource: str = "") -> Object:
         """Server-side apply: what is said here is ours, whoever changed it."""
         metadata = document["metadata"]
-        path = RESOURCES[document["kind"]].path(metadata.get("namespace"), metadata["name"], subresource)
+        path = path_of(document["kind"], metadata.get("namespace"), metadata["name"], subresource)
         query, content = {"fieldManager": MANAGER, "force": "true"}, "application/apply-patch+yaml"
         return await self._write("PATCH", document["kind"], path, body=document, content=content, query=query)
 
@@ -144,7 +140,7 @@ class ApiClient:
         if uid:
             options["preconditions"] = {"uid": uid}
         try:
-            await self._write("DELETE", kind, RESOURCES[kind].path(namespace, name), body=options)
+            await self._write("DELETE", kind, path_of(kind, namespace, name), body=options)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -164,19 +160,24 @@ class ApiClient:
         query: Mapping[str, str] | None = None,
     ) -> Object:
         """One request and its decoded answer."""
-        headers = {**self._connection.headers(), "Content-Type": content}
         data = None if body is None else json.dumps(body)
+        async with self._asked(method, path, content, params=query, data=data) as answer:
+            decoded: Object = json.loads(await answer.text())
+        return decoded
+
+    @contextlib.asynccontextmanager
+    async def _asked(
+        self, method: str, path: str, content: str = "application/json", **more: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is no refusal, while it is read."""
+        headers = {**self._connection.headers(), "Content-Type": content}
         try:
-            url = self._connection.url + path
-            async with self._session.request(method, url, params=query or {}, data=data, headers=headers) as answer:
-                text = await answer.text()
+            async with self._session.request(method, self._connection.url + path, headers=headers, **more) as answer:
+                if answer.status >= 400:
+                    text = await answer.text()
+                    with contextlib.suppress(ValueError):
+                        text = json.loads(text).get("message", text)
+                    raise ApiError(answer.status, f"{method} {path}: {text}")
+                yield answer
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ApiUnreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
-        if answer.status >= 400:
-            try:
-                message = json.loads(text).get("message", text)
-            except ValueError:
-                message = text
-            raise ApiError(answer.status, f"{method} {path}: {message}")
-        decoded: Object = json.loads(text)
-        return decoded
