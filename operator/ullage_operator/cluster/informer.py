@@ -1,7 +1,7 @@
 """Stores that follow the objects of one kind: list once, then watch; list again when the watch lost its place."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
@@ -35,8 +35,11 @@ class Informer:
         self._labels = labels
         self._keep = keep
         self._on_change = on_change
-        self._places: dict[str | None, dict[Key, Object]] = {namespace: {} for namespace in namespaces}
+        self._namespaces = tuple(namespaces)
         self._versions: dict[str | None, str] = {}
+        self.objects: dict[Key, Object] = {}
+        """All of them."""
+
         self.listed = asyncio.Event()
         """Set once everything was listed."""
 
@@ -49,16 +52,9 @@ class Informer:
         """Why what is here may be old; empty if it is not."""
         return "; ".join(self._problems.values())
 
-    @property
-    def objects(self) -> Mapping[Key, Object]:
-        """All of them."""
-        if len(self._places) == 1:
-            return next(iter(self._places.values()))
-        return {key: found for place in self._places.values() for key, found in place.items()}
-
     def start(self) -> None:
         """Begin to follow."""
-        self._tasks = [asyncio.create_task(self._follow(namespace)) for namespace in self._places]
+        self._tasks = [asyncio.create_task(self._follow(namespace)) for namespace in self._namespaces]
 
     async def stop(self) -> None:
         """Follow no longer."""
@@ -76,11 +72,9 @@ class Informer:
             watch             ◀── 7, 9
             answer            ◀── 7               kept, it would hide 9 until something else changes
         """
-        namespace = found["metadata"].get("namespace")
-        namespace = namespace if namespace in self._places else next(iter(self._places))
-        seen = self._versions.get(namespace)
+        seen = self._versions.get(found["metadata"].get("namespace")) or self._versions.get(None)
         if seen is None or int(_version(found)) > int(seen):  # versions of one kind are numbers in order (KEP-5504)
-            self._places[namespace][_key(found)] = self._keep(found)
+            self.objects[_key(found)] = self._keep(found)
 
     async def _follow(self, namespace: str | None) -> None:
         wait = RETRY_SECONDS
@@ -100,23 +94,20 @@ class Informer:
 
     async def _relist(self, namespace: str | None) -> str:
         found, version = await self._api.list(self._kind, namespace, self._labels)
-        place = self._places[namespace]
-        before = dict(place)
-        place.clear()
+        before = {key: kept for key, kept in self.objects.items() if namespace in (None, key[0])}
         for each in found:
-            place[_key(each)] = kept = self._keep(each)
+            self.objects[_key(each)] = kept = self._keep(each)
             old = before.pop(_key(each), None)
             if old is None or _version(old) != _version(each):
                 self._on_change(kept)
-        for gone in before.values():
-            self._on_change(gone)
+        for gone in before:
+            self._on_change(self.objects.pop(gone))
         self._versions[namespace] = version
-        if len(self._versions) == len(self._places):
+        if len(self._versions) == len(self._namespaces):
             self.listed.set()
         return version
 
     async def _watch(self, namespace: str | None, version: str) -> None:
-        place = self._places[namespace]
         while True:
             async for event, found in self._api.watch(self._kind, version, namespace, self._labels):
                 version = self._versions[namespace] = _version(found)
@@ -124,9 +115,9 @@ class Informer:
                     continue
                 kept = self._keep(found)
                 if event == "DELETED":
-                    place.pop(_key(found), None)
+                    self.objects.pop(_key(found), None)
                 else:
-                    place[_key(found)] = kept
+                    self.objects[_key(found)] = kept
                 self._on_change(kept)
 
 
