@@ -6,11 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from ullage.contract import (
-    ContentRepositoryNode,
     NodeSpec,
     NodeStatus,
     PlanningResult,
-    ReclamationRun,
     RunSpec,
     RunStatus,
     record_of,
@@ -74,12 +72,11 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, found: Document) -> "NodeObject":
         """From what the API server says; msgspec.ValidationError if an agent wrote nonsense."""
         metadata = found["metadata"]
-        record = record_of(ContentRepositoryNode, {"spec": found["spec"], "status": found.get("status") or {}})
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
-            spec=record.spec,
-            status=record.status,
+            spec=record_of(NodeSpec, found["spec"]),
+            status=record_of(NodeStatus, found.get("status") or {}),
             is_released=(metadata.get("annotations") or {}).get(RELEASE) == DATA_LOST,
         )
 
@@ -109,13 +106,12 @@ class RunObject(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, found: Document) -> "RunObject":
         """From what the API server says."""
         metadata = found["metadata"]
-        record = record_of(ReclamationRun, {"spec": found["spec"], "status": found.get("status") or {}})
         return cls(
             name=metadata["name"],
             generation=metadata.get("generation", 0),
             created=metadata["creationTimestamp"],
-            spec=record.spec,
-            status=record.status,
+            spec=record_of(RunSpec, found["spec"]),
+            status=record_of(RunStatus, found.get("status") or {}),
         )
 
 

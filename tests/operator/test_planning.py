@@ -172,8 +172,9 @@ def test_a_schedule_that_cannot_be_read_is_refused_by_name() -> None:
     """As for windows: not accepted, with the field."""
     decision = decide(seen(None, spec={"planning": {"schedule": "at noon"}}), SETTINGS)
 
-    assert decision.acceptance.reason == "InvalidSchedule"
-    assert decision.acceptance.message.startswith("spec.planning.schedule: 'at noon' is not cron")
+    accepted = decision.status.conditions[0]
+    assert (accepted.type, accepted.reason) == ("Accepted", "InvalidSchedule")
+    assert accepted.message.startswith("spec.planning.schedule: 'at noon' is not cron")
 
 
 @pytest.mark.parametrize("is_application", [True, False])

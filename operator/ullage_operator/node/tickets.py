@@ -28,17 +28,11 @@ from ullage_operator.observation import NodeObject, Observation, RunObject
 from ullage_operator.settings import OperatorSettings
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node's object is to say."""
-
-    ticket: Ticket | None = None
-    deferral: Deferral | None = None
-
-
 class TicketSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for all nodes. `next_millis`: when time alone changes it; None: never."""
+    """What the nodes' objects are to say. `next_millis`: when time alone changes it; None: never."""
 
-    grants: dict[str, Grant]
+    tickets: dict[str, Ticket]
+    deferrals: dict[str, Deferral]
     next_millis: int | None
     window_closes_millis: int | None
     is_open: bool
@@ -87,11 +81,9 @@ class TicketScheduler:
                 room -= 1
         for ticket in held.values():
             self._wake(millis_of(ticket.not_after))
-        grants = {
-            node: Grant(ticket=held.get(node), deferral=None if node in held else deferrals[node]) for node in objects
-        }
         return TicketSchedule(
-            grants=grants,
+            tickets=held,
+            deferrals={node: each for node, each in deferrals.items() if each is not None and node not in held},
             next_millis=min(self._wakes, default=None),
             window_closes_millis=min((v.closes_millis for v in windows if v.closes_millis is not None), default=None),
             is_open=any(window.may_start for window in windows),

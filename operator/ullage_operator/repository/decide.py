@@ -24,7 +24,7 @@ from ullage.contract import (
 )
 from ullage_operator.agents.rollout import Rollout, rollout
 from ullage_operator.node.runs import runs_due
-from ullage_operator.node.tickets import Grant, TicketSchedule, TicketScheduler
+from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
 from ullage_operator.objects import rounded
 from ullage_operator.observation import NodeObject, Observation
 from ullage_operator.planning.decide import PlanningDecision, plan, timetable
@@ -35,15 +35,8 @@ SILENCE_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 """After three missed heartbeats nobody vouches for a node."""
 
 
-class Acceptance(msgspec.Struct, frozen=True):
-    """Whether what is asked for can be done, and if not, why."""
-
-    reason: str
-    message: str
-
-    @property
-    def is_accepted(self) -> bool:
-        return self.reason == "Valid"
+VALID: Final = "Valid"
+"""The reason of who is accepted."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +45,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     `runs`: statuses that changed, by the run's name; `events`: what people should be told, as (type, reason, message).
     """
 
-    acceptance: Acceptance
     status: RepositoryStatus
     nodes: dict[str, NodeSpec] = msgspec.field(default_factory=dict)
     released: tuple[NodeObject, ...] = ()
@@ -67,22 +59,23 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     """The one answer to an observation."""
     acceptance = acceptance_of(seen)
+    is_accepted = acceptance[0] == VALID
     repository = seen.repository
-    if repository.is_paused or not acceptance.is_accepted or repository.document is None:
+    if repository.is_paused or not is_accepted or repository.document is None:
         # Nothing is started, stopped or taken back; tickets end by themselves.
         figures = _figures(seen, len(seen.objects), [found.spec for found in seen.objects.values()])
         status = msgspec.structs.replace(
             figures,
             conditions=_conditions(seen, acceptance, figures, (), Rollout()),
-            next_window="Paused" if repository.is_paused and acceptance.is_accepted else "",
+            next_window="Paused" if repository.is_paused and is_accepted else "",
             planning=repository.status.planning,
         )
-        return Decision(acceptance=acceptance, status=status, events=_news(seen, status), keeps_hands_off=True)
+        return Decision(status=status, events=_news(seen, status), keeps_hands_off=True)
     spec = repository.spec
     hosts = tuple(cluster_node.name for cluster_node in seen.cluster_nodes if places(spec, cluster_node))
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
-    tickets = TicketScheduler(seen, settings, ready).schedule(due)
+    schedule = TicketScheduler(seen, settings, ready).schedule(due)
     cordoned = {cluster_node.name for cluster_node in seen.cluster_nodes if cluster_node.is_cordoned}
     nodes: dict[str, NodeSpec] = {}
     released = []
@@ -91,23 +84,21 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         if found is not None and node not in hosts and (found.is_released or not found.status.repository_uuid):
             released.append(found)
             continue
-        grant = tickets.grants.get(node, Grant())
         nodes[node] = NodeSpec(
             repository=repository.name,
             node_name=node,
             cordoned=node in cordoned,
-            ticket=grant.ticket,
-            deferral=grant.deferral,
+            ticket=schedule.tickets.get(node),
+            deferral=schedule.deferrals.get(node),
         )
     figures = _figures(seen, len(hosts), nodes.values())
-    figures = msgspec.structs.replace(figures, **_windows(spec, tickets, seen.now_millis))
+    figures = msgspec.structs.replace(figures, **_windows(spec, schedule, seen.now_millis))
     rolls = rollout(seen, settings, hosts)
     conditions = _conditions(seen, acceptance, figures, hosts, rolls)
     planned = plan(seen)
     status = msgspec.structs.replace(figures, conditions=conditions, planning=planned.status)
-    wakes = (tickets.next_millis, planned.next_millis, rolls.next_millis)
+    wakes = (schedule.next_millis, planned.next_millis, rolls.next_millis)
     return Decision(
-        acceptance=acceptance,
         status=status,
         nodes=nodes,
         released=tuple(released),
@@ -119,21 +110,21 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     )
 
 
-def acceptance_of(seen: Observation) -> Acceptance:
-    """Whether it can be done: fields, cron and zones, who signs certificates, directories of others."""
+def acceptance_of(seen: Observation) -> tuple[str, str]:
+    """Whether it can be done, as reason and message: fields, cron and zones, who signs, directories of others."""
     repository = seen.repository
     if repository.document is None:
-        return Acceptance("Invalid", repository.problem)
+        return "Invalid", repository.problem
     if problem := conflict(repository, seen.others, seen.cluster_nodes):
-        return Acceptance("PathConflict", problem)
+        return "PathConflict", problem
     if repository.spec.tls.mode == TlsMode.CERT_MANAGER and not seen.has_cert_manager:
         problem = "spec.tls.mode is CertManager, and the cluster does not serve cert-manager.io/v1: "
-        return Acceptance("NoCertManager", problem + "install cert-manager, or choose Operator or Secret")
+        return "NoCertManager", problem + "install cert-manager, or choose Operator or Secret"
     if problems := Calendar(repository.spec.maintenance).problems:
-        return Acceptance("InvalidWindow", "; ".join(problems))
+        return "InvalidWindow", "; ".join(problems)
     if repository.spec.planning.schedule and (problem := timetable(repository.spec).problem):
-        return Acceptance("InvalidSchedule", problem)
-    return Acceptance("Valid", "Every field can be obeyed.")
+        return "InvalidSchedule", problem
+    return VALID, "Every field can be obeyed."
 
 
 def is_ready(seen: Observation, node: str) -> bool:
@@ -183,21 +174,21 @@ def _lost(seen: Observation) -> set[str]:
     return set(seen.objects) - {cluster_node.name for cluster_node in seen.cluster_nodes}
 
 
-def _windows(spec: ContentRepositorySpec, tickets: TicketSchedule, now_millis: int) -> dict[str, object]:
+def _windows(spec: ContentRepositorySpec, schedule: TicketSchedule, now_millis: int) -> dict[str, object]:
     if spec.maintenance.paused:
         return {"next_window": "Paused"}
-    if tickets.is_open:
-        closes = tickets.window_closes_millis
+    if schedule.is_open:
+        closes = schedule.window_closes_millis
         return {"next_window": "Open", "window": NextWindow(closes=None if closes is None else time_of(closes))}
     opens = Calendar(spec.maintenance).status(TICKETED[0], now_millis).opens_millis
     if opens is None or opens <= now_millis:
-        opens = tickets.next_millis
+        opens = schedule.next_millis
     text = None if opens is None else time_of(opens)
     return {"next_window": text or "None in sight", "window": NextWindow(opens=text)}
 
 
 def _conditions(
-    seen: Observation, acceptance: Acceptance, figures: RepositoryStatus, hosts: Collection[str], rolls: Rollout
+    seen: Observation, acceptance: tuple[str, str], figures: RepositoryStatus, hosts: Collection[str], rolls: Rollout
 ) -> tuple[Condition, ...]:
     repository, objects = seen.repository, seen.objects
     full = _named(node for node, found in objects.items() if _says(found, "DiskPressure"))
@@ -212,7 +203,7 @@ def _conditions(
     deferred = figures.nodes_deferred
     deferral = f"Reclamation waits on {deferred} nodes for {', '.join(waits[:3]) or 'pods'}."
     facts = [
-        ("Accepted", acceptance.is_accepted, acceptance.reason, acceptance.message),
+        ("Accepted", acceptance[0] == VALID, *acceptance),
         ("Ready", bool(hosts) and not unready, *_why(unready, "AllServe", "NotServing", "No agent serves on")),
         ("Progressing", bool(progress[0]), *_why(*progress)),
         ("Degraded", bool(lost), *_why(lost, "AllThere", "NodeLost", "These nodes are gone with their data:")),
