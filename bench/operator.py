@@ -186,14 +186,14 @@ def measure(nodes: int, repositories: int) -> Figures:
         async with contextlib.aclosing(ApiClient(ApiConnection(fleet.url, trusted))) as api:
             await Scene(fleet, operator, api, figures).play()
 
-    with fleet_running() as fleet, tempfile.TemporaryDirectory() as folder:
+    with fleet_running() as fleet:
         documents = list(yaml.safe_load_all((ROOT / "deploy" / "install.yaml").read_text(encoding="utf-8")))
         fleet.apply(*(each for each in documents if each["kind"] == "CustomResourceDefinition"))
         fleet.wait_until("the kinds are served", fleet.serves_all_custom_resources)
         fleet.apply(*(e for e in documents if e["kind"] not in ("CustomResourceDefinition", "Deployment")))
         fleet.kubectl("create", "namespace", PLACE)
         _with_nodes(fleet, nodes)
-        operator = Operator(fleet, Path(folder), settings={})
+        operator = Operator(fleet, settings={})
         operator.start()
         try:
             fleet.wait_until("the operator runs", operator.answers)  # its start is no part of what it is asked to do

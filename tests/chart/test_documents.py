@@ -18,7 +18,7 @@ NOT_HERE = {
     "kubectl logs": "played nodes have no kubelet",
     "kubectl -n ullage-system logs": "played nodes have no kubelet",
     "kubectl debug": "played nodes have no kubelet",
-    "helm test": "the test's pod runs nothing here; tests/cluster/test_installed.py runs it",
+    "helm test": "the test's pod runs nothing here; tests/e2e/test_story.py runs it",
     "kubectl describe certificate": "cert-manager is not here; tests/cluster/test_operator_volumes.py plays it",
 }
 """What a command begins with that cannot run here, and why."""
@@ -38,7 +38,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.fixture(scope="module")
-def installed(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def installed(shell: Shell) -> Iterator[Shell]:
     """By the chart and the example, as install.md says, up to the repository; then it is removed in the same way."""
     told = commands(ROOT / "docs/install.md")
     plain = [each for each in told if not each.text.startswith(PLAIN)]
@@ -46,7 +46,7 @@ def installed(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     repository = headings.index("A repository")
     for each in plain[:repository]:
         shell.type_all([each], {})
-    operator = Operator(shell.cluster, tmp_path_factory.mktemp("operator"))  # the pod of its Deployment is only played
+    operator = Operator(shell.cluster)  # the pod of its Deployment is only played
     operator.start()
     try:
         for each in plain[repository : headings.index("Every day")]:

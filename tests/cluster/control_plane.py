@@ -9,12 +9,12 @@ import os
 import secrets
 import select
 import ssl
-import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.cluster.instance import Instance
 from tests.cluster.say import step
 from tests.cluster.tools import CONTROL_PLANE, tool
 
+ROOT = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
 SERVICES = "10.96.0.0/16"
 PODS = "10.244.0.0/16"
@@ -42,14 +43,18 @@ class Place:
     """Where a control plane's processes run: here, or behind a command that enters a node's namespaces."""
 
     enter: tuple[str, ...] = ()
+    network: int = 0  # a process of the network that its addresses are of; 0: ours
     address: str = LOOPBACK  # at which nodes and pods reach the API server
     listen: str = LOOPBACK
+
+
+HERE = Place()
 
 
 class ControlPlane:
     """A running control plane, and the commands of its administrator. Make one with `control_plane_running`."""
 
-    def __init__(self, instance: Instance, place: Place) -> None:
+    def __init__(self, instance: Instance, place: Place = HERE) -> None:
         self.instance = instance
         self.place = place
         self.authority = Authority(instance.home / "certificates")
@@ -80,9 +85,9 @@ class ControlPlane:
             for name in ("kube-controller-manager", "kube-scheduler"):
                 self.start_program(name, self._controller_flags(name))
 
-    def start_program(self, name: str, flags: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start_program(self, name: str, flags: Sequence[str]) -> None:
         """Start one of the pinned programs where the control plane runs."""
-        return self.instance.start(name, [*self.place.enter, tool(name), *flags])
+        self.instance.start(name, [*self.place.enter, tool(name), *flags])
 
     def start_etcd(self) -> None:
         """Start etcd on its data; what it acknowledged survives its process, and need not survive the machine."""
@@ -231,6 +236,18 @@ class ControlPlane:
         log = self.instance.log(name)
         return log.read_text(errors="replace")[-3000:] if log.exists() else ""
 
+    def forward(self, address: str, port: int, local: int = 0) -> int:
+        """A port of this machine's loopback that leads to an address of the cluster: of a pod, a Service or a node.
+        `local`: one that the caller has taken.
+        """
+        local = local or self.instance.free_port()
+        name = f"forward-{local}"
+        words = [sys.executable, "-m", "tests.cluster.forward", self.place.network, local, address, port]
+        self.instance.start(name, [str(word) for word in words], {"PYTHONPATH": str(ROOT)})
+        log = self.instance.log(name)
+        self.wait_until(f"port {local} listens", lambda: "listening" in log.read_text())
+        return local
+
     def is_ready(self) -> bool:
         """Whether the API server says so."""
         context = ssl.create_default_context(cafile=str(self.ca))
@@ -262,10 +279,7 @@ class ControlPlane:
 @contextmanager
 def control_plane_running() -> Iterator[ControlPlane]:
     """A control plane of its own, gone at the end; if this process is killed, the next start removes it."""
-    instance = Instance.create("control-plane")
-    try:
-        cluster = ControlPlane(instance, Place())
+    with closing(Instance.create("control-plane")) as instance:
+        cluster = ControlPlane(instance)
         cluster.start()
         yield cluster
-    finally:
-        instance.destroy()

@@ -35,7 +35,7 @@ def up() -> None:
             changed = {name: value for name, value in cluster.environment.items() if os.environ.get(name) != value}
             (home / "environment.json").write_text(json.dumps(changed, indent=1))
         except BaseException:
-            instance.destroy()
+            instance.close()
             raise
     say(f"images on its nodes: {', '.join(map(images.image_name, TARGETS))}")
 

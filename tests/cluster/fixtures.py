@@ -15,7 +15,7 @@ from tests.cluster.node import Cluster, cluster_running, why_no_node
 FULL = "ULLAGE_CLUSTER_FULL"
 """Set: the tests that take many minutes run too; `make cluster-full` sets it."""
 
-SLOW = {"spark_namespace", "jobs", "kubeflow", "installed", "planning", "quickstart", "no_go", "built_twice"}
+SLOW = {"jobs", "kubeflow", "planning", "quickstart", "no_go", "built_twice"}
 """Fixtures of such tests: Spark's image and the kubeflow operator; what the story has shown already of the installed
 chart; a Go that is fetched; an image that is built without the cache.
 """
@@ -76,11 +76,4 @@ def cluster() -> Iterator[Cluster]:
 def cluster_namespace(cluster: Cluster) -> Iterator[str]:
     """The name of a new namespace of `cluster`, deleted at the end."""
     with cluster.namespace(awaits_end=False) as name:
-        yield name
-
-
-@pytest.fixture
-def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """The name of a new namespace of `control_plane`, deleted at the end."""
-    with control_plane.namespace(awaits_end=False) as name:
         yield name

@@ -4,11 +4,11 @@ Pods on them become Running and Ready without a container, and go when deleted. 
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.control_plane import LOOPBACK, ControlPlane, Place
+from tests.cluster.control_plane import LOOPBACK, ControlPlane
 from tests.cluster.instance import Instance
 from tests.cluster.say import step
 from tests.cluster.tools import tool
@@ -20,9 +20,10 @@ STAGES = Path(__file__).parent / "kwok.yaml"
 class Fleet(ControlPlane):
     """A control plane whose nodes are kwok's. Make one with `fleet_running`."""
 
-    def start_kwok(self) -> None:
+    def start(self) -> None:
         """Play every node that `add_nodes` makes, and the pods on them."""
         tool("kwok")
+        super().start()
         self.start_program(
             "kwok",
             [
@@ -59,11 +60,7 @@ def _node(name: str) -> dict[str, Any]:
 @contextmanager
 def fleet_running() -> Iterator[Fleet]:
     """A control plane with kwok and no node yet, gone at the end."""
-    instance = Instance.create("fleet")
-    try:
-        cluster = Fleet(instance, Place())
+    with closing(Instance.create("fleet")) as instance:
+        cluster = Fleet(instance)
         cluster.start()
-        cluster.start_kwok()
         yield cluster
-    finally:
-        instance.destroy()

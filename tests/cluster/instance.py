@@ -21,7 +21,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -59,16 +58,17 @@ class Process:
         """Whether it still runs; a zombie does not."""
         return start_time(self.pid) == self.started
 
-    def kill(self) -> None:
+    def kill(self, number: int = signal.SIGKILL) -> None:
         """End it and its group, and wait until it is gone."""
         if not self.lives:
             return
         descriptor = os.pidfd_open(self.pid)
         try:
             if self.lives:  # the descriptor holds this process, so from here on the id cannot have become another's
-                with suppress(ProcessLookupError, PermissionError):  # it ended by itself, or leads no group of ours
-                    os.killpg(self.pid, signal.SIGKILL)
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                try:
+                    os.killpg(self.pid, number)
+                except (ProcessLookupError, PermissionError):  # it ended by itself, or leads no group of ours
+                    signal.pidfd_send_signal(descriptor, number)
                 select.select([descriptor], [], [], SECONDS_TO_DIE)
         finally:
             os.close(descriptor)
@@ -123,7 +123,7 @@ class State:
 
 
 class Instance:
-    """A cluster's folder and processes. Use `create`, and `destroy` in a finally."""
+    """A cluster's folder and processes. Use `create`, and `close` in a finally."""
 
     def __init__(self, home: Path, state: State) -> None:
         self.home = home
@@ -179,11 +179,11 @@ class Instance:
         child.stdin.close()
         return child
 
-    def end(self, name: str) -> None:
-        """Kill the processes of this name: what they hold is thrown away, or is to survive exactly that."""
+    def end(self, name: str, number: int = signal.SIGKILL) -> None:
+        """End the processes of this name; when killed, what they hold is thrown away, or is to survive exactly that."""
         ending = [process for process in self.state.processes if process.name == name]
         for process in ending:
-            process.kill()
+            process.kill(number)
             self._reap(process.pid)
         self.state.processes = [process for process in self.state.processes if process.name != name]
         self.state.write(self.home)
@@ -192,7 +192,7 @@ class Instance:
         """What a process printed."""
         return self.home / "log" / f"{name}.log"
 
-    def destroy(self) -> None:
+    def close(self) -> None:
         """End all processes, the newest first, and remove the folder."""
         remove(self.home, self.state)
         for pid in list(self._children):

@@ -4,15 +4,14 @@ Needs root, a kernel that lets it make namespaces and mounts, and Debian's conta
 """
 
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.cluster import images
 from tests.cluster.cgroups import make_cgroup
-from tests.cluster.control_plane import PODS, SERVICES, ControlPlane, Place
+from tests.cluster.control_plane import LOOPBACK, PODS, SERVICES, ControlPlane, Place
 from tests.cluster.dns import corefile, dns_objects
 from tests.cluster.errors import ClusterError, NotPossibleHereError, printed
 from tests.cluster.instance import Instance
@@ -35,13 +34,13 @@ class Cluster(ControlPlane):
 
     def __init__(self, instance: Instance) -> None:
         self.hub = boot_hub(instance)
-        super().__init__(instance, Place(self.hub.enter, HUB, "0.0.0.0"))
+        super().__init__(instance, Place(self.hub.enter, self.hub.init, HUB, "0.0.0.0"))
         self.nodes: dict[str, Machine] = {}
         self._loaded: list[Path] = []
 
     def start(self) -> None:
         """Start the control plane on the hub, and DNS beside it."""
-        self.forward_from(self.port, "127.0.0.1", self.port)
+        self.forward(LOOPBACK, self.port, self.port)
         super().start()
         config = self.instance.home / "Corefile"
         config.write_text(corefile(self.kubeconfig_for("coredns", "system:masters")))
@@ -169,20 +168,6 @@ class Cluster(ControlPlane):
                 for machine in self.nodes.values():
                     machine.run("ctr", "--namespace=k8s.io", "images", "import", archive)
 
-    def forward(self, address: str, port: int) -> int:
-        """A port of this machine's loopback that leads to an address of the cluster: of a pod, a Service or a node."""
-        local = self.instance.free_port()
-        self.forward_from(local, address, port)
-        return local
-
-    def forward_from(self, local: int, address: str, port: int) -> None:
-        """The same from a port that the caller has taken."""
-        name = f"forward-{local}"
-        command = [sys.executable, "-m", "tests.cluster.forward", self.hub.init, local, address, port]
-        self.instance.start(name, [str(word) for word in command], {"PYTHONPATH": str(images.ROOT)})
-        log = self.instance.log(name)
-        self.wait_until(f"port {local} listens", lambda: "listening" in log.read_text())
-
     def kill_container(self, namespace: str, pod: str, signal: str = "SIGKILL") -> None:
         """A signal to the first process of a pod's first container."""
         found: Any = self.get(f"pod/{pod}", f"--namespace={namespace}")
@@ -218,8 +203,5 @@ def cluster_running(nodes: int = 1) -> Iterator[Cluster]:
     """A control plane with this many nodes, gone at the end. Raises `NotPossibleHereError` where that cannot be."""
     if lacking := why_no_node():
         raise NotPossibleHereError(lacking)
-    instance = Instance.create("cluster")
-    try:
+    with closing(Instance.create("cluster")) as instance:
         yield start_cluster(instance, nodes)
-    finally:
-        instance.destroy()

@@ -1,18 +1,17 @@
 """The operator as its own process and service account, against an API server; and what tests ask and say there."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.errors import ClusterError
@@ -29,47 +28,31 @@ QUICK = {"ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2", "ULLAGE_OPERATOR_FIGURES_SECON
 class Operator:
     """The operator's process, started and killed at will. Settings as in its Deployment, but for the ports."""
 
-    def __init__(
-        self, fleet: ControlPlane, folder: Path, settings: dict[str, str] | None = None, server: str = ""
-    ) -> None:
+    def __init__(self, fleet: ControlPlane, settings: Mapping[str, str] = QUICK, server: str = "") -> None:
         """`server`: where the API server is reached instead."""
         self.fleet = fleet
-        self._settings = QUICK if settings is None else settings
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
         self.metrics_port = fleet.instance.free_port()
-        self._kubeconfig = folder / "operator.kubeconfig"
+        self._name = f"operator-{self.metrics_port}"
         token = fleet.kubectl("create", "token", NAME, "--namespace", NAMESPACE, "--duration=2h").strip()
         config = json.loads(fleet.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token}
         config["clusters"][0]["cluster"]["server"] = server or fleet.url
-        self._kubeconfig.write_text(json.dumps(config))
+        kubeconfig = fleet.instance.home / f"{self._name}.kubeconfig"
+        kubeconfig.write_text(json.dumps(config))
+        self._environment = {
+            "KUBECONFIG": str(kubeconfig),
+            "ULLAGE_OPERATOR_METRICS_PORT": str(self.metrics_port),
+            "ULLAGE_OPERATOR_HEALTH_PORT": "0",
+            **settings,
+        }
 
     def start(self, **settings: str) -> None:
         """With these settings too."""
-        environment = {
-            **os.environ,
-            "KUBECONFIG": str(self._kubeconfig),
-            "ULLAGE_OPERATOR_METRICS_PORT": str(self.metrics_port),
-            "ULLAGE_OPERATOR_HEALTH_PORT": "0",
-            **self._settings,
-            **settings,
-        }
-        with (self._folder / "operator.log").open("ab") as log:
-            command = [sys.executable, "-m", "ullage_operator"]
-            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self._folder)
-
-    @property
-    def pid(self) -> int:
-        """Of the process that runs."""
-        assert self._process is not None
-        return self._process.pid
+        command = [sys.executable, "-m", "ullage_operator"]
+        self.pid = self.fleet.instance.start(self._name, command, self._environment | settings).pid
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-        self._process.wait(30)
-        self._process = None
+        self.fleet.instance.end(self._name, number)
 
     def answers(self) -> bool:
         """Whether it has started."""
@@ -80,9 +63,15 @@ class Operator:
         return True
 
     def writes(self) -> float:
+        return sum(self.counted("api_writes").values())
+
+    def counted(self, name: str) -> dict[str, float]:
+        """One of its counters, by the value of its label."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("ullage_operator_api_writes_total{"))
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = [sample for family in families for sample in family.samples]
+        found = [sample for sample in samples if sample.name == f"ullage_operator_{name}_total"]
+        return {label: sample.value for sample in found for label in sample.labels.values()}
 
     def runs(self, place: str, spec: dict[str, Any] | None = None) -> None:
         """The repository `flows` is applied, and a pod is ready on each of its nodes."""
@@ -95,12 +84,12 @@ class Operator:
         except ClusterError as error:
             kinds = "contentrepositories,daemonsets,pods,nodes"
             shown = self.fleet.kubectl("get", kinds, "--all-namespaces", "-o=wide")
-            log = (self._folder / "operator.log").read_text()
+            log = self.fleet.instance.log(self._name).read_text()
             raise ClusterError(f"{error}\n{shown}\n{log[-3000:]}") from error
 
 
 @pytest.fixture(scope="module")
-def operator(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+def operator(fleet: Fleet) -> Iterator[Operator]:
     """Installed by install.yaml, except that its process runs here."""
     documents = list(yaml.safe_load_all((ROOT / "deploy" / "install.yaml").read_text()))
     definitions = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
@@ -109,7 +98,7 @@ def operator(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         fleet.kubectl("wait", "--for=condition=Established", f"crd/{definition['metadata']['name']}", "--timeout=30s")
     fleet.apply(*(each for each in documents if each["kind"] not in ("CustomResourceDefinition", "Deployment")))
     fleet.add_nodes(3, "worker")
-    running = Operator(fleet, tmp_path_factory.mktemp("operator"))
+    running = Operator(fleet)
     running.start()
     yield running
     running.end()

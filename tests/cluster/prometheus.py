@@ -96,30 +96,19 @@ class Answers:
 
 
 class Prometheus(Answers):
-    """Scrapes from `start` to `end`; a failure to start says what it printed."""
+    """Scrapes until the cluster ends, or `end`."""
 
     def __init__(self, cluster: ControlPlane, folder: Path, config: dict[str, Any]) -> None:
         port = cluster.instance.free_port()
         super().__init__(f"http://127.0.0.1:{port}")
-        self._cluster = cluster
-        self._folder = folder
+        self._instance, self._name = cluster.instance, f"prometheus-{port}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "prometheus.yml"
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         flags = [f"--config.file={path}", f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn"]
-        self._command = [program("prometheus"), *flags, f"--web.listen-address=127.0.0.1:{port}"]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
-        try:
-            self._cluster.wait_until("Prometheus is ready", self.is_ready)
-        except ClusterError as error:
-            raise ClusterError(f"{error}\n{(self._folder / 'log').read_text()[-2000:]}") from error
+        flags.append(f"--web.listen-address=127.0.0.1:{port}")
+        cluster.instance.start(self._name, [program("prometheus"), *flags])
+        cluster.wait_until("Prometheus is ready", self.is_ready)
 
     def end(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(30)
-            self._process = None
+        self._instance.end(self._name)

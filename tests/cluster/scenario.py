@@ -12,7 +12,6 @@ import os
 import secrets
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +152,6 @@ class Scenario:
             alerts=str(Path(__file__).parents[2] / "charts/ullage/files/alerts.yaml"),
         )
         self.prometheus = Prometheus(self.fleet, self._home / "prometheus-data", config)
-        self.prometheus.start()
         self.until("both are scraped", lambda: len(self.prometheus.query("up == 1")) == 2)
 
     def until(self, what: str, holds: Callable[[], bool]) -> None:
@@ -227,18 +225,12 @@ class Scenario:
         found: list[tuple[float, dict[str, float]]] = []
 
         def is_quiet() -> bool:
-            before, at = self._reconciles(), self.scraped()
+            before, at = self.operator.counted("reconciles"), self.scraped()
             found.append((at, before))
-            return before == self._reconciles()
+            return before == self.operator.counted("reconciles")
 
         self.until("the operator is quiet", is_quiet)
         return found[-1]
-
-    def _reconciles(self) -> dict[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.operator.metrics_port}/metrics", timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
-        found = (line.split() for line in lines if line.startswith("ullage_operator_reconciles_total{"))
-        return {name.split('"')[1]: float(value) for name, value in found}
 
 
 @contextlib.contextmanager

@@ -31,47 +31,19 @@ ALL_EXECUTORS_FIRST = {
 }
 """Settings: no task begins before all executors are there, on a busy machine neither."""
 
-JOB = """
-import sys
-from pyspark.sql import SparkSession
 
-spark = SparkSession.builder.getOrCreate()
-sums = spark.sparkContext.parallelize(range(10_000), 8).map(lambda n: n * n)
-executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
-rows = spark.read.format("ullage").option("nodes", "[]").load().count()
-print(f"sum {sums.sum()} executors {executors} FlowFiles {rows}")
-spark.stop()
-"""
-"""Sums the squares below 10,000 on whoever has come, and reads of no node: the source has to be there for that."""
-
-ANSWER = f"sum {sum(n * n for n in range(10_000))} executors 2 FlowFiles 0"
-
-
-AT_CONTENT = {
-    "spark.kubernetes.driver.podTemplateFile": "/job/driver.json",
-    "spark.kubernetes.executor.podTemplateFile": "/job/executor.json",
-    **{f"spark.{role}.memoryOverhead": size for role, size in OVERHEAD.items()},
-}
-"""Settings of a job that reads and writes the repository `flows` of its namespace; see `at_content`."""
-
-
-def spark_account(namespace: str, job: str = JOB) -> list[dict[str, Any]]:
-    """The account whose drivers may make executors, and the job as files of a ConfigMap."""
-    driver = {"containers": [{"name": DRIVER, "volumeMounts": MOUNTS}], "volumes": VOLUMES}
-    templates = {
-        "template.json": driver,
-        "driver.json": at_content(namespace, DRIVER),
-        "executor.json": at_content(namespace, EXECUTOR),
-    }
+def spark_account(namespace: str, job: str) -> list[dict[str, Any]]:
+    """The account whose drivers may make executors, and do with content what the account of clients may; and the job as
+    files of a ConfigMap.
+    """
+    parts = {"driver.json": DRIVER, "executor.json": EXECUTOR}
+    templates = {name: at_content(namespace, container) for name, container in parts.items()}
     files = {name: json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}) for name, spec in templates.items()}
-    told = made("v1", "ConfigMap", ACCOUNT, namespace, data={"job.py": job, **files})
-    return [*account(ACCOUNT, namespace, "edit"), told]
-
-
-def content_user(namespace: str) -> dict[str, Any]:
-    """Spark's account may do with content what that of clients may."""
-    bound = binding("Role", "flow", ACCOUNT, namespace)
-    return made(f"{RBAC}/v1", "RoleBinding", "spark-content", namespace, **bound)
+    return [
+        *account(ACCOUNT, namespace, "edit"),
+        made(f"{RBAC}/v1", "RoleBinding", "spark-content", namespace, **binding("Role", "flow", ACCOUNT, namespace)),
+        made("v1", "ConfigMap", ACCOUNT, namespace, data={"job.py": job, **files}),
+    ]
 
 
 def at_content(namespace: str, container: str) -> dict[str, Any]:
@@ -99,14 +71,10 @@ def at_content(namespace: str, container: str) -> dict[str, Any]:
     return spec
 
 
-def submit(cluster: Cluster, namespace: str) -> str:
-    """Run the job in cluster mode with two executors, as a pod that calls spark-submit; what its pods printed."""
-    begin(cluster, namespace, "squares", [], {"spark.kubernetes.driver.podTemplateFile": "/job/template.json"})
-    return _finished(cluster, namespace, "driver")
-
-
-def begin(cluster: Cluster, namespace: str, name: str, arguments: list[str], more: dict[str, str]) -> None:
-    """The same with arguments and more settings; its pods are `submit`, which waits for the end, and `driver`."""
+def begin(cluster: Cluster, namespace: str, name: str, arguments: list[str]) -> None:
+    """Run the job of `spark_account` in cluster mode with two executors, as a pod that calls spark-submit; its pods are
+    `submit`, which waits for the end, and `driver`.
+    """
     settings = {
         "spark.executor.instances": "2",
         **ALL_EXECUTORS_FIRST,
@@ -115,12 +83,14 @@ def begin(cluster: Cluster, namespace: str, name: str, arguments: list[str], mor
         "spark.kubernetes.container.image.pullPolicy": "Never",
         "spark.kubernetes.authenticate.driver.serviceAccountName": ACCOUNT,
         "spark.kubernetes.driver.pod.name": "driver",
-        "spark.kubernetes.driver.request.cores": CORES,
-        "spark.kubernetes.executor.request.cores": CORES,
-        "spark.driver.memory": MEMORY,
-        "spark.executor.memory": MEMORY,
-        **more,
     }
+    for role, overhead in OVERHEAD.items():
+        settings |= {
+            f"spark.kubernetes.{role}.podTemplateFile": f"/job/{role}.json",
+            f"spark.kubernetes.{role}.request.cores": CORES,
+            f"spark.{role}.memory": MEMORY,
+            f"spark.{role}.memoryOverhead": overhead,
+        }
     words = ["/opt/spark/bin/spark-submit", f"--master=k8s://https://{HUB}:{cluster.port}", "--deploy-mode=cluster"]
     words += [f"--name={name}", *(f"--conf={name}={value}" for name, value in settings.items())]
     container = {
@@ -132,19 +102,6 @@ def begin(cluster: Cluster, namespace: str, name: str, arguments: list[str], mor
     }
     spec = {"serviceAccountName": ACCOUNT, "restartPolicy": "Never", "containers": [container], "volumes": VOLUMES}
     cluster.apply(made("v1", "Pod", "submit", namespace, spec=spec))
-
-
-def _finished(cluster: Cluster, namespace: str, driver: str) -> str:
-    here = f"--namespace={namespace}"
-
-    def phases() -> dict[str, str]:
-        return {pod["metadata"]["name"]: pod["status"]["phase"] for pod in cluster.get("pods", here)["items"]}
-
-    def ended() -> bool:
-        return phases().get(driver) in {"Succeeded", "Failed"} or "Failed" in phases().values()
-
-    cluster.wait_until("the Spark job has ended", ended, seconds_max=240)
-    return "".join(cluster.kubectl("logs", pod, here) for pod in phases())
 
 
 def install_operator(cluster: Cluster, namespace: str) -> None:
@@ -177,21 +134,14 @@ def install_operator(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("wait", "--for=condition=Ready", f"pod/{OPERATOR}", f"--namespace={namespace}", "--timeout=60s")
 
 
-def spark_application(namespace: str) -> dict[str, Any]:
-    """The same job as an object that the kubeflow operator submits."""
-    driver = {"containers": [{"name": DRIVER, "volumeMounts": MOUNTS}], "volumes": VOLUMES}
-    return _application("SparkApplication", namespace, "squares", _application_spec([], driver, None))
+def application(namespace: str, name: str, arguments: list[str]) -> dict[str, Any]:
+    """The job of `spark_account` as an object that the kubeflow operator submits."""
+    return _application("SparkApplication", namespace, name, _spec(namespace, arguments))
 
 
-def application_at_content(namespace: str, name: str, arguments: list[str]) -> dict[str, Any]:
-    """The job of `spark_account` as a SparkApplication that reads and writes the repository `flows`."""
-    return _application("SparkApplication", namespace, name, _spec_at_content(namespace, arguments))
-
-
-def scheduled_at_content(namespace: str, name: str, arguments: list[str], schedule: str) -> dict[str, Any]:
+def scheduled(namespace: str, name: str, arguments: list[str], schedule: str) -> dict[str, Any]:
     """The same, begun whenever the schedule says so, one at a time."""
-    template = _spec_at_content(namespace, arguments)
-    spec = {"schedule": schedule, "concurrencyPolicy": "Forbid", "template": template}
+    spec = {"schedule": schedule, "concurrencyPolicy": "Forbid", "template": _spec(namespace, arguments)}
     return _application("ScheduledSparkApplication", namespace, name, spec)
 
 
@@ -199,16 +149,12 @@ def _application(kind: str, namespace: str, name: str, spec: dict[str, Any]) -> 
     return made("sparkoperator.k8s.io/v1beta2", kind, name, namespace, spec=spec)
 
 
-def _spec_at_content(namespace: str, arguments: list[str]) -> dict[str, Any]:
-    spec = _application_spec(arguments, at_content(namespace, DRIVER), at_content(namespace, EXECUTOR))
-    for role, size in OVERHEAD.items():
-        spec[role]["memoryOverhead"] = size
-    return spec
+def _spec(namespace: str, arguments: list[str]) -> dict[str, Any]:
+    def part(role: str, container: str) -> dict[str, Any]:
+        template = {"spec": at_content(namespace, container)}
+        size = {"cores": 1, "coreRequest": CORES, "memory": MEMORY, "memoryOverhead": OVERHEAD[role]}
+        return {**size, "template": template}
 
-
-def _application_spec(arguments: list[str], driver: dict[str, Any], executor: dict[str, Any] | None) -> dict[str, Any]:
-    """By the templates of both pods."""
-    size = {"cores": 1, "coreRequest": CORES, "memory": MEMORY}
     return {
         "type": "Python",
         "pythonVersion": "3",
@@ -220,24 +166,9 @@ def _application_spec(arguments: list[str], driver: dict[str, Any], executor: di
         "arguments": arguments,
         "restartPolicy": {"type": "Never"},
         "sparkConf": ALL_EXECUTORS_FIRST,
-        "driver": {**size, "serviceAccount": ACCOUNT, "template": {"spec": driver}},
-        "executor": {**size, "instances": 2} | ({} if executor is None else {"template": {"spec": executor}}),
+        "driver": {**part("driver", DRIVER), "serviceAccount": ACCOUNT},
+        "executor": {**part("executor", EXECUTOR), "instances": 2},
     }
-
-
-def run_application(cluster: Cluster, namespace: str) -> tuple[str, str]:
-    """The state in which the operator sees the application end, and what its pods printed."""
-    cluster.apply(spark_application(namespace))
-    ends = {"COMPLETED", "FAILED", "SUBMISSION_FAILED"}
-
-    def has_ended() -> bool:
-        return application_state(cluster, namespace, "squares") in ends
-
-    cluster.wait_until("the operator sees the application end", has_ended, seconds_max=240)
-    here = f"--namespace={namespace}"
-    pods = cluster.kubectl("get", "pods", here, "--output=name").split()
-    printed = "".join(cluster.kubectl("logs", pod, here) for pod in pods)
-    return application_state(cluster, namespace, "squares"), printed
 
 
 def application_state(cluster: Cluster, namespace: str, name: str) -> str:

@@ -35,42 +35,6 @@ def test_the_api_server_is_the_version_we_pinned(control_plane: ControlPlane) ->
     assert version.count(TOOLS["kube-apiserver"].version) == 2
 
 
-def test_a_deployment_gets_its_pods(control_plane: ControlPlane, namespace: str) -> None:
-    """The controllers work: a deployment becomes a replica set and that becomes pods, which no node takes."""
-    control_plane.kubectl("create", "deployment", "idle", "--image=none", "--replicas=2", "--namespace", namespace)
-
-    def pods() -> list[str]:
-        return [pod["status"]["phase"] for pod in control_plane.get("pods", "--namespace", namespace)["items"]]
-
-    control_plane.wait_until("two pods exist", lambda: len(pods()) == 2)
-
-    assert pods() == ["Pending", "Pending"]
-
-
-def test_a_stranger_may_read_nothing(control_plane: ControlPlane, namespace: str) -> None:
-    """RBAC is on: a user without a role is refused."""
-    stranger = control_plane.kubeconfig_for("stranger")
-
-    with pytest.raises(ClusterError, match="forbidden"):
-        control_plane.kubectl("--kubeconfig", stranger, "get", "pods", "--namespace", namespace)
-
-
-def test_helm_installs_a_chart(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
-    """A chart of one ConfigMap is installed with its value, and uninstalled."""
-    chart = tmp_path / "trivial"
-    (chart / "templates").mkdir(parents=True)
-    (chart / "Chart.yaml").write_text("apiVersion: v2\nname: trivial\nversion: 0.1.0\n")
-    (chart / "templates" / "map.yaml").write_text(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  word: {{ .Values.word }}\n"
-    )
-
-    control_plane.helm("install", "first", chart, "--namespace", namespace, "--set", "word=cask", "--wait")
-
-    assert control_plane.get("configmap/first", "--namespace", namespace)["data"] == {"word": "cask"}
-    control_plane.helm("uninstall", "first", "--namespace", namespace, "--wait")
-    assert "first" not in control_plane.kubectl("get", "configmaps", "--namespace", namespace)
-
-
 def test_two_clusters_stand_beside_each_other(control_plane: ControlPlane) -> None:
     """A second control plane shares no port, folder or authority with the first, and leaves nothing when it ends."""
     with control_plane_running() as second:

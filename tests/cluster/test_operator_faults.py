@@ -2,18 +2,18 @@
 
 import contextlib
 import json
+import os
 import random
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cluster.control_plane import LOOPBACK
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import QUICK, Operator, condition, objects, repository, template
-from tests.cluster.relay import Relay
 from ullage.contract import object_name
 
 SEED = 20261121
@@ -97,24 +97,26 @@ def _exists(fleet: Fleet, name: str, place: str) -> bool:
     return name.split("/")[1] in fleet.kubectl("get", name, "--namespace", place, "--ignore-not-found")
 
 
-def test_a_watch_that_goes_silent_is_begun_anew(fleet: Fleet, operator: Operator, place: str, tmp_path: Path) -> None:
+def test_a_watch_that_goes_silent_is_begun_anew(fleet: Fleet, operator: Operator, place: str) -> None:
     """Connections that are neither closed nor answered: what changed meanwhile is found over new ones."""
-    relay = Relay(fleet.port)
-    behind = Operator(
-        fleet, tmp_path, QUICK | {"ULLAGE_OPERATOR_SILENCE_SECONDS": "3"}, f"https://127.0.0.1:{relay.port}"
-    )
+    relay = fleet.forward(LOOPBACK, fleet.port)
+    name = f"forward-{relay}"
+    behind = Operator(fleet, QUICK | {"ULLAGE_OPERATOR_SILENCE_SECONDS": "3"}, f"https://127.0.0.1:{relay}")
     operator.end()
     behind.start()
     try:
         behind.runs(place, {"image": "agent:1"})
-        assert relay.silence() > 10  # a watch for each kind
+        os.kill(next(each.pid for each in fleet.instance.state.processes if each.name == name), signal.SIGUSR1)
+        log = fleet.instance.log(name)
+        fleet.wait_until("it is silent", lambda: "silent" in log.read_text())
+        assert int(log.read_text().split()[-1]) > 10  # a watch for each kind
 
         fleet.apply(repository(place, {"image": "agent:2"}))
 
         behind.until("the change is seen", lambda: template(fleet, place)["containers"][0]["image"] == "agent:2")
     finally:
         behind.end(signal.SIGKILL)
-        relay.close()
+        fleet.instance.end(name)
         operator.start()
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.cluster import images
+from tests.cluster.errors import ClusterError
 from tests.cluster.operator_process import objects
-from tests.cluster.release import CHART, CLOSED, OPEN, PORT, RELEASE, Flows, install
+from tests.cluster.release import CHART, CLOSED, OPEN, PORT, RELEASE, SYSTEM, Flows, install
 from tests.cluster.workloads import made
 from tests.e2e.story import HELD_SECONDS, POLLED, Story, digest_of, digests
 from ullage import EventQuery, Retries
@@ -258,18 +259,28 @@ def _failing(flows: Flows) -> dict[str, str]:
 
 
 def test_a_removed_release_leaves_the_data_and_one_installed_later_finds_it(story: Story) -> None:
-    """The repository and the release go, the directories stay; the same repository is made of them again."""
-    flows = story.flows
+    """`helm test` passes. The release goes after its repository and not before; directories and kinds stay, and the
+    same repository is made of them again.
+    """
+    flows, cluster = story.flows, story.flows.cluster
     identity = flows.repository.state().repository
+    cluster.helm("test", *RELEASE, "--timeout=120s")
+    with pytest.raises(ClusterError):
+        cluster.helm("uninstall", *RELEASE, "--wait", "--timeout=120s")
+    assert cluster.get("deployment/ullage-operator", f"--namespace={SYSTEM}")["status"]["readyReplicas"] == 1
+
     flows.delete()
-    flows.cluster.helm("uninstall", *RELEASE, "--wait", "--timeout=120s")
-    assert objects(flows.cluster, flows.namespace) == {}
-    before = {node: flows.disk_bytes(node) for node in flows.cluster.nodes}
+    cluster.helm("uninstall", *RELEASE, "--wait", "--timeout=120s")
+
+    assert objects(cluster, flows.namespace) == {}
+    assert "ullage" not in cluster.kubectl("get", "clusterroles,clusterrolebindings,validatingadmissionpolicies")
+    assert "contentrepositories.ullage.dev" in cluster.kubectl("get", "crds")
+    before = {node: flows.disk_bytes(node) for node in cluster.nodes}
     assert min(before.values()) > PUTS * PUT_BYTES
 
-    install(flows.cluster)
+    install(cluster)
     flows.begin()
 
-    assert {node: flows.disk_bytes(node) for node in flows.cluster.nodes} == before
+    assert {node: flows.disk_bytes(node) for node in cluster.nodes} == before
     assert flows.repository.state().repository == identity
     assert story.is_all_there()

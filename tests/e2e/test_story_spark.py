@@ -107,9 +107,7 @@ def jobs(story: Story) -> Jobs:
     """Nodes have Spark's image, and an account may run it and use the repository."""
     flows = story.flows
     flows.cluster.load(images.archive("spark"))
-    flows.cluster.apply(
-        *spark.spark_account(flows.namespace, JOB.read_text(encoding="utf-8")), spark.content_user(flows.namespace)
-    )
+    flows.cluster.apply(*spark.spark_account(flows.namespace, JOB.read_text(encoding="utf-8")))
     return Jobs(story)
 
 
@@ -120,7 +118,7 @@ def test_the_window_waits_for_a_job_that_reads(jobs: Jobs) -> None:
     flows = jobs.story.flows
     jobs.drop_some()
 
-    spark.begin(flows.cluster, flows.namespace, "story", jobs.words("spark", "enough"), spark.AT_CONTENT)
+    spark.begin(flows.cluster, flows.namespace, "story", jobs.words("spark", "enough"))
 
     assert jobs.wait_for("driver", "written")["rows"] == spark_job.ROWS
     read = jobs.wait_for("driver", "read")
@@ -149,7 +147,7 @@ def kubeflow(jobs: Jobs) -> Jobs:
 def _begin_application(jobs: Jobs, name: str, until: str) -> None:
     """A SparkApplication that reads until it is told."""
     flows = jobs.story.flows
-    flows.cluster.apply(spark.application_at_content(flows.namespace, name, jobs.words(name, until)))
+    flows.cluster.apply(spark.application(flows.namespace, name, jobs.words(name, until)))
 
 
 def _wait_until_state(jobs: Jobs, name: str, state: str) -> None:
@@ -226,7 +224,7 @@ def test_a_scheduled_application_is_waited_for_each_time_it_runs(kubeflow: Jobs)
     flows = kubeflow.story.flows
     kubeflow.drop_some()
     words = kubeflow.words("scheduled", "once")
-    flows.cluster.apply(spark.scheduled_at_content(flows.namespace, "regular", words, "@every 20s"))
+    flows.cluster.apply(spark.scheduled(flows.namespace, "regular", words, "@every 20s"))
 
     def run() -> str:
         status = flows.cluster.get(f"{spark.SCHEDULED}/regular", flows.here).get("status", {})
