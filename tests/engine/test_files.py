@@ -6,7 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,15 @@ def limit() -> Iterator[int]:
     yield 10_000
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     signal.signal(signal.SIGXFSZ, handler)
+
+
+def refusing(code: int) -> Callable[..., None]:
+    """A call of the system that fails."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return refuse
 
 
 def test_what_is_written_is_read(file: File, path: str) -> None:
@@ -163,10 +172,7 @@ def test_what_is_cached_is_a_hint_and_no_error(file: File, monkeypatch: pytest.M
     file.write(b"0123456789", 0)
     assert not file.is_cached(1 << 30)
 
-    def refuse(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
-    monkeypatch.setattr(os, "preadv", refuse)
+    monkeypatch.setattr(os, "preadv", refusing(errno.EOPNOTSUPP))
     assert not file.is_cached(3)
 
 
@@ -182,16 +188,9 @@ def test_reserved_room_is_zeros_and_blocks(file: File) -> None:
 
 def test_a_filesystem_that_cannot_reserve_is_no_error(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     """EOPNOTSUPP is passed over; no room is not."""
-
-    def refuse(code: int) -> None:
-        def allocate(descriptor: int, offset: int, count: int) -> None:
-            raise OSError(code, os.strerror(code))
-
-        monkeypatch.setattr(os, "posix_fallocate", allocate)
-
-    refuse(errno.EOPNOTSUPP)
+    monkeypatch.setattr(os, "posix_fallocate", refusing(errno.EOPNOTSUPP))
     file.allocate(0, 10)
-    refuse(errno.ENOSPC)
+    monkeypatch.setattr(os, "posix_fallocate", refusing(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
         file.allocate(0, 10)
 
@@ -253,16 +252,9 @@ def test_names_change(tmp_path: Path, file: File, path: str) -> None:
 
 def test_a_failed_directory_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only EINVAL, from filesystems that order names by themselves, is passed over."""
-
-    def refuse(code: int) -> None:
-        def sync(descriptor: int) -> None:
-            raise OSError(code, os.strerror(code))
-
-        monkeypatch.setattr(os, "fsync", sync)
-
-    refuse(errno.EINVAL)
+    monkeypatch.setattr(os, "fsync", refusing(errno.EINVAL))
     DISK.sync_directory(str(tmp_path))
-    refuse(errno.EIO)
+    monkeypatch.setattr(os, "fsync", refusing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         DISK.sync_directory(str(tmp_path))
 

@@ -85,14 +85,10 @@ def test_new_uuids_are_random_uuids_of_version_4() -> None:
     """Every new uuid is a distinct RFC 4122 uuid, version 4."""
     made = new_uuids(1_000)
 
+    assert new_uuids(0) == []
     assert len(set(made)) == 1_000
     assert {uuid.UUID(bytes=each).version for each in made} == {4}
     assert {uuid.UUID(bytes=each).variant for each in made} == {uuid.RFC_4122}
-
-
-def test_no_uuids_are_none() -> None:
-    """A batch of no FlowFiles needs no uuid."""
-    assert new_uuids(0) == []
 
 
 @given(st.binary(min_size=16, max_size=16))

@@ -15,34 +15,19 @@ from ullage.errors import ForeignContainer, NotARepository, RepositoryDamaged, R
 TWO = {"containers": (ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="volumes/c2"))}
 
 
-def count_init_calls(path: Path) -> int:
-    files = FailingFiles()
-    Engine.initialize(spec_at(path / "counted", storage=TWO), files)
-    return len(files.calls)
-
-
-class StopAfter(FailingFiles):
-    """Dies at its n-th call, whatever that is."""
-
-    def __init__(self, last: int) -> None:
-        super().__init__()
-        self._last = last
-
-    def meet(self, kind: str, path: str, *rest: object) -> None:
-        if len(self.calls) >= self._last:
-            raise KeyboardInterrupt
-        self.calls.append((kind, path))
-
-
 def test_an_init_interrupted_at_any_step_is_resumed(tmp_path: Path) -> None:
     """Until its commit point there is no repository; doing it again finishes it, with a repository that works."""
-    total = count_init_calls(tmp_path)
+    counted = FailingFiles()
+    Engine.initialize(spec_at(tmp_path / "counted", storage=TWO), counted)
+    total = len(counted.calls)
     assert total > 20
 
     for last in range(total):
         spec = spec_at(tmp_path / f"at-{last}", storage=TWO)
+        files = FailingFiles()
+        files.fail("*", at=last + 1, times=total, error=KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            Engine.initialize(spec, StopAfter(last))
+            Engine.initialize(spec, files)
         try:
             Engine.initialize(spec)
         except RepositoryExists:
@@ -54,28 +39,17 @@ def test_an_init_interrupted_at_any_step_is_resumed(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / f"at-{last}")
 
 
-def test_an_open_before_the_init_ended_says_so(tmp_path: Path) -> None:
-    """The way out is to run init again."""
-    spec = spec_at(tmp_path / "r")
-    files = FailingFiles()
-    files.fail("rename", "*/r/ullage.json")
-    with pytest.raises(OSError, match="Input/output"):
-        Engine.initialize(spec, files)
-
-    with pytest.raises(NotARepository, match="run `ullage init` again"):
-        Engine.open(spec)
-
-
-def test_an_interrupted_init_of_another_repository_is_refused(tmp_path: Path) -> None:
-    """A container that already belongs to somebody else is not taken over by a resumed init."""
+def test_an_init_that_did_not_end_is_told_and_not_resumed_for_another(tmp_path: Path, files: FailingFiles) -> None:
+    """The way out is to run init again; it takes over no container that belongs to somebody else by then."""
     spec = spec_at(tmp_path / "r", storage=TWO)
-    files = FailingFiles()
     files.fail("rename", "*/r/ullage.json")
     with pytest.raises(OSError, match="Input/output"):
         Engine.initialize(spec, files)
     Engine.initialize(spec_at(tmp_path / "other"))
-    shutil.copy(tmp_path / "other" / "c1" / "ullage.json", tmp_path / "r" / "c1" / "ullage.json")
 
+    with pytest.raises(NotARepository, match="run `ullage init` again"):
+        Engine.open(spec)
+    shutil.copy(tmp_path / "other" / "c1" / "ullage.json", tmp_path / "r" / "c1" / "ullage.json")
     with pytest.raises(ForeignContainer):
         Engine.initialize(spec)
 
