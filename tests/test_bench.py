@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,15 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
+
+
+def rows_of(tmp_path: Path, *cases: str) -> list[dict[str, Any]]:
+    """What a small run of these cases measured."""
+    document = tmp_path / "table.json"
+    result = bench(*cases, "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
+    assert result.returncode == 0, result.stderr
+    rows: list[dict[str, Any]] = json.loads(document.read_text(encoding="utf-8"))["rows"]
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +74,7 @@ def test_the_json_holds_every_round(measured: tuple[str, dict[str, list[dict[str
 
 def test_reclamation_is_measured(tmp_path: Path) -> None:
     """The cases of reclamation run; what counts bytes rather than time holds at any size."""
-    document = tmp_path / "table.json"
-    cases = ("reclaim-story", "reclaim-copying", "reclaim-growth")
-    result = bench(*cases, "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
-    assert result.returncode == 0, result.stderr
-
-    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+    rows = rows_of(tmp_path, "reclaim-story", "reclaim-copying", "reclaim-growth")
     met = {row["what"]: row["met"] for row in rows if "rewriting" not in row["what"] and "exponent" not in row["what"]}
 
     assert len(rows) == 26
@@ -85,13 +90,8 @@ def test_a_run_leaves_nothing_behind(measured: tuple[str, dict[str, list[dict[st
 
 def test_the_transports_are_measured(tmp_path: Path) -> None:
     """The node starts in its own process, and each path has its row."""
-    document = tmp_path / "table.json"
+    rows = rows_of(tmp_path, *(case for case in CASES if case.startswith("agent-")))
 
-    cases = [case for case in CASES if case.startswith("agent-")]
-    result = bench(*cases, "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
-
-    assert result.returncode == 0, result.stderr
-    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
     told = " ".join(row["what"] for row in rows)
     assert all(f"{way} of {size}" in told for way in ("puts", "reads") for size in ("1 KB", "100 KB", "10 MB", "4 MiB"))
     assert {row["against"] for row in rows} >= {
@@ -171,10 +171,7 @@ def test_rows_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
 
 def test_placement_is_measured(tmp_path: Path) -> None:
     """Every way to pack content ends with little more on disk than lives, and copies less than was put."""
-    document = tmp_path / "table.json"
-    result = bench("placement-outputs", "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
-    assert result.returncode == 0, result.stderr
-    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+    rows = rows_of(tmp_path, "placement-outputs")
 
     copied = [row["values"] for row in rows if "bytes copied" in row["what"]]
 
@@ -184,10 +181,7 @@ def test_placement_is_measured(tmp_path: Path) -> None:
 
 def test_growth_is_measured(tmp_path: Path) -> None:
     """Each main operation has its exponent, fitted through three sizes, and the costs it was fitted through."""
-    document = tmp_path / "table.json"
-    result = bench("growth", "--size", "tiny", "--dir", str(tmp_path), "--json", str(document))
-    assert result.returncode == 0, result.stderr
-    rows = json.loads(document.read_text(encoding="utf-8"))["rows"]
+    rows = rows_of(tmp_path, "growth")
 
     operations = {row["what"].partition(",")[0] for row in rows}
 
