@@ -8,6 +8,7 @@ Only what the function makes of it goes through Spark: contents of a whole sourc
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -49,33 +50,24 @@ def pickled(use: Use) -> bytes:
     return cloudpickle.dumps(use)  # type: ignore[no-untyped-call, no-any-return]
 
 
+@dataclass
 class Opener(Carried):
-    """What runs in a task."""
+    """What runs in a task; `use` as `pickled` made it."""
 
-    def __init__(
-        self,
-        settings: SourceOptions,
-        nodes: Mapping[str, FleetNode],
-        use: bytes,
-        *,
-        skips_missing: bool,
-        group_bytes: int,
-    ) -> None:
-        """`use` as `pickled` made it."""
-        self._settings = settings
-        self._nodes = dict(nodes)
-        self._use = use
-        self._skips_missing = skips_missing
-        self._group_bytes = group_bytes
+    settings: SourceOptions
+    nodes: Mapping[str, FleetNode]
+    use: bytes
+    skips_missing: bool
+    group_bytes: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `use` makes of each group of rows."""
         from pyspark import cloudpickle  # noqa: PLC0415
 
-        use = cloudpickle.loads(self._use)
+        use = cloudpickle.loads(self.use)
         # The C library keeps memory that is given back only up to the largest block that it has seen come and go: with
         # less, each group would be faulted in anew, which takes longer than reading it. Nothing touches this one.
-        bytes(self._group_bytes)
+        bytes(self.group_bytes)
         try:
             for batch in batches:
                 yield from self._used(use, batch)
@@ -84,8 +76,8 @@ class Opener(Carried):
 
     def _give_back(self) -> None:
         """Python workers outlive their tasks: what they held open would keep files from being reclaimed for an hour."""
-        for node in self._nodes.values():
-            client = socket_of(self._settings, node)
+        for node in self.nodes.values():
+            client = socket_of(self.settings, node)
             if client is not None and client.descriptors:
                 client.close()
 
@@ -93,7 +85,7 @@ class Opener(Carried):
         names = pc.unique(batch.column(NODE)).to_pylist()
         for name in names:
             rows = batch if len(names) == 1 else batch.filter(pc.equal(batch.column(NODE), pa.scalar(name)))
-            node = self._nodes.get(name)
+            node = self.nodes.get(name)
             if node is None:
                 raise SparkSourceError(f"node {name} is not in the fleet that the options name")
             ahead = self._ahead(node, rows)
@@ -106,7 +98,7 @@ class Opener(Carried):
 
     def _ahead(self, node: FleetNode, rows: pa.RecordBatch) -> Iterator[int]:
         """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
-        local = socket_of(self._settings, node)
+        local = socket_of(self.settings, node)
         if local is None:
             return
         firsts = _first_rows(rows.column(ADDRESS[0]))
@@ -119,7 +111,7 @@ class Opener(Carried):
     def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
         first, total = 0, 0
         for at, size in enumerate(_listed(rows.column("size"))):
-            if at > first and (total + size > self._group_bytes or at - first >= GROUP_ROWS):
+            if at > first and (total + size > self.group_bytes or at - first >= GROUP_ROWS):
                 yield first, at - first
                 first, total = at, 0
             total += size
@@ -133,14 +125,14 @@ class Opener(Carried):
         """
         order = pc.sort_indices(group, sort_keys=[(name, "ascending") for name in ADDRESS[:2]])  # nulls come last
         wanted = _addresses(group.take(order).slice(0, group.num_rows - group.column(ADDRESS[0]).null_count))
-        local = socket_of(self._settings, node)
+        local = socket_of(self.settings, node)
         found = self._remote(node, wanted) if local is None else self._nearest(local, node, wanted)
         contents: list[bytes | None] = [b""] * group.num_rows
         for at, content, address in zip(_listed(order), found, wanted, strict=False):
             if type(content) is bytes:
                 contents[at] = content
                 continue
-            if not self._skips_missing:
+            if not self.skips_missing:
                 raise SparkSourceError(
                     f"node {node.name}, resource claim {address[0]}: its content is gone ({content!s}): "
                     "read at a snapshot, or say skips_missing"
@@ -200,7 +192,7 @@ class Opener(Carried):
     def _fetched(self, node: FleetNode, wanted: Sequence[Address]) -> list[bytes | str]:
         pieces: list[list[bytes]] = [[] for _ in wanted]
         slugs: dict[int, str] = {}
-        client = flight_of(self._settings, node)
+        client = flight_of(self.settings, node)
         for first in range(0, len(wanted), GROUP_ROWS):
             for item, content, slug in client.get_rows(claims=wanted[first : first + GROUP_ROWS]):
                 if slug:

@@ -26,7 +26,7 @@ from ullage_spark.fleet import RETRIES, FleetNode, discover, flight_of
 from ullage_spark.opener import Opener
 from ullage_spark.predicates import Where
 from ullage_spark.settings import SourceOptions
-from ullage_spark.slots import Slots, begin_scan
+from ullage_spark.slots import SlotPart, begin_scan
 from ullage_spark.tables import NODE, PARTED, columns_of, schema_of
 
 PARTS: Final = 4
@@ -41,14 +41,6 @@ class TablePart(Carried, InputPartition):
         self.part = part
         self.parts = parts
         self.snapshot = snapshot
-
-
-class SlotPart(Carried, InputPartition):
-    """A share of whichever node is nearest to the task: see `slots.py`."""
-
-    def __init__(self, slots: Slots, slot: int) -> None:
-        self.slots = slots
-        self.slot = slot
 
 
 class TableReader(Carried, DataSourceReader):
@@ -72,8 +64,7 @@ class TableReader(Carried, DataSourceReader):
             raise SparkSourceError(f"the snapshot is of other nodes: {', '.join(missing)} are not in it")
         parts = (settings.parts or (PARTS if snapshots else 1)) if settings.table in PARTED else 1
         if snapshots and settings.table in PARTED and len(nodes) > 1 and settings.locality_wait_millis:
-            slots, count = begin_scan(settings, nodes, snapshots, parts)
-            return [SlotPart(slots, slot) for slot in range(count)]
+            return begin_scan(settings, nodes, snapshots, parts)
         return [TablePart(node, part, parts, snapshots.get(node.name)) for node in nodes for part in range(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -84,7 +75,7 @@ class TableReader(Carried, DataSourceReader):
         return self._opened(part.node, batches) if self._settings.use else batches
 
     def _bound(self, part: SlotPart) -> TablePart | None:
-        found = part.slots.bound(self._settings, part.slot)
+        found = part.bound(self._settings)
         if found is None:
             return None
         node, bound = found

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+from pyspark.sql.datasource import InputPartition
 
 from ullage.errors import NotReachable, UllageError
 from ullage.wire.tickets import BIND, SCAN, ScanHome, ScanRequest, SlotRequest, SlotShare, SlotState
@@ -28,18 +29,19 @@ SPARE: Final = 2
 POLL_SECONDS: Final = 0.1
 
 
-class Slots(Carried):
-    """What all slots of one scan have in common: the same few bytes however large the fleet."""
+class SlotPart(Carried, InputPartition):
+    """One slot of a scan: a share of whichever node is nearest to the task."""
 
-    def __init__(self, keeper: FleetNode, snapshot: str, scan: str) -> None:
+    def __init__(self, keeper: FleetNode, snapshot: str, scan: str, slot: int) -> None:
         self._keeper = keeper
         self._snapshot = snapshot
         self._scan = scan
+        self._slot = slot
 
-    def bound(self, settings: SourceOptions, slot: int) -> tuple[FleetNode, SlotShare] | None:
-        """The share of a slot, and its node; None if all are somebody's. Waits as long as the scan says."""
+    def bound(self, settings: SourceOptions) -> tuple[FleetNode, SlotShare] | None:
+        """The share of this slot, and its node; None if all are somebody's. Waits as long as the scan says."""
         near = [os.environ[HERE]] if os.environ.get(HERE) else []
-        request = SlotRequest(snapshot=self._snapshot, scan=self._scan, slot=slot, near=near)
+        request = SlotRequest(snapshot=self._snapshot, scan=self._scan, slot=self._slot, near=near)
         while True:
             try:
                 found = ask(settings, self._keeper, BIND, request)
@@ -56,8 +58,8 @@ class Slots(Carried):
 
 def begin_scan(
     settings: SourceOptions, nodes: Sequence[FleetNode], snapshots: Mapping[str, str], shares: int
-) -> tuple[Slots, int]:
-    """Slots over so many shares of each node, and how many slots there are. Which node keeps the list is drawn."""
+) -> list[InputPartition]:
+    """Slots over so many shares of each node. Which node keeps the list is drawn."""
     scan = uuid.uuid4()
     keeper = nodes[scan.int % len(nodes)]
     snapshot = snapshots[keeper.name]
@@ -68,4 +70,4 @@ def begin_scan(
         patience_millis=settings.locality_wait_millis,
     )
     ask(settings, keeper, SCAN, request)
-    return Slots(keeper, snapshot, str(scan)), (shares + SPARE) * len(nodes)
+    return [SlotPart(keeper, snapshot, str(scan), slot) for slot in range((shares + SPARE) * len(nodes))]

@@ -7,7 +7,6 @@ are taken one node after the other: each is a moment of its node, all within the
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -86,7 +85,18 @@ def snapshot(
         for node in discover(settings):
             parts[node] = ask(settings, node, SNAPSHOT, SnapshotRequest(ttl_millis=ttl_millis, holds=holds)).id
         held = FleetSnapshot(spark, given, parts)
-        heart = Heartbeat(partial(_renew, settings, parts, held, ttl_millis), ttl_seconds / 4)
+
+        def renew() -> None:
+            for node, id in parts.items():
+                try:
+                    flight_of(settings, node).act(RENEW, SnapshotRenewal(id=id, ttl_millis=ttl_millis))
+                except UllageError as error:
+                    # What may pass does not count: the next one may arrive in time; if not, the node says that it is
+                    # over.
+                    if error.retry_after_seconds is None:
+                        held.failures.append(error)
+
+        heart = Heartbeat(renew, ttl_seconds / 4)
         try:
             yield held
         finally:
@@ -97,13 +107,3 @@ def snapshot(
         for node, id in parts.items():
             with suppress(UllageError):  # a node that is not there drops it by itself
                 flight_of(settings, node).act(RELEASE, SnapshotRelease(id=id))
-
-
-def _renew(settings: SourceOptions, parts: dict[FleetNode, str], held: FleetSnapshot, ttl_millis: int) -> None:
-    for node, id in parts.items():
-        try:
-            flight_of(settings, node).act(RENEW, SnapshotRenewal(id=id, ttl_millis=ttl_millis))
-        except UllageError as error:
-            # What may pass does not count: the next one may arrive in time; if not, the node says that it is over.
-            if error.retry_after_seconds is None:
-                held.failures.append(error)

@@ -11,8 +11,9 @@ from tests.spark.fleet import Fleet, fleet_at
 from tests.spark.test_traps import pickle_of
 from ullage_spark import snapshot
 from ullage_spark.fleet import HERE
-from ullage_spark.reader import SlotPart, TablePart, TableReader
+from ullage_spark.reader import TablePart, TableReader
 from ullage_spark.settings import SourceOptions
+from ullage_spark.slots import SlotPart
 from ullage_spark.tables import schema_of
 
 LOCAL = """
