@@ -310,6 +310,7 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
     plan = run(app, ["spark", "plan", "-e", fleet.endpoint, "-o", str(tmp_path / "plan")])
     nothing = run(app, ["spark", "report"], env={"ULLAGE_ENDPOINT": ""})
     other = run(app, ["spark", "plan", "-e", fleet.endpoint, "--policy", "Mine"])
+    done = run(app, ["spark", "plan", "--nodes", fleet.nodes, "--run", "--override", "--json"])
 
     assert {row["queue"] for row in json.loads(report.stdout)} >= {"kept", NOBODY}
     assert "pinned_bytes" in shown.stdout
@@ -321,6 +322,8 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
         "generation",
     ]
     assert (nothing.exit_code, other.exit_code) == (2, 2)
+    runs = json.loads(done.stdout[done.stdout.index("[\n") :])  # the agents of this process log before it
+    assert [(each["node"], each["run"]["problem"]) for each in runs] == [("a", None), ("b", None)]
 
 
 def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) -> None:

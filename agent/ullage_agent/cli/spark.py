@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import (
@@ -99,8 +100,7 @@ def plan(
             return
         runs = job.carry_out(made, override=override, **fleet)
     if as_json:
-        names = ("node", "planned", "run", "refusal")
-        print_json([{name: getattr(each, name) for name in names} for each in runs])
+        print_json(msgspec.to_builtins([each._asdict() for each in runs]))
     for each in () if as_json else runs:
         problem = each.refusal or each.run.problem
         say(f"{each.node}: {problem}") if problem else tell(
