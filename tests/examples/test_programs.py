@@ -37,31 +37,27 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "checker",
-    [("mypy", "--strict", "--python-executable"), ("pyright", "--pythonpath")],
-    ids=["mypy", "pyright"],
-)
-def test_a_type_checker_finds_every_program_sound(programs: Path, checker: tuple[str, ...]) -> None:
+CHECKERS = {"mypy": ("mypy", "--strict", "--python-executable"), "pyright": ("pyright", "--pythonpath")}
+
+
+def checked(programs: Path, checker: str, *sources: str) -> subprocess.CompletedProcess[str]:
     """In its strict mode, with the wheel installed and no repository in sight."""
-    command = [sys.executable, "-m", *checker, str(programs / "wheel" / "env" / "bin" / "python")]
-    sources = ["src"] if checker[0] == "mypy" else []
-
-    ran = subprocess.run([*command, *sources], cwd=programs, capture_output=True, text=True, check=False)
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    command = [sys.executable, "-m", *CHECKERS[checker], str(programs / "wheel" / "env" / "bin" / "python")]
+    return subprocess.run([*command, *sources], cwd=programs, capture_output=True, text=True, check=False)
 
 
-def test_a_programs_mistakes_are_found(programs: Path) -> None:
-    """Were the package untyped where it is installed, both would be content with anything."""
-    wrong = programs / "wrong.py"
-    wrong.write_text("import ullage\n\nwith ullage.open('data') as repository:\n    repository.handles.put(7)\n")
-    python = str(programs / "wheel" / "env" / "bin" / "python")
-    for checker in (["mypy", "--strict", "--python-executable"], ["pyright", "--pythonpath"]):
-        command = [sys.executable, "-m", *checker, python, str(wrong)]
-        ran = subprocess.run(command, cwd=programs, capture_output=True, text=True, check=False)
-        assert ran.returncode == 1
-        assert "put" in ran.stdout
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_type_checker_finds_every_program_sound(programs: Path, checker: str) -> None:
+    """And a mistake: were the package untyped where it is installed, it would be content with anything."""
+    wrong = "import ullage\n\nwith ullage.open('data') as repository:\n    repository.handles.put(7)\n"
+    (programs / "wrong.py").write_text(wrong)
+
+    sound = checked(programs, checker, *(["src"] if checker == "mypy" else []))
+    refused = checked(programs, checker, "wrong.py")
+
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    assert refused.returncode == 1
+    assert "put" in refused.stdout
 
 
 @pytest.fixture

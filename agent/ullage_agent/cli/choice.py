@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,15 +66,9 @@ class ChosenRepository:
         with self.opened() as repository:
             return repository.reclamation.maintenance()
 
-    @contextmanager
-    def opened(self) -> Iterator[Repository]:
+    def opened(self) -> AbstractContextManager[Repository]:
         """The chosen repository: open here, with Ctrl-C deferred to safe points, or connected."""
-        if self.is_served:
-            with self._connected() as repository:
-                yield repository
-            return
-        with opened_here(self.document()) as repository:
-            yield repository
+        return self._connected() if self.is_served else opened_here(self.document())
 
     def _connected(self) -> Repository:
         import ullage

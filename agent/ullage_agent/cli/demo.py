@@ -76,9 +76,7 @@ class Outcome:
     surveys: dict[str, Any] = field(default_factory=dict)
     kills: int = 0
     acknowledged: int = 0
-    replayed: int = 0
     unacknowledged: int = 0
-    orphans: int = 0
     verified: int = 0
     verified_bytes: int = 0
     problems: list[str] = field(default_factory=list)
@@ -178,11 +176,8 @@ class _Demo:
     def _gather(self, tree: Path | None, large_mb: int) -> list[Source]:
         sources = list(walk(str(tree), os.devnull, [])) if tree else library_files()
         total = sum(source.size for source in sources)
-        large = sum(source.size >= LARGE_BYTES for source in sources)
         origin = str(tree) if tree else "the standard library of this Python"
-        self._tell(
-            f"{len(sources):,} files of {origin}, {size(total)}; {large:,} of them are {size(LARGE_BYTES)} or more"
-        )
+        self._tell(f"{len(sources):,} files of {origin}, {size(total)}")
         if large_mb:
             path = self._folder / "large.bin"
             with path.open("wb") as file:
@@ -321,7 +316,6 @@ class _Demo:
             seconds = time.monotonic() - started
         self._outcome.kills += 1
         self._outcome.acknowledged += len(acknowledged)
-        self._outcome.replayed += sum(report.transactions for report in found)
         self._tell(
             f"SIGKILL after {len(acknowledged):,} acknowledged files; reopened in {seconds:.2f} s: "
             + "".join(map(recovery_summary, found))
@@ -354,7 +348,6 @@ class _Demo:
         with bar("   Checking", None) as progress:
             report = repository.check(deep=True, on_progress=progress.reach)
         self._outcome.problems.extend(report.problems)
-        self._outcome.orphans = len(report.orphans)
         self._tell(
             f"check --deep: {report.flow_files:,} FlowFiles, {report.resource_claims:,} resource claims, "
             f"{size(report.bytes_verified)} against their CRC-32C: {len(report.problems):,} problems"
