@@ -83,7 +83,12 @@ class Engine:
     `history` for the past, `reclamation` and `compactor` for space, and what stands below them by its own name.
     `spec` is replaced by `adopt`, `identity` where a container is forgotten; `restored` is what the opening found. Each
     of `report_listeners` is called after a run of reclamation, by its thread, which waits for it.
+
+    The parts are made in the order in which one needs the other, and nothing is assigned after construction: what a
+    part may touch is what it was given there.
     """
+
+    restored: RestoreReport
 
     def __init__(
         self,
@@ -93,11 +98,7 @@ class Engine:
         lock: File,
         permission: PermissionFor | None,
     ) -> None:
-        """Use `Engine.open`.
-
-        The parts are made in the order in which one needs the other, and nothing is assigned after construction: what
-        a part may touch is what it was given here.
-        """
+        """Use `Engine.open`."""
         root = spec.storage.host_path.path
         self._files = files
         self._lock: File | None = lock
@@ -118,10 +119,8 @@ class Engine:
         self.swap_files = SwapFiles(RecordDirectory(files, os.path.join(root, SWAP), identity.repository, parts.serde))
         self.ledger = Ledger(self.swap_files.read)
 
-        def durable() -> int:  # nobody asks before the log, to which provenance belongs, is there
-            return self.log.durable
-
-        self.provenance = make.provenance(parts, durable, self.ledger.queue_name)
+        # Nobody asks what is durable before the log, to which provenance belongs, is there.
+        self.provenance = make.provenance(parts, lambda: self.log.durable, self.ledger.queue_name)
         partitions = 0 if make.flow_file.is_volatile else spec.flow_file.partitions  # of which the disk keeps room
         reserves = Reserves(files, os.path.join(root, FLOWFILE), partitions, self.content)
         self.log = make.flow_file(parts, RecordedState(self.ledger, self.provenance), reserves.spend)
@@ -129,24 +128,17 @@ class Engine:
             self.log, self.ledger, self.swap_files, self.provenance, reserves, clock, spec.flow_file
         )
 
-        permission = permission or default_permission(spec.maintenance)
         self.report_listeners: list[ReportListener] = []
         self.reader = ContentReader(self.content, self.ledger)
         purges = PurgeSchedule(self.ledger, clock, int(spec.compaction.deleted_retention))
-        scanner = LivenessScanner(self.ledger, self.swap_files.read)
-        reclaiming = ReclamationParts(self.ledger, self.content, scanner, self.committer, clock)
-        executor = Executor(reclaiming)
-        self.reclamation = Reclaimer(reclaiming, executor, self.log, purges.tombstones, spec, permission, self._tell)
-        rewriter = Rewriter(reclaiming, executor, spec.compaction.output_size)
-        self.compactor = Compactor(reclaiming, self.reclamation, rewriter, spec, self._tell)
+        self.reclamation, self.compactor = self._reclaimers(purges, permission)
         admission = WriterAdmission(self.content, clock, self.compactor.relieve)
 
         shared = (self.ledger, self.committer, self.reader, admission, clock, spec.provenance.enabled)
         changing = ChangingParts(*shared)
         self.queues = QueueManager(changing, self.swap_files, spec.flow_file)
         self.handles = HandleStore(changing, purges)
-        self._counters = Counters()
-        self._parts = SessionParts(*shared, self.queues, self.handles, self._counters)
+        self._parts = SessionParts(*shared, self.queues, self.handles, Counters())
         self.history = History(changing, self.provenance, self.queues)
         self.flow_files = FlowFileViewer(self.ledger, self.reader, self.swap_files)
         self.leases = LeaseManager(changing, spec.leases)
@@ -159,7 +151,16 @@ class Engine:
         )
         self.repair = Repair(self._checked, root, self.reclamation, self.committer)
         self._backup = Backup(parts, self.content, self.swap_files, self.provenance, self.committer, self.compactor)
-        self.restored: RestoreReport
+
+    def _reclaimers(self, purges: PurgeSchedule, permission: PermissionFor | None) -> tuple[Reclaimer, Compactor]:
+        """What gives space back, and what gives it back by moving bytes."""
+        permission = permission or default_permission(self.spec.maintenance)
+        scanner = LivenessScanner(self.ledger, self.swap_files.read)
+        parts = ReclamationParts(self.ledger, self.content, scanner, self.committer, self.clock)
+        executor = Executor(parts)
+        reclaimer = Reclaimer(parts, executor, self.log, purges.tombstones, self.spec, permission, self._tell)
+        rewriter = Rewriter(parts, executor, self.spec.compaction.output_size)
+        return reclaimer, Compactor(parts, reclaimer, rewriter, self.spec, self._tell)
 
     restore_backup = staticmethod(restore)
     """Make the repository of a backup in empty directories."""
@@ -258,7 +259,7 @@ class Engine:
 
     def counters(self) -> dict[str, int]:
         """The counters that sessions adjusted since the open."""
-        return self._counters.all()
+        return self._parts.counters.all()
 
     def close(self) -> None:
         """Seal what is open, close the log and release everything; safe to call twice."""

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ullage.engine.batches import Attributes, new_records, packed_attributes
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.reader import WINDOW_BLOCKS
 from ullage.engine.content.writer import ContentWriter
 from ullage.engine.model import (
     HANDLE_QUEUE,
-    Attributes,
     ContentClaim,
     Delete,
     EventType,
@@ -25,8 +25,6 @@ from ullage.engine.model import (
     Operation,
     Update,
     format_uuid,
-    new_records,
-    packed_attributes,
     parse_uuid,
 )
 from ullage.engine.provenance.eventruns import of_existing, of_new

@@ -8,9 +8,8 @@ All records are immutable and acyclic, hence `gc=False`: a million of them cost 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import lru_cache
-from itertools import repeat
 from typing import Annotated
 
 import msgspec
@@ -21,7 +20,6 @@ from ullage.enums import (
     Lifetime as Lifetime,
     WriteState as WriteState,
 )
-from ullage.errors import InvalidArgument
 from ullage.uuids import (
     UUID_BYTES as UUID_BYTES,
     format_uuid as format_uuid,
@@ -43,9 +41,6 @@ Uuid = Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTE
 
 PackedRanges = bytes
 """Packed runs of bytes (byteranges.py)."""
-
-Attributes = dict[str, str] | Sequence[dict[str, str]] | None
-"""Of a batch: one mapping for all, or one each."""
 
 _pack = msgspec.msgpack.Encoder().encode
 unpack_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
@@ -422,15 +417,6 @@ def pack_attributes(attributes: dict[str, str]) -> bytes:
     return _pack(attributes)
 
 
-def packed_attributes(attributes: Attributes, count: int) -> Iterable[bytes]:
-    """Those of so many FlowFiles; InvalidArgument if they are fewer or more."""
-    if attributes is None or isinstance(attributes, dict):
-        return repeat(pack_attributes(attributes or {}), count)
-    if len(attributes) != count:
-        raise InvalidArgument(f"{count} contents came with attributes for {len(attributes)}")
-    return map(pack_attributes, attributes)
-
-
 def unpack_all_attributes(packed: Collection[bytes]) -> list[dict[str, str]]:
     """The same of many: packed maps one behind the other are an array of maps but for its head."""
     return _unpack_all_attributes(b"".join((_ARRAY_32, len(packed).to_bytes(4, "big"), *packed)))
@@ -480,18 +466,6 @@ def updated(record: FlowFileRecord, update: Update) -> FlowFileRecord:
         record.expires_millis if update.expires_millis is None else update.expires_millis,
         record.deleted_millis if update.deleted_millis is None else update.deleted_millis,
     )
-
-
-def new_records(
-    queue: int, claims: Sequence[ContentClaim | None], packed: Iterable[bytes], now_millis: int, expires_millis: int = 0
-) -> list[FlowFileRecord]:
-    """FlowFiles that stand in no place of a queue, one for each content."""
-    return [
-        FlowFileRecord(
-            uuid, queue, claim, 0, claim.length if claim else 0, now_millis, now_millis, 0, each, b"", expires_millis
-        )
-        for uuid, claim, each in zip(new_uuids(len(claims)), claims, packed, strict=True)
-    ]
 
 
 def operation_count(operations: Iterable[Operation]) -> int:

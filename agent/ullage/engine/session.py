@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Self
 
+from ullage.engine.batches import Attributes, packed_attributes
 from ullage.engine.byteranges import require_range
 from ullage.engine.content.writer import ClaimStream
 from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.model import (
     HANDLE_QUEUE,
-    Attributes,
     ClaimBlocks,
     Content,
     ContentClaim,
@@ -29,7 +29,6 @@ from ullage.engine.model import (
     Update,
     new_uuids,
     pack_attributes,
-    packed_attributes,
     unpack_attributes,
     updated,
 )

@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from ullage.engine.batches import Attributes, new_records, packed_attributes
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.writer import ContentWriter
 from ullage.engine.flowfile.manager import QueueManager
@@ -34,7 +35,6 @@ from ullage.engine.model import (
     HANDLE_QUEUE,
     STAGED_QUEUE,
     UUID_BYTES,
-    Attributes,
     ContentClaim,
     Delete,
     EventType,
@@ -46,8 +46,6 @@ from ullage.engine.model import (
     Update,
     WriteState,
     format_uuid,
-    new_records,
-    packed_attributes,
     split_uuids,
 )
 from ullage.engine.provenance.eventruns import of_existing

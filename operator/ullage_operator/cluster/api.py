@@ -175,7 +175,7 @@ class ApiClient:
             async with self._session.request(method, self._connection.url + path, headers=headers, **more) as answer:
                 if answer.status >= 400:
                     text = await answer.text()
-                    with contextlib.suppress(ValueError):
+                    with contextlib.suppress(ValueError):  # a proxy's refusal is no Status: it is told as it came
                         text = json.loads(text).get("message", text)
                     raise ApiError(answer.status, f"{method} {path}: {text}")
                 yield answer
