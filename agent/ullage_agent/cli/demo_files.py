@@ -27,6 +27,8 @@ ENOUGH_FILES = 3_000
 
 FILES_MAX = 10_000
 
+_unless_unreadable = contextlib.suppress(PermissionError, FileNotFoundError)  # listed before, gone or closed since
+
 NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages"})
 
 
@@ -52,19 +54,33 @@ def ingest(
     Small files go first, so that they and the large ones behind them share resource claims. A file that vanished since
     it was listed, or is not for us to read, is left out.
     """
-    found: dict[str, str] = {}
-    for source in sorted(sources, key=lambda source: source.size):
-        # Listed before, gone or closed since.
-        with contextlib.suppress(PermissionError, FileNotFoundError), open(source.path, "rb") as file:
+    small = [source for source in sources if source.size < LARGE_BYTES]
+    read = [(source, data) for source in small for data in _read(source, on_bytes)]
+    ids = session.ingest(queue, [data for _, data in read], [_attributes_of(source) for source, _ in read])
+    found = {id: hashlib.sha256(data).hexdigest() for id, (_, data) in zip(ids, read, strict=True)}
+    large = (source for source in sources if source.size >= LARGE_BYTES)
+    for source in sorted(large, key=lambda source: source.size):
+        with _unless_unreadable, open(source.path, "rb") as file:
             sha256 = hashlib.sha256()
-            flow_file = session.create(
-                attributes=source.attributes | {"suffix": os.path.splitext(source.path)[1]}  # routed by it
-            )
+            flow_file = session.create(attributes=_attributes_of(source))
             session.write(flow_file, _hashed(file, sha256, on_bytes))
             session.transfer(flow_file, queue)
             found[flow_file.id] = sha256.hexdigest()
     session.commit()
     return found
+
+
+def _read(source: Source, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    """A small file, or nothing where it cannot be read."""
+    with _unless_unreadable:
+        data = Path(source.path).read_bytes()
+        on_bytes(len(data))
+        yield data
+
+
+def _attributes_of(source: Source) -> dict[str, str]:
+    """What routing looks at beside the file's names."""
+    return source.attributes | {"suffix": os.path.splitext(source.path)[1]}
 
 
 def _hashed(file: IO[bytes], sha256: "hashlib._Hash", on_bytes: Callable[[int], None]) -> Iterator[bytes]:
