@@ -75,8 +75,8 @@ class HandlePut:
     def commit(self, attributes: dict[str, str] | None = None, ttl_millis: int = 0, also: Also = lambda _: ()) -> str:
         """Make it durable; the id. If this raises, there is no handle, or the outcome is not known."""
         with given_up(self._writer):
-            claim = self._stream.close().claim
-        return self._store.commit_new(self._writer, [claim], packed_attributes(attributes, 1), ttl_millis, also)[0]
+            packed, claim = packed_attributes(attributes, 1), self._stream.close().claim
+        return self._store.commit_new(self._writer, [claim], packed, ttl_millis, also)[0]
 
     def abandon(self) -> None:
         """Give it up: what was written is dead."""

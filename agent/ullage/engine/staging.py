@@ -143,6 +143,7 @@ class Staging:
         with self._staged(id, attempt) as write:
             if self._is_known(write, attempt, number):
                 return list(split_uuids(write.staged(attempt, number)))
+            packed = packed_attributes(attributes, 1)
             writer = self._parts.admission.new_writer()
             stream = writer.stream(lifetime)
             try:
@@ -153,7 +154,7 @@ class Staging:
                 raise
             with given_up(writer):
                 claim = stream.close().claim
-            return self._store(write, attempt, number, writer, [claim], packed_attributes(attributes, 1))
+            return self._store(write, attempt, number, writer, [claim], packed)
 
     def prepare(self, id: bytes, attempts: Mapping[bytes, int]) -> StagedWrite:
         """From now on it waits a day for its verdict, and cannot fail to commit.
