@@ -22,7 +22,7 @@ from ullage.engine.ledger.placement import births, end_in_use, held_by, is_unuse
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import Action, Operation, ResourceClaim, ResourceClaimGone
 from ullage.engine.reclaim.liveness import Liveness, LivenessScanner, covers
-from ullage.engine.reclaim.pacing import RunTicket
+from ullage.engine.reclaim.pacing import ENDED, RunTicket
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
 from ullage.engine.reclaim.report import ReclamationReport
 
@@ -69,12 +69,16 @@ class Executor:
         ticket: RunTicket,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> ReclamationReport:
-        """Take the steps of a plan that move no bytes, once. Stops between slices when the ticket ends; an error leaves
-        intents that the next run finishes.
+        """Take the steps of a plan that move no bytes, once. Stops between slices when the ticket is taken back; an
+        error leaves intents that the next run finishes.
         """
         report = ReclamationReport()
         light = [step for step in plan.steps if step.action != Action.REWRITE]
         for first in range(0, len(light), SLICE_STEPS):
+            if ticket.is_revoked():
+                report.is_stopped = True
+                report.leave((step.resource for step in light[first:]), ENDED)
+                break
             steps = self._allowed(light[first : first + SLICE_STEPS], ticket, report)
             intents = self._intend(steps)
             report.skipped += len(steps) - len(intents)

@@ -25,6 +25,9 @@ OPERATIONS: Final = {
 
 GRANTED = Permission()
 
+ENDED: Final = "the ticket ended"
+"""Why a step is left that was permitted when its run began."""
+
 
 class TokenBucket:
     """At most `bytes_per_second` on average, for one disk; 0: no limit. Used by one thread at a time.
@@ -76,7 +79,7 @@ class RunTicket:
             or (self.until_monotonic is not None and clock.monotonic() >= self.until_monotonic)
             or (until_millis is not None and clock.now_millis() >= until_millis)
         )
-        return "the ticket ended" if is_over else ""
+        return ENDED if is_over else ""
 
     def is_refused(self, action: Action) -> bool:
         """Whether it was not permitted from the beginning on."""
