@@ -164,7 +164,8 @@ def _content(fields: dict[str, Any] | None) -> Content | None:
 
 
 def _lists(joined: Iterable[bytes]) -> Any:
-    lists = [[format_uuid(uuid) for uuid in split_uuids(uuids)] for uuids in joined]
+    # Most are empty: to ask each of them for its uuids takes four times as long.
+    lists = [[format_uuid(uuid) for uuid in split_uuids(uuids)] if uuids else [] for uuids in joined]
     return pa.array(lists, pa.list_(pa.string()))
 
 
