@@ -49,3 +49,15 @@ def test_an_answer_is_there_before_the_watch_brings_it() -> None:
     """The next reconciliation sees what this one wrote, numbers of different length included."""
     assert after([("ADDED", daemon_set(9, 0))], daemon_set(10, 3)) == [daemon_set(10, 3)]
     assert after([], daemon_set(2, 0)) == [daemon_set(2, 0)]
+
+
+def test_a_namespace_that_is_named_twice_is_waited_for_once() -> None:
+    """ULLAGE_OPERATOR_NAMESPACES=a,a would else keep the operator from ever starting."""
+
+    async def run() -> None:
+        store = Informer(cast("ApiClient", Script("DaemonSet", [])), "DaemonSet", namespaces=("a", "a"))
+        store.start()
+        await asyncio.wait_for(store.listed.wait(), 10)
+        await store.stop()
+
+    asyncio.run(run())

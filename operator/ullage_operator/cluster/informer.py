@@ -35,7 +35,7 @@ class Informer:
         self._labels = labels
         self._keep = keep
         self._on_change = on_change
-        self._namespaces = tuple(namespaces)
+        self._namespaces = tuple(dict.fromkeys(namespaces))  # one that is named twice is listed once
         self._versions: dict[str | None, str] = {}
         self.objects: dict[Key, Object] = {}
         """All of them."""
