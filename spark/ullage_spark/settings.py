@@ -19,6 +19,9 @@ GROUP_BYTES: Final = 8 * MIB
 so few that the processor's cache still has some of it.
 """
 
+TRUE: Final = frozenset({"true", "1", "yes"})
+FALSE: Final = frozenset({"false", "0", "no"})
+
 SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "paths"})
 """Options that Spark adds: nothing here asks for them."""
 
@@ -65,14 +68,10 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
     def of(cls, options: Mapping[str, Any]) -> Self:
         """SparkSourceError for an option that there is not, or that cannot be."""
         given = {name.lower(): str(value) for name, value in options.items() if name.lower() not in SPARKS_OWN}
-        if unknown := given.keys() - {each.encode_name for each in msgspec.structs.fields(cls)}:
+        kinds = {each.encode_name: each.type for each in msgspec.inspect.type_info(cls).fields}  # type: ignore[attr-defined]
+        if unknown := given.keys() - kinds:
             raise SparkSourceError(f"unknown option {', '.join(sorted(unknown))}: see docs/spark.md")
-        columns = [each.strip() for each in given.get("columns", "").split(",") if each.strip()]
-        try:
-            found = msgspec.convert({**given, "columns": columns}, cls, strict=False)
-        except msgspec.ValidationError as error:
-            reason, _, name = str(error).partition(" - at `$.")
-            raise SparkSourceError(f"option {name.rstrip('`')}: {reason.lower()}") from error
+        found = msgspec.convert({name: _parsed(name, text, kinds[name]) for name, text in given.items()}, cls)
         if not found.endpoint and not found.nodes:
             raise SparkSourceError("name the fleet: option endpoint (grpc://host:8481,..., or kubernetes:ns/name)")
         return found
@@ -95,6 +94,23 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
             return msgspec.json.decode(self.snapshot, type=dict[str, str])
         except msgspec.DecodeError as error:
             raise SparkSourceError("option snapshot is the id of a snapshot(...): see docs/spark.md") from error
+
+
+def _parsed(name: str, text: str, kind: msgspec.inspect.Type) -> object:
+    """An option's text as its field takes it."""
+    if isinstance(kind, msgspec.inspect.IntType):
+        try:
+            value = int(text)
+        except ValueError:
+            value = -1
+        if not (kind.ge or 0) <= value <= (kind.le or 0):
+            raise SparkSourceError(f"option {name} is a number from {kind.ge} to {kind.le}, not {text!r}")
+        return value
+    if isinstance(kind, msgspec.inspect.BoolType):
+        if text.lower() not in TRUE | FALSE:
+            raise SparkSourceError(f"option {name} is true or false, not {text.lower()!r}")
+        return text.lower() in TRUE
+    return [each.strip() for each in text.split(",") if each.strip()] if name == "columns" else text
 
 
 def as_options(settings: Mapping[str, Any]) -> dict[str, str]:
