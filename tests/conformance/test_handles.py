@@ -79,6 +79,16 @@ def test_a_repeat_with_its_key_stores_nothing_twice(repository: Repository) -> N
     assert repository.queues.find("in").flow_files == 3
 
 
+def test_any_key_is_good_for_a_put_of_several_transactions(repository: Repository) -> None:
+    """What each of them is known by is neither too long nor the key of another put."""
+    contents = [b""] * 10_001
+    for key in ("k" * 255, "many"):
+        found = repository.handles.put_many(contents, key=key)
+        assert repository.handles.put_many(contents, key=key) == found
+    assert repository.handles.get(repository.handles.put(b"another", key="many-1")) == b"another"
+    assert len(list(repository.handles.all())) == 2 * len(contents) + 1
+
+
 def test_a_key_that_came_with_other_content_is_refused_however_long_that_was() -> None:
     """The second content would silently be stored nowhere. Of a stream only what is said of it can be compared."""
     with ullage.testing.open() as repository:

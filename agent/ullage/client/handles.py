@@ -15,7 +15,7 @@ from ullage.client.node import Node, Resolver
 from ullage.client.retries import NEVER
 from ullage.enums import Lifetime
 from ullage.errors import Elsewhere, HandleNotFound, NotReachable, RequestTooLarge
-from ullage.interface.checks import checked_key, checked_number, checked_text
+from ullage.interface.checks import checked_number, checked_text
 from ullage.interface.handles import PAGE_MAX, Handles
 from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.streams import ContentStream, pieces_of
@@ -109,7 +109,7 @@ class RemoteHandles(Handles):
             # Bytes as they are, rather than base64, or more than a frame takes.
             (mapping,) = of_each(contents, attributes)
             return [self._put_stream(contents[0], mapping, ttl_millis, lifetime, key)]
-        key = checked_key(key) or new_key()
+        key = key or new_key()
         if local is not None:
             found = link.retries.run(lambda: local.put_many(contents, attributes, ttl_millis, key, int(lifetime)))
         elif flight is not None:
@@ -126,7 +126,7 @@ class RemoteHandles(Handles):
     def _put_stream(
         self, content: AnyContent, attributes: dict[str, str], ttl_millis: int, lifetime: Lifetime, key: str | None
     ) -> str:
-        key = checked_key(key) or new_key()
+        key = key or new_key()
         if (local := self._link.socket) is None:
             query = {"ttl": f"{ttl_millis}ms", "lifetime": name_of(lifetime)}
             return self._link.send(operations.PUT_HANDLE, content, attributes=attributes, query=query, key=key).handle

@@ -5,7 +5,7 @@ from typing import Any
 
 from ullage.client.http import items_of
 from ullage.client.link import NodeLink
-from ullage.interface.checks import checked_key, checked_number, checked_queue, queue_settings
+from ullage.interface.checks import checked_number, checked_queue, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
 from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.wire import operations
@@ -43,7 +43,7 @@ class RemoteQueues(Queues):
             content,
             attributes=attributes,
             query={"force": force},
-            key=checked_key(key),
+            key=key,
             queue=name,
         ).id
 
@@ -52,4 +52,4 @@ class RemoteQueues(Queues):
     ) -> list[str]:
         body = FlowFileBatch(items=items_of(contents, attributes))
         query = {"force": force}
-        return self._link.ask(operations.PUT_FLOW_FILES, body, query=query, key=checked_key(key), queue=name).ids
+        return self._link.ask(operations.PUT_FLOW_FILES, body, query=query, key=key, queue=name).ids

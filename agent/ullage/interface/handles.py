@@ -1,11 +1,12 @@
 """Handles: content that stands in no queue, stored and fetched by id."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ullage.enums import Lifetime
-from ullage.interface.checks import checked_attributes, checked_batch, checked_lifetime, checked_number
+from ullage.interface.checks import checked_attributes, checked_batch, checked_key, checked_lifetime, checked_number
 from ullage.interface.values import AnyContent, Attributes, CheckedAttributes
 from ullage.streams import ContentStream, batches
 from ullage.wire.content import HandleHead, HandlePage
@@ -52,7 +53,7 @@ class Handles(ABC):
         """
         found = checked_attributes(attributes)
         checked_number(ttl_millis, "ttl_millis", 0)
-        lifetime = checked_lifetime(lifetime)
+        lifetime, key = checked_lifetime(lifetime), checked_key(key)
         if isinstance(content, bytes):
             return self._put_batch([content], found, ttl_millis, lifetime, key)[0]
         return self._put_stream(content, found, ttl_millis, lifetime, key)
@@ -77,12 +78,11 @@ class Handles(ABC):
         """
         found, mappings = checked_batch(contents, attributes)
         checked_number(ttl_millis, "ttl_millis", 0)
-        lifetime = checked_lifetime(lifetime)
+        lifetime, key = checked_lifetime(lifetime), checked_key(key)
         handles: list[str] = []
         for number, (start, end) in enumerate(batches(found, self._batch_bytes)):
             part = mappings[start:end] if isinstance(mappings, list) else mappings
-            part_key = f"{key}-{number}" if key and number else key
-            handles += self._put_batch(found[start:end], part, ttl_millis, lifetime, part_key)
+            handles += self._put_batch(found[start:end], part, ttl_millis, lifetime, _key_of_part(key, number))
         return handles
 
     def get(self, handle: str, *, include_deleted: bool = False) -> bytes:
@@ -185,3 +185,14 @@ class Handles(ABC):
         self, content: AnyContent, attributes: dict[str, str], ttl_millis: int, lifetime: Lifetime, key: str | None
     ) -> str:
         """Store one content that comes piece by piece; its handle."""
+
+
+def _key_of_part(key: str | None, number: int) -> str | None:
+    """The key of one transaction of a put that takes several. The first has the put's own.
+
+    A digest, because a number behind the key made one that was too long, which was refused when the first transaction
+    was stored already, or one that somebody gave to another put.
+    """
+    if key is None or number == 0:
+        return key
+    return hashlib.sha256(f"{key}\n{number}".encode()).hexdigest()

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ullage.interface.checks import checked_attributes, checked_batch, checked_queue
+from ullage.interface.checks import checked_attributes, checked_batch, checked_key, checked_queue
 from ullage.interface.values import AnyContent, Attributes, CheckedAttributes
 from ullage.wire.queues import FlowFile, QueueStatus
 
@@ -122,7 +122,7 @@ class Queues(ABC):
 
         >>> id = repository.queues.put("inbox", b"content", {"filename": "a.txt"})
         """
-        return self._put(checked_queue(name), content, checked_attributes(attributes), force, key)
+        return self._put(checked_queue(name), content, checked_attributes(attributes), force, checked_key(key))
 
     def put_many(
         self,
@@ -141,7 +141,8 @@ class Queues(ABC):
         2
         """
         found, mappings = checked_batch(contents, attributes)
-        return self._put_many(checked_queue(name), found, mappings, force, key) if found else []
+        name, key = checked_queue(name), checked_key(key)
+        return self._put_many(name, found, mappings, force, key) if found else []
 
     @abstractmethod
     def _put(
