@@ -29,7 +29,7 @@ CONDITION: Final = re.compile(
     \s*(?P<column>[A-Z_]\w*)\b\s*
     (?:(?P<sign><=|>=|!=|<>|=|<|>)\s*(?P<value>{LITERAL})
     |IN\s*\(\s*(?P<values>(?:{LITERAL})(?:\s*,\s*(?:{LITERAL}))*)\s*\)
-    |(?P<null>IS\s+(?:NOT\s+)?NULL))
+    |(?P<null>IS\s+(?:NOT\s+)?NULL\b))
     \s*(?:AND\b(?=\s*\S)|\Z)
     """,
     re.VERBOSE | re.IGNORECASE,

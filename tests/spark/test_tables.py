@@ -88,6 +88,7 @@ def test_columns_and_conditions_are_applied_where_the_rows_are(spark: SparkSessi
         ({"where": "x = 1"}, "has no column x"),
         ({"where": "size >"}, "nothing I know at 'size >'"),
         ({"where": "size ; 1"}, "nothing I know"),
+        ({"where": "queue IS NULLAND size = 1"}, "nothing I know"),
         ({"where": "size = 1 OR size = 2"}, "the next one follows AND"),
         ({"pathh": "x"}, "unknown option pathh"),
         ({"parts": "many"}, "option parts is a number"),
