@@ -40,7 +40,8 @@ def fill(repository: Engine, clock: ManualClock) -> None:
     golden.fill(repository, clock)
     with committing(repository) as session:
         block = checksum.BLOCK_BYTES
-        parts = [session.write(session.create(), random.Random(2).randbytes(size)) for size in (block, block + 1)]
+        sizes = (1, block, block + 1, 12 * block + 5)
+        parts = [session.write(session.create(), random.Random(2).randbytes(size)) for size in sizes]
         session.transfer_many([*parts, session.merge(parts, b"<", b"|", b">")], "edges")
     with committing(repository) as session:
         (record,) = session.get_many("long", 1)

@@ -170,3 +170,14 @@ def test_a_put_that_fails_leaves_nothing(workshop: Workshop, repository: Engine)
 
     assert content_sizes(workshop.path) == {}
     assert list(repository.ledger.flow_files()) == []
+
+
+def test_a_put_whose_attributes_cannot_be_stored_leaves_nothing(workshop: Workshop, repository: Engine) -> None:
+    """They are known when its content is written already."""
+    put = repository.handles.begin()
+    put.write(b"x" * (2 * MB))
+    with pytest.raises(UnicodeEncodeError):
+        put.commit({"a": "\ud800"})
+
+    assert content_sizes(workshop.path) == {}
+    assert list(repository.ledger.flow_files()) == []

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.support import Workshop, drain
+from tests.support import Workshop, content_sizes, drain
 from tests.threads import together
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.staged import StagedWrites
@@ -261,6 +261,15 @@ def test_a_large_content_is_staged_piece_by_piece(workshop: Workshop) -> None:
     repository.staging.commit(WRITE, {ONE: 1})
 
     assert drain(repository, "in") == [b"".join(pieces)]
+
+
+def test_a_staged_content_whose_attributes_cannot_be_stored_leaves_nothing(workshop: Workshop) -> None:
+    """No file stays taken by a writer that nobody has any more."""
+    repository = begun(workshop.make())
+    with pytest.raises(UnicodeEncodeError):
+        repository.staging.stage_stream(WRITE, ONE, 0, [b"x" * 300_000], {"a": "\ud800"})
+
+    assert content_sizes(workshop.path) == {}
 
 
 def test_settled_writes_are_remembered_within_a_bound() -> None:
