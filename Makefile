@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help generate run test check proof-full crash-full kill-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist sboms lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full stress-full validity-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist sboms lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -10,6 +10,7 @@ PYTEST_ARGS ?= -n 3 --dist loadfile --durations 40 --durations-min 10
 CRASH_SEEDS ?= 20261121 7
 SEED ?= 20261121
 BASE ?= HEAD~1
+MINUTES ?= 40
 
 help: ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,8 +76,14 @@ crash-mutants: $(STAMP) ## Take each sync out of the engine in turn, three minut
 kill-full: $(STAMP) ## 200 kills on each filesystem, and 200 power cuts where that can be had: half an hour
 	@ULLAGE_KILLS=$${ULLAGE_KILLS:-200} tools/stage kills $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/kill
 
-rot-full: $(STAMP) ## Flip every bit and cut at every length: half an hour
-	@ULLAGE_ROT_SAMPLE=1 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot
+stress-full: $(STAMP) ## Every feature at once, killed and cut off at any moment; MINUTES=40 with one SEED, a failing seed replays
+	@ULLAGE_SEED=$(SEED) ULLAGE_STRESS_MINUTES=$(MINUTES) tools/stage "stress, seed $(SEED)" $(BIN)/python -m pytest -rP --timeout 14400 tests/stress
+
+validity-full: $(STAMP) ## Every wild value in every field of every call; MINUTES=40 with one SEED, a failing seed replays
+	@ULLAGE_SEED=$(SEED) ULLAGE_VALIDITY_MINUTES=$(MINUTES) tools/stage "validity, seed $(SEED)" $(BIN)/python -m pytest -rP --timeout 14400 tests/validity
+
+rot-full: $(STAMP) ## Flip every bit and cut at every length, and salvage what is ruined: half an hour
+	@ULLAGE_ROT_SAMPLE=1 ULLAGE_SALVAGE_ROUNDS=100 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot
 
 fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many; guided by coverage if atheris is installed
 	@ULLAGE_FUZZ_EXAMPLES=20000 tools/stage fuzz $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/fuzz

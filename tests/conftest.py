@@ -29,7 +29,16 @@ LONGEST = (
     "tests/spark/test_connect.py",
     "tests/cluster/test_operator_faults.py",
     "tests/cluster/test_scenario.py",
+    "tests/spark/test_locality.py",
+    "tests/service/test_generated_clients.py",
+    "tests/rot/test_rot.py",
     "tests/test_bench.py",
+    "tests/test_bench_check.py",
+    "tests/spark/test_examples.py",
+    "tests/spark/test_jobs.py",
+    "tests/service/test_kill.py",
+    "tests/engine/flowfile/test_million.py",
+    "tests/stress/test_stress.py",
 )
 """What takes minutes, the longest first. Otherwise whoever has most tests goes first, and some of these would be last:
 one worker at work, and the others at rest.

@@ -159,9 +159,9 @@ class FailingFiles(RoomyFiles):
         if self.syncs:
             super().sync_directory(path)
 
-    def lock(self, path: str) -> File:
-        self.meet("lock", path)
-        return super().lock(path)
+    def lock(self, directory: str) -> File:
+        self.meet("lock", directory)
+        return super().lock(directory)
 
 
 class FailingFile(OsFile):

@@ -180,7 +180,7 @@ class StorageReader:
         header, offset = _file_header(data, b"ULLAGEWL", self.repository, path)
         _require(header["partition"] == partition, f"{path} is of partition {header['partition']}")
         frames = []
-        while frame := _frame_at(data, offset):
+        while frame := _frame_at(data, offset, header["salt"]):
             kind, id, payload = frame
             if kind in (b"ULLt", b"ULLv"):
                 frames.append(_Frame(id, payload))
@@ -236,7 +236,7 @@ class StorageReader:
             elif tag == 21:
                 self._tell(fields[0], fields[2])
             else:
-                _require(tag in (8, 20, 23, 24, 25, 26, 27), f"operation {tag} is unknown")
+                _require(tag in (8, 20, 23, 24, 25, 26, 27, 28, 29), f"operation {tag} is unknown")
 
     def _change(self, tag: int, fields: list[Any]) -> None:
         if tag == 1:
@@ -355,14 +355,15 @@ def lay_out(backup: Path, root: Path) -> None:
     (root / "ullage.json").write_text(json.dumps(identity), encoding="utf-8")
 
 
-def _frame_at(data: bytes, at: int) -> tuple[bytes, int, bytes] | None:
+def _frame_at(data: bytes, at: int, salt: bytes) -> tuple[bytes, int, bytes] | None:
     """Kind, id and payload of the frame at `at`; None where no whole, valid frame begins."""
     head = data[at : at + FRAME_HEADER]
     if len(head) < FRAME_HEADER or head[:4] not in (b"ULLt", b"ULLv", b"ULLc"):
         return None
     kind, length, id, _durable, _synced, payload_crc, header_crc = struct.unpack("<4sIQQQII", head)
     payload = data[at + FRAME_HEADER : at + FRAME_HEADER + length]
-    if crc32c(head[:-4]) != header_crc or len(payload) != length or crc32c(payload) != payload_crc:
+    mark = int.from_bytes(salt, "little") ^ at & 0xFFFFFFFF
+    if crc32c(head[:-4]) ^ mark != header_crc or len(payload) != length or crc32c(payload) != payload_crc:
         return None
     return kind, id, payload
 

@@ -18,6 +18,7 @@ from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import ContentClaim, FlowFileRecord
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.session import ProcessSession
+from ullage.engine.wal import serde
 
 OPENS_KEPT = 100
 """The collector counts objects, not bytes: before it comes by itself, the garbage of ten thousand repositories, a
@@ -33,13 +34,16 @@ def collect_now_and_then() -> None:
 
 
 class ManualClock(Clock):
-    """Time that moves only when told to, or when somebody sleeps."""
+    """Time that moves only when told to, or when somebody sleeps. `wrong_by` is how far the wall clock is ahead of it,
+    in milliseconds.
+    """
 
     def __init__(self, millis: int = 1_700_000_000_000) -> None:
         self.millis = millis
+        self.wrong_by = 0
 
     def now_millis(self) -> int:
-        return self.millis
+        return self.millis + self.wrong_by
 
     def monotonic(self) -> float:
         return self.millis / 1000
@@ -84,7 +88,7 @@ class RoomyFiles(OsFiles):
 
     def usage(self, path: str) -> DiskUsage:
         found = super().usage(path)
-        return DiskUsage(found.free_bytes * 10 // 9, found.free_bytes, found.device)
+        return DiskUsage(found.free_bytes * 10 // 9, found.free_bytes, found.device, found.is_read_only)
 
 
 class Workshop:
@@ -148,9 +152,11 @@ class Workshop:
         return self.open(**sections)
 
     def crash(self, **sections: Any) -> Engine:
-        """Kill, then open again."""
+        """Kill, then open again and prove what the process that was killed had written."""
         self.kill()
-        return self.open(**sections)
+        repository = self.open(**sections)
+        repository.proof.run()
+        return repository
 
     def restart(self, how: str) -> Engine:
         """The repository after no restart ("none"), a "clean" one, a "crash", or one behind a "checkpoint"."""
@@ -202,6 +208,12 @@ def workshop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worksho
 def repository(workshop: Workshop) -> Engine:
     """A repository with the small settings of tests, made by the test's workshop."""
     return workshop.make()
+
+
+@pytest.fixture
+def careless_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that does not look whether what it writes can be read again, as none did once."""
+    monkeypatch.setattr(serde, "require_readable", lambda *_: None)
 
 
 @contextmanager

@@ -16,8 +16,9 @@ back. Open one on this machine's disks, or connect to one that a service serves;
 
 `repository.handles`, `.queues`, `.provenance`, `.reclamation` and `.leases` say what each of them promises;
 `ullage.errors` has one class for each thing that a program handles differently, all of them `UllageError`s.
-`ullage.aio` is the same for programs of asyncio. `ullage.initialize`, `ullage.repair` and `ullage.restore` are for a
-repository of this machine that nobody has open. Sizes are bytes, times are milliseconds since 1970.
+`ullage.aio` is the same for programs of asyncio. `ullage.initialize`, `ullage.repair`, `ullage.restore` and
+`ullage.salvage` are for a repository of this machine that nobody has open. Sizes are bytes, times are milliseconds
+since 1970.
 """
 
 import importlib
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from ullage.client.node import Node, Resolver
     from ullage.client.retries import Retries
     from ullage.contract import ContentRepository
-    from ullage.embedded.upkeep import initialize, repair, restore
-    from ullage.enums import EventType, Lifetime
+    from ullage.embedded.upkeep import initialize, repair, restore, salvage
+    from ullage.enums import EventType, Lifetime, SpaceUse
     from ullage.errors import UllageError
     from ullage.interface.handles import Handles
     from ullage.interface.leases import Leases
@@ -65,6 +66,7 @@ __all__ = [
     "Retries",
     "RunRequest",
     "Session",
+    "SpaceUse",
     "UllageError",
     "aio",
     "connect",
@@ -73,6 +75,7 @@ __all__ = [
     "open",
     "repair",
     "restore",
+    "salvage",
 ]
 
 _HOMES = {
@@ -91,12 +94,14 @@ _HOMES = {
     "Retries": "ullage.client.retries",
     "RunRequest": "ullage.wire.space",
     "Session": "ullage.interface.session",
+    "SpaceUse": "ullage.enums",
     "UllageError": "ullage.errors",
     "aio": "ullage",
     "errors": "ullage",
     "initialize": "ullage.embedded.upkeep",
     "repair": "ullage.embedded.upkeep",
     "restore": "ullage.embedded.upkeep",
+    "salvage": "ullage.embedded.upkeep",
 }
 """Where names come from when they are first asked for: `import ullage` alone loads next to nothing."""
 

@@ -198,6 +198,7 @@ class AsyncReclamation(_Facade[Reclamation]):
     """`Reclamation`, to be awaited. `on_progress` is called in a thread."""
 
     survey = _awaited(Reclamation.survey)
+    explain = _awaited(Reclamation.explain)
     resources = _iterated(Reclamation.resources)
     resource = _awaited(Reclamation.resource)
     policies = _awaited(Reclamation.policies)
@@ -268,6 +269,14 @@ class AsyncRepository(_Facade[Repository]):
     content = _streamed(Repository.content)
     state = _awaited(Repository.state)
     check = _awaited(Repository.check)
+    unavailable = _awaited(Repository.unavailable)
+    retry_unavailable = _awaited(Repository.retry_unavailable)
+    drop_unavailable = _awaited(Repository.drop_unavailable)
+    set_aside = _awaited(Repository.set_aside)
+    drop_set_aside = _awaited(Repository.drop_set_aside)
+    volumes = _awaited(Repository.volumes)
+    forget_volume = _awaited(Repository.forget_volume)
+    accept_clock = _awaited(Repository.accept_clock)
     checkpoint = _awaited(Repository.checkpoint)
     backup = _awaited(Repository.backup)
 

@@ -25,6 +25,82 @@ class Action(IntEnum):
     REWRITE = 5
 
 
+class SpaceUse(StrEnum):
+    """What bytes of a repository's disk are there for.
+
+    >>> {share.use for share in repository.reclamation.explain().shares} <= set(ullage.SpaceUse)
+    True
+    """
+
+    LIVE = "Live"
+    """FlowFiles and handles point at it."""
+
+    ROUNDING = "Rounding"
+    """The rest of filesystem blocks of which something lives."""
+
+    WRITING = "Writing"
+    """Dead bytes of files that are still appended to; what has no transaction yet is among them."""
+
+    TOMBSTONE = "Tombstone"
+    """Deleted handles keep it until they can't be undeleted any more."""
+
+    ARCHIVE = "Archive"
+    """Dead, and kept for replays."""
+
+    PINNED = "Pinned"
+    """Dead, and a session or a reader uses it still."""
+
+    LEASE = "Lease"
+    """Dead, and a lease keeps its file as it is."""
+
+    SET_ASIDE = "SetAside"
+    """Dead as far as is known, and a record that was set aside may point at it."""
+
+    WINDOW = "Window"
+    """Dead, and the windows of spec.maintenance permit no run now."""
+
+    UNPROVED = "Unproved"
+    """Dead, in files that are still to be read after an unclean end, or that did not read back."""
+
+    INTENT = "Intent"
+    """Dead, and being given back."""
+
+    DUE = "Due"
+    """Dead, and the next run that begins by itself gives it back."""
+
+    THRESHOLD = "Threshold"
+    """Dead, and by the settings not worth giving back."""
+
+    ORPHAN = "Orphan"
+    """Content files of transactions that never came."""
+
+    OVERHEAD = "Overhead"
+    """What the filesystem allocates beyond the end of a file, and for its own lists of a file's blocks."""
+
+    RESERVE = "Reserve"
+    """Room that only what makes room may use."""
+
+    LOG = "Log"
+    """The write-ahead log."""
+
+    SNAPSHOT = "Snapshot"
+
+    SWAP = "Swap"
+    """FlowFiles of long queues."""
+
+    PROVENANCE = "Provenance"
+    """Event files."""
+
+    INDEX = "Index"
+    """What finds provenance events."""
+
+    DIRECTORY = "Directory"
+    """Directories themselves."""
+
+    OTHER = "Other"
+    """Identity files, the lock, and files that are not of this repository."""
+
+
 class WriteState(IntEnum):
     """How far a staged write is. What is committed or aborted takes no more contents."""
 

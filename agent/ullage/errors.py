@@ -154,6 +154,10 @@ class RepositoryClosed(UllageError, ValueError):
     """This program has closed the repository; what it got from it before is of no more use."""
 
 
+class ForkedRepository(RepositoryClosed):
+    """The repository was opened by the parent of this process, whose it stays: open it anew in the child."""
+
+
 class RepositoryStopped(UllageError):
     """An earlier failure of the write-ahead log stopped the repository; reopen it to learn what disk holds."""
 
@@ -191,6 +195,12 @@ class BackPressure(UllageError):
 
 class ContentMissing(UllageError):
     """A claim's file is absent or too short to hold the claim."""
+
+
+class VolumeAway(ContentMissing):
+    """The content lies on a volume that is away: it can be read again when the volume is back."""
+
+    retry_after_seconds = PRESSURE_SECONDS
 
 
 class ContentCorrupt(UllageError):
@@ -304,6 +314,10 @@ class WindowClosed(UllageError):
     def __init__(self, message: str, opens_millis: int | None = None) -> None:
         super().__init__(message)
         self.opens_millis = opens_millis
+
+
+class CompactionRefused(UllageError):
+    """The settings of the repository do not let anybody compact it by hand: deleting and truncating are still free."""
 
 
 class RunUnderWay(UllageError):

@@ -31,7 +31,7 @@ class ContentStream(Closable):
     """One content, or a range of it, as a file that is read once from its beginning to its end.
 
     Iterating yields pieces of up to a few MiB; `read` gives as many bytes as are asked for. `size` is the number of
-    bytes in all. Until it is closed the bytes stay where they are, so use it as a context manager:
+    bytes in all. Until it is closed, or read to its end, the bytes stay where they are, so use it as a context manager:
 
     >>> handle = repository.handles.put(b"a few bytes")
     >>> with repository.handles.stream(handle) as content:
@@ -39,20 +39,33 @@ class ContentStream(Closable):
     (11, b'a few', b' bytes')
     """
 
-    def __init__(self, pieces: Iterator[bytes], size: int, release: Callable[[], None]) -> None:
-        """`release` is called once, when the stream is closed."""
+    _is_released = True  # until it has been made, there is nothing to release
+
+    def __init__(
+        self,
+        pieces: Iterator[bytes],
+        size: int,
+        release: Callable[[], None],
+        when_forgotten: Callable[["ContentStream"], None] | None = None,
+    ) -> None:
+        """`release` is called once, at the end or when it is closed; `when_forgotten` if it is collected before: it
+        takes no lock, as the same thread may hold it.
+        """
         self.size = size
         self._pieces = pieces
         self._release = release
+        self._when_forgotten = when_forgotten
         self._rest = b""
-        self._is_closed = False
+        self._failure: BaseException | None = None
+        self._is_closed = self._is_released = False
 
     def __iter__(self) -> Iterator[bytes]:
         self._require_open()
         if self._rest:
             rest, self._rest = self._rest, b""
             yield rest
-        yield from self._pieces
+        while piece := self._next():
+            yield piece
 
     def read(self, count: int = -1) -> bytes:
         """Up to `count` bytes, all that are left for -1; empty at the end. ValueError once it is closed.
@@ -67,7 +80,7 @@ class ContentStream(Closable):
         parts: list[bytes] = []
         while count > 0:
             if not self._rest:
-                self._rest = next(self._pieces, b"")
+                self._rest = self._next()
                 if not self._rest:
                     break
             part, self._rest = self._rest[:count], self._rest[count:]
@@ -80,9 +93,32 @@ class ContentStream(Closable):
 
         >>> repository.handles.stream(repository.handles.put(b"content")).close()
         """
-        if not self._is_closed:
-            self._is_closed = True
+        self._is_closed = True
+        self._failure = None  # its frames know this stream
+        self._let_go()
+
+    def _next(self) -> bytes:
+        """The next piece; empty at the end. After an error that error, and no end that comes too early."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            for piece in self._pieces:
+                if piece:
+                    return piece
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._let_go()
+        return b""
+
+    def _let_go(self) -> None:
+        if not self._is_released:
+            self._is_released = True
             self._release()
+
+    def __del__(self) -> None:
+        if not self._is_released and self._when_forgotten is not None:
+            self._when_forgotten(self)
 
     def _require_open(self) -> None:
         if self._is_closed:

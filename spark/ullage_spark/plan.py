@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from ullage.client.node import Node
 from ullage.client.repository import RemoteRepository
-from ullage.errors import RunUnderWay, WindowClosed
+from ullage.errors import CompactionRefused, RunUnderWay, WindowClosed
 from ullage.wire.space import RunProgress, RunRequest
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import FleetNode, discover, http_url_of
@@ -189,7 +189,7 @@ def _begin(client: RemoteRepository, node: str, request: RunRequest) -> NodeRun:
     planned = len(request.resources or ())
     try:
         return NodeRun(node, planned, client.reclamation.begin(request))
-    except (WindowClosed, RunUnderWay) as refusal:
+    except (WindowClosed, CompactionRefused, RunUnderWay) as refusal:
         return NodeRun(node, planned, None, str(refusal))
 
 

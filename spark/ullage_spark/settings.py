@@ -92,7 +92,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
             return {}
         try:
             return msgspec.json.decode(self.snapshot, type=dict[str, str])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             raise SparkSourceError("option snapshot is the id of a snapshot(...): see docs/spark.md") from error
 
 

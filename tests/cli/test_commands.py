@@ -360,3 +360,47 @@ def test_an_unclean_end_is_mentioned_once(root: Path) -> None:
 def test_sizes_are_short(count: int, text: str) -> None:
     """Sizes for people have three digits and a binary unit."""
     assert size(count) == text
+
+
+def test_what_cannot_be_read_is_listed_retried_and_dropped(root: Path, tmp_path: Path) -> None:
+    """Found by a deep check, known from then on; back after its file was mended; dropped with its loss accepted."""
+    for name in ("first.txt", "second.txt"):
+        (tmp_path / name).write_bytes(name.encode() * 10)
+        ullage("put", "--queue", "in", tmp_path / name, root=root)
+    files = {each: each.read_bytes() for each in root.glob("c1/*/*") if each.is_file()}
+
+    def spoil() -> None:
+        for path, whole in files.items():
+            path.write_bytes(whole.replace(b"first", b"FIRST").replace(b"second", b"SECOND"))
+
+    spoil()
+    deep = ullage("check", "--deep", root=root, expect=1).stdout
+    assert all(f"{name}') of queue in is unavailable" in deep for name in ("first.txt", "second.txt"))
+    listed = ullage_json("ls", "--unavailable", root=root)["unavailable"]
+    assert [(each["filename"], each["queue"]) for each in listed] == [("first.txt", "in"), ("second.txt", "in")]
+    assert "do not match their checksum" in ullage("ls", "--unavailable", root=root).stdout
+
+    for path, whole in files.items():
+        path.write_bytes(whole)
+    assert "0 contents still unavailable" in ullage("unavailable", "retry", root=root).stdout
+    assert ullage_json("ls", "--unavailable", root=root)["unavailable"] == []
+
+    spoil()
+    ids = [each["id"] for each in listed]
+    assert "--accept-loss" in ullage("unavailable", "drop", *ids, root=root, expect=2).output
+    assert ullage_json("unavailable", "drop", *ids, "--accept-loss", root=root) == {"dropped": 0}  # nobody has met it
+    ullage("check", "--deep", root=root, expect=1)
+    assert ullage_json("unavailable", "drop", *ids, "--accept-loss", root=root) == {"dropped": 2}
+    ullage("check", "--deep", root=root)
+
+
+def test_what_a_missing_file_took_is_named_at_once(root: Path, tmp_path: Path) -> None:
+    """Without a deep check: that a file is gone takes no reading."""
+    (tmp_path / "gone.txt").write_bytes(b"gone")
+    ullage("put", "--queue", "in", tmp_path / "gone.txt", root=root)
+    for path in root.glob("c1/*/*"):
+        path.unlink()
+
+    checked = ullage("check", root=root, expect=1).stdout
+    assert "('gone.txt') of queue in is unavailable" in checked
+    assert [each["filename"] for each in ullage_json("ls", "--unavailable", root=root)["unavailable"]] == ["gone.txt"]

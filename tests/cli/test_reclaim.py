@@ -128,6 +128,20 @@ def test_a_command_outside_of_its_window_says_when_and_ends_with_code_8(root: Pa
     assert report.get("report", report)["freed_bytes"] > 0
 
 
+def test_compaction_by_hand_that_the_settings_refuse_ends_with_code_8(root: Path) -> None:
+    """By the setting's name, with nothing touched; a window that is open, and `--override`, change nothing about it."""
+    fragment(root)
+    configure(root, "  compaction: {triggers: [Periodic]}\n")
+    before = ullage_json("survey", root=root)["totals"]["dead_bytes"]
+
+    for flags in ([], ["--override"]):
+        refused = ullage("reclaim", *flags, root=root, expect=8)
+        assert "spec.compaction.triggers is [Periodic], without Admin" in refused.stderr
+        assert refused.stdout == ""
+
+    assert ullage_json("survey", root=root)["totals"]["dead_bytes"] == before > 0
+
+
 def test_override_does_not_resume_what_is_paused(root: Path) -> None:
     """Somebody paused it in the configuration: that is where it is resumed."""
     fragment(root)

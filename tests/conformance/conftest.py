@@ -21,12 +21,13 @@ SECTIONS: dict[str, Any] = {
 
 
 @contextmanager
-def opened(way: str, path: Path, sockets: Path) -> Iterator[Repository]:
+def opened(way: str, path: Path, sockets: Path, **sections: Any) -> Iterator[Repository]:
     """Opened here, on disk or in memory, or served by a service in this process and reached over HTTP, or over
-    everything there is.
+    everything there is. `sections` are settings beside SECTIONS.
     """
+    sections = SECTIONS | sections
     if way in ("embedded", "memory"):
-        document = document_at(path, **SECTIONS)
+        document = document_at(path, **sections)
         is_kept = way == "embedded"
         with (
             ullage.open(config=document, create=True, maintain=False)
@@ -37,10 +38,17 @@ def opened(way: str, path: Path, sockets: Path) -> Iterator[Repository]:
         assert is_kept == path.exists()
         return
     ways = {} if way == "http" else {"flight_port": 0, "socket_path": str(sockets / "socket")}
-    with Running(document_at(path, service=ways, **SECTIONS)) as running:
+    with Running(document_at(path, service=ways, **sections)) as running:
         urls = running.server.urls
         with ullage.connect(urls["http"], flight=urls.get("flight"), socket=urls.get("socket")) as repository:
             yield repository
+
+
+@pytest.fixture(params=["embedded", "memory", "http"])
+def archiving(request: pytest.FixtureRequest, tmp_path: Path, short_path: Path) -> Iterator[Repository]:
+    """One that keeps dead content for replays."""
+    with opened(request.param, tmp_path / "repository", short_path, archive={"enabled": True}) as repository:
+        yield repository
 
 
 @pytest.fixture(params=["embedded", "memory", "http", "all transports"])

@@ -11,6 +11,7 @@ from ullage.errors import (
     FlowFileNotFound,
     HandleNotFound,
     InvalidArgument,
+    QueueNotFound,
     RangeNotSatisfiable,
     SessionMisuse,
 )
@@ -41,6 +42,30 @@ def test_what_is_committed_stands_in_its_queue_and_what_is_taken_leaves_it_once(
         session.remove(found)
         session.commit()
         assert session.get("in") is None
+
+
+def test_reading_a_queue_that_is_not_there_does_not_make_it(repository: Repository) -> None:
+    """Nothing stands in it, and it has room; only what is put somewhere makes a queue. A removed one stays removed."""
+    repository.queues.put("gone", b"")
+    with repository.session() as session:
+        session.remove(session.get_many("gone")[0])
+        session.commit()
+        repository.queues.remove("gone")
+
+        for name in ("typo", "gone"):
+            assert session.get(name) is None
+            assert session.get_many(name, attributes={"kind": "any"}) == []
+            session.require_room(name)
+            for read in (repository.queues.find, repository.queues.flow_files, repository.queues.drop):
+                with pytest.raises(QueueNotFound):
+                    read(name)
+        session.commit()
+        assert repository.queues.all() == []
+
+        session.transfer(session.create(), "made")
+        session.commit()
+
+    assert [queue.name for queue in repository.queues.all()] == ["made"]
 
 
 def test_what_a_session_holds_nobody_else_sees_until_it_goes_back(repository: Repository) -> None:

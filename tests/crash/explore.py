@@ -273,6 +273,8 @@ class Process:
     def require(self) -> None:
         """Check everything, and compare with what was promised; from here on the state that was found is served."""
         repository, promises = self.repository, self.promises
+        repository.proof.run()
+        assert not repository.availability, "a crash alone made content unavailable"
         report = repository.check(deep=True)
         assert report.problems == (), report.problems
         state = state_of(repository)

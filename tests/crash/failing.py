@@ -22,7 +22,8 @@ from typing import Any
 
 from tests.crash.explore import SEED, some_images
 from tests.crash.model import State, records_of, state_after
-from tests.crash.workloads import SPEC, Restart, Workload
+from tests.crash.specs import SPEC
+from tests.crash.workloads import Restart, Workload
 from tests.support import ManualClock, abandon, collect_now_and_then, event_store
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.engine import Engine
@@ -36,10 +37,8 @@ from ullage.testing.crashing import CHANGING, Call, CrashFiles, CrashPoint, Faul
 HANG_SECONDS = 60
 """A run takes a tenth of a second. Who is not done after so long waits for something that will not come."""
 
-GROWING = frozenset({"create", "make_directory", "rename", "lock", "write", "allocate", "sync", "sync_directory"})
+GROWING = frozenset({"create", "make_directory", "rename", "write", "allocate", "sync", "sync_directory"})
 """Calls that may find no room; a sync may, where blocks are only allocated when data is written back."""
-
-INTERRUPTIBLE = CHANGING - {"lock"}
 
 
 def _os_error(number: int) -> OSError:
@@ -74,8 +73,8 @@ WAYS: dict[str, Callable[[int], TracedFault]] = {
     "full write": lambda at: TracedFault(at, _os_error(errno.ENOSPC), frozenset({"write"}), keeps=0.9),
     "late sync": lambda at: TracedFault(at, _os_error(errno.EIO), frozenset({"sync", "sync_directory"}), is_late=True),
     "late write": lambda at: TracedFault(at, _os_error(errno.EIO), frozenset({"write"}), is_late=True),
-    "signal": lambda at: TracedFault(at, KeyboardInterrupt(), INTERRUPTIBLE),
-    "late signal": lambda at: TracedFault(at, KeyboardInterrupt(), INTERRUPTIBLE, is_late=True),
+    "signal": lambda at: TracedFault(at, KeyboardInterrupt(), CHANGING),
+    "late signal": lambda at: TracedFault(at, KeyboardInterrupt(), CHANGING, is_late=True),
 }
 """How a call may fail. A signal is what Python makes of EINTR when its handler raises."""
 
@@ -85,6 +84,8 @@ ABSORBED: Mapping[str, str] = {
     "poll": "what was found is handed out, and the next poll meets the error again",
     "_cut_back": "what it could not cut off belongs to nobody; the next start seals the file where it ends",
     "_unlink": "what it could not remove belongs to nobody, and is an orphan after the next start",
+    "prepare": "a container that can't be added is away, its condition says why, and the next start tries again",
+    "look": "a volume that does not answer is away, its condition says why, and the next look asks again",
     "try_drain": "the logs stay, `failure` says why, and the next rollover tries again",
 }
 """Functions that may keep an error to themselves, each with its reason; everywhere else it must surface."""
@@ -180,6 +181,10 @@ class Trial:
         was_struck = self.fault.struck is not None
         self._repository = None
         repository = Engine.open(self._spec, self._files, self._clock)
+        if any(container.unmade for container in repository.content.containers.values()):
+            assert self.fault.struck is not None, "a container could not be made on a healthy disk"
+            repository.close()
+            repository = Engine.open(self._spec, self._files, self._clock)  # which makes it
         self._is_made = True
         self._watch(repository)
         self._repository = repository
@@ -313,8 +318,8 @@ class Trial:
         repository.committer.commit = committing  # type: ignore[method-assign]
         session = repository.session
 
-        def sessions(component: str = "", component_type: str = "") -> ProcessSession:
-            made = session(component, component_type)
+        def sessions(component: str = "", component_type: str = "", depth: int = 1) -> ProcessSession:
+            made = session(component, component_type, depth + 1)
             self._require_atomic(made, "commit")
             return made
 
@@ -387,7 +392,7 @@ def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
         for path in files.image().files
         if path not in needed
         and not path.startswith(gone)
-        and os.path.basename(path) not in ("ullage.json", "snapshot", "ballast", "lock", "manifest")
+        and os.path.basename(path) not in ("ullage.json", "snapshot", "ballast", "manifest")
         and not path.endswith((".wal", SUFFIX))
     ]
     assert left == [], f"files that nobody needs: {left}"

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from fnmatch import fnmatch
 from typing import Concatenate, ParamSpec
+from weakref import WeakKeyDictionary
 
 from tests.support import ManualClock, committing, event_store
 from ullage.engine.engine import Engine
@@ -14,7 +15,7 @@ from ullage.engine.model import Action, EventType, FlowFileRecord
 from ullage.engine.provenance.search import search
 from ullage.engine.session import ProcessSession
 from ullage.errors import ReplayRefused, UllageError
-from ullage.testing.crashing import Call, CrashFiles
+from ullage.testing.crashing import LOOKING, Call, CrashFiles
 from ullage.wire.provenance import EventQuery
 
 Step = Callable[[Engine, ManualClock], None]
@@ -30,21 +31,27 @@ def deed(work: Callable[Concatenate[Engine, ManualClock, P], None]) -> Callable[
     return lambda *given, **named: lambda repository, clock: work(repository, clock, *given, **named)
 
 
-class Strike:
-    """The first call of a kind on a path fails; a late one does its work all the same."""
+LEFT: WeakKeyDictionary[Engine, list[ProcessSession]] = WeakKeyDictionary()
+"""Sessions that are not to be collected before their process ends: what they hold would be given back."""
 
-    def __init__(self, kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False) -> None:
+
+class Strike:
+    """The first `times` calls of a kind on a path fail; late ones do their work all the same."""
+
+    def __init__(self, kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False, times: int = 1) -> None:
         self.kind = kind
         self.path = path
         self.error = error
         self.is_late = is_late
         self.is_over = False
+        self._left = times
 
     def meet(self, call: Call, *, is_late: bool) -> None:
-        """Fail if this is the call."""
-        if self.is_over or is_late != self.is_late or not fnmatch(call.kind, self.kind):
+        """Fail if this is such a call."""
+        if self._left == 0 or is_late != self.is_late or not fnmatch(call.kind, self.kind):
             return
         if fnmatch(call.path, self.path):
+            self._left -= 1
             self.is_over = True
             raise OSError(self.error, os.strerror(self.error), call.path)
 
@@ -356,6 +363,7 @@ def spoil(repository: Engine, clock: ManualClock, queue: str, *sizes: int) -> No
 def leave(repository: Engine, clock: ManualClock, *sizes: int) -> None:
     """Write these contents in a session that neither ends nor is ended: the process is killed next."""
     session = repository.session()
+    LEFT.setdefault(repository, []).append(session)
     try:
         for size in sizes:
             _written(session, size)
@@ -370,31 +378,35 @@ def broken(inner: Step, *strikes: Callable[[], Strike]) -> Step:
     def step(repository: Engine, clock: ManualClock) -> None:
         files = repository._files
         assert isinstance(files, CrashFiles)
-        before, after = files.before, files.after
+        before, after, before_look = files.before, files.after, files.before_look
         made = [strike() for strike in strikes]
 
         def meet(call: Call, hook: Callable[[Call], None], *, is_late: bool) -> None:
             hook(call)
             for strike in made:
-                strike.meet(call, is_late=is_late)
+                if (call.kind in LOOKING) == (strike.kind in LOOKING):
+                    strike.meet(call, is_late=is_late)
 
         files.before = lambda call: meet(call, before, is_late=False)
         files.after = lambda call: meet(call, after, is_late=True)
+        files.before_look = lambda call: meet(call, before_look, is_late=False)
         try:
             inner(repository, clock)
         except (OSError, UllageError):
             # What the step meant to do failed: that is what it is for. The states that follow tell the rest.
             pass
         finally:
-            files.before, files.after = before, after
+            files.before, files.after, files.before_look = before, after, before_look
         assert all(strike.is_over for strike in made), [strike.kind for strike in made if not strike.is_over]
 
     return step
 
 
-def fails(kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False) -> Callable[[], Strike]:
+def fails(
+    kind: str, path: str, *, error: int = errno.EIO, is_late: bool = False, times: int = 1
+) -> Callable[[], Strike]:
     """Each run of a workload makes its strikes anew."""
-    return lambda: Strike(kind, path, error=error, is_late=is_late)
+    return lambda: Strike(kind, path, error=error, is_late=is_late, times=times)
 
 
 def _written(session: ProcessSession, size: int) -> None:

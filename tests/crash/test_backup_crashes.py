@@ -5,8 +5,8 @@ import pytest
 
 from tests.crash.explore import SEED, State, state_of
 from tests.crash.failing import made
+from tests.crash.specs import SPEC
 from tests.crash.steps import LARGE, checkpoint, clean, drop, put, truncate
-from tests.crash.workloads import SPEC
 from tests.support import ManualClock
 from ullage.contract import HostPath
 from ullage.engine.engine import Engine

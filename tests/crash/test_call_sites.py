@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -138,8 +139,13 @@ def _caller(frame: FrameType | None) -> tuple[str, int]:
     while frame is not None and frame.f_code.co_filename in (testing.__file__, __file__):
         frame = frame.f_back
     assert frame is not None
-    path = Path(frame.f_code.co_filename)
-    return str(path.relative_to(ENGINE)) if path.is_relative_to(ENGINE) else path.name, frame.f_lineno
+    return _place(frame.f_code.co_filename), frame.f_lineno
+
+
+@cache
+def _place(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(ENGINE)) if path.is_relative_to(ENGINE) else path.name
 
 
 @pytest.mark.timeout(1_200)  # seconds; all workloads in one test: minutes where others compute, too

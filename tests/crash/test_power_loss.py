@@ -8,8 +8,8 @@ import pytest
 
 from tests.crash.explore import SEED, resumed
 from tests.crash.failing import made, recoveries, require_sound
+from tests.crash.specs import SPEC
 from tests.crash.steps import clean, drop, put
-from tests.crash.workloads import SPEC
 from tests.support import ManualClock
 from ullage.contract import HostPath, ProvenanceSettings
 from ullage.engine.check.repair import Mend

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.crash.failing import require_no_leaks
+from tests.crash.specs import SPEC
 from tests.crash.steps import LARGE
-from tests.crash.workloads import SPEC
 from tests.proof.figures import note
 from tests.support import ManualClock, abandon, committing
 from ullage.engine.engine import Engine

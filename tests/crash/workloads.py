@@ -6,8 +6,17 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tests.crash.specs import (
+    DRAINED,
+    KEEPING,
+    LEAVING,
+    ROOMY,
+    SPEC,
+    THREE_PARTITIONS,
+    TWO_CONTAINERS,
+    spec_with,
+)
 from tests.crash.steps import (
-    KB,
     LARGE,
     Step,
     adopt,
@@ -50,23 +59,12 @@ from tests.crash.steps import (
 )
 from tests.support import ManualClock
 from ullage.contract import (
-    ArchiveSettings,
-    ClaimSettings,
-    CompactionSettings,
-    ContainerSettings,
     ContentRepositorySpec,
-    Duration,
-    FlowFileSettings,
     HostPath,
-    ProvenanceSettings,
-    PunchSettings,
-    Quantity,
-    StorageSettings,
-    TruncationMode,
-    TruncationSettings,
 )
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action, EventType
+from ullage.engine.salvaging import salvage
 
 
 @dataclass(frozen=True)
@@ -77,34 +75,16 @@ class Restart:
     spec: ContentRepositorySpec | None = None
 
 
-SPEC = ContentRepositorySpec(
-    storage=StorageSettings(host_path=HostPath(path="/r"), sections=2),
-    claims=ClaimSettings(
-        max_appendable_size=Quantity(4 * KB),
-        max_flow_files=5,
-        max_batch_file=Quantity(16 * KB),
-        large_claim=Quantity(5 * KB),
-    ),
-    archive=ArchiveSettings(enabled=False),
-    flow_file=FlowFileSettings(swap_threshold=4, swap_batch=2),
-    truncation=TruncationSettings(mode=TruncationMode.EAGER),
-    compaction=CompactionSettings(
-        deleted_retention=Duration(60_000),
-        output_size=Quantity(16 * KB),
-        bytes_per_second=Quantity(1 << 40),  # a limit, so that one call comes after the other
-        punch=PunchSettings(min_run=Quantity(4 * KB)),
-    ),
-)
-
-
-def _with(**sections: object) -> ContentRepositorySpec:
-    return msgspec.structs.replace(SPEC, **sections)
-
-
 def restore(repository: Engine, clock: ManualClock) -> None:
     """Make another repository of the backup."""
-    spec = _with(storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/copy")))
+    spec = spec_with(storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/copy")))
     Engine.restore_backup("/b", spec, repository._files)
+
+
+def salvaged(repository: Engine, clock: ManualClock) -> None:
+    """Make another repository of what the restored one proves."""
+    spec = spec_with(storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/salvaged")))
+    salvage("/copy", spec, repository._files, clock)
 
 
 WRITES: list[Step] = [
@@ -213,11 +193,6 @@ ERRORS: list[Step | Restart] = [
     broken(rollover, fails("rename", "*/manifest*")),
     checkpoint,
 ]
-
-KEEPING = _with(
-    archive=ArchiveSettings(max_retention_period=Duration(60_000), max_usage_percentage=99, backpressure_percentage=100)
-)
-ROOMY = _with(archive=KEEPING.archive, flow_file=FlowFileSettings())
 
 UPKEEP: list[Step | Restart] = [
     brief("brief", 30),
@@ -385,20 +360,6 @@ class Workload:
         return iter(self._steps)
 
 
-THREE_PARTITIONS = _with(flow_file=FlowFileSettings(partitions=3, swap_threshold=4, swap_batch=2))
-TWO_CONTAINERS = _with(
-    storage=msgspec.structs.replace(
-        SPEC.storage,
-        containers=(ContainerSettings(name="c1", sub_path="c1"), ContainerSettings(name="c2", sub_path="volumes/c2")),
-    )
-)
-
-DRAINED = _with(
-    storage=msgspec.structs.replace(SPEC.storage, provenance_directories=("p1", "p2")),
-    flow_file=FlowFileSettings(partitions=2, swap_threshold=4, swap_batch=2),
-    provenance=ProvenanceSettings(rollover_events=4, max_storage_time=Duration(60_000)),
-)
-
 GROWTH: list[Step | Restart] = [
     put("a", 300),
     Restart(spec=TWO_CONTAINERS),
@@ -410,11 +371,6 @@ GROWTH: list[Step | Restart] = [
     drop("a"),
     clean,
 ]
-
-LEFT = ContainerSettings(name="c2", sub_path="volumes/c2", evacuate=True)
-LEAVING = _with(
-    storage=msgspec.structs.replace(SPEC.storage, containers=(ContainerSettings(name="c1", sub_path="c1"), LEFT))
-)
 
 EVACUATION: list[Step | Restart] = [
     spread(("keep", 1300), ("drop", 2200), ("keep", 900)),
@@ -448,6 +404,8 @@ TURNS: list[Step | Restart] = [
     Restart(),
 ]
 
+CONTENT_FILES = "/r/c1/[0-9]*"
+
 BACKUPS: list[Step] = [
     put("a", 300, LARGE),
     put("c", 20, 21, 22, 23, 24, 25),
@@ -457,7 +415,14 @@ BACKUPS: list[Step] = [
     put("b", 40),
     broken(backup, fails("rename", "/b/*")),
     backup,
+    put("d", LARGE),
+    put("d", 30, 31, 32),
+    broken(backup, fails("read", CONTENT_FILES, times=100)),
+    broken(backup, fails("read", CONTENT_FILES, times=2), fails("rename", "/b/backup*")),
+    broken(backup, fails("read", CONTENT_FILES, times=2)),
+    backup,
     restore,
+    salvaged,
     put("b", 50),
 ]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tests.support import Workshop, event_store, put_all
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.errors import BackPressure, ProvenanceDamaged
+from ullage.errors import BackPressure
 from ullage.wire.provenance import EventQuery
 
 KB = 1024
@@ -38,10 +38,8 @@ def without_files(query: EventQuery) -> Observe:
         event_store(workshop.repository).event_files.close()
         for path in workshop.path.glob("provenance/**/*.parquet"):
             path.unlink()
-        try:
-            return workshop.repository.history.query(query).events
-        except ProvenanceDamaged as error:
-            return type(error)
+        page = workshop.repository.history.query(query)
+        return page.events, len(page.unreadable)
 
     return observe
 

@@ -17,7 +17,7 @@ from tests.threads import begin
 from ullage.contract import ContainerSettings, Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action
-from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument, NotABackup, RepositoryDamaged
+from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotABackup, RepositoryDamaged
 from ullage_agent.cli.app import app
 
 KB = 1024
@@ -186,22 +186,6 @@ def test_a_flipped_bit_of_a_backup_is_found_by_the_restore(workshop: Workshop, t
         Engine.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "r"))
 
     assert not (tmp_path / "r" / "ullage.json").exists()
-
-
-def test_a_file_that_is_missing_fails_the_backup_and_leaves_the_last(workshop: Workshop, tmp_path: Path) -> None:
-    """Content that was lost is an error that names the file, not a backup with a hole."""
-    repository = workshop.make()
-    put_all(repository, "q", [b"x" * 60 * KB])
-    repository.backup(str(tmp_path / "b"))
-    put_all(repository, "q", [b"y" * 60 * KB])
-    lost = max(content_sizes(workshop.path))
-    (workshop.path / lost).rename(tmp_path / "aside")
-
-    with pytest.raises(ContentMissing, match="is missing"):
-        repository.backup(str(tmp_path / "b"))
-
-    (tmp_path / "aside").rename(workshop.path / lost)
-    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == [b"x" * 60 * KB]
 
 
 def test_any_call_of_a_backup_may_fail(tmp_path: Path, files: FailingFiles) -> None:

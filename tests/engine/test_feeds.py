@@ -175,3 +175,20 @@ def test_each_flow_file_is_read_once_whatever_happens(workshop: Workshop, seed: 
     read += contents(repository, place, last.through)
 
     assert read == [str(number).encode() for number in range(arrived)]
+
+
+def test_a_feed_of_a_queue_that_is_not_there_defines_nothing(workshop: Workshop) -> None:
+    """Neither it nor the queue that it would wait in: nothing is written."""
+    repository = workshop.make()
+    before = repository.log.last_id
+
+    assert repository.feeds.take("orders", "typo", 0, 10) == FeedBatch(0, 0, 0)
+    assert repository.feeds.records("orders", "typo", 0, 10) == []
+    assert repository.feeds.done("orders", "typo", 10) == 0
+    assert repository.feeds.give_back("orders", "typo", 0) == 0
+    with repository.session() as session:
+        assert session.get("typo") is None
+        session.commit()
+
+    assert repository.queues.all() == []
+    assert repository.log.last_id == before

@@ -267,8 +267,9 @@ def test_usage_is_of_this_moment(tmp_path: Path) -> None:
     assert usage.device == tmp_path.stat().st_dev
 
 
-def test_a_lock_is_exclusive_until_it_is_closed(path: str) -> None:
+def test_a_lock_is_exclusive_until_it_is_closed(tmp_path: Path) -> None:
     """A second taker is refused at once, also in this process; after the close the next one gets it."""
+    path = str(tmp_path)
     lock = DISK.lock(path)
     with pytest.raises(BlockingIOError):
         DISK.lock(path)
@@ -277,8 +278,9 @@ def test_a_lock_is_exclusive_until_it_is_closed(path: str) -> None:
     DISK.lock(path).close()
 
 
-def test_a_lock_ends_with_its_process(path: str) -> None:
-    """A killed holder leaves the file and no lock."""
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    """A killed holder leaves no lock."""
+    path = str(tmp_path)
     program = (
         "import sys, os, signal\nfrom ullage.engine.files import OsFiles\n"
         "lock = OsFiles().lock(sys.argv[1]); print('held', flush=True); sys.stdin.read()"

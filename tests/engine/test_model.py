@@ -25,6 +25,8 @@ from ullage.engine.model import (
     Relocation,
     ResourceClaim,
     ResourceClaimGone,
+    SetAside,
+    SetAsideEnd,
     Staged,
     StagedWrite,
     SwapDrop,
@@ -36,13 +38,13 @@ from ullage.engine.model import (
     Update,
     format_uuid,
     new_uuids,
-    operation_count,
     pack_attributes,
     parse_uuid,
     split_uuids,
     unpack_attributes,
     updated,
 )
+from ullage.engine.wal.serde import operation_count
 
 A = b"a" * 16
 B = b"b" * 16
@@ -77,6 +79,11 @@ SAMPLES: list[tuple[int, Any]] = [
     (25, Answer(b"k" * 32, b"r" * 32, b"{}", 1_000, 7)),
     (26, StagedWrite(A, 3, "spark", 1, 0, 1_000, 2_000, B, b"{}")),
     (27, Staged(A, B, 1, A + B)),
+    (
+        28,
+        SetAside(A, "record 3 of transaction 9", "no uuid", b"\x92\x03\xc4\x00", 7, B, (RECORD,), (7, 8), "f.swap", 9),
+    ),
+    (29, SetAsideEnd(A)),
     (22, Relocation(1, 2, pack_moves([Move(0, 100, 4096), Move(300, 50, 4196)]), 9)),
 ]
 

@@ -70,7 +70,7 @@ def test_init_never_overwrites_a_repository(workshop: Workshop, repository: Engi
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_directory_without_a_repository_is_left_as_it_is(tmp_path: Path, exists: bool) -> None:
-    """The error says to run init, and no lock file is left in somebody's directory."""
+    """The error says to run init, and nothing is left in somebody's directory."""
     root = tmp_path / "r"
     if exists:
         root.mkdir()
@@ -134,7 +134,10 @@ def test_an_empty_ledger_beside_content_stops_the_start(workshop: Workshop) -> N
 
 
 def test_a_second_process_is_locked_out(workshop: Workshop, repository: Engine) -> None:
-    """Until the first one closes; a failed attempt disturbs nothing."""
+    """Until the first one closes, whatever files somebody removes; a failed attempt disturbs nothing."""
+    for path in workshop.path.iterdir():
+        if path.is_file() and path.name != "ullage.json":
+            path.unlink()
     with pytest.raises(RepositoryLocked, match="another process"):
         Engine.open(workshop.spec)
     put_all(repository, "q", [b"x"])
@@ -172,7 +175,7 @@ def test_a_failed_open_releases_everything(tmp_path: Path, kind: str, path: str)
     before = open_descriptors(tmp_path)
     files.fail(kind, path, error=errno.EIO)
 
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises((OSError, ForeignContainer), match="Input/output"):
         Engine.open(spec, files)
 
     assert open_descriptors(tmp_path) == before

@@ -1,4 +1,4 @@
-"""After an unclean end: what the log brought back is proved before anything is served."""
+"""After an unclean end: a start serves at once, and what the log brought back is proved behind it."""
 
 import pytest
 
@@ -6,54 +6,45 @@ from tests.failing_files import FailingFiles
 from tests.support import Workshop, claim_of, drain, entry_of, flip, put_all
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action
-from ullage.errors import RepositoryDamaged
 
 MB = 1 << 20
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("offset", [10, 300_000])
-def test_corrupt_content_of_frames_after_the_snapshot_stops_the_start(
-    workshop: Workshop, offset: int, swapped: bool
-) -> None:
-    """The error names resource claim, offset and file; also where the FlowFiles are in a swap file by now."""
-    repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 1} if swapped else {})
-    record = put_all(repository, "q", [b"x" * MB])[0]
-    if swapped:
-        put_all(repository, "q", [b"y"] * 5)
-        assert repository.queue("q").figures().swapped > 0
-    workshop.kill()
-    path = workshop.content_file(claim_of(record).resource)
-    flip(path, claim_of(record).offset + offset)
-
-    with pytest.raises(RepositoryDamaged, match=f"resource claim {claim_of(record).resource} .*{path}"):
-        workshop.open()
-
-
-@pytest.mark.parametrize("spoiled", [0, 7, 19])
-def test_one_spoiled_content_among_neighbours_is_named(workshop: Workshop, spoiled: int) -> None:
-    """Small contents side by side are read back together; the one that fails is still told by its offset."""
+def test_a_start_reads_no_content(workshop: Workshop) -> None:
+    """However much was written since the last checkpoint: it is served at once, and proved afterwards."""
     repository = workshop.make()
-    claims = [record.claim for record in put_all(repository, "q", [bytes([n]) * 100 for n in range(20)])]
+    put_all(repository, "q", [b"x" * MB] * 20)
     workshop.kill()
-    claim = claims[spoiled]
-    assert claim is not None
-    flip(workshop.content_file(claim.resource), claim.offset + 50)
+    files = FailingFiles()
 
-    with pytest.raises(RepositoryDamaged, match=f"100 bytes at offset {claim.offset} do not match"):
-        workshop.open()
+    repository = workshop.open(files)
+
+    assert files.count("read", "*/c1/*/*") == 0
+    assert repository.proof.files_left > 0
+    repository.proof.run()
+    assert files.count("read", "*/c1/*/*") > 0
+    assert repository.proof.files_left == 0
 
 
-def test_missing_content_of_frames_after_the_snapshot_stops_the_start(workshop: Workshop) -> None:
-    """A file whose name never became durable is found out now, not by a reader next year."""
+def test_what_is_not_proved_stays_marked_over_crashes_and_is_not_reclaimed(workshop: Workshop) -> None:
+    """A second kill before the proof was done forgets nothing; proved, the file is given back like any other."""
     repository = workshop.make()
-    record = put_all(repository, "q", [b"x"])[0]
-    workshop.kill()
-    path = workshop.content_file(claim_of(record).resource)
-    path.unlink()
+    put_all(repository, "q", [bytes([n]) * 200_000 for n in range(30)])
+    with repository.session() as session:
+        session.remove_many(session.get_many("q", 29))
+        session.commit()
+    for _ in range(2):
+        workshop.kill()
+        repository = workshop.open()
+        assert repository.compactor.execute(repository.compactor.plan(policy="CompactAll")).freed_bytes == 0
+    repository = workshop.reopen()
+    assert [entry.claim.unproved for entry in repository.ledger.entries()] == [True]
 
-    with pytest.raises(RepositoryDamaged, match=f"resource claim {claim_of(record).resource} .*{path} does not exist"):
-        workshop.open()
+    repository.proof.run()
+
+    assert [entry.claim.unproved for entry in repository.ledger.entries()] == [False]
+    assert repository.compactor.execute(repository.compactor.plan(policy="CompactAll")).freed_bytes > 5 * MB
+    assert drain(workshop.crash(), "q") == [bytes([29]) * 200_000]
 
 
 @pytest.mark.parametrize("action", [Action.PUNCH, Action.REWRITE])

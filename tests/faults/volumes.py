@@ -85,8 +85,9 @@ def describe() -> str:
 class Volume:
     """A mounted filesystem."""
 
-    def __init__(self, path: Path, image: Path) -> None:
+    def __init__(self, path: Path, image: Path, filesystem: str = "") -> None:
         self.path = path
+        self.filesystem = filesystem
         self.image = image
 
     @property
@@ -103,7 +104,8 @@ class Volume:
 
     def mount(self) -> None:
         """The kernel makes the loop device, and takes it away with the mount."""
-        run("mount", "-o", "loop", str(self.image), str(self.path))
+        options = "loop,nouuid" if self.filesystem == "xfs" else "loop"  # of a copy, see `cut_power`
+        run("mount", "-o", options, str(self.image), str(self.path))
 
     def unmount(self) -> None:
         run("umount", str(self.path))
@@ -116,6 +118,12 @@ class Volume:
         finally:
             os.close(descriptor)
         self.unmount()
+        if run("losetup", "--associated", str(self.image)).strip():
+            # A container that was started meanwhile has a copy of the mount in its namespace. Mounted again, the image
+            # would give back the filesystem that was shut down, which answers EIO for ever.
+            copy = self.image.with_name(f"{self.image.name}-again")
+            run("cp", "--sparse=always", str(self.image), str(copy))
+            self.image = copy
         self.mount()
 
     def fill(self) -> None:
@@ -137,7 +145,7 @@ class Volume:
 def volume(filesystem: str, size_bytes: int = 0) -> Iterator[Volume]:
     """A new volume; unmounted and removed at the end, whatever happens."""
     with scratch() as directory:
-        made = Volume(directory / "mount", directory / "image")
+        made = Volume(directory / "mount", directory / "image", filesystem)
         made.path.mkdir()
         if filesystem == "tmpfs":
             run("mount", "-t", "tmpfs", "-o", f"size={16 * MIB}", "tmpfs", str(made.path))
@@ -200,8 +208,9 @@ def _mounts_below(directory: Path) -> list[str]:
     return [point for point in points if point.startswith(f"{directory}/")]
 
 
-def run(*command: str) -> None:
-    """A command that has to work."""
+def run(*command: str) -> str:
+    """A command that has to work; what it says."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

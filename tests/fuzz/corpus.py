@@ -8,7 +8,7 @@ import msgspec
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from tests.rot.oracle import Frame, frames_from, start_of
+from tests.rot.oracle import HEADER_BYTES, Frame, frames_from, salt_of, start_of
 from tests.rot.specimen import Specimen, abandon, reopen, specimen
 from ullage.testing.crashing import CrashFiles, Image
 
@@ -129,13 +129,15 @@ def frame_of(data: bytes, choice: int) -> bytes:
 
 
 def with_frame(data: bytes, payload: bytes, choice: int) -> bytes:
-    """The log with another payload in this frame."""
-    frame = _frame(data, choice)
-    return (
-        data[: frame.offset]
-        + packed_frame(frame.kind, frame.id, frame.durable, frame.synced, payload)
-        + data[frame.end :]
-    )
+    """The log with another payload in this frame. Those behind it move, so that they are packed anew."""
+    chosen, salt = _frame(data, choice), salt_of(data)
+    packed, end = data[: chosen.offset], chosen.offset
+    for frame in frames_from(data, start_of(data)):
+        if frame.offset >= chosen.offset:
+            content = payload if frame == chosen else data[frame.offset + HEADER_BYTES : frame.end]
+            packed += packed_frame(frame.kind, frame.id, frame.durable, frame.synced, content, salt ^ len(packed))
+            end = frame.end
+    return packed + data[end:]
 
 
 def _frame(data: bytes, choice: int) -> Frame:
@@ -143,10 +145,10 @@ def _frame(data: bytes, choice: int) -> Frame:
     return frames[choice % len(frames)]
 
 
-def packed_frame(kind: bytes, id: int, durable: int, synced: int, payload: bytes) -> bytes:
+def packed_frame(kind: bytes, id: int, durable: int, synced: int, payload: bytes, mark: int) -> bytes:
     """A frame, by docs/storage.md."""
     head = struct.pack("<4sIQQQI", kind, len(payload), id, durable, synced, crc32c(payload))
-    return head + struct.pack("<I", crc32c(head)) + payload
+    return head + struct.pack("<I", crc32c(head) ^ mark) + payload
 
 
 def with_transaction(whole: Specimen, operations: list[object]) -> tuple[str, bytes, int]:
@@ -155,5 +157,5 @@ def with_transaction(whole: Specimen, operations: list[object]) -> tuple[str, by
     data = whole.image.files[path]
     *_, last = frames_from(data, start_of(data))
     payload = msgspec.msgpack.encode([1_700_000_200_000, operations])
-    frame = packed_frame(b"ULLt", last.id + 1, last.id, last.end, payload)
+    frame = packed_frame(b"ULLt", last.id + 1, last.id, last.end, payload, salt_of(data) ^ last.end)
     return path, data[: last.end] + frame + bytes(64), last.id + 1

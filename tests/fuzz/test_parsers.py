@@ -76,7 +76,7 @@ def parse_log(files: Files, path: str) -> None:
     (known,) = killed().files_like(".wal")
     header = msgspec.msgpack.decode(killed().image.files[known][16:400].split(b"ULLt")[0], type=LogHeader)
     place = RecordDirectory(files, path.rsplit("/", 2)[0], header.repository, SerDe())
-    chain = scan_partition(place, 0, header.sequence)
+    chain = scan_partition(place, 0, header.sequence, bytes(16))
     for _ in replay(files, [chain], resolve([chain], killed().snapshot_id)):
         continue
 

@@ -29,7 +29,7 @@ from ullage.engine.wal.serde import SerDe
 HERE = Path(__file__).parent
 PRESENT = f"format-{FORMAT_VERSION}-serde-{SerDe.version}"
 BACKUP = f"backup-{BACKUP_FORMAT}"
-MADE_AT_OPEN = ("ballast", "lock")
+MADE_AT_OPEN = ("ballast",)
 """Files that every open makes anew: left out, for they hold nothing."""
 
 

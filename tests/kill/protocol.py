@@ -7,6 +7,8 @@ nothing: a torn `intend` means that nothing was begun, a torn `done` that nothin
 """
 
 import hashlib
+import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -16,8 +18,10 @@ from ullage.contract import ContentRepositorySpec, Duration, Quantity, Truncatio
 
 HANDLE = "(handle)"
 DELETED = "(deleted handle)"
+MORTAL = "(handle that expires)"
+"""Whether its time is over when somebody looks, nobody knows beforehand."""
 LANE = "lane"
-"""Queues `lane<n>` belong to thread n alone, which fills and drops them."""
+"""Queues `lane<n>` belong to thread n alone, which fills and drops them. They are first in, first out, by `number`."""
 
 QUEUES = ("a", "b", "c")
 DELETED_RETENTION_MILLIS = 150
@@ -50,6 +54,13 @@ class Task(msgspec.Struct, frozen=True):
     path: str
     seed: int
     threads: int = 4
+
+
+def tell(line: Line) -> None:
+    """Unbuffered and whole."""
+    data = msgspec.json.encode(line) + b"\n"
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 def sha_of(content: bytes) -> str:

@@ -9,12 +9,14 @@ import os
 import random
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
 import msgspec
 
-from tests.kill.protocol import DELETED, HANDLE, LANE, QUEUES, Change, Line, Task, sha_of, spec_for
+from tests.kill.protocol import DELETED, HANDLE, LANE, QUEUES, Change, Line, Task, sha_of, spec_for, tell
+from ullage.contract import ContentRepositorySpec
 from ullage.engine.content import reserve
 from ullage.engine.engine import Engine
 from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, parse_uuid
@@ -54,11 +56,9 @@ class Worker:
             return f"{self.seed}.{self._count}"
 
     def say(self, line: Line) -> None:
-        """Unbuffered and whole: lines of several threads never mix."""
-        data = msgspec.json.encode(line) + b"\n"
+        """Lines of several threads never mix."""
         with self._lock:
-            while data:
-                data = data[os.write(sys.stdout.fileno(), data) :]
+            tell(line)
 
     def is_crowded(self) -> bool:
         figures = [queue.figures() for queue in self.repository.queues.all()]
@@ -79,7 +79,15 @@ class Hand:
 
     def run(self) -> None:
         """One thing after the other, until the process is killed."""
-        todo: list[tuple[int, Callable[[], None]]] = [
+        todo = self.todo()
+        weights = [weight for weight, _ in todo]
+        while True:
+            (_, act) = self.random.choices(todo, weights)[0]
+            act()
+
+    def todo(self) -> list[tuple[int, Callable[[], None]]]:
+        """What it does, and how often each."""
+        return [
             (6, self.ingest),
             (12, self.work),
             (1, self.roll_back),
@@ -89,10 +97,6 @@ class Hand:
             (1, self.fill_lane),
             (1, self.drop_lane),
         ]
-        weights = [weight for weight, _ in todo]
-        while True:
-            (_, act) = self.random.choices(todo, weights)[0]
-            act()
 
     def content(self) -> bytes:
         return self.random.randbytes(self.random.choices(SIZES, WEIGHTS)[0])
@@ -110,7 +114,9 @@ class Hand:
 
     def fill_lane(self) -> None:
         """Enough for the lane to swap out."""
-        self._ingest(self.lane, [self.random.randbytes(self.random.choice((0, 40, 3_000))) for _ in range(LANE_COUNT)])
+        contents = [self.random.randbytes(self.random.choice((0, 40, 3_000))) for _ in range(LANE_COUNT)]
+        first = time.time_ns()  # after those of all earlier processes
+        self._ingest(self.lane, contents, [{"number": f"{first + n}"} for n in range(LANE_COUNT)])
 
     def drop_lane(self) -> None:
         """Nothing of the lane is left; each FlowFile goes by itself."""
@@ -186,10 +192,11 @@ class Hand:
             self._send(session, flow_file, changes, sha=sha_of(session.read(flow_file).read()))
             self._commit(session, changes)
 
-    def _ingest(self, queue: str, contents: list[bytes]) -> None:
+    def _ingest(self, queue: str, contents: list[bytes], attributes: list[dict[str, str]] | None = None) -> None:
         shas = [sha_of(content) for content in contents]
+        told = [{"sha256": sha, **more} for sha, more in zip(shas, attributes or [{}] * len(shas), strict=True)]
         with self.repository.session() as session:
-            made = session.ingest(queue, contents, [{"sha256": sha} for sha in shas])
+            made = session.ingest(queue, contents, told)
             self._commit(session, {record.id: Change(queue, sha) for record, sha in zip(made, shas, strict=True)})
 
     def _change(self, session: ProcessSession, flow_file: FlowFileRecord, changes: dict[str, Change | None]) -> None:
@@ -264,12 +271,10 @@ class Hand:
         self.worker.say(Line("done", op))
 
 
-def keep_up(worker: Worker) -> None:
-    """What Maintenance does, every few milliseconds."""
+def maintenance_of(worker: Worker, _: Task) -> list[Callable[[], object]]:
+    """What Maintenance does."""
     repository = worker.repository
-    chance = random.Random(f"{worker.seed}/upkeep")
-    pause = threading.Event()
-    todo: list[Callable[[], object]] = [
+    return [
         repository.checkpoint,
         repository.reclamation.clean,
         repository.reclamation.truncate,
@@ -277,22 +282,34 @@ def keep_up(worker: Worker) -> None:
         repository.handles.purge,
         repository.queues.swap_out_all,
     ]
+
+
+def keep_up(worker: Worker, todo: list[Callable[[], object]]) -> None:
+    """One of these every few milliseconds."""
+    chance = random.Random(f"{worker.seed}/upkeep")
+    pause = threading.Event()
     while True:
         chance.choice(todo)()
         pause.wait(chance.uniform(0, 0.02))
 
 
-def main(task: Task) -> None:
+def work_until_killed(
+    task: Task,
+    spec: ContentRepositorySpec,
+    hand: type[Hand] = Hand,
+    upkeep_of: Callable[[Worker, Task], list[Callable[[], object]]] = maintenance_of,
+) -> None:
     """Work until killed; a thread that fails says so and ends the process."""
     reserve.LOG_RESERVE_BYTES = RESERVE_BYTES
     reserve.CONTENT_RESERVE_BYTES = RESERVE_BYTES
-    os.write(sys.stdout.fileno(), msgspec.json.encode(Line("opening")) + b"\n")
-    worker = Worker(Engine.open(spec_for(task.path)), task.seed)
+    tell(Line("opening"))
+    worker = Worker(Engine.open(spec), task.seed)
     handles: list[dict[str, bool]] = [{} for _ in range(task.threads)]
     for record in worker.repository.ledger.flow_files():
-        if record.queue == HANDLE_QUEUE:
+        if record.queue == HANDLE_QUEUE and not record.expires_millis:
             handles[record.uuid[0] % task.threads][record.id] = not record.deleted_millis
-    hands = [Hand(worker, number, own) for number, own in enumerate(handles)]
+    hands = [hand(worker, number, own) for number, own in enumerate(handles)]
+    upkeep = upkeep_of(worker, task)
     failed = threading.Event()
 
     def guarded(work: Callable[[], None]) -> None:
@@ -303,11 +320,12 @@ def main(task: Task) -> None:
             failed.set()
 
     worker.say(Line("ready"))
-    for work in [*(hand.run for hand in hands), lambda: keep_up(worker)]:
+    for work in [*(hand.run for hand in hands), lambda: keep_up(worker, upkeep)]:
         threading.Thread(target=guarded, args=(work,), daemon=True).start()
     failed.wait()
     os._exit(3)
 
 
 if __name__ == "__main__":
-    main(msgspec.json.decode(sys.argv[1], type=Task))
+    the_task = msgspec.json.decode(sys.argv[1], type=Task)
+    work_until_killed(the_task, spec_for(the_task.path))

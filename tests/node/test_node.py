@@ -8,7 +8,7 @@ import pytest
 
 from tests.operator.support import ticket
 from tests.service.running import UNGUARDED, document_at, half_dead
-from tests.support import ManualClock, RoomyFiles
+from tests.support import TWO, ManualClock, RoomyFiles, careless_log as careless_log
 from ullage.contract import (
     HEARTBEAT_SECONDS,
     CompactionTrigger,
@@ -20,10 +20,11 @@ from ullage.contract import (
     time_of,
 )
 from ullage.embedded.runs import OVERRIDE, ReclamationRuns
+from ullage.engine.model import FlowFileRecord
 from ullage.engine.reclaim.report import ReclamationReport
 from ullage.errors import WindowClosed
 from ullage.wire.space import RunRequest
-from ullage_agent.node.node import NodeAgent
+from ullage_agent.node.node import LOOK_SECONDS, NodeAgent
 from ullage_agent.node.objects import NodeObjectClient, ObservedNode
 from ullage_agent.node.tickets import TicketHolder
 from ullage_agent.service.host import Host
@@ -108,6 +109,55 @@ def test_a_long_run_does_not_silence_the_heartbeat(tmp_path: Path) -> None:
     assert str(heard[0].heartbeat) > began
 
 
+def test_what_cannot_be_read_or_used_is_told(tmp_path: Path, careless_log: None) -> None:
+    """A lost content file, a record that is set aside, and then a volume that is away: figures, and one condition."""
+    root = tmp_path / "r"
+    with serving(root, storage=TWO, claims={"max_flow_files": 1}) as node:
+        repository = node.host.repository
+        for number in range(4):
+            repository.queues.put("q", b"%d" % number)
+        wild = FlowFileRecord(b"u" * 16, 1, None, 0, 0, 1 << 63, 1, 1, b"\x80")
+        repository.engine.committer.commit([wild], creates=False)
+        node.agent.tell()
+        assert condition(node) == ("False", "AllThere", "")
+    next(each for each in root.glob("c1/**/*-*") if each.stat().st_size).unlink()
+
+    with serving(root, storage=TWO, claims={"max_flow_files": 1}) as node:
+        node.host.repository.check()
+        node.agent.tell()
+        first = node.api.statuses[-1]
+        assert (first.unavailable_contents, first.records_set_aside, first.containers_away) == (1, 1, ())
+        told = "contents that can't be read: 1; records that can't be used: 1"
+        assert condition(node) == ("True", "ContentUnavailable", told)
+        (root / "c2").rename(root / "aside")
+        node.host.repository.engine.volumes.look()
+        node.clock.advance(LOOK_SECONDS + 1)
+        node.agent.tell()
+        assert node.api.statuses[-1].containers_away == ("c2",)
+        assert condition(node)[1] == "VolumeAway"
+        (root / "aside").rename(root / "c2")
+
+
+def condition(node: Node, type: str = "DataUnavailable") -> tuple[str, str, str]:
+    """What this condition says in the last status."""
+    (found,) = [each for each in node.api.statuses[-1].conditions if each.type == type]
+    return str(found.status), found.reason, found.message
+
+
+def test_a_clock_that_is_not_believed_is_a_condition(tmp_path: Path) -> None:
+    """It says in which direction, and ends by itself."""
+    with serving(tmp_path / "r") as node:
+        for wrong_by, told in (
+            (1 << 40, ("True", "Ahead")),
+            (-(1 << 40), ("True", "Behind")),
+            (0, ("False", "Plausible")),
+        ):
+            node.clock.wrong_by = wrong_by
+            node.clock.advance(LOOK_SECONDS + 1)
+            node.agent.tell()
+            assert condition(node, "ClockImplausible")[:2] == told
+
+
 def test_what_the_schedule_frees_under_a_ticket_is_in_its_report(tmp_path: Path) -> None:
     """The node's own schedule came first: the ticket's run finds nothing, and tells what came back under the ticket."""
     with serving(tmp_path / "r", compaction=UNGUARDED) as node:
@@ -154,6 +204,25 @@ def test_a_run_that_somebody_asks_the_node_for_needs_its_ticket_too(tmp_path: Pa
     assert overridden.progress.reason == OVERRIDE
     assert permitted.progress.report is not None
     assert permitted.progress.reason == given(node.clock).reason
+
+
+def test_a_run_of_the_operator_obeys_the_trigger_admin(tmp_path: Path) -> None:
+    """Its ticket ends with the setting's name and gives nothing back; that of a window is the schedule's, and does."""
+    with serving(tmp_path / "r", compaction=UNGUARDED | {"triggers": ["Periodic"]}) as node:
+        half_dead(node.host.repository.engine, MIB // 4, 32)
+        node.agent.attach()
+        asked_for = msgspec.structs.replace(given(node.clock), id="asked", run="by-hand")
+        node.agent.take_over(seen(asked_for))
+        node.agent.obey()
+        node.agent.tell()
+        refused = node.report()
+        node.agent.take_over(seen(given(node.clock)))
+        node.agent.obey()
+        node.agent.tell()
+
+    assert (refused.id, refused.state, refused.freed_bytes) == ("asked", "Refused", 0)
+    assert "spec.compaction.triggers is [Periodic], without Admin" in refused.message
+    assert (node.report().state, node.report().freed_bytes) == ("Completed", 4 * MIB)
 
 
 def given(clock: ManualClock) -> Ticket:

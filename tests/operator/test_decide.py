@@ -1,8 +1,9 @@
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.operator.support import HOUR, NOW, changed, decided, fleet, node, repository
+from tests.operator.support import HOUR, NOW, READY, changed, decided, fleet, node, repository
 from ullage.contract import RepositoryStatus
 from ullage_operator.observation import AgentPod, ClusterNode, Taint
 from ullage_operator.repository.decide import Decision
@@ -36,6 +37,20 @@ def test_a_lost_node_keeps_its_object() -> None:
     assert set(decision.nodes) == {"node-0", "node-1"}
     assert decision.released == ()
     assert condition(decision, "Degraded") == ("True", "NodeLost")
+
+
+def test_nodes_that_cannot_read_what_they_store_are_named() -> None:
+    """In one condition of the repository, which is not about those that are gone."""
+    lacking = msgspec.structs.replace(READY, type="DataUnavailable", reason="VolumeAway")
+    seen = fleet(2)
+    objects = seen.objects | {"node-1": node("node-1", conditions=(READY, lacking))}
+
+    decision = decided(changed(seen, objects=objects))
+
+    assert condition(decided(seen), "DataUnavailable") == ("False", "AllThere")
+    assert condition(decision, "DataUnavailable") == ("True", "OnNodes")
+    assert "node-1" in next(c.message for c in decision.status.conditions if c.type == "DataUnavailable")
+    assert condition(decision, "Degraded") == ("False", "AllThere")
 
 
 def test_a_lost_node_is_released_by_the_annotation_only() -> None:

@@ -31,7 +31,7 @@ class Stored:
         self.recorded: dict[int, ResourceClaim] = {}
         self.ceiling = 0
         self.store = self.opened()
-        assert self.store.prepare(()) == {}
+        self.store.prepare({})
 
     def opened(self, **sections: Any) -> ContentStore:
         """Another one at the same place, behind all indexes that were reserved."""
@@ -44,7 +44,8 @@ class Stored:
         """Another process, with other settings, and new containers if it says so."""
         self.store.close()
         self.store = self.opened(**sections)
-        assert self.store.prepare(["c1"]) == {}
+        self.store.prepare({"c1": "c1"})
+        assert not self.store.away
 
     def writer(self) -> ContentWriter:
         return WriterAdmission(self.store, ManualClock(), bool).new_writer()

@@ -37,6 +37,12 @@ class PoisonedLedger(Ledger):
             raise OSError("poisoned")
         super().apply(transaction, millis, operations)
 
+    is_careful = False
+    replay = apply
+
+    def replay_each(self, transaction: int, millis: int, found: Sequence[object], place: str) -> None:
+        raise NotImplementedError
+
 
 class Logged:
     """One FlowFile repository over a ledger, which a restart brings back."""

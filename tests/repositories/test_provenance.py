@@ -93,6 +93,19 @@ def test_events_count_once_they_are_durable_in_the_order_of_transactions(recorde
     assert recorded.repository.span() == (1, 12)
 
 
+@pytest.mark.parametrize("millis", [0, 253_402_300_800_000, (1 << 63) // 1000, (1 << 63) - 1])
+def test_an_event_of_any_time_is_found(recorded: Recorded, millis: int) -> None:
+    """Before it is drained and after; no calendar has to know the time."""
+    recorded.clock.millis = millis
+    recorded.commit(1)
+    for _ in range(2):
+        assert [(event.millis, event.entry_millis) for event in everything(recorded)] == [(millis, millis)] * 3
+        assert recorded.repository.query(EventQuery(since_millis=millis)).events[0].sequence == 1
+        assert recorded.repository.query(EventQuery(until_millis=millis)).events == ()
+        recorded.repository.drain()
+        recorded.repository.index_step()
+
+
 def test_every_event_is_found_by_its_id(recorded: Recorded) -> None:
     """Wherever it is kept by now; what never was is an error."""
     recorded.commit(1, 2)

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 from tests.rot.specimen import Specimen
@@ -35,12 +36,12 @@ class Damage(NamedTuple):
     is_provable: bool
 
 
-def frame_at(data: bytes, at: int) -> Frame | None:
+def frame_at(data: bytes, at: int, salt: int) -> Frame | None:
     """The frame whose header is valid at this offset."""
     if len(data) < at + HEADER_BYTES or data[at : at + 4] not in KINDS:
         return None
     kind, length, id, durable, synced, payload_crc, header_crc = struct.unpack_from("<4sIQQQII", data, at)
-    if crc32c(data[at : at + 36]) != header_crc:
+    if crc32c(data[at : at + 36]) ^ salt ^ at != header_crc:
         return None
     end = at + HEADER_BYTES + length
     payload = data[at + HEADER_BYTES : end]
@@ -48,8 +49,9 @@ def frame_at(data: bytes, at: int) -> Frame | None:
 
 
 def frames_from(data: bytes, start: int) -> Iterator[Frame]:
-    """Whole frames back to back."""
-    while (frame := frame_at(data, start)) is not None and frame.is_whole:
+    """Whole frames back to back, in a file whose header is whole."""
+    salt = salt_of(data)
+    while (frame := frame_at(data, start, salt)) is not None and frame.is_whole:
         yield frame
         start = frame.end
 
@@ -64,6 +66,12 @@ def start_of(data: bytes) -> int:
     return 16 + length if is_valid else 0
 
 
+def salt_of(data: bytes) -> int:
+    """What the frames of a file with a whole header are mixed with."""
+    salt: bytes = msgspec.msgpack.decode(data[16 : start_of(data)])["salt"]
+    return int.from_bytes(salt, "little")
+
+
 def damage(whole: Specimen, path: str, data: bytes) -> Damage:
     """What is lost when the log file at `path` holds `data`, and whether the files that are left prove it."""
     original = list(_frames(whole.image.files[path]))
@@ -73,7 +81,9 @@ def damage(whole: Specimen, path: str, data: bytes) -> Damage:
     lost = [id for id in lost if id > whole.snapshot_id]
     if not lost:
         return Damage(0, is_provable=False)
-    behind = [frame for at in range(end, len(data)) if (frame := frame_at(data, at)) is not None]
+    # Known where the header is not: it follows from the file's name.
+    salt = salt_of(whole.image.files[path])
+    behind = [frame for at in range(end, len(data)) if (frame := frame_at(data, at, salt)) is not None]
     others = [
         frame for other in whole.files_like(".wal") if other != path for frame in _frames(whole.image.files[other])
     ]

@@ -67,7 +67,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(running: Running, cut: bytes, 
 
     until(lambda: len(running.client.get("/v1/handles").json()["handles"]) == 1, "the upload to end")
     assert running.client.post("/v1/handles", content=b"y").status_code == 201
-    assert running.repository.reclamation.survey(orphans=True).orphans == ()
+    assert running.repository.reclamation.orphans.look() == []
 
 
 def test_an_upload_that_stalls_is_given_up(strict: Running) -> None:

@@ -101,3 +101,26 @@ def test_only_metrics_are_on_their_port(metered: Running) -> None:
     """Content cannot be reached there, nor metrics on the port of content."""
     assert httpx.get(f"{metered.server.urls['metrics']}v1/state").status_code == 404
     assert metered.client.get("/metrics").status_code == 404
+
+
+def test_a_volume_that_is_away_is_told_and_keeps_no_figure_of_the_others(tmp_path: Path, metered: Running) -> None:
+    """The page is served, and the survey says why the volume is away; content is readable when it is back."""
+    handle = metered.client.post("/v1/handles", content=b"x" * 1_000).json()["handle"]
+    (tmp_path / "r" / "c1").rename(tmp_path / "unmounted")
+    try:
+        metered.server.host.repository.engine.volumes.look()
+        found = scrape(metered)
+        (usage,) = metered.client.get("/v1/reclamation/survey").json()["containers"]
+        refused = metered.client.get(f"/v1/handles/{handle}")
+    finally:
+        (tmp_path / "unmounted").rename(tmp_path / "r" / "c1")
+
+    assert found["container_away", ("c1",)] == 1
+    assert found["container_used_ratio", ("c1",)] == 0
+    assert found["unavailable_contents", ()] == 1
+    assert usage["volume"] == "away"
+    assert "is its volume mounted?" in usage["volume_reason"]
+    assert (refused.status_code, refused.json()["slug"]) == (503, "volume-away")
+    metered.server.host.repository.engine.volumes.look()
+    assert scrape(metered)["container_away", ("c1",)] == 0
+    assert metered.client.get(f"/v1/handles/{handle}").content == b"x" * 1_000

@@ -97,11 +97,14 @@ def test_a_failed_job_leaves_nothing(spark: SparkSession, fleet: Fleet) -> None:
         ("content, 1 as attributes", "map of string to string"),
         ("content, 1 as other", "columns other cannot be stored"),
         ("cast(null as binary) as content", "holds nulls"),
+        ("content, map('a', cast(null as string)) as attributes", "column attributes: the attribute a"),
+        ("content, map('uuid', 'a') as attributes", "the attribute uuid belongs to the record"),
+        ("content, map('a', cast(X'ff' as string)) as attributes", "invalid|UTF"),
     ],
 )
 def test_what_cannot_be_stored_is_refused(spark: SparkSession, fleet: Fleet, columns: str, message: str) -> None:
     """Before anything is visible, and no column is left out in silence."""
-    df = rows(spark).selectExpr(*columns.split(", "))
+    df = rows(spark).selectExpr(*columns.split(", ", 1))
     with pytest.raises(PySparkException, match=message):
         df.write.format("ullage").mode("append").options(endpoint=fleet.endpoint).save()
     with pytest.raises(PySparkException, match="never overwritten"):

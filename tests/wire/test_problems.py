@@ -10,7 +10,7 @@ from ullage import errors
 from ullage.wire.frames import pack_problem, parse_problem
 from ullage.wire.problems import BY_SLUG, PROBLEMS, Problem, ProblemDetails, error_of, problem_of
 
-OF_THE_CLIENT = {errors.UllageError, errors.NotReachable, errors.RepositoryClosed}
+OF_THE_CLIENT = {errors.UllageError, errors.NotReachable, errors.RepositoryClosed, errors.ForkedRepository}
 """What never crosses a network."""
 
 

@@ -6,7 +6,6 @@ A write is repeated over the path on which it began, with its key, so that it is
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from ullage.client.http import items_of, of_each
@@ -14,8 +13,8 @@ from ullage.client.link import NodeLink, name_of, new_key
 from ullage.client.node import Node, Resolver
 from ullage.client.retries import NEVER
 from ullage.enums import Lifetime
-from ullage.errors import Elsewhere, HandleNotFound, NotReachable, RequestTooLarge
-from ullage.interface.checks import checked_number, checked_text
+from ullage.errors import ContentCorrupt, ContentMissing, Elsewhere, HandleNotFound, NotReachable, RequestTooLarge
+from ullage.interface.checks import checked_number, checked_part, checked_text
 from ullage.interface.handles import PAGE_MAX, Handles
 from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.streams import ContentStream, pieces_of
@@ -51,9 +50,8 @@ class RemoteHandles(Handles):
     def get(self, handle: str, *, include_deleted: bool = False) -> bytes:
         link, id = self._found(handle)
         if include_deleted or link.socket is None:
-            path = operations.GET_HANDLE.path_of(id=id)
-            return link.retries.run(lambda: link.http.content(path, {"deleted": include_deleted}))
-        return link.socket.read_all([uuid.UUID(id).bytes])[0]
+            return _over_http(link, id, include_deleted=include_deleted)
+        return _get_all(link, [id])[0]
 
     def get_many(self, handles: Sequence[str]) -> list[bytes]:
         contents: dict[int, bytes] = {}
@@ -68,6 +66,7 @@ class RemoteHandles(Handles):
     def stream(
         self, handle: str, start: int = 0, size: int | None = None, *, include_deleted: bool = False
     ) -> ContentStream:
+        start, size = checked_part(start, size)
         link, id = self._found(handle)
         local = link.socket
         if include_deleted or local is None:
@@ -81,7 +80,9 @@ class RemoteHandles(Handles):
 
     def page(self, after: str = "", limit: int = 100) -> HandlePage:
         checked_number(limit, "limit", 1, PAGE_MAX)
-        return self._link.ask(operations.LIST_HANDLES, query={"after": after.partition("@")[0], "limit": limit})
+        return self._link.ask(
+            operations.LIST_HANDLES, query={"after": checked_text(after, "a handle").partition("@")[0], "limit": limit}
+        )
 
     def delete(self, handle: str) -> None:
         link, id = self._found(handle)
@@ -164,17 +165,27 @@ def _resolved(resolver: Mapping[str, Node] | Callable[[str], Node], name: str, h
         raise NotReachable(f"handle {handle}: no node {name} is known") from error
 
 
+def _over_http(link: NodeLink, id: str, *, include_deleted: bool = False) -> bytes:
+    """A whole content, as the service reads it."""
+    path = operations.GET_HANDLE.path_of(id=id)
+    return link.retries.run(lambda: link.http.content(path, {"deleted": include_deleted}))
+
+
 def _get_all(link: NodeLink, ids: Sequence[str]) -> list[bytes]:
     """Whole contents of one node."""
     local, flight = link.socket, link.flight if len(ids) >= MANY else None
     if local is not None:
-        return local.read_all([uuid.UUID(id).bytes for id in ids])
+        try:
+            return local.read_all([uuid.UUID(id).bytes for id in ids])
+        except (ContentCorrupt, ContentMissing):
+            # The service names whose content it is, and from then on knows that it can't be read.
+            return [_over_http(link, id) for id in ids]
     if flight is not None:
         return link.retries.run(lambda: flight.get_many(ids))
     try:
         found = link.ask(operations.GET_HANDLES, HandleIds(ids=list(ids)))
     except RequestTooLarge:
-        return [link.retries.run(partial(link.http.content, operations.GET_HANDLE.path_of(id=id))) for id in ids]
+        return [_over_http(link, id) for id in ids]
     contents = []
     for each in found:
         if each.content is None:

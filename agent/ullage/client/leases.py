@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ullage.client.link import NodeLink
-from ullage.interface.checks import checked_number, checked_numbers, checked_text
+from ullage.interface.checks import checked_millis, lease_request
 from ullage.interface.leases import Leases
 from ullage.wire import operations
-from ullage.wire.leases import LeaseRenewal, LeaseRequest, LeaseStatus
+from ullage.wire.leases import LeaseRenewal, LeaseStatus
 
 
 class RemoteLeases(Leases):
@@ -16,15 +16,11 @@ class RemoteLeases(Leases):
         self._link = link
 
     def acquire(self, duration_millis: int, resources: Sequence[int] = (), *, purpose: str = "") -> LeaseStatus:
-        body = LeaseRequest(
-            duration_millis=checked_number(duration_millis, "duration_millis"),
-            resources=checked_numbers(resources, "a resource"),
-            purpose=checked_text(purpose, "purpose"),
-        )
+        body = lease_request(duration_millis=duration_millis, resources=resources, purpose=purpose)
         return self._link.ask(operations.ACQUIRE_LEASE, body)
 
     def renew(self, lease: str, duration_millis: int) -> LeaseStatus:
-        body = LeaseRenewal(duration_millis=checked_number(duration_millis, "duration_millis"))
+        body = LeaseRenewal(duration_millis=checked_millis(duration_millis, "duration_millis"))
         return self._link.ask(operations.RENEW_LEASE, body, lease=lease)
 
     def release(self, lease: str) -> None:

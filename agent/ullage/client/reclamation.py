@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ullage.client.http import Query
 from ullage.client.link import NodeLink
 from ullage.contract import MaintenanceSettings, Opening, WindowStatus, parse_maintenance
+from ullage.interface.checks import checked_number, checked_run, checked_seconds, checked_text
 from ullage.interface.reclamation import Reclamation
 from ullage.wire import operations as wire
 from ullage.wire.space import (
@@ -16,6 +17,7 @@ from ullage.wire.space import (
     ResourceClaimUsage,
     RunProgress,
     RunRequest,
+    SpaceExplanation,
     Survey,
 )
 
@@ -29,6 +31,9 @@ class RemoteReclamation(Reclamation):
     def survey(self) -> Survey:
         return self._link.ask(wire.SURVEY_SPACE)
 
+    def explain(self) -> SpaceExplanation:
+        return self._link.ask(wire.EXPLAIN_SPACE)
+
     def resources(self) -> Iterator[ResourceClaimUsage]:
         after: int | None = 0
         while after is not None:
@@ -37,7 +42,7 @@ class RemoteReclamation(Reclamation):
             after = page.next
 
     def resource(self, index: int) -> ResourceClaimMap:
-        return self._link.ask(wire.MAP_RESOURCE_CLAIM, resource=index)
+        return self._link.ask(wire.MAP_RESOURCE_CLAIM, resource=checked_number(index, "a resource claim", 0))
 
     def policies(self) -> CompactionPolicies:
         return self._link.ask(wire.LIST_POLICIES)
@@ -57,19 +62,20 @@ class RemoteReclamation(Reclamation):
             "policy": request.policy,
             "operation": request.operations,
             "respects_guards": request.respects_guards,
+            "archive": request.archive,
         }
         return self._link.ask(wire.PLAN_RECLAMATION, query=asked)
 
     def begin(self, request: RunRequest) -> RunProgress:
-        return self._link.ask(wire.BEGIN_RUN, request)
+        return self._link.ask(wire.BEGIN_RUN, checked_run(request))
 
     def run(self, id: str, *, wait_seconds: float = 0) -> RunProgress:
-        if wait_seconds:
+        if checked_seconds(wait_seconds, "wait_seconds"):
             self._link.retries.sleep(wait_seconds)
-        return self._link.ask(wire.GET_RUN, run=id)
+        return self._link.ask(wire.GET_RUN, run=checked_text(id, "a run"))
 
     def stop(self, id: str) -> RunProgress:
-        return self._link.ask(wire.STOP_RUN, run=id)
+        return self._link.ask(wire.STOP_RUN, run=checked_text(id, "a run"))
 
     def clean(self, *, adopts_orphans: bool = False, override: bool = False) -> CleaningReport:
         return self._link.ask(wire.CLEAN, CleaningRequest(adopts_orphans=adopts_orphans, override=override))

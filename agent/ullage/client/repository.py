@@ -1,6 +1,6 @@
 """The repository of a node's service, behind the interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ullage.client.handles import RemoteHandles
 from ullage.client.heartbeats import Heartbeats
@@ -12,13 +12,23 @@ from ullage.client.queues import RemoteQueues
 from ullage.client.reclamation import RemoteReclamation
 from ullage.client.retries import Retries
 from ullage.client.session import RemoteSession
-from ullage.interface.checks import checked_text
+from ullage.interface.checks import (
+    accepted_loss,
+    checked_number,
+    checked_part,
+    checked_path,
+    checked_text,
+    session_request,
+    volume_forgotten,
+)
 from ullage.interface.repository import Bytes, Repository
 from ullage.streams import ContentStream
 from ullage.wire import operations
-from ullage.wire.service import ServiceStatus
-from ullage.wire.sessions import SessionRequest
+from ullage.wire.service import ClockStatus, ServiceStatus
+from ullage.wire.setaside import RecordSetAside, SetAsideDrop
+from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport
+from ullage.wire.volumes import Volume
 
 
 class RemoteRepository(Repository):
@@ -35,15 +45,11 @@ class RemoteRepository(Repository):
         self.leases = RemoteLeases(self.link)
 
     def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> RemoteSession:
-        request = SessionRequest(
-            visibility_seconds=lease_seconds,
-            component=checked_text(component, "component"),
-            component_type=checked_text(component_type, "component_type"),
-        )
-        return RemoteSession(self.link, self._heartbeats, request)
+        return RemoteSession(self.link, self._heartbeats, session_request(component, component_type, lease_seconds))
 
     def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
-        return self.link.stream(operations.GET_CONTENT, start, size, id=id)
+        start, size = checked_part(start, size)
+        return self.link.stream(operations.GET_CONTENT, start, size, id=checked_text(id, "an id"))
 
     def state(self) -> ServiceStatus:
         return self.link.ask(operations.GET_STATE)
@@ -51,11 +57,41 @@ class RemoteRepository(Repository):
     def check(self, *, deep: bool = False, on_progress: Bytes | None = None) -> CheckReport:
         return self.link.ask(operations.CHECK, query={"deep": deep})
 
+    def unavailable(self, limit: int = 1_000) -> list[UnavailableContent]:
+        return self.link.ask(
+            operations.LIST_UNAVAILABLE, query={"limit": checked_number(limit, "limit", 1, LISTED_MAX)}
+        )
+
+    def retry_unavailable(self) -> int:
+        return self.link.ask(operations.RETRY_UNAVAILABLE).flow_files
+
+    def drop_unavailable(self, ids: Sequence[str], *, accept_loss: bool = False) -> int:
+        return self.link.ask(operations.DROP_UNAVAILABLE, accepted_loss(ids, accept_loss)).flow_files
+
+    def set_aside(self, limit: int = 1_000) -> list[RecordSetAside]:
+        query = {"limit": checked_number(limit, "limit", 1, LISTED_MAX)}
+        return self.link.ask(operations.LIST_SET_ASIDE, query=query)
+
+    def drop_set_aside(self, ids: Sequence[str], *, accept_loss: bool = False) -> int:
+        asked = accepted_loss(ids, accept_loss)
+        return self.link.ask(operations.DROP_SET_ASIDE, SetAsideDrop(ids=asked.ids, accept_loss=True)).records
+
+    def volumes(self) -> list[Volume]:
+        return self.link.ask(operations.LIST_VOLUMES)
+
+    def forget_volume(self, container: str, *, accept_loss: bool = False) -> Volume:
+        return self.link.ask(operations.FORGET_VOLUME, volume_forgotten(container, accept_loss))
+
+    def accept_clock(self) -> ClockStatus:
+        return self.link.ask(operations.ACCEPT_CLOCK)
+
     def checkpoint(self, *, on_progress: Callable[[int], None] | None = None) -> CheckpointReport:
         return self.link.ask(operations.CHECKPOINT)
 
     def backup(self, destination: str, *, on_progress: Bytes | None = None) -> BackupReport:
-        return self.link.ask(operations.BACK_UP, BackupRequest(destination=destination))
+        return self.link.ask(
+            operations.BACK_UP, BackupRequest(destination=checked_path(destination, "a backup's directory"))
+        )
 
     def close(self) -> None:
         self._heartbeats.close()

@@ -35,15 +35,19 @@ from ullage.errors import (
 from ullage.interface.checks import (
     checked_attributes,
     checked_batch,
+    checked_conditions,
+    checked_name,
+    checked_note,
     checked_number,
     checked_numbers,
     checked_part,
     checked_queue,
     checked_text,
+    checked_texts,
     id_of,
     ids_of,
 )
-from ullage.interface.reporter import REPORTED_MAX, Reporter, require_reportable
+from ullage.interface.reporter import REPORTED_MAX, Reporter, checked_report
 from ullage.interface.session import BATCH_MAX, PENALTY_MILLIS, Session
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
 from ullage.streams import ContentStream, batches
@@ -101,16 +105,14 @@ class RemoteSession(Session):
             self._link.ask(operations.EXTEND_SESSION, self._request, retries=NEVER, session=session)
 
     def get_many(self, queue: str, count: int = BATCH_MAX, *, attributes: Attributes | None = None) -> list[FlowFile]:
-        wanted = None if attributes is None else dict(attributes)
+        wanted = checked_conditions(attributes)
         body = SessionPollRequest(
             queue=checked_queue(queue), count=checked_number(count, "count", 1, BATCH_MAX), attributes=wanted
         )
         return [self._kept(each) for each in self._ask(operations.POLL_SESSION, body)]
 
     def create(self, parents: Sequence[AnyFlowFile] = (), attributes: Attributes | None = None) -> FlowFile:
-        body = CreateRequest(
-            parents=[self._held(parent).id for parent in parents], attributes=checked_attributes(attributes)
-        )
+        body = CreateRequest(parents=self._ids(parents), attributes=checked_attributes(attributes))
         return self._made(operations.CREATE_FLOW_FILE, body)
 
     def ingest(
@@ -141,6 +143,7 @@ class RemoteSession(Session):
         return self._made(operations.IMPORT_HANDLE, body)
 
     def read(self, flow_file: AnyFlowFile, start: int = 0, size: int | None = None) -> ContentStream:
+        start, size = checked_part(start, size)
         id = self._held(flow_file).id
         return self._link.stream(operations.GET_FLOW_FILE, start, size, session=self._begun(), id=id)
 
@@ -160,8 +163,7 @@ class RemoteSession(Session):
         return [self._kept(each) for each in self._ask(operations.SPLIT_FLOW_FILE, body, id=id)]
 
     def _merge(self, flow_files: Sequence[AnyFlowFile], header: bytes, demarcator: bytes, footer: bytes) -> FlowFile:
-        ids = [self._held(each).id for each in flow_files]
-        body = MergeRequest(ids=ids, header=header, demarcator=demarcator, footer=footer)
+        body = MergeRequest(ids=self._ids(flow_files), header=header, demarcator=demarcator, footer=footer)
         return self._made(operations.MERGE_FLOW_FILES, body)
 
     def put_attributes(self, flow_file: AnyFlowFile, attributes: Attributes) -> FlowFile:
@@ -171,7 +173,7 @@ class RemoteSession(Session):
         return self._kept(msgspec.structs.replace(held, attributes=held.attributes | found))
 
     def remove_attributes(self, flow_file: AnyFlowFile, names: Iterable[str]) -> FlowFile:
-        held, names = self._held(flow_file), list(names)
+        held, names = self._held(flow_file), checked_texts(names, "an attribute's name")
         if names:
             self._gather([held.id], remove_attributes=names)
         left = {name: value for name, value in held.attributes.items() if name not in names}
@@ -180,7 +182,7 @@ class RemoteSession(Session):
 
     def transfer(self, flow_files: Subjects, queue: str, relationship: str = "") -> None:
         ids = self._ids(flow_files)
-        self._gather(ids, to=checked_queue(queue), relationship=checked_text(relationship, "a relationship"))
+        self._gather(ids, to=checked_queue(queue), relationship=checked_note(relationship, "a relationship"))
         self._settled.update(ids)
 
     def remove(self, flow_files: Subjects) -> None:
@@ -192,7 +194,7 @@ class RemoteSession(Session):
         self._gather(self._ids(flow_files), penalty_millis=checked_number(millis, "millis", 0))
 
     def adjust_counter(self, name: str, delta: int) -> None:
-        found = self._counters.get(checked_text(name, "a counter's name"), 0)
+        found = self._counters.get(checked_name(name, "a counter's name"), 0)
         self._counters[name] = found + checked_number(delta, "delta")
 
     def require_room(self, queue: str) -> None:
@@ -327,5 +329,5 @@ class RemoteReporter(Reporter[Subjects]):
         self._session = session
 
     def report(self, type: EventType, flow_files: Subjects, **said: Any) -> None:
-        require_reportable(type, **said)
-        self._session.report(flow_files, ProvenanceReport(type=type.name, **said))
+        found = checked_report(type, **said)
+        self._session.report(flow_files, ProvenanceReport(type=type.name, **found))

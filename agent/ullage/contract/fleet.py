@@ -180,6 +180,9 @@ class Space(ClusterRecord, frozen=True, kw_only=True):
     archived_bytes: Bytes = 0
     """The bytes of dead content that is kept for replay."""
 
+    orphan_bytes: Bytes = 0
+    """The bytes of content files that a killed process left and that nothing names yet."""
+
     free_percentage: Annotated[float, Meta(ge=0, le=100)] = 100.0
     """The free percentage of the fullest container."""
 
@@ -250,6 +253,15 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
     leases: Count = 0
     """The number of leases that hold now."""
 
+    unavailable_contents: Count = 0
+    """The number of damaged contents and missing content files that are known. `ullage ls --unavailable` names them."""
+
+    records_set_aside: Count = 0
+    """The number of records that the agent keeps and cannot use. `ullage ls --set-aside` names them."""
+
+    containers_away: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    """The containers whose volume is not there, or is another's."""
+
     wanted: Annotated[tuple[MaintenanceOperation, ...], Meta(max_length=4)] = ()
     """The operations that the agent would carry out if it had a ticket."""
 
@@ -257,7 +269,7 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
     """What became of the last ticket."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
-    """The conditions Ready, DiskPressure and Reclaiming."""
+    """The conditions Ready, DiskPressure, DataUnavailable, ClockImplausible, Reclaiming and Degraded."""
 
 
 HEARTBEAT_FIELDS: Final = ("heartbeat", "space", "leases", "reclaimed_bytes")
@@ -350,7 +362,8 @@ class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
     """How the runs of spec.planning went. Null if it plans nothing."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
-    """The conditions Accepted, Ready, Progressing, Degraded, DiskPressure, MaintenanceDeferred and Paused."""
+    """The conditions Accepted, Ready, Progressing, Degraded, DataUnavailable, DiskPressure, MaintenanceDeferred and
+    Paused."""
 
 
 class RunSpec(ClusterRecord, frozen=True, kw_only=True):

@@ -3,11 +3,12 @@
 import hashlib
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
+from ullage.clock import moment_of
 from ullage.contract.fleet import ClusterRecord, Condition, ConditionStatus
 from ullage.contract.settings import DNS_SUBDOMAIN
 
@@ -38,7 +39,7 @@ def _without_none(value: Any) -> Any:
 
 def time_of(millis: int) -> str:
     """Milliseconds since 1970 as Kubernetes writes them: RFC 3339 in UTC, whole seconds, `2026-03-01T01:00:00Z`."""
-    return datetime.fromtimestamp(millis // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment_of(millis).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def millis_of(time: str) -> int:

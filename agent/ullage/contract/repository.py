@@ -137,7 +137,7 @@ class QueueDefaults(Settings, frozen=True, kw_only=True):
     """Which FlowFile of a queue comes first. PriorityAttribute reads the attribute `priority` (NiFi: a connection's
     prioritizers)."""
 
-    max_count: Annotated[int, Meta(ge=0)] = 10_000
+    max_count: Annotated[int, Meta(ge=0, le=1 << 62)] = 10_000
     """A queue with this many FlowFiles is full. 0 sets no limit (NiFi: nifi.queue.backpressure.count)."""
 
     max_size: Quantity = Quantity(1024**3)
@@ -322,11 +322,15 @@ def dump(repository: ContentRepository) -> dict[str, Any]:
 
 def _converted(document: Mapping[str, Any], kind: type[S]) -> S:
     try:
-        return msgspec.convert(document, kind, dec_hook=_from_notation)
+        found = msgspec.convert(document, kind, dec_hook=_from_notation)
+        msgspec.json.encode(found, enc_hook=str)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ContractError):
             raise error.__cause__ from None
         raise ContractError(_name_field(str(error))) from error
+    except UnicodeEncodeError as error:  # YAML can escape half of a surrogate pair, and nobody could write it down
+        raise ContractError(f"{error.object!r} is no Unicode text that can be encoded") from error
+    return found
 
 
 def _from_notation(kind: type, value: object) -> object:

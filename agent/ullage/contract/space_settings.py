@@ -62,8 +62,8 @@ class TruncationSettings(Settings, frozen=True, kw_only=True):
 
     mode: TruncationMode = TruncationMode.PRESSURE
     """With Pressure, tails are cut off only when the archive was cleared and usage is above the threshold. With Eager
-    they are cut off at once, which skips the archive's retention but never that of deleted handles (NiFi: always as
-    Pressure)."""
+    they are cut off at once, which skips the archive's retention but never that of deleted handles (NiFi: at once where
+    its archive is off, else as Pressure)."""
 
     usage_threshold_percentage: Percentage = 50
     """When more than this percentage of the space is used, Pressure truncates. The default is the archive's own limit,
@@ -91,8 +91,7 @@ class CompactionSettings(Settings, frozen=True, kw_only=True):
     """Compaction gives back the dead space that neither deletion nor truncation reaches, by punching and rewriting."""
 
     enabled: bool = True
-    """Whether the repository punches and rewrites on its own. Commands of people may in any case (Ambry: triggers that
-    are not empty)."""
+    """Whether anything is punched and rewritten at all, on its own or by hand (Ambry: triggers that are not empty)."""
 
     policy: Annotated[str, Meta(min_length=1)] = "StatsBased"
     """Which files are rewritten, and in what order: StatsBased (most bytes freed for each byte copied, old files
@@ -104,7 +103,8 @@ class CompactionSettings(Settings, frozen=True, kw_only=True):
         CompactionTrigger.PRESSURE,
     )
     """What may begin a run: Periodic at start and every checkFrequency, Admin when somebody asks, and Pressure when
-    writers wait for room (Ambry: store.compaction.triggers)."""
+    writers wait for room. Without Admin a run that is asked for may only delete and truncate
+    (Ambry: store.compaction.triggers)."""
 
     check_frequency: Duration = Duration(3_600_000)
     """The time between two periodic runs. Ambry's default of a week lets a disk fill up in between (Ambry:

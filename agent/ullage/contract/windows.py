@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from ullage.clock import moment_of
 from ullage.contract.permission import Permission, emergency_floor
 from ullage.contract.units import Duration
 from ullage.contract.window_settings import (
@@ -277,7 +278,7 @@ class _Schedule:
         """The last time up to that moment at which the schedule opened; None if it never did."""
         if self.problem is not None:
             return None
-        entered = datetime.fromtimestamp((millis + FOLD_MILLIS) // 1000, UTC).astimezone(self._zone)
+        entered = moment_of(millis + FOLD_MILLIS).replace(microsecond=0).astimezone(self._zone)
         starts = (int(moment.timestamp()) * 1000 for moment in CronSim(self.window.schedule, entered, reverse=True))
         return next((start for start in starts if start <= millis), None)
 
@@ -287,7 +288,7 @@ class _Schedule:
 
     def _starts(self, after: int) -> Iterator[int]:
         """The times of the schedule after that moment, in order."""
-        entered = datetime.fromtimestamp((after - FOLD_MILLIS) // 1000, UTC).astimezone(self._zone)
+        entered = moment_of(after - FOLD_MILLIS).replace(microsecond=0).astimezone(self._zone)
         cron = CronSim(self.window.schedule, entered)
         for moment in cron:
             start = int(moment.timestamp()) * 1000
@@ -313,7 +314,7 @@ def _schedule(window: Window, zone: zoneinfo.ZoneInfo | None, problem: str | Non
 def in_words(millis: int, maintenance: MaintenanceSettings) -> str:
     """A moment in the zone of the schedules, or in UTC where that is unknown: `2026-03-01T01:00:00+00:00`."""
     zone, _ = _zone(maintenance.time_zone)
-    return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=millis)).astimezone(zone or UTC).isoformat()
+    return moment_of(millis).astimezone(zone or UTC).isoformat()
 
 
 def _union_end(allows: Sequence[_Schedule], millis: int, limit: int) -> tuple[int, list[_Schedule]]:

@@ -41,14 +41,21 @@ def readable(record: FlowFileRecord, open: Callable[[int, int, int], ContentStre
 @contextmanager
 def pinned(engine: Engine, claims: Sequence[ContentClaim]) -> Iterator[None]:
     """Base claims stay readable meanwhile, dead ones too that are there still. ClaimGone if one of them is not."""
+    ledger, forgotten = engine.ledger, engine.forgotten
     held: list[ContentClaim] = []
     try:
         for claim in claims:
-            pin_bytes(engine.ledger, claim)
+            pin_bytes(ledger, claim)
             held.append(claim)
         yield
-    finally:
-        engine.ledger.unpin(held)
+    except GeneratorExit:  # a generator that is closed here may just be collected: no lock may be taken
+        forgotten.later(lambda: ledger.unpin(held))
+        raise
+    except BaseException:
+        ledger.unpin(held)
+        raise
+    else:
+        ledger.unpin(held)
 
 
 class QueuePut:

@@ -7,7 +7,7 @@ from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.handles import HandleStore, parse_handle
 from ullage.enums import Lifetime
-from ullage.interface.checks import checked_number, own_id
+from ullage.interface.checks import checked_number, checked_part, checked_texts, own_id
 from ullage.interface.handles import PAGE_MAX, Handles
 from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.streams import ContentStream, pieces_of
@@ -26,7 +26,7 @@ class EmbeddedHandles(Handles):
         self._node = node
 
     def get_many(self, handles: Sequence[str]) -> list[bytes]:
-        return [self.get(handle) for handle in handles]
+        return [self.get(handle) for handle in checked_texts(handles, "a handle")]
 
     def store(
         self,
@@ -66,6 +66,7 @@ class EmbeddedHandles(Handles):
     def stream(
         self, handle: str, start: int = 0, size: int | None = None, *, include_deleted: bool = False
     ) -> ContentStream:
+        start, size = checked_part(start, size)
         return self._store.get(own_id(handle, self._node), start, size, includes_deleted=include_deleted)
 
     def head(self, handle: str) -> HandleHead:

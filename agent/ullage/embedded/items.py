@@ -107,7 +107,7 @@ def _read(engine: Engine, group: Sequence[Wanted]) -> Iterator[Row]:
             else:
                 contents = engine.reader.read_many(claims)
                 yield from ((item.item, 0, content, None) for item, content in zip(group, contents, strict=True))
-    except ClaimGone as error:
+    except (ClaimGone, ContentCorrupt, ContentMissing) as error:
         if len(group) == 1:
             yield group[0].item, 0, None, problem_of(error).slug
         else:
@@ -124,7 +124,5 @@ def _pieces(engine: Engine, item: Wanted) -> Iterator[Row]:
         for piece in engine.reader.stream(item.claim, item.start, item.size):
             yield item.item, at, piece, None
             at += len(piece)
-    except (ContentCorrupt, ContentMissing, ContentReclaimed):
-        if not item.is_doubtful:
-            raise
-        yield item.item, at, None, GONE
+    except (ContentCorrupt, ContentMissing, ContentReclaimed) as error:
+        yield item.item, at, None, GONE if item.is_doubtful else problem_of(error).slug

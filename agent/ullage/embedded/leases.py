@@ -7,7 +7,7 @@ from ullage.engine import documents
 from ullage.engine.leases import LeaseManager
 from ullage.engine.model import LeaseRecord, parse_uuid
 from ullage.errors import LeaseLost
-from ullage.interface.checks import checked_number, checked_numbers, checked_text
+from ullage.interface.checks import checked_millis, checked_text, lease_request
 from ullage.interface.leases import Leases
 from ullage.wire.leases import LeaseStatus
 
@@ -25,13 +25,13 @@ class EmbeddedLeases(Leases):
     def acquire(
         self, duration_millis: int, resources: Sequence[int] = (), *, purpose: str = "", also: AlsoLease = nothing_else
     ) -> LeaseStatus:
-        holder = " ".join(filter(None, (self._holder, checked_text(purpose, "purpose"))))
-        duration, held = checked_number(duration_millis, "duration_millis"), checked_numbers(resources, "a resource")
-        found = self._leases.acquire(holder, duration, held, also=_shown(also))
+        asked = lease_request(duration_millis=duration_millis, resources=resources, purpose=purpose)
+        holder = " ".join(filter(None, (self._holder, asked.purpose)))
+        found = self._leases.acquire(holder, asked.duration_millis, asked.resources, also=_shown(also))
         return documents.lease_status(found)
 
     def renew(self, lease: str, duration_millis: int, *, also: AlsoLease = nothing_else) -> LeaseStatus:
-        duration = checked_number(duration_millis, "duration_millis")
+        duration = checked_millis(duration_millis, "duration_millis")
         return documents.lease_status(self._leases.renew(_id(lease), duration, _shown(also)))
 
     def release(self, lease: str, *, also: Operations = ()) -> None:

@@ -9,8 +9,8 @@ from ullage.engine import documents
 from ullage.engine.history import History
 from ullage.engine.model import NO_CONTENT, FlowFileRecord
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
-from ullage.enums import LineageDirection
 from ullage.errors import EventNotFound, InvalidArgument
+from ullage.interface.checks import checked_part, checked_query, checked_text, lineage_bounds
 from ullage.interface.provenance import Provenance
 from ullage.streams import ContentStream
 from ullage.wire.provenance import Event, EventPage, EventQuery, Lineage, Replayability, ReplayResult
@@ -26,7 +26,7 @@ class EmbeddedProvenance(Provenance):
         self._history = history
 
     def search(self, query: EventQuery | None = None) -> EventPage:
-        return documents.event_page(self._history.query(query or EventQuery()))
+        return documents.event_page(self._history.query(checked_query(query)))
 
     def event(self, event: str | int) -> Event:
         return documents.event(self.found(event))
@@ -34,17 +34,20 @@ class EmbeddedProvenance(Provenance):
     def content(
         self, event: str | int, start: int = 0, size: int | None = None, *, previous: bool = False
     ) -> ContentStream:
+        start, size = checked_part(start, size)
         return self._history.content(self.found(event), before=previous, start=start, size=size)
 
     def lineage(self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000) -> Lineage:
+        direction, depth, limit = lineage_bounds(way, depth, limit)
+        checked_text(flow_file, "a FlowFile's id")
         try:
-            found = self._history.lineage(flow_file, way=LineageDirection(way), depth=depth, events_max=limit)
+            found = self._history.lineage(flow_file, way=direction, depth=depth, events_max=limit)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         return documents.lineage_graph(found)
 
     def replayability(self, event: str | int, queue: str = "") -> Replayability:
-        refusal = self._history.refusal(self.found(event), queue)
+        refusal = self._history.refusal(self.found(event), checked_text(queue, "a queue's name"))
         if refusal is None:
             return Replayability(is_possible=True)
         return Replayability(is_possible=False, reason=str(refusal.reason), message=refusal.message)
@@ -56,7 +59,7 @@ class EmbeddedProvenance(Provenance):
         *,
         also: Callable[[ReplayResult], Operations] = nothing_else,
     ) -> ReplayResult:
-        found = self.found(event)
+        found, queue = self.found(event), checked_text(queue, "a queue's name")
 
         def result(made: FlowFileRecord) -> ReplayResult:
             return ReplayResult(event=str(found.id), id=made.id, queue=queue or found.queue, size=made.size)

@@ -9,7 +9,7 @@ from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.engine import Engine
-from ullage.interface.checks import checked_number, checked_queue, queue_settings
+from ullage.interface.checks import checked_number, checked_queue, checked_text, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
 from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.streams import pieces_of
@@ -27,22 +27,25 @@ class EmbeddedQueues(Queues):
         self._keys = keys
 
     def all(self) -> list[QueueStatus]:
+        self._engine.forgotten.give_back()
         return [documents.queue_status(queue) for queue in self._engine.queues.all()]
 
     def find(self, name: str) -> QueueStatus:
-        return documents.queue_status(self._engine.queues.find(name))
+        self._engine.forgotten.give_back()
+        return documents.queue_status(self._engine.queues.find(checked_text(name, "a queue's name")))
 
     def define(self, name: str, *, also: Operations = (), **settings: Any) -> QueueStatus:
         asked = msgspec.structs.asdict(queue_settings(**settings))
         return documents.queue_status(self._engine.queues.define(checked_queue(name), also=also, **asked))
 
     def remove(self, name: str, *, also: Operations = ()) -> None:
-        self._engine.queues.remove(name, also)
+        self._engine.queues.remove(checked_text(name, "a queue's name"), also)
 
     def flow_files(self, name: str, limit: int = 100, skip: int = 0) -> list[FlowFile]:
         checked_number(limit, "limit", 1, LISTED_MAX)
-        queue = self._engine.queues.find(name)
-        return [documents.flow_file(record) for record in self._engine.flow_files.listed(queue, max(0, skip), limit)]
+        checked_number(skip, "skip", 0)
+        queue = self._engine.queues.find(checked_text(name, "a queue's name"))
+        return [documents.flow_file(record) for record in self._engine.flow_files.listed(queue, skip, limit)]
 
     def drop(
         self,
@@ -52,14 +55,14 @@ class EmbeddedQueues(Queues):
         also: Callable[[int], Operations] = nothing_else,
     ) -> int:
         # A large queue takes several transactions: of a drop that a crash cut short, the repeat does the rest.
-        count = self._engine.queues.drop(self._engine.queues.find(name), on_progress)
+        count = self._engine.queues.drop(self._engine.queues.find(checked_text(name, "a queue's name")), on_progress)
         if operations := also(count):
             self._engine.committer.commit(operations, creates=False)
         return count
 
     def begin(self, name: str, attributes: dict[str, str], *, force: bool = False) -> QueuePut:
         """A FlowFile whose content comes piece by piece."""
-        return QueuePut(self._engine.session(COMPONENT), name, attributes, force=force)
+        return QueuePut(self._engine.session(COMPONENT), checked_queue(name), attributes, force=force)
 
     def store(
         self,

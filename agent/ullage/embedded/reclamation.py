@@ -15,7 +15,7 @@ from ullage.contract import (
     WindowStatus,
     without_windows,
 )
-from ullage.embedded.runs import ReclamationRuns, planned
+from ullage.embedded.runs import ReclamationRuns, actions_of, planned
 from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.reclaim.pacing import OPERATIONS
@@ -23,6 +23,7 @@ from ullage.engine.reclaim.policies import POLICIES
 from ullage.engine.reclaim.survey import ResourceFigures
 from ullage.enums import Action
 from ullage.errors import NotFound, WindowClosed
+from ullage.interface.checks import checked_number, checked_run, checked_seconds, checked_text
 from ullage.interface.reclamation import Reclamation
 from ullage.wire.space import (
     CleaningReport,
@@ -34,6 +35,7 @@ from ullage.wire.space import (
     RunProgress,
     RunReport,
     RunRequest,
+    SpaceExplanation,
     Survey,
 )
 
@@ -73,6 +75,8 @@ class EmbeddedReclamation(Reclamation):
         request = RunRequest(
             policy=ticket.policy or None, operations=list(ticket.operations), respects_guards=not ticket.run
         )
+        if ticket.run:
+            compactor.require_admin(actions_of(request))
         plan = planned(self._engine, request)  # people pass over the guards, windows do not
         report = compactor.execute(plan, reclamation.ticket(is_revoked=is_revoked), ticket.bytes_per_second)
         if MaintenanceOperation.TRUNCATE in ticket.operations and not ticket.run:
@@ -81,13 +85,18 @@ class EmbeddedReclamation(Reclamation):
 
     def survey(self) -> Survey:
         found = self._engine.reclamation.survey()
-        held = self._engine.compactor.leased(found)
+        held = self._engine.compactor.held_back(found)
         leased: Counter[str] = Counter()
         for figures in found.resources:
             if figures.resource in held:
                 leased[figures.container] += figures.allocated_bytes
         usages = [documents.container_usage(figures, leased[figures.name]) for figures in found.containers]
         return Survey(millis=found.millis, containers=usages)
+
+    def explain(self) -> SpaceExplanation:
+        shares = list(map(documents.space_share, self._engine.account.explain(self._engine.spec)))
+        allocated = sum(share.bytes for share in shares)
+        return SpaceExplanation(millis=self._engine.clock.now_millis(), allocated_bytes=allocated, shares=shares)
 
     def resources(self) -> Iterator[ResourceClaimUsage]:
         found, leased = self._figures()
@@ -101,6 +110,7 @@ class EmbeddedReclamation(Reclamation):
         return ResourceClaimPage(resources=page, next=page[-1].resource if len(rest) > limit else None)
 
     def resource(self, index: int) -> ResourceClaimMap:
+        checked_number(index, "a resource claim", 0)
         found, leased = self._figures()
         figures = next((figures for figures in found if figures.resource == index), None)
         if figures is None:
@@ -121,18 +131,23 @@ class EmbeddedReclamation(Reclamation):
         return self._engine.spec.maintenance
 
     def _plan(self, request: RunRequest) -> Plan:
-        return documents.reclamation_plan(planned(self._engine, request))
+        plan = planned(self._engine, request)
+        if MaintenanceOperation.DELETE in request.operations:
+            found = [orphan for orphan in self._engine.reclamation.orphans.look() if orphan.is_adoptable]
+            note = f"{len(found)} orphans of {sum(orphan.allocated_bytes for orphan in found)} bytes are taken up first"
+            plan = plan._replace(notes=(*plan.notes, note)) if found else plan
+        return documents.reclamation_plan(plan)
 
     def begin(self, request: RunRequest) -> RunProgress:
-        return self._runs.begin(self._owner, request).progress
+        return self._runs.begin(self._owner, checked_run(request)).progress
 
     def run(self, id: str, *, wait_seconds: float = 0) -> RunProgress:
-        found = self._runs.find(id)
-        found.over.wait(wait_seconds)
+        found = self._runs.find(checked_text(id, "a run"))
+        found.over.wait(checked_seconds(wait_seconds, "wait_seconds"))
         return found.progress
 
     def stop(self, id: str) -> RunProgress:
-        found = self._runs.find(id)
+        found = self._runs.find(checked_text(id, "a run"))
         found.stop.set()
         return found.progress
 
@@ -157,5 +172,5 @@ class EmbeddedReclamation(Reclamation):
     def _figures(self) -> tuple[list[ResourceFigures], frozenset[int]]:
         """By index, and which of them leases keep from being rewritten."""
         survey = self._engine.reclamation.survey()
-        leased = self._engine.compactor.leased(survey)
+        leased = self._engine.compactor.held_back(survey)
         return sorted(survey.resources, key=lambda figures: figures.resource), leased

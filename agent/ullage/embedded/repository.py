@@ -1,7 +1,7 @@
 """A repository of this machine's disks."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ullage import __version__
@@ -23,15 +23,28 @@ from ullage.embedded.queues import EmbeddedQueues
 from ullage.embedded.reclamation import EmbeddedReclamation
 from ullage.embedded.runs import ReclamationRuns
 from ullage.embedded.session import EmbeddedSession
+from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.files import File as File, Files as Files, OsFiles as OsFiles
+from ullage.engine.forking import REFUSED, lose, refuse_in_child
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.errors import HandleNotFound, InvalidArgument, NotARepository, RepositoryClosed
-from ullage.interface.checks import checked_text
+from ullage.errors import ForkedRepository, HandleNotFound, InvalidArgument, NotARepository, RepositoryClosed
+from ullage.interface.checks import (
+    accepted_loss,
+    checked_number,
+    checked_part,
+    checked_path,
+    session_request,
+    volume_forgotten,
+)
 from ullage.interface.repository import Bytes, Repository
 from ullage.streams import ContentStream
-from ullage.wire.service import LogStatus, ServiceStatus
+from ullage.uuids import parse_uuid
+from ullage.wire.service import ClockStatus, LogStatus, ServiceStatus
+from ullage.wire.setaside import RecordSetAside
+from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport, RecoveryReport
+from ullage.wire.volumes import Volume
 
 OWNER = "this process"
 """Who holds leases and asks for runs, where nobody else is told."""
@@ -69,11 +82,13 @@ class EmbeddedRepository(Repository):
         self.keys = Keys(engine.idempotency, owner)
         self._maintenance = maintenance
         self._is_closed = False
+        self._is_forked = False
         self.handles: EmbeddedHandles = EmbeddedHandles(engine.handles, self.keys, node)
         self.queues: EmbeddedQueues = EmbeddedQueues(engine, self.keys)
         self.provenance: EmbeddedProvenance = EmbeddedProvenance(engine.history)
         self.reclamation: EmbeddedReclamation = EmbeddedReclamation(engine, self.runs, owner)
         self.leases: EmbeddedLeases = EmbeddedLeases(engine.leases, owner)
+        refuse_in_child(self)
 
     def acting_for(self, owner: str) -> "EmbeddedRepository":
         """The same repository for somebody else in this process. It is not theirs to close."""
@@ -129,17 +144,18 @@ class EmbeddedRepository(Repository):
 
     def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> EmbeddedSession:
         self._require_open()
-        who = (checked_text(component, "component"), checked_text(component_type, "component_type"))
-        return EmbeddedSession(self.engine.session(*who), self.node)
+        asked = session_request(component, component_type, lease_seconds)
+        return EmbeddedSession(self.engine.session(asked.component, asked.component_type, 2), self.node)
 
     def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
+        start, size = checked_part(start, size)
         try:
             return self.handles.stream(id, start, size)
         except HandleNotFound:
             return self.engine.flow_files.content(id, start, size)
 
     def state(self) -> ServiceStatus:
-        engine, log = self.engine, self.engine.log
+        engine, log, clock = self.engine, self.engine.log, documents.clock_status(self.engine.clock.look())
         queues = self.queues.all()
         runs = self.runs.all()
         waiting_events, waiting_bytes = engine.provenance.waiting()
@@ -151,7 +167,8 @@ class EmbeddedRepository(Repository):
             repository=engine.identity.repository,
             is_ready=self.is_ready,
             is_stopping=False,
-            now_millis=engine.clock.now_millis(),
+            now_millis=clock.believed_millis,
+            clock=clock,
             log=LogStatus(
                 last_transaction=log.last_id,
                 durable_transaction=log.durable,
@@ -169,6 +186,10 @@ class EmbeddedRepository(Repository):
             sessions=0,
             leases=len(engine.leases.all()),
             remembered_answers=len(engine.ledger.answers),
+            unavailable_contents=engine.availability.count,
+            unproved_files=engine.proof.files_left,
+            records_set_aside=len(engine.ledger.set_aside),
+            forgotten=engine.forgotten.noted,
             provenance_waiting=waiting_events,
             provenance_waiting_bytes=waiting_bytes,
             counters=engine.counters(),
@@ -181,6 +202,50 @@ class EmbeddedRepository(Repository):
     def check(self, *, deep: bool = False, on_progress: Bytes | None = None) -> CheckReport:
         self._require_open()
         return self.engine.check(deep=deep, on_progress=on_progress)
+
+    def unavailable(self, limit: int = 1_000) -> list[UnavailableContent]:
+        self._require_open()
+        limit, name, unavailable = (
+            checked_number(limit, "limit", 1, LISTED_MAX),
+            self.engine.ledger.queue_name,
+            self.engine.unavailable,
+        )
+        files = [documents.unavailable_swap_file(*each, name) for each in unavailable.passed_over(limit)]
+        contents = [documents.unavailable_content(each, name) for each in unavailable.listed(limit)]
+        return [*files, *contents][:limit]
+
+    def retry_unavailable(self) -> int:
+        self._require_open()
+        return self.engine.unavailable.retry()
+
+    def drop_unavailable(self, ids: Sequence[str], *, accept_loss: bool = False) -> int:
+        self._require_open()
+        asked = accepted_loss(ids, accept_loss)
+        return self.engine.unavailable.drop({parse_uuid(id) for id in asked.ids})
+
+    def set_aside(self, limit: int = 1_000) -> list[RecordSetAside]:
+        self._require_open()
+        found = self.engine.set_aside.listed(checked_number(limit, "limit", 1, LISTED_MAX))
+        return [documents.record_set_aside(each) for each in found]
+
+    def drop_set_aside(self, ids: Sequence[str], *, accept_loss: bool = False) -> int:
+        self._require_open()
+        asked = accepted_loss(ids, accept_loss)
+        return self.engine.set_aside.drop([parse_uuid(id) for id in asked.ids])
+
+    def volumes(self) -> list[Volume]:
+        self._require_open()
+        self.engine.volumes.look()
+        return [documents.volume(*each) for each in self.engine.volumes.listed()]
+
+    def forget_volume(self, container: str, *, accept_loss: bool = False) -> Volume:
+        self._require_open()
+        asked = volume_forgotten(container, accept_loss)
+        return documents.volume(*self.engine.volumes.forget(asked.container))
+
+    def accept_clock(self) -> ClockStatus:
+        self._require_open()
+        return documents.clock_status(self.engine.accept_clock())
 
     def readable(self, id: str) -> ReadableContent:
         """The same content, before it is opened."""
@@ -198,11 +263,18 @@ class EmbeddedRepository(Repository):
 
     def backup(self, destination: str, *, on_progress: Bytes | None = None) -> BackupReport:
         self._require_open()
-        if not checked_text(destination, "a backup's directory"):
-            raise InvalidArgument("a backup's directory has a name")
-        return self.engine.backup(destination, on_progress or (lambda _done, _total: None))
+        return self.engine.backup(
+            checked_path(destination, "a backup's directory"), on_progress or (lambda _done, _total: None)
+        )
+
+    def forked(self) -> None:
+        """Called in a forked child: from now on everything is refused."""
+        self._is_forked = True
+        lose(self.handles, self.queues, self.provenance, self.reclamation, self.leases)
 
     def close(self) -> None:
+        if self._is_forked:
+            return
         self._is_closed = True
         closed: Any = ClosedPart()
         self.handles = self.queues = self.provenance = self.reclamation = self.leases = closed
@@ -217,6 +289,8 @@ class EmbeddedRepository(Repository):
             self.engine.close()
 
     def _require_open(self) -> None:
+        if self._is_forked:
+            raise ForkedRepository(REFUSED)
         if self._is_closed:
             raise RepositoryClosed("the repository is closed")
 

@@ -19,6 +19,7 @@ from ullage.engine.model import format_uuid, new_uuids
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
 from ullage.engine.reclaim.plan import ReclamationPlan
 from ullage.engine.reclaim.policies import load_policy
+from ullage.enums import Action
 from ullage.errors import NotFound, RunUnderWay, UllageError, WindowClosed
 from ullage.wire.problems import problem_of
 from ullage.wire.space import RunProgress, RunRequest
@@ -79,8 +80,10 @@ class ReclamationRuns:
         self._listeners.append(listener)
 
     def begin(self, owner: str, request: RunRequest, key: str | None = None) -> RequestedRun:
-        """Start a run, or find the one that was started with this key. WindowClosed if nothing of it is allowed now;
-        RunUnderWay if there is another; UnknownPlugin for a policy that there is not.
+        """Start a run, or find the one that was started with this key.
+
+        WindowClosed if nothing of it is allowed now; CompactionRefused if the settings let nobody punch or rewrite by
+        hand, and that was asked for too; RunUnderWay if there is another; UnknownPlugin for a policy that there is not.
         """
         if request.policy is not None:
             load_policy(request.policy)  # rather than in the run, of which nobody may look at the end
@@ -91,6 +94,7 @@ class ReclamationRuns:
             if self._runs and not self._runs[-1].over.is_set():
                 last = self._runs[-1].progress
                 raise RunUnderWay(f"run {last.id} of {last.owner} is under way: wait, or stop it")
+            self._engine.compactor.require_admin(actions_of(request))
             run = RequestedRun(owner, request, self._engine.clock.now_millis(), key)
             ticket = self._ticket(run)
             if request.override:
@@ -131,8 +135,7 @@ class ReclamationRuns:
         }
         until = None if request.seconds is None else self._engine.clock.monotonic() + request.seconds
         ticket = RunTicket(permissions, until, lambda: run.stop.is_set() or reclamation.permission is not granted)
-        wanted = [action for action, operation in OPERATIONS.items() if operation in request.operations]
-        if refusal := reclamation.refusal(wanted, RunTicket(permissions)):
+        if refusal := reclamation.refusal(actions_of(request), RunTicket(permissions)):
             calendar = Calendar(maintenance)
             opens = [calendar.status(operation, now).opens_millis for operation in request.operations]
             raise WindowClosed(
@@ -149,6 +152,8 @@ class ReclamationRuns:
     def _carry_out(self, run: RequestedRun, ticket: RunTicket) -> None:
         request = run.request
         try:
+            if MaintenanceOperation.DELETE in request.operations and request.resources is None:
+                self._engine.reclamation.adopt_orphans()
             plan = _only(planned(self._engine, request), request.resources)
             run.note(plan=msgspec.structs.replace(documents.reclamation_plan(plan), steps=[]))
 
@@ -156,7 +161,7 @@ class ReclamationRuns:
                 run.note(steps_done=steps, freed_bytes=freed_bytes)
 
             report = self._engine.compactor.execute(plan, ticket, request.bytes_per_second, progress)
-            run.note(report=documents.run_report(report))
+            run.note(report=documents.run_report(report, self._engine.account.dead(self._engine.spec)))
         except Exception as error:  # noqa: BLE001 - it is kept in the run, where whoever asked finds it
             run.error = error
             # What went wrong unforeseen is only named: it may tell more than it should.
@@ -168,12 +173,21 @@ class ReclamationRuns:
             self._tell(run)
 
 
+def actions_of(request: RunRequest) -> frozenset[Action]:
+    """What was asked for, as the engine calls it."""
+    return frozenset(action for action, operation in OPERATIONS.items() if operation in request.operations)
+
+
 def planned(engine: Engine, request: RunRequest) -> ReclamationPlan:
     """What a run would do now. InvalidArgument for a policy that there is not."""
     if request.operations == [MaintenanceOperation.TRUNCATE]:
         return _truncation(engine, eager=not request.respects_guards)
-    actions = frozenset(action for action, operation in OPERATIONS.items() if operation in request.operations)
-    return engine.compactor.plan(policy=request.policy, keeps_guards=request.respects_guards, actions=actions)
+    return engine.compactor.plan(
+        policy=request.policy,
+        keeps_guards=request.respects_guards,
+        actions=actions_of(request),
+        empties_archive=request.archive,
+    )
 
 
 def _truncation(engine: Engine, *, eager: bool) -> ReclamationPlan:

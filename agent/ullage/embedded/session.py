@@ -1,7 +1,8 @@
 """Sessions over the engine's own."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.once import Operations
@@ -14,12 +15,15 @@ from ullage.errors import FlowFileNotFound, SessionMisuse
 from ullage.interface.checks import (
     checked_attributes,
     checked_batch,
+    checked_conditions,
     checked_lifetime,
+    checked_name,
+    checked_note,
     checked_number,
     checked_numbers,
     checked_part,
     checked_queue,
-    checked_text,
+    checked_texts,
     id_of,
     ids_of,
     own_id,
@@ -39,7 +43,7 @@ class EmbeddedSession(Session):
         self._node = node
         self._records: dict[str, FlowFileRecord] = {}
         self._ingested: dict[str, FlowFileRecord] = {}
-        self.provenance = EmbeddedReporter(session, self._reportable)
+        self.provenance = EmbeddedReporter(ref(self))
 
     @property
     def _session(self) -> ProcessSession:
@@ -49,21 +53,21 @@ class EmbeddedSession(Session):
 
     def close(self) -> None:
         if self._open is not None:
-            self.rollback()
+            self._open.close()
+            self._forget()
             self._open = None
 
     def get_many(self, queue: str, count: int = BATCH_MAX, *, attributes: Attributes | None = None) -> list[FlowFile]:
-        checked_queue(queue)
+        queue, wanted = checked_queue(queue), checked_conditions(attributes)
         checked_number(count, "count", 1, BATCH_MAX)
-        if attributes is None:
+        if wanted is None:
             found = self._session.get_many(queue, count)
         else:
-            found = self._session.get_by(queue, lambda record: _has(record, attributes), count)
+            found = self._session.get_by(queue, lambda record: _has(record, wanted), count)
         return [self.kept(record) for record in found]
 
     def create(self, parents: Sequence[AnyFlowFile] = (), attributes: Attributes | None = None) -> FlowFile:
-        known = [self._record(parent) for parent in parents]
-        return self.kept(self._session.create(known, checked_attributes(attributes)))
+        return self.kept(self._session.create(self._all(parents), checked_attributes(attributes)))
 
     def ingest(
         self,
@@ -83,7 +87,7 @@ class EmbeddedSession(Session):
         return self.kept(self._session.import_handle(uuid, checked_attributes(attributes)))
 
     def read(self, flow_file: AnyFlowFile, start: int = 0, size: int | None = None) -> ContentStream:
-        return self._session.read(self._record(flow_file), start, size)
+        return self._session.read(self._record(flow_file), *checked_part(start, size))
 
     def write(self, flow_file: AnyFlowFile, content: AnyContent, lifetime: Lifetime = Lifetime.DEFAULT) -> FlowFile:
         return self.kept(self._session.write(self._record(flow_file), content, checked_lifetime(lifetime)))
@@ -99,18 +103,19 @@ class EmbeddedSession(Session):
         return [self.kept(record) for record in found]
 
     def _merge(self, flow_files: Sequence[AnyFlowFile], header: bytes, demarcator: bytes, footer: bytes) -> FlowFile:
-        known = [self._record(flow_file) for flow_file in flow_files]
-        return self.kept(self._session.merge(known, header, demarcator, footer))
+        return self.kept(self._session.merge(self._all(flow_files), header, demarcator, footer))
 
     def put_attributes(self, flow_file: AnyFlowFile, attributes: Attributes) -> FlowFile:
         return self.kept(self._session.put_attributes(self._record(flow_file), checked_attributes(attributes)))
 
     def remove_attributes(self, flow_file: AnyFlowFile, names: Iterable[str]) -> FlowFile:
-        return self.kept(self._session.remove_attributes(self._record(flow_file), names))
+        return self.kept(
+            self._session.remove_attributes(self._record(flow_file), checked_texts(names, "an attribute's name"))
+        )
 
     def transfer(self, flow_files: Subjects, queue: str, relationship: str = "") -> None:
         self._session.transfer_many(
-            self._all(flow_files), checked_queue(queue), checked_text(relationship, "a relationship")
+            self._all(flow_files), checked_queue(queue), checked_note(relationship, "a relationship")
         )
 
     def remove(self, flow_files: Subjects) -> None:
@@ -122,7 +127,7 @@ class EmbeddedSession(Session):
             self._session.penalize(record, millis)
 
     def adjust_counter(self, name: str, delta: int) -> None:
-        self._session.adjust_counter(checked_text(name, "a counter's name"), checked_number(delta, "delta"))
+        self._session.adjust_counter(checked_name(name, "a counter's name"), checked_number(delta, "delta"))
 
     def require_room(self, queue: str) -> None:
         self._session.require_room(checked_queue(queue))
@@ -172,9 +177,10 @@ class EmbeddedSession(Session):
             raise FlowFileNotFound(f"FlowFile {id} is not held by this session: get or create it first")
         return found
 
-    def _reportable(self, flow_files: Subjects) -> list[FlowFileRecord]:
-        """Those that are reported on; ingested ones too."""
-        return [self._ingested.get(id) or self._record(id) for id in ids_of(flow_files)]
+    def report(self, type: EventType, flow_files: Subjects, **said: Any) -> None:
+        """See `Reporter.report`; on ingested ones too."""
+        reporter = self._session.provenance
+        reporter.report(type, [self._ingested.get(id) or self._record(id) for id in ids_of(flow_files)], **said)
 
     def _all(self, flow_files: Subjects) -> list[FlowFileRecord]:
         """Looked up before anything is done to the first of them."""
@@ -186,14 +192,16 @@ class EmbeddedSession(Session):
 
 
 class EmbeddedReporter(Reporter[Subjects]):
-    """Passes reports on to the engine's session."""
+    """Passes reports on to its session, which it does not keep: one that is dropped is collected at once."""
 
-    def __init__(self, session: ProcessSession, records_of: Callable[[Subjects], list[FlowFileRecord]]) -> None:
+    def __init__(self, session: ref[EmbeddedSession]) -> None:
         self._session = session
-        self._records_of = records_of
 
     def report(self, type: EventType, flow_files: Subjects, **said: Any) -> None:
-        self._session.provenance.report(type, self._records_of(flow_files), **said)
+        session = self._session()
+        if session is None:
+            raise SessionMisuse("the session of this reporter is gone")
+        session.report(type, flow_files, **said)
 
 
 class FlowFileContent:

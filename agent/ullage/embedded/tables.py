@@ -17,7 +17,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
 from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid, unpack_attributes
 from ullage.engine.provenance.events import ProvenanceEvent
-from ullage.errors import InvalidArgument, NotFound, UllageError
+from ullage.errors import InvalidArgument, NotFound, ProvenanceDamaged, UllageError
 from ullage.wire.problems import problem_of
 from ullage.wire.provenance import EventQuery
 from ullage.wire.schemas import SCHEMAS
@@ -125,6 +125,9 @@ class Moment:
         before = None if through is None else through + 1
         while before is None or after + 1 < before:
             page = self._engine.history.query(EventQuery(after=after, before=before, limit=ROWS))
+            # A table is read to its end or not at all: who follows it by sequence would never come back for these.
+            if page.unreadable:
+                raise ProvenanceDamaged(page.unreadable[0].problem)
             for event in page.events:
                 if event.transaction > self.transaction:
                     return
@@ -155,7 +158,7 @@ class Moment:
         at = 0
         try:
             with pinned(self._engine, [claim]):
-                for piece in self._engine.reader.stream(claim, record.start, record.size):
+                for piece in self._engine.reader.stream(claim, record.start, record.size, record=record):
                     yield record.id, name, at, piece, None
                     at += len(piece)
         except UllageError as error:

@@ -15,8 +15,10 @@ from ullage.embedded.repository import described, open_embedded
 from ullage.engine.backupfiles import read_manifest
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
+from ullage.engine.salvaging import salvage as _salvage
 from ullage.errors import InvalidArgument
 from ullage.interface.repository import Bytes
+from ullage.wire.salvage import SalvageReport
 from ullage.wire.upkeep import InitReport, Mended, RecoveryReport, RepairReport, RestorationReport
 
 
@@ -91,6 +93,29 @@ def restore(
     report = Engine.restore_backup(source, document.spec, on_progress=on_progress or (lambda _done, _total: None))
     with open_embedded(None, document, create=False, maintain=False) as repository:
         return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
+
+
+def salvage(
+    source: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    *,
+    config: str | os.PathLike[str] | ContentRepository | None = None,
+    on_progress: Bytes | None = None,
+) -> SalvageReport:
+    """Make a repository of everything that a damaged one still proves, and say what can't be had.
+
+    `root` and `config` say where, as in `ullage.open`: it is empty or not there. `source` is only read, and nobody may
+    have it open. FlowFiles and handles of which a lost record may say more wait in queue `salvaged`. InvalidArgument
+    where one lies in the other; DirectoryNotEmpty; NotARepository where nothing proves anything; RepositoryLocked.
+
+    >>> ullage.initialize("damaged").containers
+    {'c1': 'c1'}
+    >>> made = ullage.salvage("damaged", "salvaged")
+    >>> made.is_whole, made.lost
+    (True, ())
+    """
+    spec = described(root, config).spec
+    return _salvage(os.path.abspath(source), spec, on_progress=on_progress or (lambda _done, _total: None))
 
 
 def _document_of(source: str, root: str | os.PathLike[str], mapped: dict[str, str]) -> ContentRepository:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 
 import msgspec
-from crc32c import crc32c
 
 from ullage.contract import ContentRepositorySpec
+from ullage.engine.backupcontent import ContentGatherer, copy_file, crc_of
 from ullage.engine.backupfiles import (
     BACKUP_FORMAT,
     MANIFEST,
@@ -27,30 +27,31 @@ from ullage.engine.backupfiles import (
     encode_manifest,
     read_manifest,
 )
+from ullage.engine.backupswaps import SwapSources, swap_sources
 from ullage.engine.committer import Committer
-from ullage.engine.content.containers import ContainerDirectory, directories_of
+from ullage.engine.content.availability import Damage
+from ullage.engine.content.containers import LOST_AND_FOUND, ContainerDirectory, directories_of
 from ullage.engine.content.store import FileContentStore
-from ullage.engine.files import COPY_BYTES, PARTIAL_SUFFIX, Files, OsFiles, make_directories, replace_file
+from ullage.engine.documents import unavailable_content, unavailable_swap_file
+from ullage.engine.files import PARTIAL_SUFFIX, Files, OsFiles, make_directories, replace_file
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.swap import SwapFiles
-from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, SwapOut
+from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, SetAside, SwapOut
 from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
 from ullage.engine.reclaim.compactor import Compactor
 from ullage.engine.repositories import ContentStore, ProvenanceRepository
+from ullage.engine.unavailable import UnavailableContents
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.records import RecordReader, write_records
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
-from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument, RepositoryDamaged
+from ullage.errors import DirectoryNotEmpty, InvalidArgument, RepositoryDamaged
+from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport
 
 CONTENT = "content"
-
-HOLE_BYTES = 64 << 10
-"""Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
-
-ZEROS = bytes(HOLE_BYTES)
 
 Progress = Callable[[int, int], None]
 
@@ -66,6 +67,9 @@ class Backup:
         provenance: ProvenanceRepository,
         committer: Committer,
         compactor: Compactor,
+        gatherer: ContentGatherer,
+        unavailable: UnavailableContents,
+        queue_name: Callable[[int], str],
     ) -> None:
         self._files = parts.files
         self._root = parts.spec.storage.host_path.path
@@ -77,14 +81,18 @@ class Backup:
         self._events = provenance if isinstance(provenance, ProvenanceStore) else None
         self._committer = committer
         self._compactor = compactor
+        self._gatherer = gatherer
+        self._unavailable = unavailable
+        self._queue_name = queue_name
         self._lock = threading.Lock()
 
     def write(self, identity: RepositoryIdentity, destination: str, on_progress: Progress) -> BackupReport:
         """Bring the backup in `destination` up to date, or begin one; `on_progress` gets bytes copied and to copy.
 
         Until it returns, nothing dead is given back. DirectoryNotEmpty: it holds something else; InvalidArgument: it
-        lies in the repository, or another package or memory keeps content or FlowFiles; ContentMissing: a file is too
-        short for what lives in it. An error leaves the last backup as it was.
+        lies in the repository, or another package or memory keeps content or FlowFiles. An error leaves the last backup
+        as it was. Content that can't be read is none: the report names what the backup lacks, and what it keeps of the
+        last one because it can't be read any more.
         """
         content = self._copied_content(identity)
         self._require_apart(destination)
@@ -92,18 +100,16 @@ class Backup:
             previous = _previous(self._files, destination, identity)
             make_directories(self._files, destination)
             sequence = 1 if previous is None else previous.sequence + 1
-            # The manifest of event files and the snapshot are of one moment: events that moved between the two would be
-            # in neither, or in both.
-            with nullcontext() if self._events is None else self._events.still():
-                self._committer.checkpoint()
-                snapshot, header, named = self._write_snapshot(destination, sequence)
-                events, event_sources = self._write_provenance(destination, sequence)
-            sources = [*self._sources(content, named), *event_sources]
+            (snapshot, header, named), (events, event_sources) = self._write_moment(destination, sequence)
+            had = {} if previous is None else {file.path: file for file in all_files(previous)}
+            swaps = swap_sources(self._files, self._swap_files, named.swaps, named.set_aside, had, sequence)
+            sources = [*swaps.sources, *self._sources(content, named), *event_sources]
             # What the last backup has under the same path has the same bytes: no file of one is written twice.
-            had = {} if previous is None else {file.path: file.crc for file in all_files(previous)}
-            kept = [msgspec.structs.replace(file, crc=had[file.path]) for _, file in sources if file.path in had]
+            kept = [msgspec.structs.replace(file, crc=had[file.path].crc) for _, file in sources if file.path in had]
             missing = [(source, file) for source, file in sources if file.path not in had]
-            copied = self._copy_all(destination, missing, on_progress)
+            before = {file.resource: file.path for file in (previous.contents if previous is not None else ())}
+            damages = _Damages()
+            copied = self._copy_all(destination, sequence, missing, before, damages, on_progress)
             files = (*copied, *kept)
             manifest = BackupManifest(
                 format=BACKUP_FORMAT,
@@ -128,7 +134,18 @@ class Backup:
             copied_bytes=sum(file.length for file in copied),
             kept_files=len(kept),
             kept_bytes=sum(file.length for file in kept),
+            lost=(*self._named(damages.lost), *self._named_swaps(swaps)),
+            saved=self._named(damages.saved),
+            damaged_files=damages.files + len(swaps.unreadable),
         )
+
+    def _named(self, damages: dict[tuple[int, int], Damage]) -> tuple[UnavailableContent, ...]:
+        found = self._unavailable.having(damages, LISTED_MAX)
+        return tuple(unavailable_content(each, self._queue_name) for each in found)
+
+    def _named_swaps(self, swaps: SwapSources) -> Iterator[UnavailableContent]:
+        for found, path in swaps.unreadable[:LISTED_MAX]:
+            yield unavailable_swap_file(found, path, self._queue_name)
 
     def _copied_content(self, identity: RepositoryIdentity) -> FileContentStore:
         """What is to be copied: files. InvalidArgument where the repository keeps its own in another way."""
@@ -151,6 +168,17 @@ class Backup:
         with self._compactor.held(), keeping_events, self._committer.keeping_swaps():
             yield
 
+    @uninterrupted  # in one thread: what the drains are kept from while this lasts, they may do in that one
+    def _write_moment(
+        self, destination: str, sequence: int
+    ) -> tuple[tuple[BackupFile, SnapshotHeader, "_Named"], tuple[list[BackupFile], list[tuple[str, BackupFile]]]]:
+        """The snapshot and the manifest of event files, of one moment: events that moved between the two would be in
+        neither, or in both.
+        """
+        with nullcontext() if self._events is None else self._events.still():
+            self._committer.checkpoint()
+            return self._write_snapshot(destination, sequence), self._write_provenance(destination, sequence)
+
     def _write_snapshot(self, destination: str, sequence: int) -> tuple[BackupFile, SnapshotHeader, "_Named"]:
         """The repository's snapshot without its log's places, verified on the way, and what it names."""
         named = _Named()
@@ -165,7 +193,7 @@ class Backup:
             header = msgspec.structs.replace(reader.header, **serde, next_sequences={})
             blocks = named.noting(reader.blocks())
             length = write_records(self._files, path, SNAPSHOT_MAGIC, header, blocks, self._serde)
-        crc = _crc_of(self._files, path, length)
+        crc = crc_of(self._files, path, length)
         return BackupFile(path=os.path.join(FLOWFILE, name), length=length, crc=crc, name=SNAPSHOT), header, named
 
     def _write_provenance(
@@ -204,10 +232,6 @@ class Backup:
     def _sources(self, content: FileContentStore, named: "_Named") -> list[tuple[str, BackupFile]]:
         """Each file to have in the backup, with where it is now."""
         sources: list[tuple[str, BackupFile]] = []
-        for swap in named.swaps:
-            path = self._swap_files.path(swap.name)
-            length = self._files.size(path).length
-            sources.append((path, BackupFile(path=os.path.join(SWAP, swap.name), length=length, crc=0, name=swap.name)))
         for claim in named.claims:
             container = content.container_of(claim)
             path = container.current_path(claim)
@@ -230,20 +254,42 @@ class Backup:
         return sources
 
     def _copy_all(
-        self, destination: str, copies: Sequence[tuple[str, BackupFile]], on_progress: Progress
+        self,
+        destination: str,
+        sequence: int,
+        copies: Sequence[tuple[str, BackupFile]],
+        before: dict[int, str],
+        damages: "_Damages",
+        on_progress: Progress,
     ) -> list[BackupFile]:
-        """Copy each source to its file; the files, with their checksums."""
+        """Copy each source to its file; the files, with their checksums. `before`: what the last backup has of resource
+        claims. What can't be read is noted in `damages`.
+        """
         total = sum(file.length for _, file in copies)
         done = 0
         copied: list[BackupFile] = []
         for directory in sorted({os.path.dirname(file.path) for _, file in copies}):
             make_directories(self._files, os.path.join(destination, directory))
         for source, file in copies:
-            crc = copy_file(self._files, source, os.path.join(destination, file.path), file.length)
-            copied.append(msgspec.structs.replace(file, crc=crc))
+            damaged = self._gatherer.damaged(file.resource) if file.container else {}
+            if damaged or (file.container and not self._holds(source, file.length)):
+                # Under a name of its own: the one of a whole copy stays free for the day when the file is mended.
+                partial = msgspec.structs.replace(file, path=f"{file.path}-{sequence}")
+                target = os.path.join(destination, partial.path)
+                earlier = os.path.join(destination, before[file.resource]) if file.resource in before else None
+                found = self._gatherer.gather(file.resource, source, earlier, target, file.length, damaged)
+                damages.add(found.lost, found.saved)
+                if found.is_written:
+                    copied.append(msgspec.structs.replace(partial, crc=crc_of(self._files, target, file.length)))
+            else:
+                crc = copy_file(self._files, source, os.path.join(destination, file.path), file.length)
+                copied.append(msgspec.structs.replace(file, crc=crc))
             done += file.length
             on_progress(done, total)
         return copied
+
+    def _holds(self, path: str, length: int) -> bool:
+        return self._files.exists(path) and self._files.size(path).length >= length
 
     def _remove_unlisted(self, destination: str, manifest: BackupManifest) -> None:
         listed = {file.path for file in all_files(manifest)}
@@ -252,12 +298,28 @@ class Backup:
                 self._files.unlink(os.path.join(destination, path))
 
 
+class _Damages:
+    """What could not be read while a backup was written, by resource claim and offset."""
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.lost: dict[tuple[int, int], Damage] = {}
+        self.saved: dict[tuple[int, int], Damage] = {}
+
+    def add(self, lost: dict[tuple[int, int], Damage], saved: dict[tuple[int, int], Damage]) -> None:
+        """Of one more file."""
+        self.files += 1
+        self.lost.update(lost)
+        self.saved.update(saved)
+
+
 class _Named:
     """What a snapshot names: resource claims, how far FlowFiles reach into them, and swap files."""
 
     def __init__(self) -> None:
         self.claims: list[ResourceClaim] = []
         self.swaps: list[SwapOut] = []
+        self.set_aside: list[SetAside] = []
         self.moved: set[int] = set()
         self._ends: dict[int, int] = {}
 
@@ -269,6 +331,8 @@ class _Named:
                     self._reach(operation.claim.resource, operation.claim.end)
                 elif isinstance(operation, ResourceClaim):
                     self.claims.append(operation)
+                elif isinstance(operation, SetAside):
+                    self.set_aside.append(operation)
                 elif isinstance(operation, Relocation):
                     self.moved.add(operation.source)
                 elif isinstance(operation, SwapOut):
@@ -306,7 +370,7 @@ def restore(
     manifest = read_manifest(files, source)
     root = spec.storage.host_path.path
     identity = msgspec.structs.replace(
-        manifest.identity, containers={one.name: one.sub_path for one in spec.storage.containers}
+        manifest.identity, containers={one.name: one.sub_path for one in spec.storage.containers}, forgotten=()
     )
     containers = {container.name: container for container in directories_of(files, spec)}
     _require_restorable(files, manifest, spec, containers)
@@ -331,43 +395,6 @@ def restore(
     replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
     count = len(all_files(manifest))
     return BackupReport(last_id=manifest.last_id, copied_files=count, copied_bytes=total, kept_files=0, kept_bytes=0)
-
-
-def copy_file(files: Files, source: str, target: str, length: int) -> int:
-    """Copy the first `length` bytes to a new, synced file; returns their CRC-32C. A leftover target is replaced.
-
-    What is zeros stays a hole, so that the copy of a punched file takes no more blocks than the file.
-    """
-    if files.exists(target):
-        files.unlink(target)
-    try:
-        reading = files.open(source)
-    except FileNotFoundError as error:
-        raise ContentMissing(f"{source} is missing: `ullage check` tells what else is") from error
-    with closing(reading), closing(files.create(target)) as writing:
-        offset = crc = 0
-        while offset < length:
-            data = reading.read(min(COPY_BYTES, length - offset), offset)
-            if not data:
-                raise ContentMissing(f"{source} ends at {offset}, {length} bytes of it are in use")
-            step = HOLE_BYTES if ZEROS in data else len(data)
-            for begin in range(0, len(data), step):
-                piece = data[begin : begin + step]
-                if piece != ZEROS:
-                    writing.write(piece, offset + begin)
-            crc = crc32c(data, crc)
-            offset += len(data)
-        writing.truncate(length)  # where it ends with zeros, nothing was written there
-        writing.sync()
-    return crc
-
-
-def _crc_of(files: Files, path: str, length: int) -> int:
-    with closing(files.open(path)) as file:
-        crc = 0
-        for offset in range(0, length, COPY_BYTES):
-            crc = crc32c(file.read(min(COPY_BYTES, length - offset), offset), crc)
-        return crc
 
 
 def _target(file: BackupFile, root: str, containers: dict[str, ContainerDirectory]) -> str:
@@ -415,9 +442,10 @@ def _require_restorable(
             )
     mounts = {path.split("/")[0] for path in spec.storage.provenance_directories}
     mounts |= {os.path.relpath(container.path, root).split(os.sep)[0] for container in containers.values()}
-    for directory, allowed in ((root, mounts), *((container.path, set()) for container in containers.values())):
+    volumes = [os.path.join(root, FLOWFILE), *(container.path for container in containers.values())]
+    for directory, allowed in ((root, {*mounts, FLOWFILE}), *((volume, set[str]()) for volume in volumes)):
         names = files.list_directory(directory) if files.exists(directory) else []
-        if foreign := [name for name in names if name not in allowed]:
+        if foreign := [name for name in names if name not in allowed and name != LOST_AND_FOUND]:
             raise DirectoryNotEmpty(f"{directory} is not empty ({foreign[0]}): restore into an empty directory")
 
 

@@ -13,11 +13,13 @@ from ullage.contract import FlowFileSettings
 from ullage.engine.content.reader import ContentReader
 from ullage.engine.content.reserve import Reserves, is_full
 from ullage.engine.content.writer import WriterAdmission
+from ullage.engine.forgotten import Forgotten
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Operation
 from ullage.engine.repositories import FlowFileRepository, ProvenanceRepository
-from ullage.errors import BackPressure, DiskFull
+from ullage.engine.uninterrupted import uninterrupted
+from ullage.errors import BackPressure, DiskFull, NotRestored
 
 
 class Committer:
@@ -45,12 +47,16 @@ class Committer:
         self._log_bytes_max = int(settings.wal_max_bytes)
         self._lock = threading.Lock()
         self._keepers = 0
+        self._idle = threading.Condition()
+        self._checkpoints = 0
+        self._is_closed = False
         self.listeners: list[Callable[[float], None]] = []
 
     def adopt(self, settings: FlowFileSettings) -> None:
         """Another `walMaxBytes`, from the next transaction on."""
         self._log_bytes_max = int(settings.wal_max_bytes)
 
+    @uninterrupted
     def commit(
         self, operations: Sequence[Operation], *, creates: bool, validate: Callable[[], None] | None = None
     ) -> int:
@@ -75,20 +81,52 @@ class Committer:
             listener(seconds)
         return id
 
+    @uninterrupted
+    def settle(self) -> None:
+        """Return when everything that is applied now is durable. CommitOutcomeUnknown if nobody can say so any more."""
+        self._log.wait_durable(self._log.last_id)
+
+    @uninterrupted
     def checkpoint(self, on_progress: Callable[[int], None] | None = None, *, drains: bool = True) -> None:
         """See `Engine.checkpoint`."""
-        if drains:
-            self._provenance.try_drain()
+        with self._before_close():
+            if drains:
+                self._provenance.try_drain()
+            try:
+                covered = self._log.checkpoint(on_progress)
+            except (DiskFull, OSError) as error:
+                if not is_full(error):
+                    raise
+                # The snapshot is what lets logs go: on a full disk it is worth the reserve.
+                self._reserves.spend()
+                covered = self._log.checkpoint(on_progress)
+            self.remove_retired_swaps(covered)
+            self.grow_reserves()
+
+    def close(self) -> None:
+        """Wait for checkpoints that are under way, and refuse others from now on.
+
+        thread 1 | drains: event file written ...................... | manifest replaced |
+        thread 2 |  close: log closed, lock released |
+        process 2                                     | open, drains |                    its manifest is overwritten
+        """
+        with self._idle:
+            self._is_closed = True
+            self._idle.wait_for(lambda: self._checkpoints == 0)
+
+    @contextmanager
+    def _before_close(self) -> Iterator[None]:
+        """Counted, and no lock: a backup makes a checkpoint while it keeps provenance still, which others drain."""
+        with self._idle:
+            if self._is_closed:
+                raise NotRestored("the repository is closed, or about to be: no checkpoint is made any more")
+            self._checkpoints += 1
         try:
-            covered = self._log.checkpoint(on_progress)
-        except (DiskFull, OSError) as error:
-            if not is_full(error):
-                raise
-            # The snapshot is what lets logs go: on a full disk it is worth the reserve.
-            self._reserves.spend()
-            covered = self._log.checkpoint(on_progress)
-        self.remove_retired_swaps(covered)
-        self.grow_reserves()
+            yield
+        finally:
+            with self._idle:
+                self._checkpoints -= 1
+                self._idle.notify_all()
 
     @contextmanager
     def keeping_swaps(self) -> Iterator[None]:
@@ -111,13 +149,17 @@ class Committer:
                 return
             names = self._ledger.retired_through(covered)
             present = set(self._swap_files.names()) if names else set()
-            self._swap_files.remove(name for name in names if name in present)
-            self._ledger.forget_retired(names)
+            for name in names:
+                # One by one: a file removed before another's unlink failed would else be named as missing by `check`.
+                self._swap_files.remove([name] if name in present else [])
+                self._ledger.forget_retired([name])
 
     def remove_unknown_swaps(self) -> None:
         """Files that no transaction ever named, or whose removal was cut short: their FlowFiles are elsewhere."""
         known = set(self._ledger.swaps) | set(self._ledger.retired_swaps)
-        self._swap_files.remove([name for name in self._swap_files.names() if name not in known])
+        aside = self._ledger.set_aside
+        unknown = [name for name in self._swap_files.names() if name not in known]
+        self._swap_files.remove([name for name in unknown if not aside.may_mean_swap(name)])
 
     def grow_reserves(self) -> bool:
         """See `Reserves.grow`."""
@@ -148,5 +190,6 @@ class ChangingParts:
     committer: Committer
     reader: ContentReader
     admission: WriterAdmission
+    forgotten: Forgotten
     clock: Clock
     records_provenance: bool

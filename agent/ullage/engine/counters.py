@@ -2,6 +2,8 @@
 
 import threading
 
+from ullage.wire.documents import COUNT_MAX
+
 
 class Counters:
     """Thread-safe."""
@@ -13,7 +15,8 @@ class Counters:
     def add(self, deltas: dict[str, int]) -> None:
         with self._lock:
             for name, delta in deltas.items():
-                self._values[name] = self._values.get(name, 0) + delta
+                # Within its bounds, because a number beyond 64 bits would fail whoever asks for the state, for ever.
+                self._values[name] = max(-COUNT_MAX, min(COUNT_MAX, self._values.get(name, 0) + delta))
 
     def all(self) -> dict[str, int]:
         """Every counter by its name."""

@@ -1,24 +1,32 @@
 """From the engine's records to the documents that users and other processes get. Nothing is decided here."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 import msgspec
 
+from ullage.clock import LATEST_MILLIS
+from ullage.engine.believed import ClockReading
 from ullage.engine.byteranges import ByteRange, unpack_ranges
-from ullage.engine.flowfile.queues import FlowFileQueue
-from ullage.engine.model import Action, Content, FlowFileRecord, LeaseRecord, format_uuid
+from ullage.engine.content.containers import Container
+from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver
+from ullage.engine.holdings import Holdings
+from ullage.engine.model import Action, Content, FlowFileRecord, LeaseRecord, SetAside, format_uuid
 from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.provenance.lineage import LineageGraph
-from ullage.engine.provenance.query import Page
+from ullage.engine.provenance.query import Page, Unreadable
+from ullage.engine.reclaim.accounting import Share
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
 from ullage.engine.reclaim.report import ReclamationReport
 from ullage.engine.reclaim.survey import ContainerFigures, ResourceFigures
+from ullage.engine.unavailable import Unavailable
 from ullage.wire.content import HandleHead
 from ullage.wire.leases import LeaseStatus
-from ullage.wire.provenance import ContentLocation, Event, EventPage, Lineage
+from ullage.wire.provenance import ContentLocation, Event, EventPage, Lineage, UnreadableEvents
 from ullage.wire.queues import FlowFile, QueueStatus
+from ullage.wire.service import ClockStatus
+from ullage.wire.setaside import DATA_SHOWN, FLOW_FILES_SHOWN, RecordSetAside
 from ullage.wire.space import (
     ContainerUsage,
     FileRange,
@@ -28,7 +36,10 @@ from ullage.wire.space import (
     ResourceClaimUsage,
     RunReport,
     SkippedSteps,
+    SpaceShare,
 )
+from ullage.wire.unavailable import UnavailableContent
+from ullage.wire.volumes import Volume
 
 STEPS_SHOWN = 10_000
 """Steps of a plan in one document; its totals are of all."""
@@ -72,6 +83,77 @@ def queue_status(queue: FlowFileQueue) -> QueueStatus:
     return _document(QueueStatus, queue.definition, is_full=queue.is_full, **figures)
 
 
+def unavailable_content(found: Unavailable, queue_name: Callable[[int], str]) -> UnavailableContent:
+    """A FlowFile or handle whose content can't be read."""
+    record, damage = found
+    return UnavailableContent(
+        id=record.id,
+        filename=record.attribute_map()["filename"],
+        queue=queue_name(record.queue),
+        size=record.size,
+        path=damage.path,
+        resource=damage.file,
+        reason=damage.reason,
+    )
+
+
+def unavailable_swap_file(found: PassedOver, path: str, queue_name: Callable[[int], str]) -> UnavailableContent:
+    """All FlowFiles of a swap file that can't be read."""
+    summary = found.summary
+    return UnavailableContent(
+        id="",
+        filename=summary.name,
+        queue=queue_name(summary.queue),
+        size=summary.size_bytes,
+        path=path,
+        resource=0,
+        reason=f"{summary.count} FlowFiles are in a swap file that can't be read: {found.error}",
+    )
+
+
+def record_set_aside(record: SetAside) -> RecordSetAside:
+    """A record that can't be used."""
+    return RecordSetAside(
+        id=format_uuid(record.id),
+        place=record.place,
+        reason=record.reason,
+        size=len(record.data),
+        data=record.data[:DATA_SHOWN],
+        flow_files=[flow_file.id for flow_file in record.flow_files[:FLOW_FILES_SHOWN]],
+        flow_file_count=len(record.flow_files),
+        holds_all=record.held_through > 0,
+    )
+
+
+def clock_status(reading: ClockReading) -> ClockStatus:
+    """The time that the repository goes by."""
+    return ClockStatus(
+        machine_millis=min(max(-LATEST_MILLIS, reading.machine_millis), LATEST_MILLIS),
+        believed_millis=reading.believed_millis,
+        reason=reading.reason,
+    )
+
+
+def volume(container: Container, held: Holdings) -> Volume:
+    """The volume that a container lies on."""
+    usage = container.usage()
+    return Volume(
+        container=container.name,
+        path=container.path,
+        state=container.condition.state.value,
+        reason=container.condition.reason,
+        total_bytes=usage.total_bytes,
+        used_bytes=usage.used_bytes,
+        resource_claims=held.records,
+        archived=held.archived,
+        content_claims=held.content_claims,
+        live_bytes=held.live_bytes,
+        flow_files=held.flow_files,
+        handles=held.handles,
+        unread=list(held.unread),
+    )
+
+
 def lease_status(lease: LeaseRecord) -> LeaseStatus:
     """A lease that stands."""
     return _document(LeaseStatus, lease, id=format_uuid(lease.id), resources=list(lease.resources[:LEASED_SHOWN]))
@@ -108,14 +190,25 @@ def event(found: ProvenanceEvent) -> Event:
 def event_page(page: Page) -> EventPage:
     """What a search found."""
     lost = [(lost.first_sequence, lost.events) for lost in page.lost]
-    return _document(EventPage, page, events=list(map(event, page.events)), lost=lost)
+    return _document(
+        EventPage, page, events=list(map(event, page.events)), lost=lost, unreadable=_unreadable(page.unreadable)
+    )
+
+
+def _unreadable(found: Iterable[Unreadable]) -> list[UnreadableEvents]:
+    return [_document(UnreadableEvents, each) for each in found]
 
 
 def lineage_graph(found: LineageGraph) -> Lineage:
     """What led to what."""
     unexpanded = [uuid.hex() for uuid in found.unexpanded]
     return _document(
-        Lineage, found, events=list(map(event, found.events)), links=list(found.links), unexpanded=unexpanded
+        Lineage,
+        found,
+        events=list(map(event, found.events)),
+        links=list(found.links),
+        unexpanded=unexpanded,
+        unreadable=_unreadable(found.unreadable),
     )
 
 
@@ -129,6 +222,8 @@ def container_usage(figures: ContainerFigures, leased_bytes: int) -> ContainerUs
         total_bytes=figures.usage.total_bytes,
         used_bytes=figures.usage.used_bytes,
         used_percentage=round(figures.usage.percentage, 2),
+        volume=figures.condition.state.value,
+        volume_reason=figures.condition.reason,
     )
 
 
@@ -162,8 +257,13 @@ def reclamation_plan(made: ReclamationPlan) -> Plan:
     return _document(Plan, made, steps=steps, step_count=len(made.steps), notes=list(made.notes))
 
 
-def run_report(report: ReclamationReport) -> RunReport:
-    """What a run did."""
+def space_share(share: Share) -> SpaceShare:
+    """Bytes that are there for one reason."""
+    return _document(SpaceShare, share, until_millis=share.until_millis or None)
+
+
+def run_report(report: ReclamationReport, kept: Iterable[Share] = ()) -> RunReport:
+    """What a run did, and what dead bytes are `kept` behind it."""
     reasons = Counter(left.reason for left in report.left)
     return _document(
         RunReport,
@@ -171,6 +271,7 @@ def run_report(report: ReclamationReport) -> RunReport:
         done={action.name.lower(): report.done.get(action, 0) for action in Action if action != Action.NONE},
         seconds=round(report.seconds, 3),
         left=[SkippedSteps(reason=reason, steps=count) for reason, count in reasons.items()],
+        kept=list(map(space_share, kept)),
         problems=report.problems[:PROBLEMS_SHOWN],
     )
 

@@ -10,14 +10,18 @@ with Engine.open(spec) as repository:
 
 import os
 from collections.abc import Callable
-from typing import Self
+from typing import Final, Self
 
 from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec, PermissionFor, default_permission
 from ullage.engine.backup import Backup, restore
+from ullage.engine.backupcontent import ContentGatherer
+from ullage.engine.believed import BelievedClock, ClockReading
+from ullage.engine.careful import CarefulRestore
 from ullage.engine.check.check import CheckedParts, check_repository
 from ullage.engine.check.repair import Repair
 from ullage.engine.committer import ChangingParts, Committer
+from ullage.engine.content.availability import Availability
 from ullage.engine.content.reader import ContentReader
 from ullage.engine.content.reserve import Reserve, Reserves, is_full
 from ullage.engine.content.writer import WriterAdmission
@@ -27,9 +31,11 @@ from ullage.engine.files import File, Files, OsFiles
 from ullage.engine.flowfile.manager import QueueManager
 from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.forgotten import Forgotten
+from ullage.engine.forking import lose, refuse_in_child
 from ullage.engine.handles import HandleStore
 from ullage.engine.history import History
-from ullage.engine.holdings import require_empty, require_present
+from ullage.engine.holdings import require_any
 from ullage.engine.idempotency import IdempotencyKeys
 from ullage.engine.leases import LeaseManager
 from ullage.engine.ledger.ledger import Ledger
@@ -39,6 +45,7 @@ from ullage.engine.model import IndexCeiling
 from ullage.engine.opening import (
     SWAP,
     RepositoryIdentity,
+    identity_problems,
     initialize,
     lock_repository,
     open_containers,
@@ -48,7 +55,9 @@ from ullage.engine.opening import (
     write_containers,
 )
 from ullage.engine.parts import RepositoryParts
+from ullage.engine.proof import ContentProof
 from ullage.engine.purges import PurgeSchedule
+from ullage.engine.reclaim.account import SpaceAccount
 from ullage.engine.reclaim.compactor import Compactor
 from ullage.engine.reclaim.execute import Executor, ReclamationParts, charged_bytes
 from ullage.engine.reclaim.liveness import LivenessScanner
@@ -59,14 +68,18 @@ from ullage.engine.recorded import RecordedState
 from ullage.engine.recovery import Recovery
 from ullage.engine.repositories import chosen
 from ullage.engine.session import ProcessSession
+from ullage.engine.setaside import SetAsideRecords
 from ullage.engine.snapshots import RepositorySnapshot, take_snapshot
 from ullage.engine.staging import Staging
+from ullage.engine.unavailable import UnavailableContents
+from ullage.engine.uninterrupted import uninterrupted
+from ullage.engine.volumes import Volumes
 from ullage.engine.wal.loading import Watcher
 from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.serde import SerDe
-from ullage.engine.wal.state import RecordDirectory
+from ullage.engine.wal.state import RecordDirectory, RecordUnusable
 from ullage.engine.working import SessionParts
-from ullage.errors import DiskFull, RepositoryDamaged
+from ullage.errors import DiskFull, ForeignContainer, RepositoryDamaged
 from ullage.wire.upkeep import BackupReport, CheckReport
 
 ReportListener = Callable[[str, ReclamationReport], None]
@@ -74,15 +87,22 @@ ReportListener = Callable[[str, ReclamationReport], None]
 nearly full disk overruled the windows.
 """
 
+WAY_ON: Final = (
+    "nothing was changed or removed: restore a backup (`ullage restore`), put the damaged file back from a copy made "
+    "since it was last written, or make a new repository of what can be proved (`ullage salvage`)"
+)
+"""Beside what says which file of log or snapshot can't be trusted, and where."""
+
 
 class Engine:
     """An open repository. Thread-safe; sessions are not.
 
-    Its parts are fields, set once: `ledger`, `log`, `committer` and `swap_files` for what exists, `content` and
-    `reader` for bytes, `queues`, `handles`, `staging`, `feeds` and `flow_files` for FlowFiles, `provenance` and
-    `history` for the past, `reclamation` and `compactor` for space, and what stands below them by its own name.
-    `spec` is replaced by `adopt`, `identity` where a container is forgotten; `restored` is what the opening found. Each
-    of `report_listeners` is called after a run of reclamation, by its thread, which waits for it.
+    Its parts are fields, set once: `clock` for the time that is believed, `ledger`, `log`, `committer` and `swap_files`
+    for what exists, `content` and `reader` for bytes, `queues`, `handles`, `staging`, `feeds` and `flow_files` for
+    FlowFiles, `provenance` and `history` for the past, `reclamation`, `compactor` and `account` for space, and what
+    stands below them by its own name. `spec` is replaced by `adopt`, `identity` where a container is forgotten;
+    `restored` is what the opening found. Each of `report_listeners` is called after a run of reclamation, by its
+    thread, which waits for it.
 
     The parts are made in the order in which one needs the other, and nothing is assigned after construction: what a
     part may touch is what it was given there.
@@ -93,15 +113,17 @@ class Engine:
     def __init__(
         self,
         files: Files,
-        clock: Clock,
+        clock: BelievedClock,
         spec: ContentRepositorySpec,
         lock: File,
         permission: PermissionFor | None,
+        is_careful: bool,
     ) -> None:
         """Use `Engine.open`."""
         root = spec.storage.host_path.path
         self._files = files
         self._lock: File | None = lock
+        refuse_in_child(self)
         self.spec, self.root, self.clock = spec, root, clock
         identity = read_identity(files, root)
         require_made_with(spec, identity)
@@ -111,10 +133,9 @@ class Engine:
             self.committer.commit([IndexCeiling(ceiling)], creates=True)
 
         self.content = make.content(parts, reserve_indexes)
-        self._opened = open_containers(files, spec, identity, self.content)
-        self.identity = self._opened.identity
+        self.identity = open_containers(files, spec, identity, self.content)
         if not spec.flow_file.repository:
-            require_snapshot(files, root, self._opened.present(self.content))
+            require_snapshot(files, root, [each for each in self.content.containers.values() if each.is_available])
 
         self.swap_files = SwapFiles(RecordDirectory(files, os.path.join(root, SWAP), identity.repository, parts.serde))
         self.ledger = Ledger(self.swap_files.read)
@@ -123,22 +144,32 @@ class Engine:
         self.provenance = make.provenance(parts, lambda: self.log.durable, self.ledger.queue_name)
         partitions = 0 if make.flow_file.is_volatile else spec.flow_file.partitions  # of which the disk keeps room
         reserves = Reserves(files, os.path.join(root, FLOWFILE), partitions, self.content)
-        self.log = make.flow_file(parts, RecordedState(self.ledger, self.provenance), reserves.spend)
+        self._state = self._recorded(parts.serde, is_careful)
+        self.log = make.flow_file(parts, self._state, reserves.spend)
         self.committer = Committer(
             self.log, self.ledger, self.swap_files, self.provenance, reserves, clock, spec.flow_file
         )
-
         self.report_listeners: list[ReportListener] = []
-        self.reader = ContentReader(self.content, self.ledger)
-        purges = PurgeSchedule(self.ledger, clock, int(spec.compaction.deleted_retention))
-        self.reclamation, self.compactor = self._reclaimers(purges, permission)
-        admission = WriterAdmission(self.content, clock, self.compactor.relieve)
+        self.forgotten = Forgotten()
+        self.availability = Availability(self.ledger, self.content)
+        self.reader = ContentReader(self.content, self.ledger, self.availability, self.forgotten)
+        purges = PurgeSchedule(self.ledger, clock, int(spec.compaction.deleted_retention), self.availability)
+        scanner = LivenessScanner(self.ledger, self.swap_files.read)
+        space = ReclamationParts(self.ledger, self.content, scanner, self.committer, clock, self.forgotten)
+        self.proof = ContentProof(space, self.reader, self.availability)
+        self.reclamation, self.compactor, self.account = self._reclaimers(space, purges, permission)
 
-        shared = (self.ledger, self.committer, self.reader, admission, clock, spec.provenance.enabled)
+        admission = WriterAdmission(self.content, clock, self.compactor.relieve)
+        shared = (self.ledger, self.committer, self.reader, admission, self.forgotten, clock, spec.provenance.enabled)
         changing = ChangingParts(*shared)
-        self.queues = QueueManager(changing, self.swap_files, spec.flow_file)
+        self.set_aside = SetAsideRecords(changing, parts.serde, self.provenance)
+        self.queues = QueueManager(changing, self.swap_files, spec.flow_file, self.availability)
         self.handles = HandleStore(changing, purges)
         self._parts = SessionParts(*shared, self.queues, self.handles, Counters())
+        self.unavailable = UnavailableContents(
+            self.ledger, self.availability, self.swap_files, self.proof, self.queues, self.handles
+        )
+        self.volumes = self._volumes()
         self.history = History(changing, self.provenance, self.queues)
         self.flow_files = FlowFileViewer(self.ledger, self.reader, self.swap_files)
         self.leases = LeaseManager(changing, spec.leases)
@@ -146,21 +177,55 @@ class Engine:
         self.staging = Staging(changing, self.queues, self.handles)
         self.feeds = Feeds(self._parts, self.swap_files, spec.flow_file.swap_threshold)
 
-        self._checked = CheckedParts(
-            files, self.ledger, self.content, self.reader, self.queues, self.swap_files, self.provenance
-        )
+        self._checked = self._what_is_checked()
         self.repair = Repair(self._checked, root, self.reclamation, self.committer)
-        self._backup = Backup(parts, self.content, self.swap_files, self.provenance, self.committer, self.compactor)
+        self._backup = self._backups(parts, scanner)
 
-    def _reclaimers(self, purges: PurgeSchedule, permission: PermissionFor | None) -> tuple[Reclaimer, Compactor]:
-        """What gives space back, and what gives it back by moving bytes."""
+    def _volumes(self) -> Volumes:
+        parts = self.content, self.queues, self.ledger, self.swap_files, self.unavailable, self.committer
+        return Volumes(*parts, self._forget)
+
+    def _backups(self, parts: RepositoryParts, scanner: LivenessScanner) -> Backup:
+        return Backup(
+            parts,
+            self.content,
+            self.swap_files,
+            self.provenance,
+            self.committer,
+            self.compactor,
+            ContentGatherer(parts.files, self.reader, scanner),
+            self.unavailable,
+            self.ledger.queue_name,
+        )
+
+    def _what_is_checked(self) -> CheckedParts:
+        return CheckedParts(
+            self._files,
+            self.ledger,
+            self.content,
+            self.reader,
+            self.queues,
+            self.swap_files,
+            self.log,
+            self.provenance,
+            self.clock,
+            lambda: identity_problems(self._files, self.root, self.identity),
+        )
+
+    def _recorded(self, serde: SerDe, is_careful: bool) -> RecordedState:
+        careful = CarefulRestore(self.ledger, self.provenance, serde, self.content.containers.__contains__)
+        return RecordedState(self.ledger, self.provenance, careful if is_careful else None)
+
+    def _reclaimers(
+        self, parts: ReclamationParts, purges: PurgeSchedule, permission: PermissionFor | None
+    ) -> tuple[Reclaimer, Compactor, SpaceAccount]:
+        """What gives space back, what gives it back by moving bytes, and what says where it is."""
         permission = permission or default_permission(self.spec.maintenance)
-        scanner = LivenessScanner(self.ledger, self.swap_files.read)
-        parts = ReclamationParts(self.ledger, self.content, scanner, self.committer, self.clock)
         executor = Executor(parts)
         reclaimer = Reclaimer(parts, executor, self.log, purges.tombstones, self.spec, permission, self._tell)
         rewriter = Rewriter(parts, executor, self.spec.compaction.output_size)
-        return reclaimer, Compactor(parts, reclaimer, rewriter, self.spec, self._tell)
+        compactor = Compactor(parts, reclaimer, rewriter, self.spec, self._tell)
+        return reclaimer, compactor, SpaceAccount(self._files, self.root, parts, reclaimer, compactor)
 
     restore_backup = staticmethod(restore)
     """Make the repository of a backup in empty directories."""
@@ -173,7 +238,7 @@ class Engine:
         clock: Clock | None = None,
     ) -> RepositoryIdentity:
         """Make an empty repository where the spec says; an interrupted one is finished."""
-        return initialize(files or OsFiles(), clock or Clock(), spec)
+        return initialize(files or OsFiles(), BelievedClock(clock or Clock()), spec)
 
     @classmethod
     def open(
@@ -182,18 +247,27 @@ class Engine:
         files: Files | None = None,
         clock: Clock | None = None,
         permission: PermissionFor | None = None,
+        *,
+        is_salvage: bool = False,
     ) -> "Engine":
         """Open and recover. Whatever it raises, every lock and file is released, and another open may be tried.
 
-        `permission` says when space may be given back (`contract/permission.py`).
+        `permission` says when space may be given back (`contract/permission.py`); `is_salvage`: by what fills it.
         """
         files = files or OsFiles()
-        lock = lock_repository(files, spec.storage.host_path.path)
+        lock = lock_repository(files, spec.storage.host_path.path, is_salvage=is_salvage)
 
-        def restored() -> "Engine":
-            repository = cls(files, clock or Clock(), spec, lock, permission)
-            repository._restore()
-            return repository
+        def restored(*, is_careful: bool = False) -> "Engine":
+            repository = cls(files, BelievedClock(clock or Clock()), spec, lock, permission, is_careful)
+            try:
+                repository._restore()
+                return repository
+            except RecordUnusable:
+                if is_careful:
+                    raise
+            # Behind the `except`, which would hold on to the first one: both ledgers at once may not fit the memory.
+            del repository
+            return restored(is_careful=True)
 
         try:
             try:
@@ -214,9 +288,12 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def session(self, component: str = "", component_type: str = "") -> ProcessSession:
-        """A new session; use it in one thread, as a context manager. `component` is who its events name."""
-        return ProcessSession(self._parts, component, component_type)
+    def session(self, component: str = "", component_type: str = "", depth: int = 1) -> ProcessSession:
+        """A new session; use it in one thread, as a context manager. `component` is who its events name; `depth`: how
+        many calls above the program is that wants it.
+        """
+        self.forgotten.give_back()
+        return ProcessSession(self._parts, component, component_type, depth + 1)
 
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""
@@ -249,6 +326,15 @@ class Engine:
         """
         self.committer.checkpoint(on_progress, drains=drains)
 
+    def accept_clock(self) -> ClockReading:
+        """Believe the machine's clock where it is implausible, durably: what is due by it is due. InvalidArgument for
+        what is no time at all. Where the checkpoint fails, the next commit remembers it.
+        """
+        if self.clock.look().reason:
+            self.clock.accept()
+            self.checkpoint(drains=False)
+        return self.clock.look()
+
     def snapshot(self) -> RepositorySnapshot:
         """Everything that was committed up to one durable transaction; see `snapshots.py`."""
         return take_snapshot(self.ledger, self.log, self.clock, self.swap_files)
@@ -261,13 +347,17 @@ class Engine:
         """The counters that sessions adjusted since the open."""
         return self._parts.counters.all()
 
+    @uninterrupted
     def close(self) -> None:
         """Seal what is open, close the log and release everything; safe to call twice."""
+        self.forgotten.close()
+        self.committer.close()
         try:
             if self.log.is_running:
                 self.content.retire_idle()
                 if seals := self.content.take_seals():
                     self.committer.commit(seals, creates=False)
+                self.proof.remember()
         finally:
             try:
                 self.log.close()
@@ -278,15 +368,27 @@ class Engine:
                     self._lock.close()
                     self._lock = None
 
+    def forked(self) -> None:
+        """Called in a forked child: it is refused there, and whatever a session, stream or put leads to; also where
+        another thread of the parent was just making it.
+        """
+        ways = ("content", "ledger", "log", "committer", "reader", "queues", "handles")
+        lose(*(part for name, part in list(vars(self).items()) if name in ways), self)
+
     def _restore(self) -> None:
         """Recover, then take up where the last process ended."""
         recovery = Recovery(self.ledger, self.content)
 
         def before_serving(report: RestoreReport) -> None:
-            require_present(self.ledger, self.swap_files.read, self._opened.lost)
-            require_empty(self.ledger, self.swap_files.read, self._opened.removed)
+            # Before anything is written, which would be believed at the next start, and before anything can die.
+            self.clock.believe(self._state.millis or report.snapshot_millis)
+            require_any(self.ledger, self.swap_files.read, self.content.containers.values())
+            if (careful := self._state.careful) is not None:
+                careful.finish()
+                careful.break_promises(recovery.unsafe_intents())
             if not report.clean:
-                recovery.prove(self.reader)
+                recovery.require_fitting()
+                recovery.mark()
                 recovery.seal_all()
 
         try:
@@ -304,6 +406,7 @@ class Engine:
             self.committer.grow_reserves()
             self.staging.resume()
             self._forget_containers()
+            self.proof.begin()
         except BaseException:
             self.log.close()
             self.content.close()
@@ -311,14 +414,15 @@ class Engine:
             raise
 
     def _load(self, before_serving: Callable[[RestoreReport], None], on_replayed: Watcher) -> RestoreReport:
-        """The log, read back. Where that fails beside a lost container, the container is told: its volume may hold
-        more than content.
+        """The log, read back. Where that fails beside a container that is away, the container is told: its volume may
+        hold more than content.
         """
         try:
             return self.log.restore(before_serving, on_replayed)
         except RepositoryDamaged as error:
-            if self._opened.lost:
-                raise self._opened.lost[0][1] from error
+            if away := sorted(self.content.away):
+                raise ForeignContainer(self.content.containers[away[0]].condition.reason) from error
+            error.add_note(WAY_ON)
             raise
 
     def _tell(self, name: str, report: ReclamationReport) -> ReclamationReport:
@@ -327,7 +431,19 @@ class Engine:
         return report
 
     def _forget_containers(self) -> None:
-        """Those that the spec no longer lists, and that hold nothing."""
-        if self._opened.removed:
-            kept = {name: path for name, path in self.identity.containers.items() if name in self.content.containers}
+        """Those that the spec no longer lists, and that hold nothing, as far as every record can be used."""
+        if self.ledger.set_aside.all():
+            return
+        listed = {container.name for container in self.spec.storage.containers} - set(self.identity.forgotten)
+        used = {entry.claim.container for entry in self.ledger.entries()}
+        kept = {name: path for name, path in self.identity.containers.items() if name in listed | used}
+        if kept != self.identity.containers:
+            for name in self.identity.containers.keys() - kept.keys():
+                self.content.forget(name)
             self.identity = write_containers(self._files, self.root, self.identity, kept)
+
+    def _forget(self, name: str, is_over: bool) -> None:
+        """Write down that a container's loss was accepted; `is_over`: that nothing names it any more."""
+        kept = {each: path for each, path in self.identity.containers.items() if not is_over or each != name}
+        forgotten = tuple(sorted({*self.identity.forgotten, name}))
+        self.identity = write_containers(self._files, self.root, self.identity, kept, forgotten)

@@ -19,12 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from ullage.contract import QueuePriority
-from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.session import ProcessSession
 from ullage.engine.working import SessionParts
-from ullage.errors import InvalidArgument, QueueNotFound
+from ullage.errors import InvalidArgument
 
 PREFIX: Final = "stream:"
 """Of the names of queues in which FlowFiles wait for a stream: `stream:<stream>:<queue>`."""
@@ -146,19 +145,13 @@ class Feeds:
 
     def _define(self, name: str) -> None:
         """First in first out, without limits: what stands there has been let in once already."""
-        if self._find(name) is None:
+        if self._queues.known(name) is None:
             priority = str(QueuePriority.FIRST_IN_FIRST_OUT)
             self._queues.define(name, priority=priority, count_max=0, bytes_max=0, expiration_millis=0)
 
-    def _find(self, name: str) -> FlowFileQueue | None:
-        try:
-            return self._queues.find(name)
-        except QueueNotFound:
-            return None
-
     def _count(self, name: str) -> int:
         """How many there are to be had."""
-        queue = self._find(name)
+        queue = self._queues.known(name)
         if queue is None:
             return 0
         figures = queue.figures()
@@ -169,7 +162,7 @@ class Feeds:
 
     def _standing(self, name: str) -> list[FlowFileRecord]:
         """All that stand in a feed, in order, those in swap files included: a smaller swapThreshold makes some."""
-        queue = self._find(name)
+        queue = self._queues.known(name)
         if queue is None:
             return []
         with queue.swap_lock:

@@ -19,6 +19,7 @@ from contextlib import closing, suppress
 from typing import NamedTuple, Protocol
 
 from ullage.engine.byteranges import FS_BLOCK_BYTES
+from ullage.engine.forking import lose, refuse_in_child, steady
 
 IOV_MAX = 1024
 """Buffers one vectored write may carry on Linux."""
@@ -30,6 +31,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 _CANNOT = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
 _libc = ctypes.CDLL(None, use_errno=True)
+TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _STATFS_LONGS = 32
 """Room for the kernel's `struct statfs`, whose first field is the kind of filesystem."""
@@ -38,12 +40,20 @@ _IN_PLACE = frozenset((0xEF53, 0x58465342))
 """ext2 to ext4, and XFS without reflinks to share (log files never have any)."""
 
 
+class SyncNotTried(OSError):
+    """A sync that did not come about, because there is no descriptor or memory left to open what it is of.
+
+    Unlike a failed one it says nothing about the disk: what is to be synced can be synced later.
+    """
+
+
 class DiskUsage(NamedTuple):
     """A filesystem's size and what an unprivileged writer can still take, in bytes; `device` tells them apart."""
 
     total_bytes: int
     free_bytes: int
     device: int
+    is_read_only: bool = False
 
 
 class FileSize(NamedTuple):
@@ -156,7 +166,10 @@ class Files(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable: creations, renames and unlinks that came before."""
+        """Make the names in a directory durable: creations, renames and unlinks that came before.
+
+        SyncNotTried where the process has too many files open to try; any other error is a failed sync.
+        """
         ...
 
     def usage(self, path: str) -> DiskUsage:
@@ -171,19 +184,22 @@ class Files(Protocol):
         """Whether files in this directory can have holes punched. Tried on a file without a name."""
         ...
 
-    def lock(self, path: str) -> File:
-        """An exclusive lock that lives as long as the returned file; BlockingIOError if somebody holds it."""
+    def lock(self, directory: str) -> File:
+        """An exclusive lock on a directory that lives as long as what is returned, which is no file to read or write;
+        BlockingIOError if somebody holds it.
+        """
         ...
 
 
 class OsFile:
     """A descriptor of the operating system."""
 
-    __slots__ = ("_descriptor", "path")
+    __slots__ = ("__weakref__", "_descriptor", "path")
 
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
         self.path = path
+        refuse_in_child(self)
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         written = os.pwrite(self._descriptor, data, offset)
@@ -279,11 +295,26 @@ class OsFile:
         return FileSize(status.st_size, status.st_blocks * 512)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        with steady:  # or a child would close a number that is somebody else's by now
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def forked(self) -> None:
+        """The child's copy goes; a lock stays the parent's."""
+        with suppress(OSError):  # closed before
+            os.close(self._descriptor)
+        self._descriptor = -1
+        lose(self)
 
 
 class OsFiles:
-    """The operating system's filesystem."""
+    """The operating system's filesystem. In a forked child it opens and changes nothing any more: ForkedRepository."""
+
+    def __init__(self) -> None:
+        refuse_in_child(self)
+
+    def forked(self) -> None:
+        lose(self)
 
     def create(self, path: str) -> File:
         # O_EXCL: a name that is there already holds somebody's bytes, and names are never used twice.
@@ -320,7 +351,13 @@ class OsFiles:
         os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            # Taken for a failed sync it stopped the writing of every container, also when the limit was lifted again.
+            if error.errno in TOO_MANY:
+                raise SyncNotTried(error.errno, error.strerror, path) from error
+            raise
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -335,7 +372,7 @@ class OsFiles:
         block = figures.f_frsize
         # As df does: blocks kept back for root are neither used nor ours, or an empty disk would look used.
         total = (figures.f_blocks - figures.f_bfree + figures.f_bavail) * block
-        return DiskUsage(total, figures.f_bavail * block, os.stat(path).st_dev)
+        return DiskUsage(total, figures.f_bavail * block, os.stat(path).st_dev, bool(figures.f_flag & os.ST_RDONLY))
 
     def overwrites_in_place(self, path: str) -> bool:
         figures = (ctypes.c_long * _STATFS_LONGS)()
@@ -359,16 +396,16 @@ class OsFiles:
             os.close(descriptor)
         return True
 
-    def lock(self, path: str) -> File:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            # The kernel lets go of it with the process, however that ends; a file that says "locked" would outlive a
-            # kill. O_CLOEXEC above, or a child that lives on would hold it.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return OsFile(descriptor, path)
+    def lock(self, directory: str) -> File:
+        # The directory itself, and no file in it: a lock file can be removed, and whoever then made it anew got in.
+        with steady:  # a child that got the descriptor alone would hold the lock for as long as it lives
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process: O_CLOEXEC above
+            except OSError:
+                os.close(descriptor)
+                raise
+            return OsFile(descriptor, directory)
 
 
 def _scatter(data: bytes, buffers: Sequence[memoryview], skip: int) -> None:

@@ -15,6 +15,8 @@ from ullage.engine.batches import Attributes, new_records, packed_attributes
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.reader import WINDOW_BLOCKS
 from ullage.engine.content.writer import ContentWriter
+from ullage.engine.forgotten import Forgotten, Place, place
+from ullage.engine.forking import lose
 from ullage.engine.model import (
     HANDLE_QUEUE,
     ContentClaim,
@@ -29,6 +31,8 @@ from ullage.engine.model import (
 )
 from ullage.engine.provenance.eventruns import of_existing, of_new
 from ullage.engine.purges import PurgeSchedule
+from ullage.engine.undecided import Undecided
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import (
     ClaimGone,
     CommitOutcomeUnknown,
@@ -57,11 +61,16 @@ class HandlePut:
     Up to spec.claims.largeClaim of it is held in memory, and takes no file from anybody. One thread at a time.
     """
 
-    def __init__(self, store: "HandleStore", writer: ContentWriter, lifetime: Lifetime) -> None:
+    _begun: Place | None = None
+
+    def __init__(self, store: "HandleStore", writer: ContentWriter, lifetime: Lifetime, forgotten: Forgotten) -> None:
         """Use `HandleStore.begin`."""
+        self._forgotten = forgotten
         self._store = store
         self._writer = writer
         self._stream = writer.stream(lifetime)
+        self._begun = place(2)
+        forgotten.begun(self)
 
     @property
     def length(self) -> int:
@@ -72,25 +81,42 @@ class HandlePut:
         """Append. After an error only `abandon` is left."""
         self._stream.write(data)
 
+    @uninterrupted
     def commit(self, attributes: dict[str, str] | None = None, ttl_millis: int = 0, also: Also = lambda _: ()) -> str:
         """Make it durable; the id. If this raises, there is no handle, or the outcome is not known."""
         with given_up(self._writer):
             packed, claim = packed_attributes(attributes, 1), self._stream.close().claim
         return self._store.commit_new(self._writer, [claim], packed, ttl_millis, also)[0]
 
+    @uninterrupted
     def abandon(self) -> None:
         """Give it up: what was written is dead."""
         self._writer.release(committed=False)
 
+    def forked(self) -> None:
+        """Called in a forked child: it stores nothing there."""
+        self._writer.forked()
+        lose(self)
+
+    def __del__(self) -> None:
+        if self._begun is None:  # an interrupt fell into its making
+            return
+        self._forgotten.holders.pop(id(self), None)
+        if self._writer.has_content:
+            self._forgotten.note("the put of a handle", self._begun, self.abandon)
+
 
 class HandleStore:
-    """All handles of a repository. Thread-safe."""
+    """All handles of a repository. Thread-safe. What is read is durable: `undecided` are those that are changing, and
+    who looks at one of these waits until its transaction is.
+    """
 
     def __init__(self, parts: ChangingParts, purges: PurgeSchedule) -> None:
         self._parts = parts
         self._purges = purges
         self._lock = threading.Condition()
         self._busy: set[bytes] = set()
+        self.undecided = Undecided()
 
     def restore(self, records: Iterable[FlowFileRecord]) -> None:
         """Know when each of these handles, which came to be elsewhere, is to be purged."""
@@ -107,6 +133,7 @@ class HandleStore:
         """Store one content durably; returns its id. `ttl_millis` 0: it never expires."""
         return self.put_many([content], attributes, ttl_millis, lifetime)[0]
 
+    @uninterrupted
     def put_many(
         self,
         contents: list[bytes],
@@ -128,7 +155,7 @@ class HandleStore:
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> "HandlePut":
         """A content that comes piece by piece, from one thread or several that take turns; see `HandlePut`."""
-        return HandlePut(self, self._parts.admission.new_writer(), lifetime)
+        return HandlePut(self, self._parts.admission.new_writer(), lifetime, self._parts.forgotten)
 
     def get(
         self,
@@ -143,7 +170,7 @@ class HandleStore:
         is closed. `includes_deleted`: also that of one that was deleted or has expired, until it is purged.
         """
         uuid = parse_handle(id)
-        record = self._find(uuid) if includes_deleted else self.record(uuid)
+        record = self._shown(uuid) if includes_deleted else self.record(uuid)
         reader, ledger = self._parts.reader, self._parts.ledger
         try:
             return reader.opened(record, start, size, lambda claim: ledger.pin([claim]), blocks=blocks)
@@ -152,13 +179,13 @@ class HandleStore:
 
     def head(self, id: str) -> FlowFileRecord:
         """Size, attributes and dates; also of a deleted handle while its tombstone stands."""
-        return self._find(parse_handle(id))
+        return self._shown(parse_handle(id))
 
     def delete(self, id: str, also: Sequence[Operation] = ()) -> None:
         """Leave a tombstone. HandleDeleted if there is one already. `also` stands in the same transaction."""
         uuid = parse_handle(id)
         deleted = Update(uuid, deleted_millis=self._parts.clock.now_millis())
-        self._change(deleted, also, self.record, EventType.DROP, "the handle was deleted")
+        self._change(deleted, also, self._readable, EventType.DROP, "the handle was deleted")
 
     def undelete(self, id: str, also: Sequence[Operation] = ()) -> None:
         """Bring a deleted handle back; HandleNotFound once it was purged, decided right before the commit."""
@@ -168,7 +195,7 @@ class HandleStore:
     def set_ttl(self, id: str, ttl_millis: int, also: Sequence[Operation] = ()) -> None:
         """Let a readable handle expire so long from now, whatever was said before; 0: never."""
         expires = _expiry(self._parts.clock.now_millis(), ttl_millis)
-        self._change(Update(parse_handle(id), expires_millis=expires), also, self.record)
+        self._change(Update(parse_handle(id), expires_millis=expires), also, self._readable)
 
     def page(self, after: bytes, limit: int) -> list[FlowFileRecord]:
         """At most so many handles by uuid, from behind this one on, deleted ones included; each shard as it was at a
@@ -183,29 +210,33 @@ class HandleStore:
             listed += sorted(found, key=lambda record: record.uuid)
             if len(listed) >= limit:
                 break
-        return listed[:limit]
+        page = listed[:limit]
+        self._settle([record.uuid for record in page])
+        return page
 
     def purge(self) -> int:
         """Forget handles whose time is over; returns how many. Their bytes may be reclaimed from then on."""
         purged = 0
-        while uuids := self._purges.take_due(PURGE_SLICE):
-            with self._changing(uuids):
-                # Again, because another purge, or an undelete, may have come first.
-                uuids = [uuid for uuid in uuids if self._purges.is_due(uuid)]
-                try:
-                    if uuids:
-                        expired = [uuid for uuid in uuids if not self._find(uuid).deleted_millis]
-                        told = self._events(EventType.EXPIRE, expired, "the handle's time was over")
-                        self._parts.committer.commit([Delete(b"".join(uuids)), *told], creates=False)
-                except BaseException:
-                    self.restore(record for uuid in uuids if (record := self._parts.ledger.find(uuid)) is not None)
-                    raise
-            purged += len(uuids)
+        while (count := self._purge_slice()) is not None:
+            purged += count
         return purged
+
+    def forget(self, uuids: Sequence[bytes], details: str) -> int:
+        """Give up handles at once, deleted ones too, each with a DROP event; how many there were."""
+        forgotten = 0
+        for first in range(0, len(uuids), PURGE_SLICE):
+            forgotten += self._forget_slice(uuids[first : first + PURGE_SLICE], details)
+        return forgotten
 
     def record(self, uuid: bytes) -> FlowFileRecord:
         """A readable handle's record; HandleNotFound or HandleDeleted."""
-        record = self._find(uuid)
+        return self._require_readable(self._shown(uuid))
+
+    def _readable(self, uuid: bytes) -> FlowFileRecord:
+        """The same, durable or not, for a change that will stand behind it in the log."""
+        return self._require_readable(self._find(uuid))
+
+    def _require_readable(self, record: FlowFileRecord) -> FlowFileRecord:
         if record.deleted_millis:
             raise HandleDeleted(f"handle {record.id} was deleted; until its retention ends it can be undeleted")
         if self._is_expired(record):
@@ -228,13 +259,43 @@ class HandleStore:
             records = new_records(HANDLE_QUEUE, claims, packed, now, expires)
             told = of_new(EventType.CREATE, len(records), COMPONENT) if self._parts.records_provenance else []
             ids = [record.id for record in records]
-            self._parts.committer.commit([*also(ids), *operations, *records, *told], creates=True)
+            with self.undecided.change(lambda: (record.uuid for record in records)):
+                self._parts.committer.commit([*also(ids), *operations, *records, *told], creates=True)
         writer.release(committed=True)  # only now may another session append to these files
         if expires:
             for record in records:
                 self._purges.add(record)
         return ids
 
+    @uninterrupted
+    def _purge_slice(self) -> int | None:
+        """None: no more are due."""
+        uuids = self._purges.take_due(PURGE_SLICE)
+        if not uuids:
+            return None
+        with self._changing(uuids):
+            # Again, because another purge, or an undelete, may have come first.
+            uuids = [uuid for uuid in uuids if self._purges.is_due(uuid)]
+            try:
+                if uuids:
+                    expired = [uuid for uuid in uuids if not self._find(uuid).deleted_millis]
+                    told = self._events(EventType.EXPIRE, expired, "the handle's time was over")
+                    self._parts.committer.commit([Delete(b"".join(uuids)), *told], creates=False)
+            except BaseException:
+                self.restore(record for uuid in uuids if (record := self._parts.ledger.find(uuid)) is not None)
+                raise
+        return len(uuids)
+
+    @uninterrupted
+    def _forget_slice(self, uuids: Sequence[bytes], details: str) -> int:
+        with self._changing(uuids):
+            there = [uuid for uuid in uuids if self._parts.ledger.find(uuid) is not None]
+            if there:
+                told = self._events(EventType.DROP, there, details)
+                self._parts.committer.commit([Delete(b"".join(there)), *told], creates=False)
+        return len(there)
+
+    @uninterrupted
     def _change(
         self,
         update: Update,
@@ -261,6 +322,24 @@ class HandleStore:
         records = [record for uuid in uuids if (record := self._parts.ledger.find(uuid)) is not None]
         return of_existing(type, records, details, COMPONENT)
 
+    def _shown(self, uuid: bytes) -> FlowFileRecord:
+        """As it will be after a crash, too; HandleNotFound."""
+        try:
+            return self._find(uuid)
+        finally:  # that there is none, because it was purged, must be durable as well
+            if self.undecided.changes:
+                self._settle([uuid])
+
+    def _settle(self, uuids: Collection[bytes]) -> None:
+        """Return when what was seen of these is durable; RepositoryStopped if nobody can say so any more."""
+        if self.undecided.touches(uuids):
+            try:
+                self._parts.committer.settle()
+            except CommitOutcomeUnknown as error:
+                raise RepositoryStopped(
+                    f"what became of the last change of handle {format_uuid(next(iter(uuids)))} is not known ({error})"
+                ) from error
+
     def _find(self, uuid: bytes) -> FlowFileRecord:
         record = self._parts.ledger.find(uuid)
         if record is None or record.queue != HANDLE_QUEUE:
@@ -284,7 +363,8 @@ class HandleStore:
             self._lock.wait_for(lambda: self._busy.isdisjoint(uuids))
             self._busy.update(uuids)
         try:
-            yield
+            with self.undecided.change(lambda: uuids):
+                yield
         finally:
             with self._lock:
                 self._busy.difference_update(uuids)

@@ -39,6 +39,7 @@ from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.lineage import LineageGraph, trace
 from ullage.engine.provenance.query import Page, event_at
 from ullage.engine.repositories import ProvenanceRepository
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.enums import LineageDirection
 from ullage.errors import (
     ClaimGone,
@@ -139,8 +140,19 @@ class History:
         target = self._require_possible(event, queue)
         content = _content_of(event)
         with self._verified(content.claim) as blocks:
-            record = self._record(event, content, target)
-            self._commit(event, record, blocks, also(record))
+            return self._enqueue(event, content, target, blocks, also)
+
+    @uninterrupted
+    def _enqueue(
+        self,
+        event: ProvenanceEvent,
+        content: Content,
+        target: FlowFileQueue,
+        blocks: bytes | None,
+        also: Callable[[FlowFileRecord], Sequence[Operation]],
+    ) -> FlowFileRecord:
+        record = self._record(event, content, target)
+        self._commit(event, record, blocks, also(record))
         self._queues.offer(target, [record])
         return record
 

@@ -4,9 +4,10 @@ Worked out from the ledger and the swap files alone, so it can be told of a cont
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
+from ullage.engine.content.containers import Container
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.model import HANDLE_QUEUE, ContentClaim, FlowFileRecord
@@ -89,20 +90,10 @@ def holdings(ledger: Ledger, read_swap: ReadSwap, container: str) -> Holdings:
     )
 
 
-def require_present(ledger: Ledger, read_swap: ReadSwap, lost: Iterable[tuple[str, ForeignContainer]]) -> None:
-    """ForeignContainer for containers that are not there, or another one's, with exactly what they held."""
-    errors = list(lost)
-    if errors:
-        told = "; ".join(f"{error}. It held {holdings(ledger, read_swap, name)}" for name, error in errors)
-        raise ForeignContainer(told) from errors[0][1]
-
-
-def require_empty(ledger: Ledger, read_swap: ReadSwap, names: Iterable[str]) -> None:
-    """ForeignContainer if a container that the spec no longer lists still holds anything."""
-    for name in names:
-        found = holdings(ledger, read_swap, name)
-        if found.records:
-            raise ForeignContainer(
-                f"container {name} is missing from spec.storage.containers, and still holds {found}: list it again, "
-                "with `evacuate: true` to have it emptied, and take it away when `ullage plan` says that it is empty"
-            )
+def require_any(ledger: Ledger, read_swap: ReadSwap, containers: Collection[Container]) -> None:
+    """ForeignContainer if none of the containers is there, or is another one's, with exactly what they held."""
+    if not any(container.is_available for container in containers):
+        told = "; ".join(
+            f"{each.condition.reason}. It held {holdings(ledger, read_swap, each.name)}" for each in containers
+        )
+        raise ForeignContainer(told)

@@ -18,6 +18,7 @@ import msgspec
 from ullage.contract import LeaseSettings
 from ullage.engine.committer import ChangingParts
 from ullage.engine.model import ContentClaim, LeaseEnd, LeaseRecord, Operation, format_uuid, new_uuids
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import ClaimGone, LeaseLost, LeaseRefused
 
 Also = Callable[[LeaseRecord], Sequence[Operation]]
@@ -39,6 +40,7 @@ class LeaseManager:
         """New limits, for what is asked from now on."""
         self._settings = settings
 
+    @uninterrupted
     def acquire(
         self,
         holder: str,
@@ -71,6 +73,7 @@ class LeaseManager:
             )
         return msgspec.structs.replace(lease, transaction=id)
 
+    @uninterrupted
     def renew(self, id: bytes, duration_millis: int, also: Also = lambda _: ()) -> LeaseRecord:
         """A heartbeat: the lease lasts so long from now on, within spec.leases.maxDuration of its beginning.
 
@@ -85,6 +88,7 @@ class LeaseManager:
             self._parts.committer.commit([renewed, *also(renewed)], creates=False)
         return renewed
 
+    @uninterrupted
     def hold(self, id: bytes, resources: Iterable[int]) -> LeaseRecord:
         """From now on the lease is on these resource claims; durable when it is returned. Those left out are given
         back, with every descriptor of their files.
@@ -104,12 +108,14 @@ class LeaseManager:
             self._parts.committer.commit([held], creates=bool(fresh), validate=lambda: self._require_live(fresh))
         return held
 
+    @uninterrupted
     def release(self, id: bytes, also: Sequence[Operation] = ()) -> None:
         """The holder is done, and has closed what it was handed. Nothing happens if the lease is gone."""
         with self._lock:
             if id in self._parts.ledger.leases:
                 self._parts.committer.commit([LeaseEnd(id), *also], creates=False)
 
+    @uninterrupted
     def revoke(self, id: bytes, also: Sequence[Operation] = ()) -> None:
         """End a lease against its holder's will: its reads fail from now on. LeaseLost if it has ended."""
         with self._lock:
@@ -117,6 +123,7 @@ class LeaseManager:
             ended = msgspec.structs.replace(lease, expires_millis=0) if lease.holds_files else LeaseEnd(id)
             self._parts.committer.commit([ended, *also], creates=False)
 
+    @uninterrupted
     def purge(self) -> int:
         """Forget leases that have expired, but for those whose descriptors may still be open; returns how many."""
         now = self._parts.clock.now_millis()

@@ -63,16 +63,20 @@ class FlowFileViewer:
         return record, None
 
     def _find_swapped(self, uuid: bytes) -> tuple[FlowFileRecord, bytes | None] | None:
+        failure: RepositoryDamaged | None = None
         for name in list(self._ledger.swaps):
             try:
                 swapped = self._swap_files.read(name)
-            except RepositoryDamaged:
+            except RepositoryDamaged as error:
+                # Else its FlowFiles have come back to memory, and the file is gone.
                 if name in self._ledger.swaps:
-                    raise
-                continue  # its FlowFiles have come back to memory, and the file is gone
+                    failure = failure or error
+                continue
             for record in swapped.records:
                 if record.uuid == uuid:
                     place = record.claim and (record.claim.resource, record.claim.offset)
                     crcs = [each.crcs for each in swapped.blocks if (each.resource, each.offset) == place]
                     return record, crcs[0] if crcs else None
+        if failure is not None:
+            raise failure  # it may be in that file
         return None

@@ -18,6 +18,9 @@ EXPIRATION_FREQUENCY_SECONDS = 60.0
 SWAP_FREQUENCY_SECONDS = 60.0
 """How often swapping out is tried again where it failed; each arrival in such a queue tries it too."""
 
+REMEMBERED_MILLIS = 86_400_000
+"""Age at which a snapshot is written anew where nothing happens."""
+
 TICK_SECONDS = 1.0
 """How often the thread looks whether something is due."""
 
@@ -51,10 +54,15 @@ class MaintenanceRunner:
         self.failures: list[tuple[str, Exception]] = []
         plan: list[tuple[str, float, Callable[[], object]]] = [
             ("checkpoint", spec.flow_file.checkpoint_interval.seconds, self._checkpoint),
+            ("clock", EXPIRATION_FREQUENCY_SECONDS, repository.clock.look),
             ("clean", spec.archive.cleanup_frequency.seconds, repository.reclamation.clean),
             ("truncate", spec.truncation.frequency.seconds, repository.reclamation.truncate),
+            ("volumes", TICK_SECONDS, repository.volumes.look),
+            ("forgotten", TICK_SECONDS, repository.forgotten.tend),
             ("swap", SWAP_FREQUENCY_SECONDS, repository.queues.swap_out_all),
             ("expire", EXPIRATION_FREQUENCY_SECONDS, repository.queues.expire),
+            ("proof", TICK_SECONDS, repository.proof.step),
+            ("orphans", EXPIRATION_FREQUENCY_SECONDS, repository.reclamation.tend_orphans),
             ("purge", EXPIRATION_FREQUENCY_SECONDS, self._purge),
             ("provenance", TICK_SECONDS, repository.provenance.step),
             ("index", TICK_SECONDS, repository.provenance.index_step),
@@ -118,6 +126,7 @@ class MaintenanceRunner:
                 del self.failures[:-FAILURES_KEPT]
             if self._on_failure is not None:
                 self._on_failure(task.name, error)
+            _forget_frames(error)
         else:
             task.failed = False
 
@@ -134,9 +143,24 @@ class MaintenanceRunner:
         self._repository.feeds.expire()
 
     def _checkpoint(self) -> None:
-        """Nothing new since the last one: no checkpoint."""
-        if self._repository.log.last_id > self._repository.log.snapshot_id:
+        """Nothing new since the last one: no checkpoint, but for one a day, which says what time it is: the next start
+        would not believe the clock if nothing had been committed for a month.
+        """
+        log = self._repository.log
+        age = self._repository.clock.now_millis() - log.snapshot_millis
+        if log.last_id > log.snapshot_id or age >= REMEMBERED_MILLIS:
             self._repository.checkpoint()
 
     def _is_log_large(self) -> bool:
         return self._repository.log.log_bytes >= self._repository.spec.flow_file.checkpoint_log_size
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """What is kept of a failure is its words: its frames would keep all that they know, shards of the index too, whose
+    files are closed when nobody knows them any more.
+    """
+    seen: set[BaseException] = set()  # one that was raised again can be its own context
+    while error is not None and error not in seen:
+        seen.add(error)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

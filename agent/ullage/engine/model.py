@@ -7,8 +7,6 @@ Fields may only be appended, each with a default; anything else needs a new SerD
 All records are immutable and acyclic, hence `gc=False`: a million of them cost the collector nothing.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Annotated
 
@@ -46,7 +44,6 @@ _pack = msgspec.msgpack.Encoder().encode
 unpack_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
 """The stored attributes of a packed map, without the derived core ones."""
 
-_unpack_all_attributes = msgspec.msgpack.Decoder(list[dict[str, str]]).decode
 NO_ATTRIBUTES = _pack({})
 
 NOT_INHERITED = ("alternate.identifier", "discard.reason")
@@ -59,9 +56,6 @@ what is not merged yet takes memory, less than a kilobyte a record.
 
 _EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F
 """First bytes of msgpack maps of 0 and of 15: the largest that have their count in it."""
-
-_ARRAY_32 = b"\xdd"
-"""First byte of a msgpack array whose count follows in four bytes, the highest first."""
 
 
 class ContentClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -173,7 +167,8 @@ class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=Fals
     `intent` with `intent_length` or `intent_holes` is the change that was promised durably and may or may not have
     happened yet; `holes` (packed runs) are those punched for good. `changed` is the transaction of the last change.
     `last_death_millis` is when one of its claims last died: the conservative start of any retention, and
-    `last_death` that transaction. Once a `Relocation` stands, the file is gone and `length` is 0.
+    `last_death` that transaction. Once a `Relocation` stands, the file is gone and `length` is 0. `unproved`: it was
+    written before an unclean end and was not read back since, or did not read back: it is not reclaimed.
     """
 
     index: Whole
@@ -191,6 +186,7 @@ class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=Fals
     holes: PackedRanges = b""
     changed: Whole = 0
     last_death: Whole = 0
+    unproved: bool = False
 
     @property
     def name(self) -> str:
@@ -227,10 +223,22 @@ class SwapShare(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: Whole
 
 
+class SwapFirst(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What orders the first FlowFile of a swap file: the same fields as in its record, but of the attributes only the
+    one that its queue's priority names.
+    """
+
+    size: Whole
+    lineage_millis: Whole
+    queued: Whole
+    attributes: bytes
+
+
 class SwapOut(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """FlowFiles that moved from memory to a synced swap file, with the file's summary.
 
-    `uuids` (16 bytes each) is empty in a snapshot, whose records no longer hold them.
+    `uuids` (16 bytes each) is empty in a snapshot, whose records no longer hold them. `first` is the one that came
+    first in its queue's order: by it the files of a queue come back. Where it is not known `queued_min` decides.
     """
 
     name: str
@@ -242,6 +250,7 @@ class SwapOut(msgspec.Struct, frozen=True, array_like=True, tag=9):
     queued_max: Whole
     shares: tuple[SwapShare, ...]
     uuids: bytes = b""
+    first: SwapFirst | None = None
 
 
 class SwapIn(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
@@ -382,6 +391,33 @@ class Staged(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):
     uuids: bytes
 
 
+class SetAside(msgspec.Struct, frozen=True, array_like=True, tag=28):
+    """A record that can't be used, kept for a person to decide: its bytes as they were found, where, and why not.
+
+    `id` is a digest of place and bytes, so that a start that meets them again comes to the same one. `uuids` are the
+    FlowFiles that it names, `flow_files` those of them that there were: they stand nowhere any more. Whatever it may
+    point at counts as in use: `resources` and `swap_file`, or, where its bytes do not tell, every resource claim up to
+    `held_through` and every swap file.
+    """
+
+    id: Uuid
+    place: str
+    reason: str
+    data: bytes
+    millis: Whole
+    uuids: bytes = b""
+    flow_files: tuple[FlowFileRecord, ...] = ()
+    resources: tuple[Whole, ...] = ()
+    swap_file: str = ""
+    held_through: Whole = 0
+
+
+class SetAsideEnd(msgspec.Struct, frozen=True, array_like=True, tag=29, gc=False):
+    """A person has given up a record that was set aside."""
+
+    id: Uuid
+
+
 Operation = (
     FlowFileRecord
     | Update
@@ -402,10 +438,9 @@ Operation = (
     | Answer
     | StagedWrite
     | Staged
+    | SetAside
+    | SetAsideEnd
 )
-
-
-_NOT_COUNTED = (ResourceClaim, ClaimBlocks, TransactionEvents, Answer, StagedWrite, Staged)
 
 
 def pack_attributes(attributes: dict[str, str]) -> bytes:
@@ -415,11 +450,6 @@ def pack_attributes(attributes: dict[str, str]) -> bytes:
     if "uuid" in attributes:
         attributes = {name: value for name, value in attributes.items() if name != "uuid"}
     return _pack(attributes)
-
-
-def unpack_all_attributes(packed: Collection[bytes]) -> list[dict[str, str]]:
-    """The same of many: packed maps one behind the other are an array of maps but for its head."""
-    return _unpack_all_attributes(b"".join((_ARRAY_32, len(packed).to_bytes(4, "big"), *packed)))
 
 
 @lru_cache(maxsize=1)
@@ -466,19 +496,3 @@ def updated(record: FlowFileRecord, update: Update) -> FlowFileRecord:
         record.expires_millis if update.expires_millis is None else update.expires_millis,
         record.deleted_millis if update.deleted_millis is None else update.deleted_millis,
     )
-
-
-def operation_count(operations: Iterable[Operation]) -> int:
-    """How many records a transaction touches: a `Delete` or `SwapOut` counts for each uuid it names.
-
-    What accompanies content and what tells of it is not counted: a session that fills its limit with FlowFiles may
-    still say where they are, and what happened to them.
-    """
-    operations = list(operations)
-    kinds = Counter(map(type, operations))
-    count = sum(number for kind, number in kinds.items() if kind not in _NOT_COUNTED)
-    if Delete in kinds or SwapOut in kinds:
-        for operation in operations:
-            if type(operation) is Delete or type(operation) is SwapOut:
-                count += len(operation.uuids) // UUID_BYTES - 1
-    return count

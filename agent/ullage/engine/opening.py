@@ -7,13 +7,12 @@ a crash before it: no repository yet; the next init finds the partial and goes o
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
 from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec
-from ullage.engine.content.containers import Container
+from ullage.engine.content.containers import LOST_AND_FOUND, Container
 from ullage.engine.files import PARTIAL_SUFFIX, File, Files, make_directories, read_file, replace_file
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.model import format_uuid, new_uuids
@@ -25,6 +24,7 @@ from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT, write_empty_snapshot
 from ullage.engine.wal.state import RecordDirectory
 from ullage.errors import (
     ForeignContainer,
+    FormatTooNew,
     InvalidArgument,
     NotARepository,
     RepositoryDamaged,
@@ -33,13 +33,15 @@ from ullage.errors import (
 )
 
 IDENTITY = "ullage.json"
-LOCK = "lock"
 SWAP = "swap"
+SALVAGING = "salvage.partial"
+"""In the root of a repository that a salvage fills, until all is there."""
 
 
-class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
+class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of the root's `ullage.json`. `containers` maps names to paths below the root; `implementations` says
-    which content, FlowFile and provenance repository it was made with, where that is not ours.
+    which content, FlowFile and provenance repository it was made with, where that is not ours; `forgotten` are names of
+    containers whose loss was accepted, which no volume gets again.
     """
 
     format: int
@@ -48,6 +50,7 @@ class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
     sections: int
     containers: dict[str, str]
     implementations: dict[str, str] = {}
+    forgotten: tuple[str, ...] = ()
 
 
 def implementations_of(spec: ContentRepositorySpec) -> dict[str, str]:
@@ -60,19 +63,25 @@ def implementations_of(spec: ContentRepositorySpec) -> dict[str, str]:
     return {setting: name for setting, name in named.items() if name}
 
 
-def lock_repository(files: Files, root: str) -> File:
+def lock_repository(files: Files, root: str, *, is_salvage: bool = False) -> File:
     """The lock that makes this process the repository's only one; RepositoryLocked if another has it.
 
-    Where there is no repository it says so, and leaves no lock file behind.
+    Where there is no repository it says so; one that a salvage did not finish is for that salvage alone.
     """
+    if not is_salvage and files.exists(os.path.join(root, SALVAGING)):
+        raise NotARepository(
+            f"the salvage into {root} is under way or was cut short: where nobody runs it any more, remove what is "
+            "there and run `ullage salvage` again"
+        )
     if not files.exists(os.path.join(root, IDENTITY)):
-        read_identity(files, root)  # raises what is wrong, before a lock file is made in somebody's empty directory
-    return _lock(files, root)
+        read_identity(files, root)  # raises what is wrong
+    return lock_directory(files, root)
 
 
-def _lock(files: Files, root: str) -> File:
+def lock_directory(files: Files, root: str) -> File:
+    """The same lock, whatever lies there."""
     try:
-        return files.lock(os.path.join(root, LOCK))
+        return files.lock(root)
     except BlockingIOError as error:
         raise RepositoryLocked(f"{root} is open in another process: close that one, or work through it") from error
 
@@ -84,14 +93,14 @@ def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec) -> Repos
     make_content = chosen(spec).content
     root = spec.storage.host_path.path
     make_directories(files, root)
-    lock = _lock(files, root)
+    lock = lock_directory(files, root)
     try:
         identity_path = os.path.join(root, IDENTITY)
         if files.exists(identity_path):
             raise RepositoryExists(f"{root} already holds a repository")
         identity = _begin(files, clock, spec, root)
         parts = RepositoryParts(files, clock, spec, SerDe(), identity.repository)
-        make_content(parts, lambda _ceiling: None).prepare(())
+        make_content(parts, lambda _ceiling: None).prepare({})
         for name in (FLOWFILE, SWAP):
             make_directories(files, os.path.join(root, name))
         if not spec.flow_file.repository:
@@ -126,7 +135,7 @@ def _begin(files: Files, clock: Clock, spec: ContentRepositorySpec, root: str) -
             files.unlink(partial)
     # Not by an init that was interrupted, which would have left its partial: somebody's repository lost its identity.
     flowfile = os.path.join(root, FLOWFILE)
-    if not files.exists(partial) and files.exists(flowfile) and files.list_directory(flowfile):
+    if not files.exists(partial) and files.exists(flowfile) and set(files.list_directory(flowfile)) - {LOST_AND_FOUND}:
         raise RepositoryDamaged(
             f"{root} holds a FlowFile repository but no {IDENTITY}: restore that file from a backup, or choose an "
             "empty directory"
@@ -149,19 +158,15 @@ def read_identity(files: Files, root: str) -> RepositoryIdentity:
     return decode_header(read_file(files, path), RepositoryIdentity, path, msgspec.json.decode)
 
 
-class Opened(NamedTuple):
-    """What was found of the spec's containers. `lost` are those that are not there, or another one's; `removed` those
-    that the spec no longer lists. Whether that may be the ledger must say (`holdings.py`).
-    """
-
-    identity: RepositoryIdentity
-    lost: list[tuple[str, ForeignContainer]]
-    removed: list[str]
-
-    def present(self, content: ContentStore) -> list[Container]:
-        """All but the lost ones."""
-        lost = {name for name, _ in self.lost}
-        return [container for name, container in content.containers.items() if name not in lost]
+def identity_problems(files: Files, root: str, identity: RepositoryIdentity) -> list[str]:
+    """What `check --deep` has to say of the root's identity file, which should say what was read from it or written."""
+    path = os.path.join(root, IDENTITY)
+    try:
+        if read_identity(files, root) == identity:
+            return []
+    except (NotARepository, RepositoryDamaged, FormatTooNew) as error:
+        return [str(error)]
+    return [f"{path} is not what was written there: restore it from a backup before the repository is closed"]
 
 
 def require_made_with(spec: ContentRepositorySpec, identity: RepositoryIdentity) -> None:
@@ -190,22 +195,32 @@ def require_made_with(spec: ContentRepositorySpec, identity: RepositoryIdentity)
 
 def open_containers(
     files: Files, spec: ContentRepositorySpec, identity: RepositoryIdentity, content: ContentStore
-) -> Opened:
-    """The containers, each proved to be the right one; new ones in the spec are appended to the repository."""
-    lost = content.prepare(identity.containers)
-    wanted = {container.name: container.sub_path for container in spec.storage.containers}
-    known = identity.containers | wanted
-    if known != identity.containers:
-        # After they were made: a crash between the two leaves directories that the next start takes up as they are.
-        identity = write_containers(files, spec.storage.host_path.path, identity, known)
-    return Opened(identity, list(lost.items()), [name for name in identity.containers if name not in wanted])
+) -> RepositoryIdentity:
+    """Find the containers, each by its identity; new ones in the spec are appended to the repository, unless they can't
+    be made.
+    """
+    content.prepare(identity.containers, identity.forgotten)
+    known = identity.containers | {
+        container.name: container.sub_path
+        for container in spec.storage.containers
+        if container.name not in identity.forgotten and not content.containers[container.name].unmade
+    }
+    if known == identity.containers:
+        return identity
+    # After they were made: a crash between the two leaves directories that the next start takes up as they are.
+    return write_containers(files, spec.storage.host_path.path, identity, known)
 
 
 def write_containers(
-    files: Files, root: str, identity: RepositoryIdentity, containers: dict[str, str]
+    files: Files,
+    root: str,
+    identity: RepositoryIdentity,
+    containers: dict[str, str],
+    forgotten: tuple[str, ...] | None = None,
 ) -> RepositoryIdentity:
-    """Record, durably, which containers the repository has."""
-    identity = msgspec.structs.replace(identity, containers=containers)
+    """Record, durably, which containers the repository has, and which it has no more."""
+    forgotten = identity.forgotten if forgotten is None else forgotten
+    identity = msgspec.structs.replace(identity, containers=containers, forgotten=forgotten)
     replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
     return identity
 
@@ -221,5 +236,6 @@ def require_snapshot(files: Files, root: str, containers: Iterable[Container]) -
         )
     if not any(files.exists(os.path.join(directory, name)) for name in (SNAPSHOT, PARTIAL)):
         raise RepositoryDamaged(
-            f"{directory} has no snapshot: restore the directory from a backup; nothing was removed"
+            f"{directory} has no snapshot: is its volume mounted? Mount it, or restore the directory from a backup; "
+            "nothing was removed"
         )

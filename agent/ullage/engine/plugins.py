@@ -23,18 +23,23 @@ class Plugins(Generic[T]):
 
     def names(self) -> list[str]:
         """All there are: ours, then those of other packages by name."""
-        return [*self._ours, *sorted({entry.name for entry in entry_points(group=self.group)} - self._ours.keys())]
+        return [*self._ours, *sorted(self._others().keys() - self._ours.keys())]
 
     def load(self, name: str) -> T:
         """The implementation of this name. UnknownPlugin, with the names there are, if there is none; also if it cannot
         be imported.
         """
-        found = {entry.name: entry for entry in entry_points(group=self.group)} | self._ours
-        if name not in found:
+        # Ours without a look at what else is installed: it reads the metadata of every package, 13 ms, and an open
+        # repository chooses four times.
+        entry = self._ours.get(name) or self._others().get(name)
+        if entry is None:
             raise UnknownPlugin(
                 f"there is no {self._kind} {name!r}: choose one of {', '.join(map(repr, self.names()))}"
             )
         try:
-            return cast("T", found[name].load())
+            return cast("T", entry.load())
         except Exception as error:  # another package's code may raise anything
-            raise UnknownPlugin(f"{self._kind} {name!r} of {found[name].value} cannot be loaded: {error}") from error
+            raise UnknownPlugin(f"{self._kind} {name!r} of {entry.value} cannot be loaded: {error}") from error
+
+    def _others(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=self.group)}

@@ -4,6 +4,7 @@ import heapq
 import threading
 
 from ullage.clock import Clock
+from ullage.engine.content.availability import Availability
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import FlowFileRecord
 
@@ -11,10 +12,12 @@ from ullage.engine.model import FlowFileRecord
 class PurgeSchedule:
     """Thread-safe. An entry may have been overtaken by an undelete: what counts is the record as it is now."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, deleted_retention_millis: int) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, deleted_retention_millis: int, availability: Availability) -> None:
+        """What can't be read now is not purged: `availability` knows."""
         self._ledger = ledger
         self._clock = clock
         self._retention = deleted_retention_millis
+        self._availability = availability
         self._lock = threading.Lock()
         self._due: list[tuple[int, bytes]] = []
 
@@ -36,15 +39,25 @@ class PurgeSchedule:
         record = self._ledger.find(uuid)
         return record is not None and 0 < self.due_millis(record) <= self._clock.now_millis()
 
+    def _rests(self, uuid: bytes) -> bool:
+        """Whether its time stands still: it could not be read, which nobody may have noticed yet."""
+        record = self._ledger.find(uuid)
+        return record is not None and self._availability.damage(record.claim) is not None
+
     def take_due(self, count: int) -> list[bytes]:
         """Up to `count` handles that are due now, and leave the schedule."""
         now = self._clock.now_millis()
         uuids: dict[bytes, None] = {}
+        resting: list[tuple[int, bytes]] = []
         with self._lock:
             while self._due and self._due[0][0] <= now and len(uuids) < count:
-                _, uuid = heapq.heappop(self._due)
-                if self.is_due(uuid):
+                due, uuid = heapq.heappop(self._due)
+                if self._availability and self._rests(uuid):
+                    resting.append((due, uuid))
+                elif self.is_due(uuid):
                     uuids[uuid] = None
+            for each in resting:
+                heapq.heappush(self._due, each)
         return list(uuids)
 
     def tombstones(self) -> list[FlowFileRecord]:

@@ -7,18 +7,31 @@ page cache may show frames that the disk will never hold, so that an old log cou
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ullage.engine.careful import CarefulRestore
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.model import FlowFileRecord, Operation, TransactionEvents, Undrained, Update
-from ullage.engine.provenance.events import RecordedTransaction
+from ullage.engine.model import Operation, Undrained
+from ullage.engine.provenance.events import RecordedTransaction, undrained
 from ullage.engine.repositories import ProvenanceRepository
+from ullage.engine.usable import require_usable
+from ullage.engine.wal.serde import Undecodable
 
 
 class RecordedState:
-    """See the module's text; for the log alone."""
+    """See the module's text; for the log alone. `careful` is there for a restore that sets aside what can't be used.
 
-    def __init__(self, ledger: Ledger, provenance: ProvenanceRepository) -> None:
+    `millis` is when the last transaction that the log brought back was committed; 0: it brought none.
+    """
+
+    millis = 0
+
+    def __init__(self, ledger: Ledger, provenance: ProvenanceRepository, careful: CarefulRestore | None = None) -> None:
         self._ledger = ledger
         self._provenance = provenance
+        self.careful = careful
+
+    @property
+    def is_careful(self) -> bool:
+        return self.careful is not None
 
     def require_applicable(self, operations: Sequence[Operation]) -> None:
         self._ledger.require_applicable(operations)
@@ -27,11 +40,22 @@ class RecordedState:
         self._ledger.apply(transaction, millis, operations)
         self._provenance.take(transaction, millis, operations)
 
+    def replay(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
+        require_usable(operations)
+        self.millis = millis
+        self.apply(transaction, millis, operations)
+
     def load(self, operations: list[Operation]) -> None:
+        require_usable(operations)
         for operation in operations:
             if type(operation) is Undrained:
                 self._provenance.take(operation.transaction, operation.millis, operation.operations)
         self._ledger.load(operations)
+
+    def replay_each(self, transaction: int, millis: int, found: Sequence[Operation | Undecodable], place: str) -> None:
+        assert self.careful is not None, "asked of a restore that is careful only"
+        self.millis = millis
+        self.careful.take(transaction, millis, found, place)
 
     def freeze(self) -> Iterable[list[Operation]]:
         return _blocks(self._ledger.freeze(), self._provenance.undrained())
@@ -40,15 +64,8 @@ class RecordedState:
         self._ledger.release()
 
 
-def _blocks(records: Iterable[list[Operation]], undrained: Sequence[RecordedTransaction]) -> Iterator[list[Operation]]:
+def _blocks(records: Iterable[list[Operation]], newest: Sequence[RecordedTransaction]) -> Iterator[list[Operation]]:
     """Each transaction is a block of its own: it may be as large as a frame."""
     yield from records
-    for told in undrained:
-        yield [Undrained(told.transaction, told.millis, _telling(told.operations))]
-
-
-def _telling(operations: Sequence[Operation]) -> tuple[FlowFileRecord | Update | TransactionEvents, ...]:
-    """The operations that events are worked out from."""
-    return tuple(
-        operation for operation in operations if isinstance(operation, FlowFileRecord | Update | TransactionEvents)
-    )
+    for told in newest:
+        yield [undrained(told)]

@@ -1,32 +1,34 @@
-"""After an unclean end: prove that what the log brought back is on disk, before anything is served.
+"""After an unclean end: make durable what the log brought back, and mark what is to be proved, before serving.
 
 The page cache may show what the disk does not hold: frames, names, the ends of open files. So the log publishes a fresh
 snapshot, and files are sealed where they are synced to end. Content needs no sync here, only to be read against its
-checksums: a frame is not written before the content and the names that it speaks of are durable.
+checksums, which is done in the background (`proof.py`): a frame is not written before the content and the names that it
+speaks of are durable.
 
     content synced, name synced | frame written | killed | next start finds the frame: the content is on disk
 """
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ullage.engine.byteranges import overlaps
 from ullage.engine.content.protocol import ContentStore
-from ullage.engine.content.reader import ContentReader
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.ledger.placement import end_in_use
+from ullage.engine.ledger.placement import births, end_in_use, lost_by_move
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import Action, ContentClaim, FlowFileRecord, Operation, Relocation, ResourceClaim, Update
-from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, RepositoryDamaged
+from ullage.engine.wal.state import RecordUnusable
+from ullage.errors import RepositoryDamaged
 
 
 class Recovery:
-    """Collects what the log replays, then proves it."""
+    """Collects what the log replays, then takes up where the last process ended."""
 
     def __init__(self, ledger: Ledger, store: ContentStore) -> None:
         self._ledger = ledger
         self._store = store
-        self._claims: dict[tuple[int, int], ContentClaim] = {}
-        self._moved: set[int] = set()
+        self._touched: set[int] = set()
 
     def collect(self, operations: Sequence[Operation]) -> None:
         """See one replayed transaction."""
@@ -37,30 +39,41 @@ class Recovery:
             elif type(operation) is Update and operation.content is not None:
                 claim = operation.content.claim
             elif type(operation) is Relocation:
-                self._moved.add(operation.source)
+                self._touched.add(operation.source)
             if claim is not None:
-                self._claims[claim.resource, claim.offset] = claim
+                self._touched.add(claim.resource)
 
-    def prove(self, reader: ContentReader) -> None:
-        """Read the collected claims that are still live. RepositoryDamaged names the first that fails."""
+    def require_fitting(self) -> None:
+        """RecordUnusable, RepositoryDamaged if what came back is not all, or not of this repository."""
         self._require_ledger()
-        # A relocation names no claims, and its sources may be unlinked by now: what moved is read where it went.
-        for index in self._moved:
-            moved = self._ledger.entry(index)
-            if moved is not None:
-                self._claims.update(((index, claim.offset), claim) for claim in moved.live.values())
-        # In the order of the files, so that neighbours are read together. What died since may be gone by right.
-        live = [claim for _, claim in sorted(self._claims.items()) if self._is_live(claim)]
-        for claim in reader.unproven(live):
-            try:
-                reader.verify(claim)
-            except (ContentMissing, ContentCorrupt, ContentReclaimed) as error:
-                if isinstance(error, ContentReclaimed) and not self._is_resident(claim):
-                    continue  # of a swap file's reach we know no more; what took these bytes away had read the file
-                raise RepositoryDamaged(
-                    f"content that was acknowledged before the unclean end does not read back: {error}; restore the "
-                    "file from a backup, or the log, if that has lost its end since the file was rewritten"
-                ) from error
+        for entry in self._ledger.entries():
+            index = entry.claim.index
+            if entry.claim.container not in self._store.containers:
+                raise RecordUnusable(f"resource claim {index} lies in {entry.claim.container!r}, which is no container")
+            if entry.is_overrun:
+                raise RecordUnusable(
+                    f"content at {entry.end_in_use()} is in use beyond the end of resource claim {index}"
+                )
+
+        for index in sorted(self._touched):
+            lost = lost_by_move(self._ledger, index)
+            if lost is not None:
+                raise RecordUnusable(f"resource claim {index} was moved, and its content at offset {lost} was not")
+
+    def mark(self) -> None:
+        """Mark the files of whose content the replayed transactions tell as not proved. In memory only, as seals are.
+
+        Not read here: that would take as long as writing it took, and one bad byte would keep all others away.
+        """
+        indexes = set(self._touched)
+        # The sources of a relocation may be unlinked by now: what moved lies where it went.
+        for index in self._touched:
+            entry = self._ledger.entry(index)
+            if entry is not None and entry.relocation is not None:
+                indexes.remove(index)
+                indexes.add(entry.relocation.output)
+        found = [entry.claim for index in sorted(indexes) if (entry := self._ledger.entry(index)) is not None]
+        self._ledger.apply(0, 0, [msgspec.structs.replace(claim, unproved=True) for claim in found])
 
     def seal_all(self) -> None:
         """Nothing is appended to after a restart: every open resource claim ends where its file ends.
@@ -68,64 +81,70 @@ class Recovery:
         In memory only: the snapshot that follows makes it durable. Containers are charged later.
         """
         seals: list[Operation] = [
-            self._store.seal(entry.claim) for entry in self._ledger.entries() if not entry.claim.sealed
+            self._seal(entry)
+            for entry in self._ledger.entries()
+            if not entry.claim.sealed and self._store.container_of(entry.claim).is_writable
         ]
         self._ledger.apply(0, 0, seals)
 
     def seals(self) -> list[ResourceClaim]:
         """The open resource claims as they are once sealed, for the caller to commit: also after a clean end one may
-        be open, of a session that outlived the close. Their containers are charged for what is there.
+        be open, of a session that outlived the close. Their containers are charged for what is there. Those whose
+        volume can't be written now are sealed when it can.
         """
         seals = []
         for entry in self._ledger.entries():
-            if not entry.claim.sealed:
-                seal = self._store.seal(entry.claim)
+            if not entry.claim.sealed and not self._store.container_of(entry.claim).is_writable:
+                self._store.seal_later(entry.claim, end_in_use(self._ledger, entry))
+            elif not entry.claim.sealed:
+                seal = self._seal(entry)
                 self._store.container_of(seal).add_bytes(seal.length - entry.claim.length)
                 seals.append(seal)
         return seals
 
+    def _seal(self, entry: ResourceEntry) -> ResourceClaim:
+        """Where its file ends; not before what is in use ends, or reads would take lost bytes for reclaimed ones."""
+        seal = self._store.seal(entry.claim)
+        return msgspec.structs.replace(seal, length=max(seal.length, end_in_use(self._ledger, entry)))
+
     def intents(self) -> list[ResourceClaim]:
-        """Promised changes that a crash may have cut short. RepositoryDamaged if one would take live content away."""
-        for entry in self._ledger.entries():
-            if entry.has_intent and not self._is_safe(entry):
-                raise RepositoryDamaged(
-                    f"resource claim {entry.claim.index}: its content up to {entry.end_in_use()} is in use, though the "
-                    "log promises to take some of it away; nothing was removed: restore the flowfile directory from a "
-                    "backup"
-                )
+        """Promised changes that a crash may have cut short. RecordUnusable if one would take live content away."""
+        if unsafe := self.unsafe_intents():
+            raise RecordUnusable(
+                f"resource claim {unsafe[0].index} holds content that is in use, though the log promises to take some "
+                "of it away; nothing was removed"
+            )
         return [entry.claim for entry in self._ledger.entries() if entry.claim.intent != Action.NONE]
 
-    def _is_safe(self, entry: ResourceEntry) -> bool:
-        """Whether an intent leaves alone what lives. Of a hole only resident claims can say so without swap files."""
-        claim = entry.claim
-        if claim.intent == Action.REWRITE:
-            return entry.relocation is not None
-        if claim.intent == Action.PUNCH:
-            return not any(overlaps(claim.intent_holes, live.offset, live.length) for live in entry.live.values())
-        if entry.relocation is not None:
-            return entry.is_free
-        return end_in_use(self._ledger, entry) <= (claim.intent_length if claim.intent == Action.TRUNCATE else 0)
+    def unsafe_intents(self) -> list[ResourceClaim]:
+        """Promised changes that would take away what is in use, or what a record that was set aside may point at."""
+        return [entry.claim for entry in self._ledger.entries() if takes_what_lives(self._ledger, entry, entry.claim)]
 
     def _require_ledger(self) -> None:
         """RepositoryDamaged if nothing came back beside content: indexes are reserved before files are made."""
         if self._ledger.index_ceiling > 0:
             return
         for container in self._store.containers.values():
-            if found := container.content_files():
+            if container.is_available and (found := container.content_files()):
                 raise RepositoryDamaged(
                     f"snapshot and logs hold nothing, but container {container.name} holds {len(found)} content files "
                     f"({found[0]}): restore the flowfile directory from a backup; no content was removed"
                 )
 
-    def _is_live(self, claim: ContentClaim) -> bool:
-        """Whether it has a claimant, or may have one in a swap file: a summary says only how far its claims reach."""
-        entry = self._ledger.entry(claim.resource)
-        if entry is None:
-            return False
-        if claim.offset in entry.live:
-            return True
-        return claim.end <= max((share.end for share in (entry.swapped or {}).values()), default=0)
 
-    def _is_resident(self, claim: ContentClaim) -> bool:
-        entry = self._ledger.entry(claim.resource)
-        return entry is not None and claim.offset in entry.live
+def takes_what_lives(ledger: Ledger, entry: ResourceEntry, claim: ResourceClaim) -> bool:
+    """Whether what `claim` promises of this resource claim would take away what is in use, or what a record that was
+    set aside may point at. Of a hole only resident claims can say so without swap files.
+    """
+    if claim.intent == Action.NONE:
+        return False
+    indexes = {claim.index, *(birth.claim.index for birth in births(ledger, entry))}
+    if claim.intent != Action.ARCHIVE and any(map(ledger.set_aside.may_mean, indexes)):
+        return True
+    if claim.intent == Action.REWRITE:
+        return entry.relocation is None
+    if claim.intent == Action.PUNCH:
+        return any(overlaps(claim.intent_holes, live.offset, live.length) for live in entry.live.values())
+    if entry.relocation is not None:
+        return not entry.is_free
+    return end_in_use(ledger, entry) > (claim.intent_length if claim.intent == Action.TRUNCATE else 0)

@@ -122,6 +122,12 @@ class FlowFileRepository(Protocol):
         """
         ...
 
+    def problems(self) -> list[str]:
+        """What `check --deep` has to say: whatever would keep the next start from bringing everything back. All that is
+        kept is read, from where a start would read it. Commits go on meanwhile.
+        """
+        ...
+
     def close(self) -> None:
         """Make durable what can be, and release everything; safe to call twice, and before `restore`."""
         ...
@@ -181,7 +187,7 @@ class ProvenanceRepository(Protocol):
 
     def query(self, query: EventQuery) -> Page:
         """A page of the durable events that match, in order of their sequence numbers, which begin with 1 and leave no
-        gap. InvalidArgument for an impossible query; ProvenanceDamaged names what cannot be read.
+        gap. InvalidArgument for an impossible query. What cannot be read is passed over, and told.
         """
         ...
 
@@ -207,6 +213,12 @@ class ProvenanceRepository(Protocol):
 
     def try_drain(self) -> None:
         """The same for a checkpoint, which never fails for it: its snapshot carries what is left (`undrained`)."""
+        ...
+
+    def set_aside_by(self, keep: Callable[[RecordedTransaction, str], None]) -> None:
+        """Called once, before anything is drained: `keep` sets a transaction aside, durably, whose events cannot be
+        told, with the reason why. It is passed over then, so that it keeps no others from being drained.
+        """
         ...
 
     def step(self) -> None:

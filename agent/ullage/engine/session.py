@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Self
+from weakref import ref
 
 from ullage.engine.batches import Attributes, packed_attributes
 from ullage.engine.byteranges import require_range
 from ullage.engine.content.writer import ClaimStream
 from ullage.engine.flowfile.queues import FlowFileQueue
+from ullage.engine.forgotten import Place, place
+from ullage.engine.forking import lose
 from ullage.engine.model import (
-    HANDLE_QUEUE,
     ClaimBlocks,
     Content,
     ContentClaim,
@@ -34,24 +36,20 @@ from ullage.engine.model import (
 )
 from ullage.engine.provenance.reporter import ProvenanceReporter
 from ullage.engine.registration import Registration
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.working import (
     SessionParts,
     Settled,
     Working,
-    common_attributes,
+    created,
+    fragment_marks,
+    require_settled,
     require_size,
     settle,
     with_blocks_of,
 )
-from ullage.errors import (
-    BackPressure,
-    CommitOutcomeUnknown,
-    FlowFileNotFound,
-    InvalidArgument,
-    RepositoryStopped,
-    SessionMisuse,
-)
+from ullage.errors import CommitOutcomeUnknown, FlowFileNotFound, InvalidArgument, RepositoryStopped, SessionMisuse
 from ullage.streams import AnyContent, ContentStream, pieces_of
 
 PENALTY_MILLIS = 30_000
@@ -61,33 +59,53 @@ PENALTY_MILLIS = 30_000
 class ProcessSession:
     """See the module's text. After `commit` or `rollback` the session is empty and can be used again."""
 
-    def __init__(self, parts: SessionParts, component: str = "", component_type: str = "") -> None:
-        """`component` is who works here, as provenance events name it: a processor's id and type."""
+    _begun: Place | None = None
+
+    def __init__(self, parts: SessionParts, component: str = "", component_type: str = "", depth: int = 1) -> None:
+        """`component`, a processor's id and type, is who events name; the program is `depth` calls above."""
         self._parts = parts
         self._component = component
         self._component_type = component_type
-        self.provenance = ProvenanceReporter(self._reportable)
+        self.provenance = ProvenanceReporter(ref(self))
         self._writer = parts.admission.new_writer()
         self._working: dict[bytes, Working] = {}
         self._ingested: list[tuple[FlowFileQueue, list[FlowFileRecord]]] = []
         self._reported_ingested: set[bytes] = set()
         self._pinned: list[ContentClaim] = []
         self._counters: dict[str, int] = {}
+        self._begun = place(depth)
+        parts.forgotten.begun(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Roll back what was not committed."""
         self.rollback()
 
+    def forked(self) -> None:
+        """Called in a forked child: nothing can be done in it there."""
+        self._writer.forked()
+        lose(self)
+
+    def __del__(self) -> None:
+        if self._begun is None:  # an interrupt fell into its making
+            return
+        forgotten = self._parts.forgotten
+        forgotten.holders.pop(id(self), None)
+        if self._working or self._ingested or self._pinned or self._writer.has_content:
+            forgotten.note("a session", self._begun, self.rollback)
+
     def get(self, queue: str) -> FlowFileRecord | None:
-        """The first FlowFile of a queue, or None."""
+        """The first FlowFile of a queue, or None, also if there is no such queue: reading makes none."""
         found = self.get_many(queue, 1)
         return found[0] if found else None
 
     def get_many(self, queue: str, count: int) -> list[FlowFileRecord]:
-        """Up to `count` FlowFiles in the queue's order."""
+        """Up to `count` FlowFiles in the queue's order; none of a queue that there is not."""
         return self._hold(queue, count, None)
 
     def get_by(
@@ -105,20 +123,7 @@ class ProcessSession:
         of a single parent's, of several only those on which they agree.
         """
         originals = [self._find(parent).current for parent in parents]
-        now = self._parts.clock.now_millis()
-        inherited = common_attributes(originals)
-        record = FlowFileRecord(
-            new_uuids(1)[0],
-            HANDLE_QUEUE,
-            None,
-            0,
-            0,
-            now,
-            min((parent.lineage_millis for parent in originals), default=now),
-            0,
-            pack_attributes(inherited | (attributes or {})),
-            b"".join(parent.uuid for parent in originals),
-        )
+        record = created(originals, attributes or {}, self._parts.clock.now_millis())
         self._working[record.uuid] = Working(None, record, None, parents=record.parents)
         if originals:
             self._spawned(record, EventType.FORK if len(originals) == 1 else EventType.JOIN)
@@ -208,9 +213,9 @@ class ProcessSession:
         claim = current.claim
         self._writer.flush()
         if self._is_own(claim):
-            return ContentStream(self._writer.read_back(claim, current.start + start, size), size, lambda: None)
-        pieces = self._parts.reader.stream(claim, current.start + start, size)
-        return ContentStream(pieces, size, lambda: None)
+            return ContentStream(self._writer.read_back(claim, current.start + start, size), size, self._let_go)
+        pieces = self._parts.reader.stream(claim, current.start + start, size, record=current)
+        return ContentStream(pieces, size, self._let_go)
 
     def clone(self, flow_file: FlowFileRecord, start: int = 0, size: int | None = None) -> FlowFileRecord:
         """Another FlowFile over the same bytes, or a slice of them; nothing is copied."""
@@ -233,13 +238,7 @@ class ProcessSession:
             fragment = self.clone(flow_file, start, size)
             self._spawned(fragment, EventType.FORK)
             start += size
-            marks = {
-                "fragment.identifier": current.id,
-                "fragment.index": str(number),
-                "fragment.count": str(len(sizes)),
-                "segment.original.filename": current.attribute_map()["filename"],
-            }
-            fragments.append(self.put_attributes(fragment, marks))
+            fragments.append(self.put_attributes(fragment, fragment_marks(current, number, len(sizes))))
         return fragments
 
     def merge(
@@ -320,14 +319,11 @@ class ProcessSession:
 
     def require_room(self, queue: str) -> None:
         """BackPressure if the queue has reached its count or bytes: what a source asks before it creates."""
-        found = self._parts.queues.queue(queue)
-        if found.is_full:
-            figures = found.figures()
-            raise BackPressure(
-                f"queue {queue} is full: {figures.flow_files} FlowFiles, {figures.size_bytes} bytes (limits "
-                f"{found.definition.count_max} and {found.definition.bytes_max})"
-            )
+        found = self._parts.queues.known(queue)
+        if found is not None:
+            found.require_room()
 
+    @uninterrupted
     def commit(self, also: Sequence[Operation] = ()) -> None:
         """Make everything durable as one transaction, in which `also` stands too, then show it.
 
@@ -335,10 +331,7 @@ class ProcessSession:
                                       ^ commit point
         before it: a crash or an error leaves the state from before the session
         """
-        if unsettled := self.unsettled():
-            raise SessionMisuse(
-                f"FlowFile {unsettled[0].id} and {len(unsettled) - 1} others were not transferred or removed"
-            )
+        require_settled(self.unsettled())
         require_size(self._working.values(), sum(len(records) for _, records in self._ingested))
         try:
             has_content = self._writer.has_content
@@ -367,6 +360,11 @@ class ProcessSession:
 
     def rollback(self, *, penalize: bool = False) -> None:
         """Leave nothing behind: polled FlowFiles go back to their queues as they were."""
+        if self._working or self._ingested or self._pinned or self._counters or self._writer.is_used:
+            self._roll_back(penalize=penalize)
+
+    @uninterrupted
+    def _roll_back(self, *, penalize: bool) -> None:
         until = self._parts.clock.now_millis() + PENALTY_MILLIS
         returned: dict[FlowFileQueue, list[FlowFileRecord]] = {}
         working, self._working = self._working, {}
@@ -381,8 +379,12 @@ class ProcessSession:
             queue.requeue(records)
         self._end(committed=False)
 
+    @uninterrupted
     def _hold(self, queue: str, count: int, wanted: Callable[[FlowFileRecord], bool] | None) -> list[FlowFileRecord]:
-        source = self._parts.queues.queue(queue)
+        self._parts.forgotten.give_back()
+        source = self._parts.queues.known(queue)
+        if source is None:
+            return []
         records = self._parts.queues.poll(source, count, wanted)
         for record in records:
             self._working[record.uuid] = Working(record, record, source)
@@ -396,7 +398,10 @@ class ProcessSession:
             raise SessionMisuse(f"FlowFile {flow_file.id} was removed in this session")
         return working
 
-    def _reportable(self, flow_file: FlowFileRecord) -> FlowFileRecord:
+    def _let_go(self) -> None:
+        """A stream holds nothing but its session, which holds the FlowFile: that is not forgotten before the stream."""
+
+    def reportable(self, flow_file: FlowFileRecord) -> FlowFileRecord:
         """The FlowFile as it is in this session, ingested ones included."""
         if flow_file.uuid in self._working:
             return self._find(flow_file).current

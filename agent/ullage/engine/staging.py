@@ -49,7 +49,9 @@ from ullage.engine.model import (
     split_uuids,
 )
 from ullage.engine.provenance.eventruns import of_existing
-from ullage.errors import BackPressure, WriteClosed, WriteIncomplete
+from ullage.engine.uninterrupted import uninterrupted
+from ullage.errors import BackPressure, InvalidArgument, WriteClosed, WriteIncomplete
+from ullage.wire.documents import COUNT_MAX
 
 COMPONENT: Final = "staging"
 """The component of provenance events of what a write made appear."""
@@ -84,14 +86,20 @@ class Staging:
         self._staging: dict[bytes, set[bytes]] = {}
         self._closing: set[bytes] = set()
 
+    @uninterrupted
     def begin(
         self, id: bytes, owner: str, *, queue: str = "", ttl_millis: int = 0, lasts_millis: int = 3_600_000
     ) -> StagedWrite:
         """Begin a write, or find it as it is; one that was aborted begins anew.
 
         Its FlowFiles will stand in `queue`, or be handles that expire after `ttl_millis` (0: never). It is aborted
-        once nothing was staged for `lasts_millis`. BackPressure while too many are open.
+        once nothing was staged for `lasts_millis`. BackPressure while too many are open; InvalidArgument for times that
+        there cannot be.
         """
+        if not (0 <= ttl_millis <= COUNT_MAX and 0 < lasts_millis <= COUNT_MAX):
+            raise InvalidArgument(
+                f"a staged write of TTL {ttl_millis} ms that lasts {lasts_millis} ms: 0, or 1, to {COUNT_MAX}"
+            )
         with self._alone(id):
             found = self._find(id)
             now = self._parts.clock.now_millis()
@@ -156,6 +164,7 @@ class Staging:
                 claim = stream.close().claim
             return self._store(write, attempt, number, writer, [claim], packed)
 
+    @uninterrupted
     def prepare(self, id: bytes, attempts: Mapping[bytes, int]) -> StagedWrite:
         """From now on it waits a day for its verdict, and cannot fail to commit.
 
@@ -178,6 +187,7 @@ class Staging:
             self._parts.committer.commit([prepared], creates=False)
             return prepared
 
+    @uninterrupted
     def commit(self, id: bytes, attempts: Iterable[bytes], decision: bytes = b"") -> StagedWrite:
         """What it is prepared for appears; durable when this returns. Committed already: nothing happens.
 
@@ -194,6 +204,7 @@ class Staging:
             self._end(write, WriteState.COMMITTED, decision)
             return write.record
 
+    @uninterrupted
     def abort(self, id: bytes) -> WriteState | None:
         """Nothing of it appears, unless it is committed: its state then. None: there is no such write."""
         with self._alone(id):
@@ -246,6 +257,7 @@ class Staging:
                 with self._alone(write.record.id):
                     self._settle(write)
 
+    @uninterrupted
     def _store(
         self,
         write: WriteProgress,
@@ -301,6 +313,7 @@ class Staging:
         )
         self._settle(write, verdict)
 
+    @uninterrupted
     def _settle(self, write: WriteProgress, verdict: StagedWrite | None = None) -> None:
         """What counts appears and the rest goes, a slice at a time; then nothing is staged any more."""
         pending: list[Operation] = [] if verdict is None else [verdict]
@@ -317,6 +330,7 @@ class Staging:
             self._parts.committer.commit([Delete(b"".join(each.uuid for each in records))], creates=False)
         self._parts.ledger.settle_write(record.id)
 
+    @uninterrupted
     def _show(self, write: StagedWrite, records: list[FlowFileRecord], pending: Sequence[Operation]) -> None:
         """One transaction, then its FlowFiles stand in their queue, or are handles."""
         now = self._parts.clock.now_millis()
@@ -327,7 +341,8 @@ class Staging:
             for place, record in enumerate(records)
         ]
         told = of_existing(EventType.CREATE, records, "", COMPONENT) if self._parts.records_provenance else []
-        self._parts.committer.commit([*pending, *updates, *told], creates=True)
+        with self._handles.undecided.change(lambda: (record.uuid for record in records)):
+            self._parts.committer.commit([*pending, *updates, *told], creates=True)
         found = map(self._parts.ledger.find, (record.uuid for record in records))
         shown = [record for record in found if record is not None]
         if write.queue == HANDLE_QUEUE:

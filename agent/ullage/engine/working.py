@@ -11,6 +11,7 @@ from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.handles import HandleStore
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import (
+    HANDLE_QUEUE,
     NO_ATTRIBUTES,
     NOT_INHERITED,
     ClaimBlocks,
@@ -20,15 +21,14 @@ from ullage.engine.model import (
     FlowFileRecord,
     Operation,
     Update,
+    new_uuids,
     pack_attributes,
     unpack_attributes,
     updated,
 )
 from ullage.engine.wal.format import OPERATIONS_MAX
-from ullage.errors import TransactionTooLarge
-
-ATTRIBUTES_BYTES_MAX = 4 << 20
-"""Packed attributes of one FlowFile: updates add up over many transactions, and a snapshot must hold the sum."""
+from ullage.errors import SessionMisuse, TransactionTooLarge
+from ullage.wire.documents import ATTRIBUTES_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,22 @@ class Settled(NamedTuple):
         """The claims that FlowFiles point at anew."""
         claims = {record.claim for record in self.created.values()}
         return claims | {update.content.claim for update in self.updates if update.content is not None}
+
+
+def created(originals: Sequence[FlowFileRecord], attributes: dict[str, str], now_millis: int) -> FlowFileRecord:
+    """A new, empty FlowFile, which stands in no queue yet; of these parents, if there are any."""
+    return FlowFileRecord(
+        new_uuids(1)[0],
+        HANDLE_QUEUE,
+        None,
+        0,
+        0,
+        now_millis,
+        min((parent.lineage_millis for parent in originals), default=now_millis),
+        0,
+        pack_attributes(common_attributes(originals) | attributes),
+        b"".join(parent.uuid for parent in originals),
+    )
 
 
 def settle(workings: Iterable[Working], position: int) -> Settled:
@@ -147,6 +163,24 @@ def common_attributes(parents: Sequence[FlowFileRecord]) -> dict[str, str]:
         other = unpack_attributes(parent.attributes)
         common = {name: value for name, value in common.items() if other.get(name) == value}
     return {name: value for name, value in common.items() if name not in NOT_INHERITED}
+
+
+def fragment_marks(original: FlowFileRecord, index: int, count: int) -> dict[str, str]:
+    """The attributes by which NiFi's MergeContent puts a split FlowFile together again."""
+    return {
+        "fragment.identifier": original.id,
+        "fragment.index": str(index),
+        "fragment.count": str(count),
+        "segment.original.filename": original.attribute_map()["filename"],
+    }
+
+
+def require_settled(unsettled: Sequence[FlowFileRecord]) -> None:
+    """SessionMisuse if there is one."""
+    if unsettled:
+        raise SessionMisuse(
+            f"FlowFile {unsettled[0].id} and {len(unsettled) - 1} others were not transferred or removed"
+        )
 
 
 def require_size(working: Iterable[Working], ingested: int) -> None:

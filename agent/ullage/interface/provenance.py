@@ -22,7 +22,7 @@ class Provenance(ABC):
     def search(self, query: EventQuery | None = None) -> EventPage:
         """A page of the events for which everything that the query says is true; of all events without one.
 
-        ProvenanceDamaged if the disk has lost events that it asks for; InvalidArgument for an impossible query.
+        What cannot be read of them is passed over, and told as `unreadable`. InvalidArgument for an impossible query.
 
         >>> ids = repository.queues.put_many("inbox", [b"one", b"two"])
         >>> page = repository.provenance.search(EventQuery(types=["CREATE"], limit=1))

@@ -13,6 +13,7 @@ from ullage.wire.space import (
     ResourceClaimUsage,
     RunProgress,
     RunRequest,
+    SpaceExplanation,
     Survey,
 )
 
@@ -41,6 +42,17 @@ class Reclamation(ABC):
 
         >>> [container.live_bytes for container in repository.reclamation.survey().containers]
         [0]
+        """
+
+    @abstractmethod
+    def explain(self) -> SpaceExplanation:
+        """What every allocated byte is there for: what lives, and of what does not why it is still there, until when.
+
+        It reads all directories; its sum is what the filesystem says of them, to the block.
+
+        >>> explanation = repository.reclamation.explain()
+        >>> sum(share.bytes for share in explanation.shares) == explanation.allocated_bytes
+        True
         """
 
     @abstractmethod
@@ -101,17 +113,19 @@ class Reclamation(ABC):
         *,
         operations: Sequence[str] = ("Delete", "Truncate", "Punch", "Rewrite"),
         respects_guards: bool = False,
+        archive: bool = False,
     ) -> Plan:
         """What a run would do now, and for how many bytes copied. Changes nothing.
 
         `policy` is one of `policies`; None: the one that is set. With `respects_guards`, only what is worth it by
-        `spec.compaction`; of Truncate alone, what `spec.truncation` would cut now. UnknownPlugin for a policy that
-        there is not.
+        `spec.compaction`; of Truncate alone, what `spec.truncation` would cut now. With `archive` what is kept for
+        replays goes too. UnknownPlugin for a policy that there is not.
 
         >>> repository.reclamation.plan().frees_bytes
         0
         """
-        return self._plan(run_request(policy=policy, operations=operations, respects_guards=respects_guards))
+        asked = {"policy": policy, "operations": operations, "respects_guards": respects_guards, "archive": archive}
+        return self._plan(run_request(**asked))
 
     def reclaim(
         self,
@@ -122,15 +136,18 @@ class Reclamation(ABC):
         bytes_per_second: int | None = None,
         respects_guards: bool = False,
         seconds: float | None = None,
+        archive: bool = False,
         resources: Sequence[tuple[int, int]] | None = None,
         on_progress: Progress | None = None,
     ) -> RunProgress:
-        """Give dead space back, and wait for the end; what was done stands in the run's report.
+        """Give dead space back, and wait for the end; what was done, and what is left and why, stands in the run's
+        report.
 
-        It begins nothing once `seconds` have passed. WindowClosed out of hours, unless `override` passes over them,
+        It begins nothing once `seconds` have passed. CompactionRefused if it would punch or rewrite and
+        `spec.compaction` lets nobody do that by hand. WindowClosed out of hours, unless `override` passes over them,
         which is written down; RunUnderWay beside another run. `bytes_per_second` bounds what is read and copied: None,
-        as the settings say; 0, nothing. `resources` chooses resource claims, each with the generation for which it was
-        planned.
+        as the settings say; 0, nothing. With `archive` what is kept for replays goes too. `resources` chooses resource
+        claims, each with the generation for which it was planned.
 
         >>> repository.reclamation.reclaim().report.freed_bytes
         0
@@ -143,6 +160,7 @@ class Reclamation(ABC):
                 bytes_per_second=bytes_per_second,
                 respects_guards=respects_guards,
                 seconds=seconds,
+                archive=archive,
                 resources=resources,
             )
         )

@@ -1,17 +1,13 @@
 """What a program says of its FlowFiles beyond what its session sees for itself."""
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ullage.enums import EventType
-from ullage.errors import InvalidArgument
-from ullage.interface.checks import checked_number, checked_text
+from ullage.interface.checks import checked_note, checked_number
 
 REPORTED_MAX = 50_000
 """Events one session may report: five for each FlowFile that a transaction may change."""
-
-TEXT_BYTES_MAX = 64 << 10
-"""Details, addresses and identifiers are for people and searches; more is content."""
 
 Subjects_contra = TypeVar("Subjects_contra", contravariant=True)
 """What stands for one FlowFile, or for several."""
@@ -122,7 +118,8 @@ class Reporter(ABC, Generic[Subjects_contra]):
 
         >>> session.provenance.associate(session.create(), "orders", "4711")
         """
-        self.report(EventType.ADDINFO, flow_files, alternate_identifier=f"{namespace}:{identifier}")
+        names = checked_note(namespace, "a namespace"), checked_note(identifier, "an identifier")
+        self.report(EventType.ADDINFO, flow_files, alternate_identifier=":".join(names))
 
     def modify_content(
         self, flow_files: Subjects_contra, *, details: str = "", duration_millis: int | None = None
@@ -159,20 +156,17 @@ class Reporter(ABC, Generic[Subjects_contra]):
         self.report(EventType.DROP, flow_files, details=details)
 
 
-def require_reportable(
-    type: EventType,
-    relationship: str = "",
-    details: str = "",
-    transit_uri: str = "",
-    alternate_identifier: str = "",
-    duration_millis: int | None = None,
-) -> None:
-    """InvalidArgument for a text that is too long, and for a duration that there cannot be."""
+def checked_report(type: EventType, **said: Any) -> dict[str, Any]:
+    """What is said, without what says nothing. InvalidArgument for a text that is too long, and for a duration that
+    there cannot be.
+    """
     if not isinstance(type, EventType):
         raise TypeError(f"what is reported is an EventType, such as EventType.RECEIVE, not {type!r}")
-    for text in (relationship, details, transit_uri, alternate_identifier):
-        # Most are empty, and of many FlowFiles each is asked.
-        if text != "" and len(checked_text(text, "what a provenance event says").encode()) > TEXT_BYTES_MAX:
-            raise InvalidArgument(f"a text of a provenance event has more than {TEXT_BYTES_MAX} bytes")
+    duration_millis = said.pop("duration_millis", None)
+    # Most are empty, and of many FlowFiles each is asked.
+    found: dict[str, Any] = {
+        name: checked_note(text, "what a provenance event says") for name, text in said.items() if text != ""
+    }
     if duration_millis is not None:
-        checked_number(duration_millis, "duration_millis", 0)
+        found["duration_millis"] = checked_number(duration_millis, "duration_millis", 0)
+    return found

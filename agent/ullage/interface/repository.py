@@ -1,7 +1,7 @@
 """A repository: what `ullage.open` and `ullage.connect` return."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ullage.interface.handles import Handles
 from ullage.interface.leases import Leases
@@ -10,8 +10,11 @@ from ullage.interface.queues import Queues
 from ullage.interface.reclamation import Reclamation
 from ullage.interface.session import Session
 from ullage.streams import Closable, ContentStream
-from ullage.wire.service import ServiceStatus
+from ullage.wire.service import ClockStatus, ServiceStatus
+from ullage.wire.setaside import RecordSetAside
+from ullage.wire.unavailable import UnavailableContent
 from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport
+from ullage.wire.volumes import Volume
 
 Bytes = Callable[[int, int], None]
 """Is told how many bytes, or other things, are done, and how many there are in all."""
@@ -81,12 +84,91 @@ class Repository(Closable):
 
     @abstractmethod
     def check(self, *, deep: bool = False, on_progress: Bytes | None = None) -> CheckReport:
-        """Verify everything against everything; with `deep`, every byte of live content too. It never mends.
+        """Verify everything against everything; with `deep`, every byte of live content too, and every file
+        that the next start will read, though memory has what is in it. It never mends.
 
         What is found is told, not raised. Nothing may be committed meanwhile.
 
         >>> repository.check(deep=True).problems
         ()
+        """
+
+    @abstractmethod
+    def unavailable(self, limit: int = 1_000) -> list[UnavailableContent]:
+        """Up to so many FlowFiles and handles whose content is known to be damaged or missing: by a read, by a deep
+        `check`, or by the proof that follows an unclean end. Consumers pass over them, and their time stands still.
+
+        >>> repository.unavailable()
+        []
+        """
+
+    @abstractmethod
+    def retry_unavailable(self) -> int:
+        """Read again what could not be read, after its files were mended; how many FlowFiles returned to their places.
+
+        >>> repository.retry_unavailable()
+        0
+        """
+
+    @abstractmethod
+    def drop_unavailable(self, ids: Sequence[str], *, accept_loss: bool = False) -> int:
+        """Give up those of these FlowFiles and handles whose content can't be read; how many. Others are left alone.
+
+        InvalidArgument without `accept_loss`: mending the file later would bring nothing back.
+
+        >>> repository.drop_unavailable([], accept_loss=True)
+        0
+        """
+
+    @abstractmethod
+    def set_aside(self, limit: int = 1_000) -> list[RecordSetAside]:
+        """Up to so many records of the log, the snapshot or swap files that can't be used, though their checksums hold:
+        opening set them aside with their bytes, and with the FlowFiles that they name. What they may point at is kept.
+
+        >>> repository.set_aside()
+        []
+        """
+
+    @abstractmethod
+    def drop_set_aside(self, ids: Sequence[str], *, accept_loss: bool = False) -> int:
+        """Give up those of these records that there are, and the FlowFiles that were set aside with them; how many.
+
+        InvalidArgument without `accept_loss`.
+
+        >>> repository.drop_set_aside([], accept_loss=True)
+        0
+        """
+
+    @abstractmethod
+    def volumes(self) -> list[Volume]:
+        """The volumes that containers lie on: what each can do now, and what would be lost with it. Works out which
+        FlowFiles have content there, swap files included, and asks each volume anew.
+
+        >>> [(volume.container, volume.state) for volume in repository.volumes()]
+        [('c1', 'available')]
+        """
+
+    @abstractmethod
+    def forget_volume(self, container: str, *, accept_loss: bool = False) -> Volume:
+        """Give up a container whose volume is away, with all that lies on it: what that was (`volumes` says it before).
+        Each FlowFile and handle gets a DROP event. The name is never used again, whatever is mounted there.
+
+        InvalidArgument without `accept_loss`, for a volume that is there (have it evacuated), and for the only one.
+
+        >>> repository.forget_volume("c1", accept_loss=True)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ullage.errors.InvalidArgument: the volume of c1 is there: ...
+        """
+
+    @abstractmethod
+    def accept_clock(self) -> ClockStatus:
+        """Believe the machine's clock, which `state().clock` says is implausible: it is more than 30 days from the last
+        commit. Whatever is due by it is due. Survives a restart; where the clock is plausible anyway, nothing changes.
+
+        InvalidArgument for a time that no calendar has.
+
+        >>> repository.accept_clock().reason
+        ''
         """
 
     @abstractmethod
@@ -104,6 +186,8 @@ class Repository(Closable):
         """Bring the backup in a directory up to date while sessions go on; what it has already is not copied again.
 
         The directory is one of the machine where the repository lies. `ullage restore` makes a repository of it.
+        Content that can't be read stops no backup: the report names what is in it without its content (`lost`), and
+        what only the last backup had (`saved`).
 
         >>> repository.backup("copy").kept_files
         0

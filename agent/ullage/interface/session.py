@@ -55,10 +55,12 @@ class Session(Closable):
     def get(self, queue: str) -> FlowFile | None:
         """Take the first FlowFile of a queue; None if nothing stands there that nobody holds.
 
-        A queue that is not there yet is made, with the settings of `spec.flowFile.queueDefaults`.
+        Nothing stands in a queue that is not there, and looking for it does not make it: what is put there does.
 
         >>> session.get("nothing here") is None
         True
+        >>> repository.queues.all()
+        []
         """
         found = self.get_many(queue, 1)
         return found[0] if found else None
@@ -249,6 +251,8 @@ class Session(Closable):
     @abstractmethod
     def require_room(self, queue: str) -> None:
         """BackPressure if the queue has reached its count or bytes: what a source asks before it creates.
+
+        A queue that is not there has room.
 
         >>> session.require_room("inbox")
         """

@@ -1,7 +1,7 @@
 """Content until the process ends: each resource claim is a run of bytes in memory."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -12,7 +12,7 @@ from ullage.engine.content.protocol import IntentOutcome, Orphan
 from ullage.engine.files import DiskUsage, File, FileSize
 from ullage.engine.model import Action, ResourceClaim
 from ullage.engine.parts import RepositoryParts
-from ullage.errors import ContentMissing, ForeignContainer
+from ullage.errors import ContentMissing
 
 
 class MemoryFile:
@@ -82,8 +82,11 @@ class MemoryContentStore(StripedStore[MemoryContainer]):
         super().__init__(containers, parts, reserve_indexes)
         self._kept: dict[int, MemoryFile] = {}
 
-    def prepare(self, known: Collection[str]) -> dict[str, ForeignContainer]:
-        return {}
+    def prepare(self, known: Mapping[str, str], forgotten: Collection[str] = ()) -> None:
+        """There is nothing to make."""
+
+    def look_at_volumes(self) -> None:
+        """Memory is there as long as the process is."""
 
     def sync(self, writable: WritableClaim) -> None:
         """It is as durable as it gets."""
@@ -120,6 +123,10 @@ class MemoryContentStore(StripedStore[MemoryContainer]):
         length = self.length_of(claim)
         length = claim.length if length is None else length
         return msgspec.structs.replace(claim, sealed=True, length=length, generation=claim.generation + 1)
+
+    @property
+    def left_behind(self) -> int:
+        return 0
 
     def orphans(self, recorded: Callable[[int], ResourceClaim | None]) -> list[Orphan]:
         return []

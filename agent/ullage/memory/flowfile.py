@@ -77,6 +77,9 @@ class MemoryFlowFileRepository:
             self.snapshot_id, self.snapshot_millis = self.last_id, self._clock.now_millis()
             return self.last_id
 
+    def problems(self) -> list[str]:
+        return []
+
     def close(self) -> None:
         self._is_open = False
 

@@ -52,6 +52,9 @@ class MemoryProvenanceRepository:
         kept = self._kept()
         return self._removed_through + 1, kept[-1].last_sequence if kept else self._removed_through
 
+    def set_aside_by(self, keep: Callable[[RecordedTransaction, str], None]) -> None:
+        """Nothing moves anywhere, so nothing can be in its way."""
+
     def waiting(self) -> tuple[int, int]:
         return 0, 0
 

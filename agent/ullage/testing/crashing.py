@@ -49,7 +49,8 @@ class _Inode:
 
 class CrashFiles:
     """The `Files` interface over memory. `before` is called ahead of every mutating call and may raise, `after` when
-    it is done: where a test crashes and records. `fault` is the one call that is to fail; `held` counts open files.
+    it is done: where a test crashes and records; `before_look` ahead of those that change nothing. `fault` is the one
+    call that is to fail; `held` counts open files.
     Without `has_holes` no file can be punched.
 
     Durable state is kept in immutable pieces, so that a `CrashPoint` costs little to take.
@@ -63,6 +64,7 @@ class CrashFiles:
         self.fault: Fault | None = None
         self.before: Callable[[Call], None] = _nothing
         self.after: Callable[[Call], None] = _nothing
+        self.before_look: Callable[[Call], None] = _nothing
         self._inodes: dict[int, _Inode] = {}
         self._names: dict[str, _Inode] = {}
         self._directories: set[str] = {"/"}
@@ -175,13 +177,14 @@ class CrashFiles:
         self.look("can_punch", directory)
         return self.has_holes
 
-    def lock(self, path: str) -> File:
-        self.look("lock", path)
-        if path in self._locked:
-            raise BlockingIOError(errno.EWOULDBLOCK, "locked", path)
-        self._require_parent(path)
-        self._locked.add(path)
-        return _Lock(self, path)
+    def lock(self, directory: str) -> File:
+        self.look("lock", directory)
+        if directory in self._locked:
+            raise BlockingIOError(errno.EWOULDBLOCK, "locked", directory)
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        self._locked.add(directory)
+        return _Lock(self, directory)
 
     def unlock(self, path: str) -> None:
         """Release a lock, as the end of its process does."""
@@ -189,6 +192,7 @@ class CrashFiles:
 
     def look(self, kind: str, path: str) -> None:
         """What a call that changes nothing goes through."""
+        self.before_look(Call(self.calls, kind, path))
         if self.fault is not None and self.fault.strikes(Call(self.calls, kind, path)):
             raise self.fault.error
 

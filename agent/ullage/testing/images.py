@@ -4,6 +4,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ SUBSETS = 8
 """Random subsets of the pending changes tried at each crash point, beside the systematic ones."""
 
 BLOCK_BYTES = 4096
+
+DIGEST_BYTES = 16
 
 OF_BYTES = ("write", "truncate", "punch")
 """Changes of a file's bytes; the others are of names."""
@@ -41,13 +44,9 @@ class Image(NamedTuple):
 
     def digest(self) -> bytes:
         """Equal images have equal digests."""
-        hasher = blake2b(digest_size=16)
-        for path in sorted(self.directories):
-            hasher.update(path.encode() + b"\0d")
-        for path in sorted(self.files):
-            hasher.update(path.encode() + b"\0f" + len(self.files[path]).to_bytes(8, "little"))
-            hasher.update(self.files[path])
-        return hasher.digest()
+        parts = [path.encode() + b"\0d" for path in sorted(self.directories)]
+        parts += [path.encode() + b"\0f" + _digest(self.files[path]) for path in sorted(self.files)]
+        return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +60,23 @@ class CrashPoint:
 
     def image(self, kept: Sequence[PendingChange]) -> Image:
         """The disk if just these pending changes had reached it, in their order."""
-        inodes = {number: bytearray(data) for number, data in self.inodes.items()}
+        inodes = dict(self.inodes)
+        changed: dict[int, bytearray] = {}
         names = dict(self.names)
         directories = set(self.directories)
         for change in kept:
-            if change.kind in OF_BYTES:
-                change_bytes(inodes.setdefault(change.inode, bytearray()), change)
-            else:
+            if change.kind not in OF_BYTES:
                 change_names(names, directories, change)
-        reachable = {path: number for path, number in names.items() if _has_parents(path, directories)}
+                continue
+            if change.inode not in changed:
+                changed[change.inode] = bytearray(inodes.get(change.inode, b""))
+            change_bytes(changed[change.inode], change)
+        # Only what changes is copied: each point has many images, and most files are the same in all of them.
+        inodes.update((number, bytes(data)) for number, data in changed.items())
+        there = _reachable(directories)
         return Image(
-            {path: bytes(inodes.get(number, b"")) for path, number in reachable.items()},
-            frozenset(path for path in directories if _has_parents(path, directories)),
+            {path: inodes.get(number, b"") for path, number in names.items() if _parent(path) in there},
+            frozenset(there),
         )
 
     def images(self, seed: int, torn: bool = True) -> Iterator[Image]:
@@ -152,6 +156,19 @@ def change_names(names: dict[str, int], directories: set[str], change: PendingCh
         names[change.data.decode()] = change.inode
 
 
-def _has_parents(path: str, directories: set[str] | frozenset[str]) -> bool:
-    parent = os.path.dirname(path)
-    return parent == path or (parent in directories and _has_parents(parent, directories))
+def _reachable(directories: set[str]) -> set[str]:
+    """Those of which every parent is there too; a parent's path sorts before its children's."""
+    there = {"/"} & directories
+    for path in sorted(directories):
+        if _parent(path) in there:
+            there.add(path)
+    return there
+
+
+_parent = lru_cache(65536)(os.path.dirname)
+
+
+@lru_cache(1024)
+def _digest(data: bytes) -> bytes:
+    """Of a file's content; found again at once for the many images that share it."""
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()

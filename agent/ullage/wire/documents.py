@@ -17,9 +17,26 @@ from msgspec import Meta
 COUNT_MAX = 1 << 62
 """Of bytes, records and milliseconds: with the time of day it still is a moment of 64 bits."""
 
-Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
+NAME_CHARACTERS_MAX = 255
+TEXT_BYTES_MAX = 64 << 10
+"""Details, addresses and identifiers are for people and searches; more is content."""
 
+ATTRIBUTES_BYTES_MAX = 4 << 20
+"""Of one FlowFile or handle, packed: updates add up over many transactions, and a snapshot must hold the sum."""
+
+GENERATIONS_MAX = 1_000
+EVENTS_MAX = 10_000
+"""Of one page, or of one lineage."""
+
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Millis = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+"""A duration that lasts."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+Label = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
+"""A name, or none."""
+
+Text = Annotated[str, Meta(max_length=TEXT_BYTES_MAX)]
 
 LifetimeName = Literal["short", "default", "long"]
 """How long content is expected to live: what dies together should lie together."""

@@ -5,26 +5,26 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-LeaseMillis = Annotated[int, Meta(ge=1, le=1 << 53)]
+from ullage.wire.documents import COUNT_MAX, Label, Millis
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A lease to take."""
 
-    duration_millis: LeaseMillis
+    duration_millis: Millis
     """How long it lasts unless it is renewed; `spec.leases.maxDuration` bounds it."""
 
-    resources: Annotated[list[Annotated[int, Meta(ge=1, le=1 << 62)]], Meta(max_length=10_000)] = []
+    resources: Annotated[list[Annotated[int, Meta(ge=1, le=COUNT_MAX)]], Meta(max_length=10_000)] = []
     """The resource claims that it keeps; none: all that live now."""
 
-    purpose: Annotated[str, Meta(max_length=255)] = ""
+    purpose: Label = ""
     """For people who look at leases."""
 
 
 class LeaseRenewal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A heartbeat of a lease."""
 
-    duration_millis: LeaseMillis
+    duration_millis: Millis
     """How long it lasts from now on."""
 
 

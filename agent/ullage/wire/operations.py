@@ -24,7 +24,7 @@ from ullage.wire.leases import LeaseRenewal, LeaseRequest, LeaseStatus
 from ullage.wire.operation import COMMIT, HANDLE, READ, STORE, OctetStream, Operation, PlainText
 from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayRequest, ReplayResult
 from ullage.wire.queues import DropResult, FlowFile, FlowFileBatch, QueueSettings, QueueStatus
-from ullage.wire.service import ServiceStatus
+from ullage.wire.service import ClockStatus, ServiceStatus
 from ullage.wire.sessions import (
     ChangesRequest,
     CloneRequest,
@@ -39,6 +39,7 @@ from ullage.wire.sessions import (
     SessionStatus,
     SplitRequest,
 )
+from ullage.wire.setaside import RecordSetAside, SetAsideDrop, SetAsideResult
 from ullage.wire.space import (
     CleaningReport,
     CleaningRequest,
@@ -48,9 +49,12 @@ from ullage.wire.space import (
     ResourceClaimPage,
     RunProgress,
     RunRequest,
+    SpaceExplanation,
     Survey,
 )
+from ullage.wire.unavailable import AcceptedLoss, UnavailableContent, UnavailableResult
 from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport
+from ullage.wire.volumes import Volume, VolumeForgotten
 
 A = TypeVar("A")
 
@@ -255,7 +259,7 @@ ROLLBACK_SESSION: Final = Operation(
 )
 """Put everything back as it was and end the session."""
 
-SEARCH_EVENTS: Final = _reading("searchEvents", "/v1/provenance/events", EventPage, errors.ProvenanceDamaged)
+SEARCH_EVENTS: Final = _reading("searchEvents", "/v1/provenance/events", EventPage)
 """Search events, in order. A condition that is left out is not applied."""
 
 GET_EVENT: Final = _reading("getEvent", "/v1/provenance/events/{event}", Event)
@@ -272,11 +276,14 @@ REPLAY_EVENT: Final = _storing(
 )
 """Put what the event was about back into the queue it came from, or into another one."""
 
-TRACE_LINEAGE: Final = _reading("traceLineage", "/v1/provenance/lineage/{flow_file}", Lineage, errors.ProvenanceDamaged)
+TRACE_LINEAGE: Final = _reading("traceLineage", "/v1/provenance/lineage/{flow_file}", Lineage)
 """Return what a FlowFile was made from and what became of it."""
 
 SURVEY_SPACE: Final = _reading("surveySpace", "/v1/reclamation/survey", Survey)
 """Return what the disk holds now: live, dead, archived, and kept for an undelete."""
+
+EXPLAIN_SPACE: Final = _reading("explainSpace", "/v1/reclamation/explanation", SpaceExplanation)
+"""Say of every allocated byte what it is there for, and of dead ones until when. It reads all directories."""
 
 LIST_RESOURCE_CLAIMS: Final = _reading("listResourceClaims", "/v1/reclamation/resources", ResourceClaimPage)
 """List resource claims by index, for a map of the disk."""
@@ -315,7 +322,7 @@ BEGIN_RUN: Final = Operation(
     "POST /v1/reclamation/runs -> 202",
     RunProgress,
     "reclaim",
-    (errors.WindowClosed, errors.RunUnderWay),
+    (errors.WindowClosed, errors.CompactionRefused, errors.RunUnderWay),
     body=RunRequest,
 )
 """Begin a run that gives space back, as the windows allow. The answer comes at once, and the run goes on."""
@@ -360,6 +367,52 @@ REVOKE_LEASE: Final = Operation("revokeLease", "POST /v1/leases/{lease}/revoke",
 
 GET_CONTENT: Final = _reading("getContent", "/v1/contents/{id}", OctetStream, errors.FlowFileNotFound, *HANDLE, *READ)
 """Return the content of a handle or of a FlowFile, which stays in its queue, or a range of it."""
+
+LIST_UNAVAILABLE: Final = _reading("listUnavailable", "/v1/unavailable", list[UnavailableContent])
+"""List FlowFiles and handles whose content is known to be damaged or missing."""
+
+RETRY_UNAVAILABLE: Final = Operation(
+    "retryUnavailable", "POST /v1/unavailable/retry", UnavailableResult, "delete", is_repeatable=True, is_long=True
+)
+"""Read again what could not be read, and let FlowFiles whose content reads back return to their places."""
+
+DROP_UNAVAILABLE: Final = Operation(
+    "dropUnavailable",
+    "POST /v1/unavailable/drop",
+    UnavailableResult,
+    "delete",
+    COMMIT,
+    body=AcceptedLoss,
+    is_repeatable=True,
+)
+"""Give up FlowFiles and handles whose content can't be read. Others are left alone."""
+
+LIST_SET_ASIDE: Final = _reading("listSetAside", "/v1/set-aside", list[RecordSetAside])
+"""List records of the log, the snapshot and swap files that can't be used and were set aside."""
+
+DROP_SET_ASIDE: Final = Operation(
+    "dropSetAside",
+    "POST /v1/set-aside/drop",
+    SetAsideResult,
+    "delete",
+    COMMIT,
+    body=SetAsideDrop,
+    is_repeatable=True,
+)
+"""Give up records that were set aside, and the FlowFiles that went with them."""
+
+LIST_VOLUMES: Final = _reading("listVolumes", "/v1/volumes", list[Volume])
+"""List the volumes that containers lie on: what each can do now, and what would be lost with it."""
+
+FORGET_VOLUME: Final = Operation(
+    "forgetVolume", "POST /v1/volumes/forget", Volume, "delete", COMMIT, body=VolumeForgotten
+)
+"""Give up a volume that is away, with all content on it."""
+
+ACCEPT_CLOCK: Final = Operation(
+    "acceptClock", "POST /v1/clock/accept", ClockStatus, "delete", STORE, is_repeatable=True
+)
+"""Believe the machine's clock, where that is implausible: whatever is due by it is due."""
 
 CHECK: Final = Operation("checkRepository", "POST /v1/check", CheckReport, "reclaim", is_long=True)
 """Verify everything against everything; deeply, every byte of live content too."""

@@ -90,6 +90,7 @@ PROBLEMS: Final = (
     Problem(errors.KeyInUse, "key-in-use", 409, "The same request is under way"),
     Problem(errors.SessionBusy, "session-busy", 409, "The session is in use"),
     Problem(errors.RunUnderWay, "run-under-way", 409, "A run is under way"),
+    Problem(errors.CompactionRefused, "compaction-refused", 409, "Compaction by hand is not allowed"),
     Problem(errors.WindowClosed, "window-closed", 409, "Reclamation is not allowed now", ("opens_millis",)),
     Problem(errors.QueueNotEmpty, "queue-not-empty", 409, "FlowFiles stand in the queue"),
     Problem(errors.HandleNotDeleted, "handle-not-deleted", 409, "The handle is not deleted"),
@@ -128,6 +129,7 @@ PROBLEMS: Final = (
     Problem(errors.NotRestored, "not-open", 503, "The repository is not open"),
     Problem(errors.RepositoryStopped, "repository-stopped", 503, "The repository has stopped"),
     Problem(errors.ContentWriteFailed, "write-failed", 503, "Content could not be written"),
+    Problem(errors.VolumeAway, "volume-away", 503, "The volume of the content is away"),
     Problem(errors.DiskFull, "disk-full", 507, "No room"),
 )
 """The one table of slugs, by status."""

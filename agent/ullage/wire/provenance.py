@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ullage.enums import EventType
-from ullage.wire.documents import COUNT_MAX, Count
+from ullage.wire.documents import COUNT_MAX, EVENTS_MAX, Count
 
 EventTypeName = Annotated[str, Meta(extra_json_schema={"enum": list(EventType.__members__)})]
 MaybeCount = Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None
@@ -143,10 +143,20 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     before: MaybeCount = None
     """Only earlier sequences."""
 
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    limit: Annotated[int, Meta(ge=1, le=EVENTS_MAX)] = 100
     """Events in one page."""
 
     newest_first: bool = False
+
+
+class UnreadableEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of events that are there and cannot be read now, so that a search has passed them over."""
+
+    first_sequence: int
+    events: int
+
+    problem: str
+    """Which file they are in, what is wrong with it, and what to do."""
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +171,10 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     """Events up to this sequence are gone: retention has removed them."""
 
     lost: list[tuple[int, int]]
-    """Events that found no room: the first sequence and the number of each run of them."""
+    """Events that found no room or were set aside: the first sequence and the number of each run of them."""
+
+    unreadable: list[UnreadableEvents]
+    """Events that the search has passed over; some of them may be among what was asked for."""
 
 
 class Lineage(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +193,9 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
 
     removed_through: int
     """Events up to this sequence are gone: retention has removed them."""
+
+    unreadable: list[UnreadableEvents]
+    """Events that the search has passed over; some of them may belong here."""
 
 
 class Replayability(msgspec.Struct, frozen=True, kw_only=True):

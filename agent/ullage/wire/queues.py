@@ -91,6 +91,9 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     penalized: int
     """How many of them wait for their penalty to end."""
 
+    unavailable: int
+    """How many of them a poll has passed over because their content can't be read. They keep their places."""
+
     is_full: bool
     """Whether writers are refused with `back-pressure`."""
 

@@ -26,6 +26,19 @@ class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Since the start."""
 
 
+class ClockStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The time that the repository goes by."""
+
+    machine_millis: int
+    """What the machine's clock says."""
+
+    believed_millis: int
+    """What is believed: the same, unless that is implausible."""
+
+    reason: str
+    """Why the machine's clock is not believed; empty where it is."""
+
+
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node's service and its repository."""
 
@@ -47,6 +60,9 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     is_stopping: bool
 
     now_millis: int
+    """The time that is believed."""
+
+    clock: ClockStatus
 
     log: LogStatus
 
@@ -70,6 +86,18 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     remembered_answers: int
     """Answers to requests with an idempotency key."""
+
+    unavailable_contents: int
+    """Damaged contents, and content files that are missing, as far as reads have met them."""
+
+    unproved_files: int
+    """Content files that are still to be read after an unclean end."""
+
+    records_set_aside: int
+    """Records that can't be used, kept until a person gives them up."""
+
+    forgotten: int
+    """Sessions, puts and content streams that were dropped without an end since the start."""
 
     provenance_waiting: int
     """Events that are in the log only."""

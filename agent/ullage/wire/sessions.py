@@ -5,14 +5,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ullage.wire.documents import COUNT_MAX, Count, Name
+from ullage.wire.documents import COUNT_MAX, Count, Label, Name, Text
 from ullage.wire.provenance import EventTypeName
 from ullage.wire.queues import FlowFile
 
 VisibilitySeconds = Annotated[float, Meta(gt=0, le=86_400)]
 PollCount = Annotated[int, Meta(ge=1, le=10_000)]
 Ids = Annotated[list[str], Meta(max_length=10_000)]
-Text = Annotated[str, Meta(max_length=65_536)]
 
 
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,10 +20,10 @@ class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     visibility_seconds: VisibilitySeconds = 30.0
     """How long it lasts without a heartbeat. Then it is rolled back."""
 
-    component: Annotated[str, Meta(max_length=255)] = ""
+    component: Label = ""
     """Who works in it, as provenance events name it."""
 
-    component_type: Annotated[str, Meta(max_length=255)] = ""
+    component_type: Label = ""
     """What kind of component that is."""
 
 
@@ -128,7 +127,7 @@ class FlowFileChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     to: Name | None = None
     """The queue that they go to."""
 
-    relationship: str = ""
+    relationship: Text = ""
     """Why they go there, for provenance."""
 
     penalty_millis: Count | None = None
@@ -143,7 +142,7 @@ class ChangesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     changes: Annotated[list[FlowFileChange], Meta(max_length=10_000)] = []
 
-    counters: dict[str, int] = {}
+    counters: dict[Name, Annotated[int, Meta(ge=-COUNT_MAX, le=COUNT_MAX)]] = {}
     """What is added to the repository's counters."""
 
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ullage.contract import MaintenanceOperation
+from ullage.enums import SpaceUse
 
 
 class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,12 @@ class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
     tombstone_bytes: int
     """What deleted handles keep until their retention ends."""
 
+    orphans: int
+    """Content files of transactions that never came, as of the last look; they are taken up an hour after a start."""
+
+    orphan_bytes: int
+    """What these take on the disk; it is not part of `disk_bytes`."""
+
     leased_bytes: int
     """Files that leases keep from being rewritten, whatever else they are."""
 
@@ -49,6 +56,12 @@ class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     used_percentage: float
 
+    volume: str
+    """`available`, `read-only`, `away` or `foreign`; of the last two the content is unavailable until it is back."""
+
+    volume_reason: str
+    """Why it is not available; empty where it is."""
+
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """All containers at one moment."""
@@ -56,6 +69,39 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     millis: int
 
     containers: list[ContainerUsage]
+
+
+class SpaceShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of the disk that are there for one reason."""
+
+    container: str
+    """Empty for what is no content: log, snapshot, swap files, provenance."""
+
+    use: SpaceUse
+
+    files: int
+    """How many files, or directories, they are in."""
+
+    bytes: int
+    """What the filesystem allocates for them."""
+
+    reason: str
+    """Why dead bytes are still there; empty where the use says it."""
+
+    until_millis: int | None
+    """When the last of them may go; None: no date says so."""
+
+
+class SpaceExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Every allocated byte of a repository."""
+
+    millis: int
+
+    allocated_bytes: int
+    """What the filesystem allocates for everything below the repository's directory and its containers."""
+
+    shares: list[SpaceShare]
+    """What they are there for; together they are all of these bytes."""
 
 
 class ResourceClaimUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +256,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     seconds: Annotated[float, Meta(ge=0)] | None = None
     """It begins nothing once so long has passed; None: it goes on to its end."""
 
+    archive: bool = False
+    """Whether what is kept for replays goes too, before its retention is over."""
+
     resources: Annotated[list[tuple[int, int]], Meta(max_length=100_000)] | None = None
     """Only these resource claims, each with the generation for which it was planned; None: all."""
 
@@ -250,6 +299,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was stopped before its end."""
 
     left: list[SkippedSteps]
+
+    kept: list[SpaceShare]
+    """Dead bytes that are still there when a run that somebody asked for has ended, and why; empty for other runs."""
 
     problems: list[str]
     """What failed, the first hundred."""

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from ullage.errors import InvalidArgument
+from ullage.wire.documents import Count, Label
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -23,16 +24,14 @@ UUID_BYTES: Final = 16
 HOUR_MILLIS: Final = 3_600_000
 DAY_MILLIS: Final = 24 * HOUR_MILLIS
 
-Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Label = Annotated[str, Meta(max_length=255)]
-ClaimAddress = tuple[Number, Number, Number, Number, Number, Number]
+ClaimAddress = tuple[Count, Count, Count, Count, Count, Count]
 """Resource claim, offset, length and CRC-32C of a base claim, as tables have it; start and size of a content in it."""
 
 
 class PutCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The command of a DoPut."""
 
-    ttl_millis: Number = 0
+    ttl_millis: Count = 0
     """How long the contents live; 0: until they are deleted."""
 
     lifetime: Annotated[int, Meta(ge=1, le=3)] = 2
@@ -55,7 +54,7 @@ class ContentTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     claims: Annotated[list[ClaimAddress], Meta(max_length=10_000)] | None = None
     """So FlowFiles are read that stand in a queue."""
 
-    ranges: Annotated[list[tuple[Number, Number]], Meta(max_length=10_000)] | None = None
+    ranges: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)] | None = None
     """Start and size of each handle; None: all of it."""
 
 
@@ -70,13 +69,13 @@ class TableTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     columns: list[str] | None = None
     """None: all."""
 
-    part: tuple[Number, Annotated[int, Meta(ge=1, le=100_000)]] = (0, 1)
+    part: tuple[Count, Annotated[int, Meta(ge=1, le=100_000)]] = (0, 1)
     """The share k of n: the rows whose resource claim (of FlowFiles without content: whose uuid) falls to it."""
 
-    after: Number = 0
+    after: Count = 0
     """Of `provenance` the sequence, with `stream` the place, after which rows are wanted."""
 
-    through: Number | None = None
+    through: Count | None = None
     """The last sequence or place that is wanted."""
 
     stream: Label | None = None
@@ -134,13 +133,13 @@ class StagedWriteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     queue: Label = ""
     """Of `write-begin`: where the contents go; empty: they become handles."""
 
-    ttl_millis: Number = 0
+    ttl_millis: Count = 0
     """Of `write-begin`: how long handles live; 0: until they are deleted."""
 
     lasts_millis: Annotated[int, Meta(ge=1_000, le=DAY_MILLIS)] = HOUR_MILLIS
     """Of `write-begin`: how long nothing may be staged before it is aborted."""
 
-    attempts: dict[str, Number] = {}
+    attempts: dict[str, Count] = {}
     """Of `write-prepare` and `write-commit`: those that count, and how many transactions each has staged."""
 
     decision: Annotated[str, Meta(max_length=4 << 20)] = ""
@@ -190,7 +189,7 @@ class SlotRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     scan: Annotated[str, Meta(max_length=64)]
 
-    slot: Number
+    slot: Count
 
     near: Annotated[list[Label], Meta(max_length=16)] = []
     """The homes that it would rather read."""
@@ -225,10 +224,10 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     queue: Label
 
-    after: Number = 0
+    after: Count = 0
     """Of `feed-take` and `feed-back`: the place."""
 
-    through: Number = 0
+    through: Count = 0
     """Of `feed-done`: the place."""
 
     count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -255,7 +254,7 @@ class EventHoldRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     holder: Annotated[str, Meta(min_length=1, max_length=100)]
 
-    after: Number = 0
+    after: Count = 0
     """Those after this sequence."""
 
     lasts_millis: Annotated[int, Meta(ge=0, le=7 * DAY_MILLIS)] = DAY_MILLIS

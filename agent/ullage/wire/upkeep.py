@@ -5,6 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from ullage.wire.unavailable import UnavailableContent
+
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a backup goes."""
@@ -21,6 +23,12 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
     orphans: tuple[str, ...]
     """Content files that nothing refers to, kept until somebody cleans them up."""
+
+    set_aside: tuple[str, ...] = ()
+    """Records that can't be used, each with its id, its place and the reason. They are no problem: all else serves."""
+
+    clock: str = ""
+    """Why the machine's clock is not believed; empty where it is. It is no problem of what is stored."""
 
     flow_files: int
     """How many there are, handles included."""
@@ -45,6 +53,17 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     """Files that the last backup had already."""
 
     kept_bytes: int
+
+    lost: tuple[UnavailableContent, ...] = ()
+    """FlowFiles and handles, up to 10,000, that are in it without their content, which could not be read; and swap
+    files that could not be, each with all of its FlowFiles.
+    """
+
+    saved: tuple[UnavailableContent, ...] = ()
+    """Those whose content can't be read any more, and is in it because the last backup had it."""
+
+    damaged_files: int = 0
+    """Content files, and swap files, that could not be read whole."""
 
 
 class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):

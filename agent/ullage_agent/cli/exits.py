@@ -17,9 +17,10 @@ class ExitCode(enum.IntEnum):
     NO_ROOM = 5, "disk full, back-pressure or a failed write: nothing of that commit was stored"
     NOT_FOUND = 6, "no such FlowFile, queue, handle or event, or its content is gone"
     UNKNOWN = 7, "outcome unknown: the last commit may or may not be there, look before trying again"
-    CLOSED = 8, "nothing was given back: paused, or no window of spec.maintenance is open"
+    CLOSED = 8, "nothing was given back: paused, no window of spec.maintenance is open, or spec.compaction refuses it"
     UNREACHABLE = 9, "the service of --url does not answer, or not now"
     DENIED = 10, "the service of --url wants a token, or one that may do more"
+    INCOMPLETE = 11, "the backup is written, or the salvage done, without what can't be read: it names what"
     INTERRUPTED = 130, "interrupted with Ctrl-C; what was committed stays"
     BROKEN_PIPE = 141, "whoever read the output went away"
 

@@ -29,21 +29,37 @@ class Kind(enum.StrEnum):
     FLOW_FILES = "flowfiles"
     RESOURCE_CLAIMS = "resource-claims"
     HANDLES = "handles"
+    UNAVAILABLE = "unavailable"
+    SET_ASIDE = "set-aside"
 
 
 @command()
 @click.argument("kind", type=OneOf(Kind), default=Kind.QUEUES, help="What to list.")
 @option("--queue", "-q", metavar="NAME", help="Only FlowFiles of this queue.")
+@option("--unavailable", is_flag=True, help="FlowFiles and handles whose content can't be read, and why.")
+@option("--set-aside", is_flag=True, help="Records that can't be used, and why.")
 @option("--limit", "-n", type=click.IntRange(min=0), metavar="N", default=50, help="At most so many; 0 lists all.")
 @on_repository
-def ls(where: ChosenRepository, kind: Kind, queue: str | None, limit: int, as_json: bool) -> None:
+def ls(
+    where: ChosenRepository,
+    kind: Kind,
+    queue: str | None,
+    unavailable: bool,
+    set_aside: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
     """List queues, FlowFiles, resource claims or handles. FlowFiles that a session holds are left out."""
+    if unavailable:
+        kind = Kind.UNAVAILABLE
+    if set_aside:
+        kind = Kind.SET_ASIDE
     if queue is not None and kind == Kind.QUEUES:
         kind = Kind.FLOW_FILES
     if queue is not None and kind != Kind.FLOW_FILES:
         raise click.UsageError(f"--queue goes with flowfiles, not with {kind}")
     with where.opened() as repository, interrupts.allowed():
-        rows = _rows(repository, kind, queue)
+        rows = _rows(repository, kind, queue, is_served=where.is_served)
         shown = list(islice(rows, limit or None))
         is_cut = next(rows, None) is not None
     if as_json:
@@ -55,13 +71,24 @@ def ls(where: ChosenRepository, kind: Kind, queue: str | None, limit: int, as_js
         say(f"the first {len(shown):,}; --limit 0 lists all")
 
 
-def _rows(repository: Repository, kind: Kind, queue: str | None) -> Iterator[Row]:
+def _rows(repository: Repository, kind: Kind, queue: str | None, *, is_served: bool) -> Iterator[Row]:
     """The documents, as they are asked for."""
     found: Iterable[object]
     if kind == Kind.QUEUES:
         found = repository.queues.all()
     elif kind == Kind.RESOURCE_CLAIMS:
         found = repository.reclamation.resources()
+    elif kind == Kind.UNAVAILABLE:
+        from ullage.wire.unavailable import LISTED_MAX
+
+        if not is_served:  # a service has met what can't be read; a repository that was just opened has met nothing
+            repository.check()
+            repository.retry_unavailable()
+        found = repository.unavailable(LISTED_MAX)
+    elif kind == Kind.SET_ASIDE:
+        from ullage.wire.unavailable import LISTED_MAX
+
+        found = repository.set_aside(LISTED_MAX)
     elif kind == Kind.HANDLES:
         found = repository.handles.all()
     else:
@@ -132,6 +159,19 @@ COLUMNS: dict[Kind, dict[str, Callable[[Row], str]]] = {
         ">dead tail": _size("dead_tail_bytes"),
         ">claimants": _number("claimants"),
         "file": lambda row: "" if row["output"] else f"{row['created_millis']}-{row['resource']}",
+    },
+    Kind.UNAVAILABLE: {
+        "uuid": _text("id"),
+        "queue": _text("queue"),
+        "filename": _text("filename"),
+        ">size": _size("size"),
+        "reason": _text("reason"),
+    },
+    Kind.SET_ASIDE: {
+        "id": _text("id"),
+        ">flow_files": _number("flow_file_count"),
+        "place": _text("place"),
+        "reason": _text("reason"),
     },
     Kind.HANDLES: {
         "uuid": _text("id"),

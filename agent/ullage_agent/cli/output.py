@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
+
+from ullage.clock import moment_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +70,7 @@ def many(count: int, noun: str) -> str:
 
 def moment(millis: int) -> str:
     """In UTC, as every table shows time, wherever it is looked at from."""
-    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return moment_of(millis).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def print_json(document: object) -> None:

@@ -89,7 +89,8 @@ def query(where: ChosenRepository, as_json: bool, attributes: tuple[tuple[str, s
     if found.removed_through > asked.after:
         say(f"events up to {found.removed_through:,} were removed: their retention is over")
     for first, count in found.lost:
-        say(f"{count:,} events from {first:,} on were lost: they found no room")
+        say(f"{count:,} events from {first:,} on were lost: they found no room, or were set aside")
+    _say_unreadable(document["unreadable"])
 
 
 @provenance.command()
@@ -150,6 +151,7 @@ def lineage(
             click.echo(text, nl=False)
         else:
             output.write_text(text, encoding="utf-8")
+    _say_unreadable(found["unreadable"])
     if found["is_cut"]:
         say(f"more than {limit:,} events: --limit shows more, --depth fewer generations")
 
@@ -174,6 +176,11 @@ def _named(text: str) -> str:
     if re.fullmatch(r"\d{1,18}(\.\d{1,9})?", text, re.ASCII) is None:
         raise click.UsageError(f"{text!r} is neither a sequence number nor an id like 17.0")
     return text
+
+
+def _say_unreadable(unreadable: Sequence[picture.Document]) -> None:
+    for each in unreadable:
+        say(f"passed over: {each['problem']}")
 
 
 def _print_events(events: Sequence[picture.Document]) -> None:

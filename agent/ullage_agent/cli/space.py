@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from ullage.clock import moment_of
 from ullage.contract import Duration, MaintenanceOperation
+from ullage.enums import SpaceUse
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ullage import Repository
-    from ullage.wire.space import ContainerUsage, Plan, RunProgress, RunReport
+    from ullage.wire.space import ContainerUsage, Plan, RunProgress, RunReport, SpaceExplanation, SpaceShare
 
 LISTED_STEPS = 20
 """Steps of a plan that people see; --json has more."""
@@ -33,25 +35,64 @@ COSTS = {
     "rewrite": "rewritten",
 }
 
-NOT_SUMMED = ("name", "used_percentage")
+MEANINGS = {
+    SpaceUse.LIVE: "live: FlowFiles and handles point at it",
+    SpaceUse.ROUNDING: "rests of blocks in which something lives",
+    SpaceUse.WRITING: "in files that are still appended to",
+    SpaceUse.TOMBSTONE: "deleted handles that can still be undeleted",
+    SpaceUse.ARCHIVE: "kept for replays",
+    SpaceUse.PINNED: "a session or a reader uses it",
+    SpaceUse.LEASE: "a lease keeps it",
+    SpaceUse.WINDOW: "no run is permitted now",
+    SpaceUse.UNPROVED: "in files to be read after an unclean end, or that did not read back",
+    SpaceUse.INTENT: "about to be given back",
+    SpaceUse.DUE: "given back by a run that begins by itself",
+    SpaceUse.THRESHOLD: "below the thresholds",
+    SpaceUse.ORPHAN: "of transactions that never came; taken up an hour after a start, or by `ullage clean --orphans`",
+    SpaceUse.OVERHEAD: "what the filesystem allocates beyond the ends of files",
+    SpaceUse.RESERVE: "room that only what makes room may use",
+    SpaceUse.LOG: "the write-ahead log",
+    SpaceUse.SNAPSHOT: "the last checkpoint",
+    SpaceUse.SWAP: "FlowFiles of long queues",
+    SpaceUse.PROVENANCE: "provenance events",
+    SpaceUse.INDEX: "what finds provenance events",
+    SpaceUse.DIRECTORY: "directories",
+    SpaceUse.OTHER: "identity files, the lock, and files that are not of this repository",
+}
+"""What people read of each use."""
+
+NOT_SUMMED = ("name", "used_percentage", "volume", "volume_reason")
 
 POLICY = option("--policy", help="StatsBased, CompactAll, or another one; else that of spec.compaction.policy.")
 GUARDS = option(
     "--respect-guards", is_flag=True, help="Only under the guards of spec.compaction, as the periodic run does."
 )
+ARCHIVE = option("--archive", is_flag=True, help="Also what is kept for replays, before its retention is over.")
 DRY_RUN = option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
 
 
 @command()
+@option(
+    "--explain", is_flag=True, help="Say of every allocated byte what it is there for, and of dead ones until when."
+)
 @on_repository
-def survey(where: ChosenRepository, as_json: bool) -> None:
+def survey(where: ChosenRepository, explain: bool, as_json: bool) -> None:
     """Show what the disk holds: live and dead content, and what can be given back.
 
     `tails` is dead content that `truncate` can cut off, `unused` what lies in resource claims that nobody uses and
-    `clean` takes away; both are part of `dead`. `archive` and `deleted` (handles that can still be
-    undeleted) are not part of `disk`. `ratio` is disk / live, `used` the share of the
-    container's capacity, or of its volume, that is taken.
+    `clean` takes away; both are part of `dead`. `archive`, `deleted` (handles that can still be undeleted) and
+    `orphans` (files of transactions that never came) are not part of `disk`. `ratio` is disk / live, `used` the share
+    of the container's capacity, or of its volume, that is taken. With `--explain` every file and directory is looked
+    at, so that the sum is what the filesystem says.
     """
+    if explain:
+        with where.opened() as repository, interrupts.allowed():
+            explanation = repository.reclamation.explain()
+        if as_json:
+            print_json(msgspec.to_builtins(explanation))
+        else:
+            _print_explanation(explanation)
+        return
     with where.opened() as repository, interrupts.allowed():
         state = repository.state()
     if as_json:
@@ -63,10 +104,12 @@ def survey(where: ChosenRepository, as_json: bool) -> None:
 @command()
 @POLICY
 @GUARDS
+@ARCHIVE
 @on_repository
-def plan(where: ChosenRepository, policy: str | None, respect_guards: bool, as_json: bool) -> None:
+def plan(where: ChosenRepository, policy: str | None, respect_guards: bool, archive: bool, as_json: bool) -> None:
     """Show what `reclaim` would do, for how many bytes copied. Changes nothing."""
-    _plan_or_run(where, True, as_json, {"policy": policy, "respects_guards": respect_guards})
+    asked = {"policy": policy, "respects_guards": respect_guards, "archive": archive}
+    _plan_or_run(where, True, as_json, asked)
 
 
 @command()
@@ -77,6 +120,7 @@ def plan(where: ChosenRepository, policy: str | None, respect_guards: bool, as_j
     "--until", metavar="WHEN", help="Begin nothing after it: 30m (from now), 06:00 (local time), or a date and time."
 )
 @GUARDS
+@ARCHIVE
 @override
 @on_repository
 def reclaim(
@@ -86,15 +130,17 @@ def reclaim(
     bytes_per_second: int | None,
     until: str | None,
     respect_guards: bool,
+    archive: bool,
     override: bool,
     as_json: bool,
 ) -> None:
-    """Give every dead byte back at the lowest cost: delete, cut and punch first, which copies nothing, then rewrite.
+    """Give dead bytes back at the lowest cost: delete, cut and punch first, which copies nothing, then rewrite.
 
-    Unused resource claims go to the archive first where that is enabled. Ctrl-C stops after the step it is in.
+    Unused resource claims go to the archive first where that is enabled, and stay there for spec.archive: with
+    `--archive` that goes too. What is left is listed, with why and until when. Ctrl-C stops after the step it is in.
     """
     seconds = None if until is None else _seconds_until(until, datetime.now().astimezone())
-    asked = {"policy": policy, "respects_guards": respect_guards}
+    asked = {"policy": policy, "respects_guards": respect_guards, "archive": archive}
     _plan_or_run(where, dry_run, as_json, asked, override=override, bytes_per_second=bytes_per_second, seconds=seconds)
 
 
@@ -166,12 +212,21 @@ def survey_table(document: dict[str, Any]) -> Table:
     columns = ["container", ">claims", ">disk", ">live", ">dead", ">tails", ">unused", ">ratio"]
     apart = {
         name: column
-        for name, column in (("archived_bytes", ">archive"), ("tombstone_bytes", ">deleted"))
+        for name, column in (
+            ("archived_bytes", ">archive"),
+            ("tombstone_bytes", ">deleted"),
+            ("orphan_bytes", ">orphans"),
+        )
         if document["totals"][name] > 0
     }
     rows = [[each["name"], *_cells(each, apart), f"{each['used_percentage']:.0f}%"] for each in document["containers"]]
-    totals = ["total", *_cells(document["totals"], apart), ""] if len(rows) > 1 else []
-    return table([*columns, *apart.values(), ">used"], rows, totals)
+    last = [">used"]
+    if any(each["volume"] != "available" for each in document["containers"]):
+        last.append("volume")
+        for row, each in zip(rows, document["containers"], strict=True):
+            row.append(each["volume"])
+    totals = ["total", *_cells(document["totals"], apart), *("" for _ in last)] if len(rows) > 1 else []
+    return table([*columns, *apart.values(), *last], rows, totals)
 
 
 def _cells(figures: dict[str, Any], apart: Iterable[str]) -> list[str]:
@@ -248,8 +303,30 @@ def _tell_report(report: RunReport) -> None:
         tell(f"{many(left.steps, 'resource claim')} left: {left.reason}")
     if report.skipped:
         tell(f"{report.skipped:,} were overtaken by events and left alone")
+    for share in report.kept:
+        tell(f"{size(share.bytes)} dead in {many(share.files, 'file')} of {share.container} left: {_why(share)}")
     for problem in report.problems:
         tell(f"problem: {problem}")
+
+
+def _print_explanation(explanation: SpaceExplanation) -> None:
+    rows = [
+        (share.container or "-", share.use, f"{share.files:,}", f"{share.bytes:,}", _why(share))
+        for share in explanation.shares
+    ]
+    print_table(("container", "use", ">files", ">bytes", "why, and until when"), rows)
+    tell(f"{explanation.allocated_bytes:,} bytes allocated in all")
+
+
+def _why(share: SpaceShare) -> str:
+    """What people read of a share: what it is there for, why, and until when."""
+    why = f"{MEANINGS[share.use]} ({share.reason})" if share.reason else MEANINGS[share.use]
+    if share.until_millis is not None:
+        until = moment_of(share.until_millis).astimezone()
+        why += f", until {until:%Y-%m-%d %H:%M}"
+    if share.use == SpaceUse.ARCHIVE:
+        why += "; `ullage reclaim --archive` gives it back now"
+    return why
 
 
 def _tell_why(made: Plan) -> None:

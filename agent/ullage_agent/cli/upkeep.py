@@ -9,6 +9,7 @@ import click
 import msgspec
 
 import ullage
+from ullage.wire.unavailable import UnavailableContent
 from ullage.wire.upkeep import RepairReport
 from ullage_agent.cli.choice import ChosenRepository, say_recovery
 from ullage_agent.cli.exits import ExitCode
@@ -68,7 +69,7 @@ def undelete(where: ChosenRepository, uuid: str, as_json: bool) -> None:
 
 
 @command()
-@option("--deep", is_flag=True, help="Also read every live byte against its checksum.")
+@option("--deep", is_flag=True, help="Also read every live byte, and every file that a start reads.")
 @option("--repair", is_flag=True, help="Mend what can be mended without losing anything, then check again.")
 @option("--dry-run", is_flag=True, help="With --repair: show what it would do, change nothing.")
 @on_repository
@@ -121,6 +122,10 @@ def _print_check(found: RepairReport, did: str, *, is_deep: bool) -> None:
         screen.print(f"problem: {problem}", soft_wrap=True)
     for orphan in report.orphans:
         screen.print(f"orphan, which nothing refers to: {orphan}", soft_wrap=True)
+    for record in report.set_aside:
+        screen.print(f"set aside, because it can't be used: {record}", soft_wrap=True)
+    if report.clock:
+        screen.print(f"clock not believed: {report.clock}", soft_wrap=True)
     verified = f", {size(report.bytes_verified)} verified" if is_deep else ""
     tell(
         f"{report.flow_files:,} FlowFiles and handles, {many(report.resource_claims, 'resource claim')}{verified}: "
@@ -149,16 +154,23 @@ def checkpoint(where: ChosenRepository, as_json: bool) -> None:
 def backup(where: ChosenRepository, destination: str, as_json: bool) -> None:
     """Bring a backup up to date, or begin one. What DEST has already is not copied again.
 
-    Interrupted at any point, DEST holds the last whole backup. A service writes it where it runs.
+    Interrupted at any point, DEST holds the last whole backup. A service writes it where it runs. Content that can't be
+    read is named, and kept as the last backup has it; if that does not have it either, the exit code is 11.
     """
     with where.opened() as repository, bar("Copying", None) as progress:
         report = repository.backup(destination, on_progress=_interruptible(progress))
+    for each in report.lost:
+        say(f"not in the backup: {_named(each)}")
+    for each in report.saved:
+        say(f"kept from the last backup: {_named(each)}")
     tell_or_print(
         msgspec.to_builtins(report),
         f"copied {many(report.copied_files, 'file')}, {size(report.copied_bytes)}; had {report.kept_files:,} already, "
         f"{size(report.kept_bytes)}; up to transaction {report.last_id:,}",
         as_json,
     )
+    if report.lost:
+        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
 
 @command()
@@ -188,6 +200,50 @@ def restore(source: Path, root: Path, containers: tuple[tuple[str, str], ...], a
         )
     if made.check.problems:
         raise click.exceptions.Exit(ExitCode.PROBLEMS)
+
+
+@command()
+@click.argument("source", metavar="SOURCE", type=FILE, help="The damaged repository's directory; it is only read.")
+@click.argument("root", metavar="TARGET", type=FILE, required=False, help="Empty, or not there: the new repository's.")
+@option("--config", "-c", type=FILE, metavar="FILE", help="Instead of ROOT: a ContentRepository YAML of the new one.")
+@json_output
+def salvage(source: Path, root: Path | None, config: Path | None, as_json: bool) -> None:
+    """Make a repository of what a damaged one still proves.
+
+    For when no start succeeds and there is no backup, or only an old one. FlowFiles and handles of which a lost record
+    may say more wait in queue `salvaged`, and their attributes say why. Exit code 11 if something could not be had.
+    """
+    if (root is None) == (config is None):
+        raise click.UsageError("say either TARGET or --config FILE")
+    with bar("Salvaging", None) as progress:
+        made = ullage.salvage(source, root, config=config, on_progress=progress.reach)
+    for damaged in made.damaged:
+        length = f", {size(damaged.length)}" if damaged.length else ""
+        say(f"damaged: {damaged.path} at offset {damaged.offset}{length}: {damaged.reason}")
+    for first, last in made.lost_transactions:
+        say(f"lost: transactions {first} to {last}")
+    for doubt in made.doubts:
+        say(f"newer transactions may be lost: {doubt}")
+    for record in made.set_aside:
+        say(f"can't be used: {record}")
+    for each in made.lost:
+        say(f"not salvaged: {_named(each)}")
+    kept = ", ".join(f"{count:,} in {queue}" for queue, count in made.queues.items())
+    tell_or_print(
+        {**msgspec.to_builtins(made), "whole": made.is_whole},
+        f"salvaged {many(sum(made.queues.values()), 'FlowFile')}{f' ({kept})' if kept else ''} and "
+        f"{many(made.handles, 'handle')}; {made.held:,} held in queue salvaged, {made.lost_count:,} without content",
+        as_json,
+    )
+    if not made.is_whole:
+        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
+
+
+def _named(found: UnavailableContent) -> str:
+    if not found.id:
+        return f"queue {found.queue}, {size(found.size)} in {found.path}: {found.reason}"
+    whose = f"FlowFile {found.id} ({found.filename!r}) of queue {found.queue}" if found.queue else f"handle {found.id}"
+    return f"{whose}, {size(found.size)} in {found.path}: {found.reason}"
 
 
 def _interruptible(progress: Bar) -> Callable[..., None]:

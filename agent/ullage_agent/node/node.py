@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -38,7 +38,7 @@ from ullage.contract import (
     time_of,
 )
 from ullage.embedded.repository import EmbeddedRepository
-from ullage.errors import UllageError
+from ullage.errors import CompactionRefused, UllageError
 from ullage.wire.space import RunReport
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
 from ullage_agent.node.tickets import TicketHolder, void_reason
@@ -51,6 +51,44 @@ LOOK_SECONDS: Final = 60.0
 
 PERCENTAGE_STEP: Final = 1.0
 """What free space must change by to be told before the next heartbeat."""
+
+
+AWAY: Final = ("away", "foreign")
+"""What a survey calls a volume whose content can't be read."""
+
+
+class Faults(NamedTuple):
+    """What was stored and can't be read or used now."""
+
+    containers_away: tuple[str, ...]
+    unavailable_contents: int
+    records_set_aside: int
+
+    def condition(self) -> tuple[bool, str, str]:
+        """Whether there is any, the gravest reason, and all of them in words."""
+        found = []
+        if self.containers_away:
+            found.append(("VolumeAway", f"the volumes of {', '.join(self.containers_away)} are away"))
+        if self.unavailable_contents:
+            found.append(("ContentUnavailable", f"contents that can't be read: {self.unavailable_contents}"))
+        if self.records_set_aside:
+            found.append(("RecordsSetAside", f"records that can't be used: {self.records_set_aside}"))
+        if not found:
+            return False, "AllThere", ""
+        return True, found[0][0], "; ".join(words for _, words in found)[:1024]
+
+
+class ClockFault(NamedTuple):
+    """Why the machine's clock is not believed."""
+
+    reason: str
+    is_ahead: bool
+
+    def condition(self) -> tuple[bool, str, str]:
+        """Whether it is so, in which direction, and in words."""
+        if not self.reason:
+            return False, "Plausible", ""
+        return True, "Ahead" if self.is_ahead else "Behind", self.reason[:1024]
 
 
 class NodeAgent:
@@ -79,6 +117,8 @@ class NodeAgent:
         self._report: TicketReport | None = None
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
+        self._faults = Faults((), 0, 0)
+        self._clock = ClockFault("", is_ahead=False)
         self._reclaimed = 0
         self._under: Counter[str] = Counter()  # what was done under the ticket that was heard of last
         self._next_look = 0.0
@@ -162,6 +202,9 @@ class NodeAgent:
             space=self._space,
             reclaimed_bytes=self._reclaimed,
             leases=len(repository.leases.all()),
+            containers_away=self._faults.containers_away,
+            unavailable_contents=self._faults.unavailable_contents,
+            records_set_aside=self._faults.records_set_aside,
             wanted=self._wanted,
             ticket=self._report,
             conditions=self._conditions(),
@@ -188,6 +231,9 @@ class NodeAgent:
             self._write(self.status())
         try:
             done = self._planned(ticket) if ticket.dry_run else self._carried_out(ticket)
+        except CompactionRefused as error:
+            self._ended(report, TicketState.REFUSED, message=str(error)[:1024])
+            return
         except UllageError as error:
             self._log.error("ticket failed", ticket=ticket.id, exc_info=error)
             self._ended(report, TicketState.FAILED, message=f"{type(error).__name__}: {error}"[:1024])
@@ -217,14 +263,19 @@ class NodeAgent:
         self._nudge()
 
     def _look(self) -> None:
-        """The space, and what there would be to do."""
+        """The space, what cannot be read or used, and what there would be to do."""
         containers = self._host.repository.reclamation.survey().containers
+        state = self._host.repository.state()
+        away = tuple(each.name for each in containers if each.volume in AWAY)
+        self._faults = Faults(away, state.unavailable_contents, state.records_set_aside)
+        self._clock = ClockFault(state.clock.reason, state.clock.machine_millis > state.clock.believed_millis)
         self._space = Space(
             capacity_bytes=sum(each.total_bytes for each in containers),
             free_bytes=sum(max(0, each.total_bytes - each.used_bytes) for each in containers),
             live_bytes=sum(each.live_bytes for each in containers),
             dead_bytes=sum(each.dead_bytes for each in containers),
             archived_bytes=sum(each.archived_bytes for each in containers),
+            orphan_bytes=sum(each.orphan_bytes for each in containers),
             free_percentage=round(min((100 - each.used_percentage for each in containers), default=100.0), 1),
         )
         is_resting = self._host.clock.monotonic() < self._fruitless_until
@@ -238,6 +289,8 @@ class NodeAgent:
         facts = [
             ("Ready", self._host.is_ready, "Serves" if self._host.is_ready else "Stopped", ""),
             ("DiskPressure", is_full, "AboveBackpressure" if is_full else "RoomLeft", ""),
+            ("DataUnavailable", *self._faults.condition()),
+            ("ClockImplausible", *self._clock.condition()),
             ("Reclaiming", is_running, "Ticket" if is_running else "Idle", ""),
             (
                 "Degraded",

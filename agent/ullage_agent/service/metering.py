@@ -7,6 +7,7 @@ reclamation.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import psutil
 
@@ -24,8 +25,25 @@ QUEUES_MAX = 200
 """Queues with metrics of their own, by name; what is above it counts in the sums only."""
 
 
-STATE_FIGURES = ("flow_files", "queues", "swap_files", "leases", "remembered_answers")
-CONTAINER_FIGURES = ("disk_bytes", "live_bytes", "archived_bytes", "tombstone_bytes", "leased_bytes", "resource_claims")
+STATE_FIGURES = (
+    "flow_files",
+    "queues",
+    "swap_files",
+    "leases",
+    "remembered_answers",
+    "unavailable_contents",
+    "unproved_files",
+    "records_set_aside",
+)
+CONTAINER_FIGURES = (
+    "disk_bytes",
+    "live_bytes",
+    "archived_bytes",
+    "tombstone_bytes",
+    "orphan_bytes",
+    "leased_bytes",
+    "resource_claims",
+)
 """Metrics that are called as in the documents of the state and of a container."""
 
 
@@ -148,7 +166,7 @@ class Meter:
 def _space(found: ServiceStatus, paths: Mapping[str, str], limit: float) -> Iterator[Sample]:
     for each in found.containers:
         name = (each.name,)
-        used = each.used_bytes / each.total_bytes if each.total_bytes else 1.0
+        used = each.used_bytes / each.total_bytes if each.total_bytes else 0.0  # of a volume that is away
         middle = max(0, each.dead_bytes - each.dead_tail_bytes - each.unused_bytes)
         for figure in CONTAINER_FIGURES:
             yield Sample(f"container_{figure}", getattr(each, figure), name)
@@ -157,7 +175,11 @@ def _space(found: ServiceStatus, paths: Mapping[str, str], limit: float) -> Iter
         yield Sample("container_dead_bytes", middle, (each.name, "middle"))
         yield Sample("container_used_ratio", used, name)
         yield Sample("container_back_pressure", used * 100 >= limit, name)
-        yield Sample("volume_free_bytes", psutil.disk_usage(paths[each.name]).free, name)
+        is_there = each.volume in ("available", "read-only")
+        yield Sample("container_away", not is_there, name)
+        with suppress(OSError):  # it may have gone away since it was looked at
+            if is_there:
+                yield Sample("volume_free_bytes", psutil.disk_usage(paths[each.name]).free, name)
         yield Sample("container_poisoned", each.name in found.poisoned, name)
 
 
@@ -171,12 +193,14 @@ def _queues(queues: Sequence[QueueStatus]) -> Iterator[Sample]:
 def _state(found: ServiceStatus) -> Iterator[Sample]:
     for figure in STATE_FIGURES:
         yield Sample(figure, getattr(found, figure))
+    yield Sample("forgotten_total", found.forgotten)
     yield Sample("queues_full", len(found.full_queues))
     yield Sample("log_bytes", found.log.bytes)
     yield Sample("log_syncs_total", found.log.syncs)
     yield Sample("transactions_total", found.log.durable_transaction)
     yield Sample("provenance_waiting_events", found.provenance_waiting)
     yield Sample("provenance_waiting_bytes", found.provenance_waiting_bytes)
+    yield Sample("clock_offset_seconds", (found.clock.machine_millis - found.clock.believed_millis) / 1000)
     # None is made while nothing happens: that it is old then is nothing to wake anybody for.
     is_behind = found.log.last_transaction > found.log.snapshot_transaction
     age = found.now_millis - found.log.snapshot_millis if is_behind else 0

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from ullage.clock import Clock
+from ullage.clock import Clock, moment_of
 from ullage.errors import Unauthenticated
 from ullage_agent.service.access import Principal, Verb, forbidden
 from ullage_agent.service.errors import CannotListen
@@ -97,7 +97,7 @@ def line_of(name: str, verbs: tuple[Verb, ...], expires_millis: int, digest: str
         raise ValueError(f"{name!r} is no name: letters, digits and -_.:@/, at most 253, the first a letter or digit")
     expires = "never"
     if expires_millis:
-        expires = datetime.fromtimestamp(expires_millis / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        expires = moment_of(expires_millis).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"{name}\t{','.join(verbs)}\t{expires}\t{digest}\n"
 
 

@@ -193,6 +193,7 @@ def _conditions(
     repository, objects = seen.repository, seen.objects
     full = _named(node for node, found in objects.items() if _says(found, "DiskPressure"))
     lost = _named(_lost(seen))
+    lacking = _named(node for node, found in objects.items() if _says(found, "DataUnavailable"))
     unready = _named(node for node in hosts if not serves(seen, node))
     waits = sorted({app for found in objects.values() if found.spec.deferral for app in found.spec.deferral.waits_for})
     rolling = _named(node for node in hosts if seen.is_away(node))
@@ -207,6 +208,7 @@ def _conditions(
         ("Ready", bool(hosts) and not unready, *_why(unready, "AllServe", "NotServing", "No agent serves on")),
         ("Progressing", bool(progress[0]), *_why(*progress)),
         ("Degraded", bool(lost), *_why(lost, "AllThere", "NodeLost", "These nodes are gone with their data:")),
+        ("DataUnavailable", bool(lacking), *_why(lacking, "AllThere", "OnNodes", "What was stored can't be read on")),
         ("DiskPressure", bool(full), *_why(full, "RoomLeft", "AboveBackpressure", "Writers wait, or fail, on")),
         ("MaintenanceDeferred", deferred > 0, *(("PodsRun", deferral) if deferred else ("NothingInTheWay", ""))),
         ("Paused", repository.is_paused, "Annotation" if repository.is_paused else "NotPaused", ""),

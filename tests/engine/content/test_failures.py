@@ -142,7 +142,7 @@ def test_a_sync_failure_in_every_container_refuses_content_until_a_restart(works
     with pytest.raises(ContentWriteFailed):
         put_all(repository, "q", [b"x"])
 
-    with pytest.raises(ContentWriteFailed, match="every container stopped"):
+    with pytest.raises(ContentWriteFailed, match="stopped after a failed sync"):
         put_all(repository, "q", [b"x"])
 
     repository = workshop.crash()

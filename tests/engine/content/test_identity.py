@@ -1,11 +1,13 @@
 """Containers say whose they are: an unmounted, foreign or swapped directory is never taken for the right one."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support import TWO, Workshop, content_sizes, drain, put_all, put_each, spec_at
 from ullage.contract import ContainerSettings, ContractError
+from ullage.engine.content.containers import VolumeState
 from ullage.engine.engine import Engine
 from ullage.errors import ForeignContainer
 
@@ -17,32 +19,46 @@ def make_and_close(workshop: Workshop) -> dict[str, int]:
     return content_sizes(workshop.path)
 
 
-def test_an_unmounted_volume_stops_the_start(workshop: Workshop) -> None:
-    """An empty directory where a container was is an error that asks for the mount, and nothing is touched."""
+def readable(repository: Engine) -> int:
+    return len(list(repository.queue("q").records())) - len(repository.unavailable.listed(100))
+
+
+def test_an_unmounted_volume_is_never_taken_for_an_empty_one(workshop: Workshop) -> None:
+    """The start serves what lies on the others, nothing is made in the empty directory, and all is back with it."""
     before = make_and_close(workshop)
     (workshop.path / "c2").rename(workshop.path / "elsewhere")
     (workshop.path / "c2").mkdir()
 
-    with pytest.raises(ForeignContainer, match="is its volume mounted"):
-        workshop.open()
+    repository = workshop.open()
+    assert "is its volume mounted" in repository.content.containers["c2"].condition.reason
+    assert readable(repository) == 2
+    repository.checkpoint()
+    assert list((workshop.path / "c2").iterdir()) == []
+    workshop.shut()
 
     (workshop.path / "c2").rmdir()
     (workshop.path / "elsewhere").rename(workshop.path / "c2")
-    assert len(drain(workshop.open(), "q")) == 4
     assert content_sizes(workshop.path) == before
+    assert len(drain(workshop.open(), "q")) == 4
 
 
-def test_a_missing_identity_stops_the_start(workshop: Workshop) -> None:
-    """A container without its `ullage.json` is not trusted, whatever it holds."""
+def test_without_any_container_a_start_is_refused(workshop: Workshop) -> None:
+    """There is nothing that it could serve."""
     make_and_close(workshop)
-    (workshop.path / "c1" / "ullage.json").unlink()
+    kept = {name: (workshop.path / name / "ullage.json").read_bytes() for name in ("c1", "c2")}
+    for name in kept:
+        (workshop.path / name / "ullage.json").unlink()
 
-    with pytest.raises(ForeignContainer, match=r"ullage\.json"):
+    with pytest.raises(ForeignContainer, match=r"ullage\.json.*ullage\.json"):
         workshop.open()
 
+    for name, identity in kept.items():
+        (workshop.path / name / "ullage.json").write_bytes(identity)
+    assert len(drain(workshop.open(), "q")) == 4
 
-def test_swapped_containers_stop_the_start(workshop: Workshop) -> None:
-    """Two volumes mounted in each other's place are told apart by name."""
+
+def test_swapped_containers_are_told_apart(workshop: Workshop) -> None:
+    """Two volumes mounted in each other's place are told apart by name, and neither is read or written."""
     make_and_close(workshop)
     (workshop.path / "c1").rename(workshop.path / "x")
     (workshop.path / "c2").rename(workshop.path / "c1")
@@ -52,19 +68,25 @@ def test_swapped_containers_stop_the_start(workshop: Workshop) -> None:
         workshop.open()
 
 
-def test_a_container_of_another_repository_stops_the_start(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_container_of_another_repository_is_not_ours(workshop: Workshop, tmp_path: Path) -> None:
     """The right name in the wrong repository is wrong."""
     make_and_close(workshop)
     other = spec_at(tmp_path / "other", storage=TWO)
     Engine.initialize(other)
-    (workshop.path / "c1" / "ullage.json").write_bytes((tmp_path / "other" / "c1" / "ullage.json").read_bytes())
+    identity = workshop.path / "c1" / "ullage.json"
+    ours = identity.read_bytes()
+    identity.write_bytes((tmp_path / "other" / "c1" / "ullage.json").read_bytes())
 
-    with pytest.raises(ForeignContainer, match="not container c1"):
-        workshop.open()
+    repository = workshop.open()
+    assert "not container c1" in repository.content.containers["c1"].condition.reason
+    assert readable(repository) == 2
+    workshop.shut()
+    identity.write_bytes(ours)
+    assert len(drain(workshop.open(), "q")) == 4
 
 
 def test_a_container_may_be_appended_and_is_used_from_then_on(workshop: Workshop) -> None:
-    """The new one gets its identity, and leaving it out later is an error."""
+    """The new one gets its identity; left out later, it is read and emptied, and gets nothing new."""
     repository = workshop.make(claims={"max_flow_files": 1})
     put_all(repository, "q", [b"x"])
 
@@ -73,9 +95,42 @@ def test_a_container_may_be_appended_and_is_used_from_then_on(workshop: Workshop
     workshop.close()
 
     assert {name.split("/")[0] for name in content_sizes(workshop.path)} == {"c1", "c2"}
-    with pytest.raises(ForeignContainer, match="missing from spec"):
-        workshop.open(claims={"max_flow_files": 1})
-    assert len(drain(workshop.open(storage=TWO), "q")) == 4
+    repository = workshop.open(claims={"max_flow_files": 1})
+    put_each(repository, "new", [b"z"] * 4)
+    assert {entry.claim.container for entry in repository.ledger.entries() if not entry.claim.sealed} <= {"c1"}
+    assert len(drain(repository, "q")) == 4
+
+
+@pytest.mark.parametrize("obstacle", ["file in its place", "somebody's content", "another repository's"])
+def test_a_container_that_cannot_be_added_stops_no_start(workshop: Workshop, tmp_path: Path, obstacle: str) -> None:
+    """It is shown as away, with the reason, and made by the first start that can; the rest serves meanwhile."""
+    put_all(workshop.make(), "q", [b"old"])
+    workshop.close()
+    place = workshop.path / "c2"
+    if obstacle == "file in its place":
+        place.write_text("in the way")
+    elif obstacle == "somebody's content":
+        (place / "7").mkdir(parents=True)
+        (place / "7" / "1700000000000-7").write_bytes(b"somebody's")
+    else:
+        Engine.initialize(spec_at(tmp_path / "other"))
+        shutil.copytree(tmp_path / "other" / "c1", place)
+
+    repository = workshop.open(storage=TWO)
+
+    condition = repository.content.containers["c2"].condition
+    assert condition.state is VolumeState.AWAY
+    assert "could not be made" in condition.reason
+    repository.volumes.look()
+    put_each(repository, "q", [b"new"] * 4)
+    assert {entry.claim.container for entry in repository.ledger.entries()} == {"c1"}
+    workshop.expects_problems = True
+    workshop.close()
+
+    place.unlink() if place.is_file() else shutil.rmtree(place)
+    repository = workshop.open(storage=TWO)
+    assert repository.content.containers["c2"].condition.state is VolumeState.AVAILABLE
+    assert len(drain(repository, "q")) == 5
 
 
 def test_a_directory_with_content_but_no_identity_is_never_made_a_container(workshop: Workshop) -> None:

@@ -1,7 +1,10 @@
 """Where content goes: containers, sections, resource claims."""
 
+import threading
 from collections import Counter
 from pathlib import Path
+
+import msgspec
 
 from tests.failing_files import FailingFiles
 from tests.support import Workshop, claim_of, committing, content_sizes, drain, entry_of, put_all, put_each
@@ -63,7 +66,7 @@ def test_files_made_ahead_go_with_a_close(workshop: Workshop) -> None:
                 session.write(record := session.create(), b"x", lifetime)
                 session.transfer(record, "q")
     assert len(files_below(workshop.path)) > 30
-    assert not repository.reclamation.survey(orphans=True).orphans
+    assert not repository.reclamation.orphans.look()
 
     workshop.close()
 
@@ -79,7 +82,7 @@ def test_files_made_ahead_are_orphans_after_a_crash(workshop: Workshop) -> None:
 
     repository = workshop.crash()
 
-    orphans = repository.reclamation.survey(orphans=True).orphans
+    orphans = repository.reclamation.orphans.look()
     assert [orphan.length for orphan in orphans] == [0] * ahead
     assert repository.reclamation.adopt_orphans() == ahead
     repository.reclamation.clean()
@@ -205,3 +208,22 @@ def test_an_index_is_not_used_again_after_its_file_was_deleted(workshop: Worksho
     repository = workshop.crash()
 
     assert claim_of(put_all(repository, "q", [b"y"])[0]).resource > index
+
+
+def test_a_file_is_not_appended_to_once_its_seal_is_logged(workshop: Workshop, files: FailingFiles) -> None:
+    """Whatever limits are adopted between the transaction that seals it and its being given back."""
+    repository = workshop.make(claims={"max_appendable_size": Quantity(10)})
+    put_all(repository, "q", [b"first"])  # so that the numbers of files are reserved
+    gate = files.hold("sync", "*.wal")
+    sealing = threading.Thread(target=put_all, args=(repository, "q", [b"0123456789"]))
+    sealing.start()
+    gate.wait_until_reached()
+
+    larger = msgspec.structs.replace(repository.spec.claims, max_appendable_size=Quantity(100))
+    repository.adopt(msgspec.structs.replace(repository.spec, claims=larger))
+    gate.open()
+    sealing.join()
+    put_all(repository, "q", [b"more"])
+
+    assert repository.check(deep=True).problems == ()
+    assert drain(workshop.crash(), "q") == [b"first", b"0123456789", b"more"]

@@ -45,7 +45,7 @@ def test_no_flow_file_is_got_twice_and_none_is_lost(workshop: Workshop, priority
     together(*(partial(produce, first) for first in (0, 400, 800)), *(partial(consume, number) for number in range(3)))
 
     assert seen == Counter(numbers(total))
-    assert repository.queue("q").figures() == (0, 0, 0, 0, 0, 0)
+    assert repository.queue("q").figures() == (0, 0, 0, 0, 0, 0, 0)
 
 
 def test_drops_expiration_and_checkpoints_beside_commits(workshop: Workshop) -> None:

@@ -37,7 +37,7 @@ def test_expire_removes_without_a_poll(workshop: Workshop) -> None:
     assert repository.queues.expire() == 5
 
     assert drain(repository, "q") == [b"young"]
-    assert queue.figures() == (0, 0, 0, 0, 0, 0)
+    assert queue.figures() == (0, 0, 0, 0, 0, 0, 0)
 
 
 def test_age_counts_from_the_entry_into_the_flow(workshop: Workshop, repository: Engine) -> None:
@@ -73,7 +73,7 @@ def test_more_than_one_slice_expires(workshop: Workshop, repository: Engine) -> 
     workshop.clock.advance(11)
 
     assert drain(repository, "q") == []
-    assert queue.figures() == (0, 0, 0, 0, 0, 0)
+    assert queue.figures() == (0, 0, 0, 0, 0, 0, 0)
 
 
 def test_swap_files_are_opened_only_for_what_has_expired(workshop: Workshop, files: FailingFiles) -> None:

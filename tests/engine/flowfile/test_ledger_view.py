@@ -127,7 +127,7 @@ class Writer:
     def swap_out(self) -> None:
         records = self.some(3)
         if records:
-            summary = summarize(records, 1, self.transaction)
+            summary = summarize(records, self.ledger.queues[1], self.transaction)
             crcs = [(r.claim, self.ledger.claim_blocks(r.claim)) for r in records if r.claim is not None]
             blocks = {c: ClaimBlocks(c.resource, c.offset, found) for c, found in crcs if found is not None}
             self.swapped[summary.name] = SwapContent(records, list(blocks.values()))

@@ -34,4 +34,4 @@ def test_a_million_flow_files_in_one_queue(workshop: Workshop) -> None:
     assert last == [b"0", b"1", b"2", b"3"]
 
     assert repository.queues.drop(queue) == 960_000
-    assert queue.figures() == (0, 0, 0, 0, 0, 0)
+    assert queue.figures() == (0, 0, 0, 0, 0, 0, 0)

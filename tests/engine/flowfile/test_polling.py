@@ -128,7 +128,7 @@ def test_a_drop_spares_what_is_held(workshop: Workshop) -> None:
     assert repository.queues.drop(repository.queue("q"), seen.append) == 18
 
     assert seen[-1] == 18
-    assert repository.queue("q").figures() == (2, 2, 2, 0, 0, 0)
+    assert repository.queue("q").figures() == (2, 2, 2, 0, 0, 0, 0)
     session.rollback()
     assert drain(workshop.crash(), "q") == numbers(2)
 
@@ -143,7 +143,7 @@ def test_a_drop_takes_expired_and_penalized_ones(workshop: Workshop, repository:
 
     assert repository.queues.drop(queue) == 2_100
 
-    assert queue.figures() == (0, 0, 0, 0, 0, 0)
+    assert queue.figures() == (0, 0, 0, 0, 0, 0, 0)
     assert drain(workshop.reopen(), "q") == []
 
 
@@ -180,7 +180,7 @@ def test_a_poll_with_expired_ones_survives_a_failure(workshop: Workshop, files: 
 
     assert queue.figures().flow_files == 3
     assert drain(repository, "q") == [b"young"]
-    assert queue.figures() == (0, 0, 0, 0, 0, 0)
+    assert queue.figures() == (0, 0, 0, 0, 0, 0, 0)
 
 
 def test_an_unknown_queue_is_named(repository: Engine) -> None:

@@ -1,19 +1,29 @@
 """What the tests of provenance share: a repository's whole history, however it is stored at the moment."""
 
+from collections.abc import Callable
+
 from tests.support import event_store
 from ullage.engine.engine import Engine
 from ullage.engine.model import EventType
+from ullage.engine.provenance.eventfiles import EventFiles
 from ullage.engine.provenance.events import ProvenanceEvent
+from ullage.engine.provenance.manifest import EventFile
+
+ReadEvents = Callable[[EventFiles, EventFile], list[ProvenanceEvent]]
 
 
-def history(repository: Engine) -> list[ProvenanceEvent]:
+def read_events(event_files: EventFiles, file: EventFile) -> list[ProvenanceEvent]:
+    """The events of one file."""
+    return [event for _, table in event_files.scan(file) for event in event_files.events(file, table)]
+
+
+def history(repository: Engine, read: ReadEvents = read_events) -> list[ProvenanceEvent]:
     """All events there are, in order: those in event files, then those that only the log holds."""
     store = event_store(repository)
     manifest, newest = store.snapshot()
     events: list[ProvenanceEvent] = []
     for file in manifest.files:
-        for _, table in store.event_files.scan(file):
-            events += store.event_files.events(file, table)
+        events += read(store.event_files, file)
     for numbered in newest:
         events += store.expand(numbered)
     return events

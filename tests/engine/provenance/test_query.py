@@ -224,8 +224,9 @@ def test_a_search_over_an_unreadable_file_says_so(workshop: Workshop, repository
     first.write_bytes(data)
     workshop.expects_problems = True
 
-    with pytest.raises(ProvenanceDamaged, match=first.name):
-        repository.history.query(EventQuery())
+    page = repository.history.query(EventQuery())
+    assert ([event.sequence for event in page.events], [each[:2] for each in page.unreadable]) == ([4, 5, 6], [(1, 3)])
+    assert str(first) in page.unreadable[0].problem
     assert [event.sequence for event in repository.history.query(EventQuery(after=3)).events] == [4, 5, 6]
     with pytest.raises(ProvenanceDamaged, match=first.name):
         repository.provenance.index_step()

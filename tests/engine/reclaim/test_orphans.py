@@ -1,9 +1,11 @@
-"""Files that no record names: surveyed, never removed at start, adopted only on request."""
+"""Files that no record names: counted, never removed at start, adopted on request or after a grace."""
 
 from pathlib import Path
 
+from tests.failing_files import FailingFiles
 from tests.support import Workshop, containers, content_sizes, put_all
 from ullage.engine.engine import Engine
+from ullage.engine.maintenance import MaintenanceRunner
 
 MB = 1 << 20
 
@@ -19,7 +21,7 @@ def leave_orphan(workshop: Workshop) -> tuple[Engine, Path]:
     return repository, Path(orphan)
 
 
-def test_a_start_keeps_orphans_and_the_survey_lists_them(workshop: Workshop) -> None:
+def test_a_start_keeps_orphans(workshop: Workshop) -> None:
     """Neither start, cleaning nor truncation removes a file that no record names."""
     repository, orphan = leave_orphan(workshop)
 
@@ -28,9 +30,69 @@ def test_a_start_keeps_orphans_and_the_survey_lists_them(workshop: Workshop) -> 
     repository = workshop.reopen()
 
     assert orphan.stat().st_size == 2 * MB
-    (found,) = repository.reclamation.survey(orphans=True).orphans
+    (found,) = repository.reclamation.orphans.look()
     assert (found.path, found.length, found.is_adoptable) == (str(orphan), 2 * MB, True)
-    assert repository.reclamation.survey().orphans == ()
+
+
+def test_a_running_repository_counts_orphans_and_gives_them_back(workshop: Workshop) -> None:
+    """A minute after the start the survey counts them; an hour after it they go the way of all dead content."""
+    _, orphan = leave_orphan(workshop)
+    repository = workshop.crash()
+    maintenance = MaintenanceRunner(repository)
+
+    def counted() -> tuple[int, int]:
+        (container,) = repository.reclamation.survey().containers
+        return container.orphans, container.orphan_bytes
+
+    assert counted() == (0, 0)
+    workshop.clock.advance(61)
+    maintenance.run_due()
+    assert counted() == (1, 2 * MB)
+    workshop.clock.advance(3_000)
+    maintenance.run_due()
+    assert orphan.exists()
+    workshop.clock.advance(600)
+    maintenance.run_due()
+    assert counted() == (0, 0)
+    for hours in (1, 13, 1):
+        workshop.clock.advance(hours * 3_600)
+        maintenance.run_due()
+
+    assert maintenance.failures == []
+    assert len(content_sizes(workshop.path)) == 1
+    assert repository.check(deep=True).problems == ()
+
+
+def test_directories_are_read_once(workshop: Workshop) -> None:
+    """Looking reads every directory: where nothing was left behind since, it is not done again."""
+    repository, _ = leave_orphan(workshop)
+    (workshop.path / "c1" / "5").mkdir(exist_ok=True)
+    (workshop.path / "c1" / "5" / "notes.txt").write_bytes(b"nobody's")
+    orphans = repository.reclamation.orphans
+    workshop.clock.advance(7_200)
+
+    assert repository.reclamation.tend_orphans() == 1
+    assert orphans.figures["c1"].files == 1
+    assert not orphans.is_look_due
+    assert not orphans.is_adoption_due
+
+
+def test_a_file_that_could_not_be_removed_is_an_orphan_of_this_process(workshop: Workshop) -> None:
+    """A rolled back session whose file the disk does not let go: found, counted and adopted without a restart."""
+    files = FailingFiles()
+    repository = workshop.make(files, storage=containers(c1=1 << 30))
+    session = repository.session()
+    session.ingest("q", [b"r" * (2 * MB)])
+    files.fail("unlink", "*/c1/*", times=1_000)
+    session.rollback()
+    files.heal()
+    workshop.clock.advance(61)
+
+    repository.reclamation.tend_orphans()
+    assert repository.reclamation.survey().containers[0].orphans == 1
+    workshop.clock.advance(3_600)
+    assert repository.reclamation.tend_orphans() == 1
+    assert repository.check(deep=True).problems == ()
 
 
 def test_an_adopted_orphan_goes_through_the_archive(workshop: Workshop) -> None:

@@ -1,13 +1,15 @@
 """Rewriting: bytes move, addresses stay, whatever happens in between."""
 
+import os
 import random
 from typing import Any
 
 import pytest
 
-from tests.support import Workshop, claim_of, committing, content_sizes, drain, flip, put_all
+from tests.support import TWO, RoomyFiles, Workshop, claim_of, committing, content_sizes, drain, flip, put_all
 from ullage.contract import Quantity
 from ullage.engine.engine import Engine
+from ullage.engine.files import File
 from ullage.engine.model import Action, ContentClaim
 from ullage.errors import ContentReclaimed
 
@@ -194,6 +196,52 @@ def test_a_source_that_does_not_read_back_stays_as_it_is(workshop: Workshop, rep
     assert "checksum" in report.problems[0]
     assert path.read_bytes() == rotten
     flip(path, claim.offset)
+
+
+class Vanishing(RoomyFiles):
+    """Once armed, c1's directory goes away like a volume that is unplugged: when an output is begun there ("create"),
+    or when its name is synced ("sync_directory").
+    """
+
+    armed = ""
+
+    def create(self, path: str) -> File:
+        created = super().create(path)
+        self._vanish("create", path)
+        return created
+
+    def sync_directory(self, path: str) -> None:
+        self._vanish("sync_directory", path)
+        super().sync_directory(path)
+
+    def _vanish(self, call: str, path: str) -> None:
+        if self.armed == call and "/c1/" in path:
+            self.armed = ""
+            place = path[: path.index("/c1/") + 3]
+            os.rename(place, place + ".away")
+
+
+@pytest.mark.parametrize("call", ["create", "sync_directory"])
+def test_an_output_whose_volume_vanishes_stops_no_other_volume(workshop: Workshop, call: str) -> None:
+    """Its sources are left, with the reason; all others are rewritten, and nothing that vanished counts as freed."""
+    files = Vanishing()
+    repository = workshop.make(files, storage=TWO, **PLAIN)
+    kept = fill(repository, 8)
+    used = {claim.container: 0 for claim in (entry.claim for entry in repository.ledger.entries())}
+    assert set(used) == {"c1", "c2"}
+    plan = repository.compactor.plan(policy="CompactAll")
+    files.armed = call
+
+    report = repository.compactor.execute(plan, bytes_per_second=0)
+
+    assert not files.armed, "no output was begun in c1"
+    assert report.done[Action.REWRITE] > 0
+    assert any("c1" in step.reason for step in report.left)
+    (workshop.path / "c1.away").rename(workshop.path / "c1")
+    repository.volumes.look()
+    assert in_queue(repository, "keep") == sorted(kept)
+    assert compact(repository) > 0
+    assert in_queue(workshop.crash(), "keep") == sorted(kept)
 
 
 def test_a_plan_of_an_older_generation_is_skipped(repository: Engine) -> None:

@@ -40,7 +40,7 @@ def test_a_failed_commit_gives_everything_back(workshop: Workshop, repository: E
     with pytest.raises(OSError, match="Input/output"):
         session.commit()
 
-    assert repository.queue("q").figures() == (2, 2, 0, 0, 0, 0)
+    assert repository.queue("q").figures() == (2, 2, 0, 0, 0, 0, 0)
     session.transfer_many(session.get_many("q", 2), "r")
     session.commit()
     assert drain(workshop.crash(), "r") == [b"1", b"2"]
@@ -75,7 +75,7 @@ def test_an_unknown_outcome_leaves_everything_held(workshop: Workshop, files: Fa
         with pytest.raises(CommitOutcomeUnknown):
             session.commit()
 
-    assert repository.queue("q").figures() == (1, 1, 1, 0, 0, 0)
+    assert repository.queue("q").figures() == (1, 1, 1, 0, 0, 0, 0)
     assert repository.queue("r").figures().flow_files == 0
     with pytest.raises(RepositoryStopped):
         put_all(repository, "q", [b"y"])
@@ -128,5 +128,5 @@ def test_a_rollback_that_cannot_remove_its_file_gives_back_once(repository: Engi
             continue  # what the test is about: the next one must not give back again
     files.heal()
 
-    assert repository.queue("q").figures() == (1, 1, 0, 0, 0, 0)
+    assert repository.queue("q").figures() == (1, 1, 0, 0, 0, 0, 0)
     assert [record.size for record in repository.queue("q").records()] == [1]

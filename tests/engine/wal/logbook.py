@@ -8,11 +8,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.support import ManualClock, cut
 from tests.threads import begin
 from ullage.clock import Clock
 from ullage.engine.files import Files, OsFiles
 from ullage.engine.model import NO_ATTRIBUTES, Delete, FlowFileRecord, Operation
+from ullage.engine.wal.format import LogHeader, salt_number
 from ullage.engine.wal.log import WriteAheadLog
 from ullage.engine.wal.restore import RestoreReport, read_frames
 from ullage.engine.wal.serde import SerDe, Transaction
@@ -52,6 +55,14 @@ class Notes:
         with self.lock:
             self.applied.append(transaction)
             self._take(operations)
+
+    is_careful = False
+
+    def replay(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
+        self.apply(transaction, millis, operations)
+
+    def replay_each(self, transaction: int, millis: int, found: Sequence[Any], place: str) -> None:
+        raise NotImplementedError
 
     def load(self, operations: list[Operation]) -> None:
         self.loaded += len(operations)
@@ -210,9 +221,15 @@ def frames(path: Path) -> list[tuple[int, int, int]]:
     """Offset, length and id of each frame of a log file, in order; its header is what lies before the first."""
     file = OsFiles().open(str(path))
     try:
-        return [(offset, 40 + header.length, header.id) for offset, header, _ in read_frames(file, _header_bytes(path))]
+        found = read_frames(file, _header_bytes(path), salt_number(log_header(path).salt))
+        return [(offset, 40 + header.length, header.id) for offset, header, _ in found]
     finally:
         file.close()
+
+
+def log_header(path: Path) -> LogHeader:
+    """What a log file says of itself."""
+    return msgspec.msgpack.decode(path.read_bytes()[16 : _header_bytes(path)], type=LogHeader)
 
 
 def _header_bytes(path: Path) -> int:

@@ -6,7 +6,7 @@ from tests.engine.wal.logbook import Logbook, note
 from ullage.engine.model import NO_ATTRIBUTES, Delete, FlowFileRecord, Operation
 from ullage.engine.wal.format import OPERATIONS_MAX, PAYLOAD_BYTES_MAX
 from ullage.engine.wal.serde import SerDe
-from ullage.errors import TransactionTooLarge
+from ullage.errors import InvalidArgument, TransactionTooLarge
 
 UNENCODABLE = FlowFileRecord(bytes(16), 1, None, 0, 0, 0, 0, 1 << 70, NO_ATTRIBUTES)
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_encoded_applies_nothing(logbook: Logbook) -> None:
     """A record that the SerDe refuses fails before an id is taken, and the healthy ones beside it fail with it."""
     logbook.open()
     operations: list[Operation] = [note(1), UNENCODABLE]
-    with pytest.raises(OverflowError):
+    with pytest.raises(InvalidArgument):
         logbook.log.append(operations, 0)
 
     assert (logbook.state.numbers, logbook.log.last_id) == (set(), 0)

@@ -9,6 +9,7 @@ from tests.support import Workshop, drain, put_all
 from ullage.engine import engine
 from ullage.engine.files import OsFiles
 from ullage.engine.ledger.swap import SwapFiles, summarize
+from ullage.engine.model import QueueDefinition
 from ullage.engine.wal.serde import SerDe
 from ullage.engine.wal.state import RecordDirectory
 from ullage.errors import FormatTooNew, RepositoryDamaged
@@ -78,7 +79,8 @@ def test_a_swap_file_outlives_the_version_that_wrote_it(tmp_path: Path) -> None:
     """The second version reads what the first has written; the first refuses the second's, naming both versions."""
     first, second = (SwapFiles(RecordDirectory(OsFiles(), str(tmp_path), "r", s)) for s in (SerDe(), SecondSerDe()))
     records = [note(number) for number in range(1, 2_500)]
-    old, new = summarize(records, 1, 0), summarize(records, 1, 0)
+    queue = QueueDefinition(1, "q", "FirstInFirstOut", "priority", 0, 0, 0)
+    old, new = summarize(records, queue, 0), summarize(records, queue, 0)
     first.write(old, records, [])
     second.write(new, records, [])
 

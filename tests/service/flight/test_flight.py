@@ -13,7 +13,7 @@ import pytest
 from pyarrow import flight
 
 from tests.service.flight.peer import MB, Peer
-from tests.support import Workshop, committing, drain, put_all
+from tests.support import Workshop, committing, drain, event_store, put_all
 from ullage.contract import MaintenanceOperation, TruncationMode
 from ullage.engine.model import parse_uuid
 from ullage.wire.schemas import SCHEMAS
@@ -199,6 +199,25 @@ def test_events_are_read_from_where_the_last_reader_stopped(peer: Peer) -> None:
     read = [peer.table("provenance", after=after, through=through) for after, through in ((0, 3), (3, 7), (7, 7))]
 
     assert [table["sequence"].to_pylist() for table in read] == [[1, 2, 3], [4, 5, 6, 7], []]
+
+
+def test_a_table_of_events_that_cannot_all_be_read_is_refused(peer: Peer, workshop: Workshop) -> None:
+    """Who follows it by sequence numbers would never come back for those that it passed over."""
+    put_all(peer.repository, "in", [b"x"] * 7)
+    peer.repository.provenance.drain()
+    put_all(peer.repository, "in", [b"x"] * 2)
+    event_store(peer.repository).event_files.close()
+    (path,) = (workshop.path / "provenance" / "events").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+    with pytest.raises(flight.FlightError) as caught:
+        peer.table("provenance")
+
+    assert slug_of(caught) == "provenance-damaged"
+    assert path.name in str(caught.value)
+    assert peer.table("provenance", after=7)["sequence"].to_pylist() == [8, 9]
+    path.write_bytes(whole)
 
 
 def test_a_snapshot_is_kept_by_renewing_it(peer: Peer, workshop: Workshop) -> None:

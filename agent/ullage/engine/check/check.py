@@ -3,10 +3,12 @@
 Every engine test ends with it. It reports, it never mends; what it reports names the claim, file and offset.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from ullage.engine.believed import BelievedClock
 from ullage.engine.byteranges import unpack_ranges
+from ullage.engine.content.availability import Damage
 from ullage.engine.content.protocol import ContentStore
 from ullage.engine.content.reader import ContentReader
 from ullage.engine.files import Files
@@ -18,7 +20,7 @@ from ullage.engine.ledger.state import SwapContent
 from ullage.engine.ledger.swap import SwapFiles, shares_of
 from ullage.engine.model import HANDLE_QUEUE, STAGED_QUEUE, Action, ContentClaim, format_uuid
 from ullage.engine.reclaim.execute import charged_bytes
-from ullage.engine.repositories import ProvenanceRepository
+from ullage.engine.repositories import FlowFileRepository, ProvenanceRepository
 from ullage.errors import (
     ContentCorrupt,
     ContentMissing,
@@ -41,18 +43,25 @@ class CheckedParts:
     reader: ContentReader
     queues: QueueManager
     swap_files: SwapFiles
+    flow_file: FlowFileRepository
     provenance: ProvenanceRepository
+    clock: BelievedClock
+    identity_problems: Callable[[], Iterable[str]]
 
 
 def check_repository(parts: CheckedParts, *, deep: bool = False, on_progress: Progress | None = None) -> CheckReport:
-    """Check a repository in which nothing is being committed. `deep` also reads every byte of live content.
+    """Check a repository in which nothing is being committed. `deep` also reads every byte of live content, and of what
+    memory holds already the files that the next start will read.
 
     `on_progress` gets bytes verified and bytes to verify.
     """
+    parts.content.look_at_volumes()
     check = _Check(parts)
     return CheckReport(
         problems=tuple(check.problems(on_progress, deep=deep)),
         orphans=tuple(orphan.path for orphan in parts.content.orphans(parts.ledger.claim)),
+        set_aside=tuple(f"{format_uuid(each.id)}: {each.place}: {each.reason}" for each in check.set_aside),
+        clock=parts.clock.look().reason,
         flow_files=check.flow_files,
         resource_claims=len(check.entries),
         bytes_verified=check.verified,
@@ -65,6 +74,7 @@ class _Check:
     def __init__(self, parts: CheckedParts) -> None:
         self.flow_files = 0
         self.verified = 0
+        self.set_aside = parts.ledger.set_aside.all()
         self.entries: list[ResourceEntry] = []
         self._parts = parts
         self._ledger = parts.ledger
@@ -78,6 +88,7 @@ class _Check:
             wrong_counts = list(self._counts())
         yield from wrong_counts
         self.entries = list(self._ledger.entries())
+        yield from self._volumes()
         for entry in self.entries:
             if entry.relocation is None:
                 yield from self._file(entry)
@@ -85,8 +96,15 @@ class _Check:
         yield from self._staged()
         yield from self._queues()
         if deep:
-            yield from self._bytes(on_progress)
+            yield from self._named(dict(self._bytes(on_progress)))
             yield from self._holes()
+            yield from self._on_disk()
+        elif self._parts.reader.availability:
+            known = self._parts.reader.availability
+            claims = {
+                key: damage.reason for key, claim in self._all_claims().items() if (damage := known.damage(claim))
+            }
+            yield from self._named(claims)
         yield from self._accounts()
         yield from self._parts.provenance.problems(deep=deep)
 
@@ -118,6 +136,9 @@ class _Check:
                 yield str(error)
                 continue
             self.flow_files += len(content.records)
+            self.set_aside += content.set_aside
+            if content.set_aside:
+                continue  # what the summary counts is not all here; they are set aside for good once it is swapped in
             shares = shares_of(content.records)
             if set(shares) != set(summary.shares):
                 yield f"swap file {name}: its claims are not those of its summary"
@@ -129,14 +150,26 @@ class _Check:
                 if ledger.find(record.uuid) is not None:
                     yield f"FlowFile {record.id} is both resident and in swap file {name}"
         unknown = set(files.names()) - set(ledger.swaps) - set(ledger.retired_swaps)
+        unknown = {name for name in unknown if not ledger.set_aside.may_mean_swap(name)}
         yield from (f"swap file {name} is in no queue" for name in sorted(unknown))
+
+    def _volumes(self) -> Iterator[str]:
+        """Those that are not there; which FlowFiles and handles that concerns is named below."""
+        for name in sorted(self._content.away):
+            count = sum(entry.claim.container == name for entry in self.entries)
+            reason = self._content.containers[name].condition.reason
+            yield f"container {name} is away, and {count} resource claims with it: {reason}"
 
     def _file(self, entry: ResourceEntry) -> Iterator[str]:
         claim = entry.claim
         path, length = self._content.path_of(claim), self._content.length_of(claim)
         if length is None:
+            if not self._content.is_there(claim):
+                return  # said once, of the volume
             if claim.intent != Action.DELETE:  # by which it may be gone already
-                yield f"resource claim {claim.index}: {path} is missing"
+                damage = Damage(claim.index, path, f"resource claim {claim.index}: {path} is missing")
+                self._parts.reader.availability.note_file(damage)  # what points at it is named below
+                yield damage.reason
             return
         with self._ledger.lock:
             end = end_in_use(self._ledger, entry)
@@ -191,25 +224,53 @@ class _Check:
             named |= own
         yield from (f"FlowFile {format_uuid(each)} is staged by no write" for each in sorted(hidden - named))
 
-    def _bytes(self, on_progress: Progress | None) -> Iterator[str]:
-        """Read every live byte against its checksums."""
+    def _all_claims(self) -> dict[tuple[int, int], ContentClaim]:
         claims = dict(self._claims)
-        crcs: dict[tuple[int, int], bytes] = {}
         for content in self._swapped.values():
             claims.update(
                 {(c.resource, c.offset): c for c in (each.claim for each in content.records) if c is not None}
             )
+        return claims
+
+    def _named(self, damaged: dict[tuple[int, int], str]) -> Iterator[str]:
+        """Which FlowFiles and handles point at claims that can't be read."""
+        if not damaged:
+            return
+        swapped = (record for content in self._swapped.values() for record in content.records)
+        for record in (*self._ledger.flow_files(), *swapped):
+            claim = record.claim
+            if claim is not None and (claim.resource, claim.offset) in damaged:
+                reason = damaged[claim.resource, claim.offset]
+                yield f"{self._parts.reader.described(record)} is unavailable: {reason}"
+
+    def _bytes(self, on_progress: Progress | None) -> Iterator[tuple[tuple[int, int], str]]:
+        """Read every live byte against its checksums; claims that fail, and why."""
+        claims = self._all_claims()
+        crcs: dict[tuple[int, int], bytes] = {}
+        for content in self._swapped.values():
             crcs.update({(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks})
         total = sum(claim.length for claim in claims.values())
         for key, claim in sorted(claims.items()):  # in the order of the files, which is that of the disk
             try:
                 self._parts.reader.verify(claim, crcs.get(key))
             except (ContentMissing, ContentCorrupt, ContentReclaimed) as error:
-                yield str(error)
+                yield key, str(error)
             else:
                 self.verified += claim.length
             if on_progress is not None:
                 on_progress(self.verified, total)
+
+    def _on_disk(self) -> Iterator[str]:
+        """What memory holds as well, read from the files that the next start will read."""
+        yield from self._parts.flow_file.problems()
+        yield from self._parts.identity_problems()
+        for name in sorted(self._ledger.swapped_in):
+            # Until a checkpoint covers its SwapIn a start reads it again; one that did so just now has removed it.
+            try:
+                self._parts.swap_files.read(name)
+            except (RepositoryDamaged, FormatTooNew) as error:
+                if name in self._ledger.swapped_in:
+                    yield f"{error}; `ullage checkpoint` makes it unnecessary, before the repository is closed"
 
     def _holes(self) -> Iterator[str]:
         """What was reported as given back is given back: holes read as zeros."""

@@ -23,6 +23,7 @@ from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import ResourceClaim, ResourceClaimGone
 from ullage.engine.reclaim.execute import charged_bytes
 from ullage.engine.reclaim.reclamation import Reclaimer
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import ContentMissing
 from ullage.wire.upkeep import CheckReport
 
@@ -116,6 +117,7 @@ class Repair:
             return None
         return RepairStep(Mend.RESEAL, path, claim.index, length)
 
+    @uninterrupted
     def _commit_entry(self, step: RepairStep) -> None:
         entry = self._parts.ledger.entry(step.resource)
         assert entry is not None, f"resource claim {step.resource} went between plan and repair"

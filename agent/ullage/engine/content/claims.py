@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
 
+import msgspec
+
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.content.containers import Container
 from ullage.engine.files import File
@@ -78,6 +80,9 @@ class WritableClaim:
     offset: int = 0
     """Where the next byte goes; what is gathered in memory counts already."""
 
+    charged: int = 0
+    """So many bytes of it its container is charged for."""
+
     committed: int = 0
     """Up to here a transaction stands that names what was written."""
 
@@ -96,6 +101,12 @@ class WritableClaim:
     failed: bool = False
     """A write or a sync failed: what the file holds is known after a restart."""
 
+    is_sealed: bool = False
+    """The transaction that names what was written last holds its seal."""
+
+    is_lost: bool = False
+    """Its volume went away meanwhile: what is there when it is back is known by then, and nothing more may be named."""
+
     def commit(self) -> None:
         """All that was written belongs to a transaction that stands."""
         self.is_new = False
@@ -103,11 +114,12 @@ class WritableClaim:
 
     def end_at(self, length: int) -> None:
         """The file has exactly this length: after a failed write that is what counts, not what was meant."""
-        self.container.add_bytes(length - self.offset)
         self.offset = length
+        self.container.charge(self)
 
     def registration(self, *, is_sealed: bool) -> ResourceClaim:
         """The state to commit with the content just written."""
+        self.is_sealed = is_sealed
         claim = self.claim
         place = claim.index, claim.container, claim.created_millis, claim.lifetime
         return ResourceClaim(*place, self.offset, is_sealed, claim.generation + is_sealed)
@@ -118,6 +130,7 @@ class StripedStore(ABC, Generic[C]):
 
     def __init__(self, containers: Sequence[C], parts: RepositoryParts, reserve_indexes: Callable[[int], None]) -> None:
         self.containers = {container.name: container for container in containers}
+        self.away: frozenset[str] = frozenset()
         self.inherited_ceiling = 0
         self._order = [container for container in containers if not container.evacuates]
         self._clock = parts.clock
@@ -127,6 +140,7 @@ class StripedStore(ABC, Generic[C]):
         self._pool: dict[int, list[WritableClaim]] = {lifetime: [] for lifetime in Lifetime}
         self._active: dict[int, WritableClaim] = {}
         self._unsealed: list[ResourceClaim] = []
+        self._adrift: dict[int, tuple[ResourceClaim, int]] = {}
         self._is_closed = False
         self.adopt(parts.spec)
 
@@ -142,10 +156,9 @@ class StripedStore(ABC, Generic[C]):
         while True:
             writable = self._from_pool(lifetime, length)
             if writable is None:
-                container = self._next_container(length)
-                return None if container is None else self._create(container, lifetime)
+                return self._take_new(lifetime, length)
             try:  # asked outside the lock: how full a volume is is a system call
-                is_fit = writable.container.failure is None and self._admits(writable.container)
+                is_fit = writable.container.is_writable and not writable.is_lost and self._admits(writable.container)
             except BaseException:
                 self._return_to_pool(writable)
                 raise
@@ -158,14 +171,20 @@ class StripedStore(ABC, Generic[C]):
         return (
             writable.is_ended
             or writable.failed
+            or writable.is_lost
             or writable.offset >= self.limits.max_appendable_size
             or writable.claims >= self.limits.max_flow_files
         )
 
     def give_back(self, writable: WritableClaim, *, committed: bool) -> None:
+        # What the transaction says counts, not what `must_end` says now: limits, or its volume, may have changed since.
+        # A sealed file that was appended to had live content behind its end, which read as reclaimed.
+        #
+        #     limit 8 KiB, seal at 9,008 logged | limit 64 KiB adopted | back to the pool | 300 more bytes committed
+        writable.is_sealed &= committed
         # A session may outlive the close: its file is only released then, and the next start seals it.
-        if self.must_end(writable) or self._is_closed:
-            self._end(writable, is_recorded=committed)
+        if writable.is_sealed or self.must_end(writable) or self._is_closed:
+            self._end(writable, is_recorded=writable.is_sealed)
         else:
             self._return_to_pool(writable)
 
@@ -179,7 +198,13 @@ class StripedStore(ABC, Generic[C]):
             for writable in idle:
                 writable.file.close()
 
+    def seal_later(self, claim: ResourceClaim, end_in_use: int) -> None:
+        with self._lock:
+            self._adrift[claim.index] = claim, end_in_use
+
     def take_seals(self) -> list[ResourceClaim]:
+        for claim, end_in_use in list(self._adrift.values()):
+            self._seal_adrift(claim, end_in_use)
         with self._lock:
             seals, self._unsealed = self._unsealed, []
             return seals
@@ -190,7 +215,8 @@ class StripedStore(ABC, Generic[C]):
 
     def open_lengths(self) -> dict[int, int]:
         with self._lock:
-            lengths = {seal.index: seal.length for seal in self._unsealed}
+            lengths = {claim.index: claim.length for claim, _ in self._adrift.values()}
+            lengths.update((seal.index, seal.length) for seal in self._unsealed)
             lengths.update((index, writable.offset) for index, writable in self._active.items())
             return lengths
 
@@ -221,16 +247,30 @@ class StripedStore(ABC, Generic[C]):
             )
         return container
 
+    def forget(self, name: str) -> None:
+        del self.containers[name]
+        self._order = [container for container in self._order if container.name != name]
+        with self._lock:
+            self._adrift = {index: found for index, found in self._adrift.items() if found[0].container != name}
+            self.away -= {name}
+
+    def is_there(self, claim: ResourceClaim) -> bool:
+        return True
+
     @property
     def pressure(self) -> str:
-        figures = ", ".join(f"{container.name} {container.usage().percentage:.1f}%" for container in self._order)
+        figures = ", ".join(
+            f"{each.name} {f'{each.usage().percentage:.1f}%' if each.is_writable else 'not written'}"
+            for each in self._order
+        )
         return f"{self._back_pressure}% usage ({figures})"
 
     def require_writing(self) -> None:
         if not self._writing():
             raise ContentWriteFailed(
-                "every container stopped writing after a failed sync: reopen the repository"
-            ) from self._order[0].failure
+                "no container can be written: each stopped after a failed sync, which takes reopening the repository, "
+                "or its volume is away or read-only"
+            ) from next((each.failure for each in self._order if each.failure is not None), None)
 
     def has_room(self) -> bool:
         return any(self._admits(container) for container in self._writing())
@@ -238,6 +278,10 @@ class StripedStore(ABC, Generic[C]):
     @abstractmethod
     def _make(self, claim: ResourceClaim, container: C) -> tuple[File, str]:
         """A new, empty file for a resource claim, and its path. DiskFull, ContentWriteFailed."""
+
+    @abstractmethod
+    def seal(self, claim: ResourceClaim) -> ResourceClaim:
+        """See `ContentStore`."""
 
     @abstractmethod
     def _remove(self, writable: WritableClaim) -> None:
@@ -260,22 +304,29 @@ class StripedStore(ABC, Generic[C]):
         return writable
 
     def _writing(self, turn: int = 0) -> list[C]:
-        """Round robin: the container whose turn it is first, then the others, without those that stopped writing."""
+        """Round robin: the container whose turn it is first, then the others, without those that can't be written."""
         start = turn % len(self._order)
-        return [one for one in (*self._order[start:], *self._order[:start]) if one.failure is None]
+        return [one for one in (*self._order[start:], *self._order[:start]) if one.is_writable]
 
     def _admits(self, container: Container) -> bool:
         return container.usage().percentage < self._back_pressure
 
-    def _next_container(self, length: int) -> C | None:
-        """The container whose turn it is, or the next one that admits writers and has room for `length` bytes; None
-        while none admits them.
+    def _take_new(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
+        """A new file in the container whose turn it is, or the next one that admits writers, has room for `length`
+        bytes and lets a file be made; None while none admits them.
         """
         self.require_writing()
         admitted = [container for container in self._writing(next(self._turn)) if self._admits(container)]
+        failure: DiskFull | ContentWriteFailed | None = None
         for container in admitted:
-            if container.has_room_for(length):
-                return container
+            if not container.has_room_for(length):
+                continue
+            try:
+                return self._create(container, lifetime)
+            except (DiskFull, ContentWriteFailed) as error:
+                failure = failure or error  # of one volume: nothing was written, and the others may have room
+        if failure is not None:
+            raise failure
         if admitted:
             figures = ", ".join(f"{c.name} {c.bytes_used} of {c.capacity}" for c in admitted)
             raise DiskFull(f"no container's capacity has room for {length} bytes more (used: {figures})")
@@ -319,6 +370,8 @@ class StripedStore(ABC, Generic[C]):
                 writable.end_at(0)
                 self._remove(writable)
             elif not is_recorded and not self._cut_back(writable):
+                if writable.is_lost:
+                    self._set_adrift(writable)
                 return
             with self._lock:  # both at once: a survey between them would miss the length that a seal is to record
                 del self._active[writable.claim.index]
@@ -332,13 +385,44 @@ class StripedStore(ABC, Generic[C]):
 
         These bytes were never synced, so a crash could make the file shorter than a seal that counts them.
         """
+        if writable.is_lost:
+            return False
         try:
             if writable.file.size().length > writable.committed:
                 writable.file.truncate(writable.committed)
                 writable.file.sync()
         except OSError as error:
-            # Left unsealed: the next start seals it where it then ends.
-            writable.container.failure = error
+            writable.is_lost = self._has_lost(writable.container, error)
+            if not writable.is_lost:  # left unsealed: the next start seals it where it then ends
+                writable.container.failure = error
             return False
         writable.end_at(writable.committed)
         return True
+
+    def _has_lost(self, container: Container, error: OSError) -> bool:
+        """Whether an operation met this error because the container's volume is away, or can't be written now."""
+        return False
+
+    def _set_adrift(self, writable: WritableClaim) -> None:
+        """Where the file of a lost resource claim ends is known when its volume is back: it is sealed then."""
+        writable.end_at(writable.committed)
+        with self._lock:
+            del self._active[writable.claim.index]
+            self._adrift[writable.claim.index] = writable.registration(is_sealed=False), writable.committed
+
+    def _seal_adrift(self, claim: ResourceClaim, end_in_use: int) -> None:
+        """Seal what was left open on a volume that was away, if it is back."""
+        container = self.container_of(claim)
+        if not container.is_writable:
+            return
+        try:
+            seal = self.seal(claim)
+        except OSError as error:
+            if not self._has_lost(container, error):
+                container.failure = error  # a sync may have failed: the next start seals it
+            return
+        seal = msgspec.structs.replace(seal, length=max(seal.length, end_in_use))
+        with self._lock:  # both at once, as in `_end`
+            del self._adrift[claim.index]
+            self._unsealed.append(seal)
+        container.add_bytes(seal.length - claim.length)

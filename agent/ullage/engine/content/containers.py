@@ -4,28 +4,61 @@ A container says in `ullage.json` which repository it belongs to, so that a volu
 for an empty one, nor another repository's files for orphans.
 """
 
+import enum
 import os
 import threading
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from ullage.contract import ContentRepositorySpec
-from ullage.engine.files import DiskUsage, Files, make_directories, read_file, replace_file
+from ullage.engine.files import TOO_MANY, DiskUsage, Files, make_directories, read_file, replace_file
 from ullage.engine.model import ResourceClaim
 from ullage.engine.wal.format import decode_header
 from ullage.errors import ForeignContainer, RepositoryDamaged
 
 IDENTITY = "ullage.json"
 ARCHIVE = "archive"
+LOST_AND_FOUND = "lost+found"
+"""What mkfs makes in the root of a volume: with nothing else in it, the volume is empty."""
 
 
-class ContainerIdentity(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of a container's `ullage.json`."""
 
     format: int
     repository: str
     container: str
+
+
+class BeingWritten(Protocol):
+    """A file that is being written: it ends at `offset`, and its container is charged for `charged` bytes of it."""
+
+    offset: int
+    charged: int
+
+
+class VolumeState(enum.Enum):
+    """What can be done with the volume that a container lies on."""
+
+    AVAILABLE = "available"
+    READ_ONLY = "read-only"
+    AWAY = "away"
+    """It is not mounted, or its device does not answer."""
+    FOREIGN = "foreign"
+    """Another container, or another repository's, is where it should be: it is neither read, written nor cleaned."""
+    FORGOTTEN = "forgotten"
+    """What lay on it was given up: it is neither read, written nor cleaned, also if it comes back."""
+
+
+class VolumeCondition(NamedTuple):
+    """The state of a container's volume, and why, where it is not available."""
+
+    state: VolumeState
+    reason: str = ""
+
+
+HERE = VolumeCondition(VolumeState.AVAILABLE)
 
 
 class Usage(NamedTuple):
@@ -36,7 +69,8 @@ class Usage(NamedTuple):
 
     @property
     def percentage(self) -> float:
-        return 100.0 * self.used_bytes / self.total_bytes if self.total_bytes else 100.0
+        """None of a volume that is away, which nobody is to make room on."""
+        return 100.0 * self.used_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
     def free_bytes(self) -> int:
@@ -58,12 +92,32 @@ class Container:
         self.capacity = capacity
         self.evacuates = evacuates
         self.failure: BaseException | None = None
+        self.condition = HERE
+        self.unmade = ""
+        """Why it could not be made; until it is, the repository does not have it."""
+        self.is_forgotten = False
         self._lock = threading.Lock()
         self._bytes_used = 0
 
     @property
+    def is_available(self) -> bool:
+        """Whether its volume is there: contents on one that is not are unavailable until it is back."""
+        return self.condition.state in (VolumeState.AVAILABLE, VolumeState.READ_ONLY)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether new content may be put there, as far as the volume is concerned; how full it is is another matter."""
+        return self.failure is None and self.condition.state is VolumeState.AVAILABLE
+
+    @property
     def bytes_used(self) -> int:
         return self._bytes_used
+
+    def charge(self, written: BeingWritten) -> None:
+        """Account for a file that is being written as far as it reaches now."""
+        with self._lock:
+            # In one statement, without a call: an interrupt between the two would charge for the same bytes twice.
+            self._bytes_used, written.charged = self._bytes_used + written.offset - written.charged, written.offset
 
     def add_bytes(self, count: int) -> None:
         """Account for content written (or, negative, given back)."""
@@ -78,7 +132,12 @@ class Container:
         """The figures of this moment, never cached ones."""
         if self.capacity is not None:
             return Usage(self.capacity, self._bytes_used)
-        volume = self.volume()
+        if not self.is_available:
+            return Usage(0, 0)  # of its mount point, which is another volume's, nobody asks
+        try:
+            volume = self.volume()
+        except OSError:
+            return Usage(0, 0)  # it has just gone away
         return Usage(volume.total_bytes, volume.total_bytes - volume.free_bytes)
 
     def volume(self) -> DiskUsage:
@@ -90,7 +149,7 @@ class Container:
         return False
 
     def content_files(self) -> list[str]:
-        """Paths of all content files on disk, archived ones included."""
+        """Paths of all content files on disk, archived ones included. OSError where its volume is away."""
         return []
 
 
@@ -124,6 +183,33 @@ class ContainerDirectory(Container):
             )
         identity = ContainerIdentity(format=format, repository=repository, container=self.name)
         replace_file(self._files, self._identity_path, msgspec.json.encode(identity))
+
+    def look(self, repository: str) -> VolumeCondition:
+        """Whether the right volume is there at this moment, by the identity on it."""
+        if self.unmade:
+            return VolumeCondition(VolumeState.AWAY, self.unmade)
+        if self.is_forgotten:
+            return VolumeCondition(VolumeState.FORGOTTEN, f"what lay on container {self.name} was given up")
+        try:
+            self.require_identity(repository)
+            is_read_only = self._files.usage(self.path).is_read_only
+        except ForeignContainer as error:
+            is_there = self._files.exists(self._identity_path)
+            return VolumeCondition(VolumeState.FOREIGN if is_there else VolumeState.AWAY, str(error))
+        except OSError as error:
+            if error.errno in TOO_MANY:
+                return self.condition  # it says nothing about the volume
+            return VolumeCondition(VolumeState.AWAY, f"container {self.name} at {self.path} does not answer: {error}")
+        return self.read_only() if is_read_only else HERE
+
+    def read_only(self) -> VolumeCondition:
+        """What a write that was refused says, too."""
+        return VolumeCondition(VolumeState.READ_ONLY, f"container {self.name} at {self.path} is mounted read-only")
+
+    def forget_directories(self) -> None:
+        """Which names are durable is not known of a volume that was away."""
+        with self._directory_lock:
+            self._known = set()
 
     def require_identity(self, repository: str) -> None:
         """ForeignContainer unless this is the very directory that the repository was made with."""

@@ -51,6 +51,13 @@ class OpenFiles:
             if opened is not None:
                 opened.doom()
 
+    def forget_container(self, name: str) -> None:
+        """Its volume went away or came back: a descriptor that is kept would read the filesystem that was there."""
+        with self._lock:
+            self._forgotten += 1
+            for index in [index for index, opened in self._open.items() if opened.container == name]:
+                self._open.pop(index).doom()
+
     def close(self) -> None:
         """Release all descriptors but those in readers' hands, which are released when given back."""
         with self._lock:
@@ -75,9 +82,9 @@ class OpenFiles:
             elif forgotten != self._forgotten:
                 # A file went while this one was opened, perhaps this very one: kept, its descriptor would hold blocks
                 # that were reported as freed, until 256 others are read. It is closed after this read.
-                opened = _SharedFile(file, is_doomed=True)
+                opened = _SharedFile(file, container.name, is_doomed=True)
             else:
-                opened = self._open[claim.index] = _SharedFile(file)
+                opened = self._open[claim.index] = _SharedFile(file, container.name)
                 if len(self._open) > OPEN_FILES_MAX:
                     self._open.popitem(last=False)[1].doom()
             opened.users += 1
@@ -89,6 +96,7 @@ class _SharedFile:
     """A shared descriptor; closed when the last reader has left after it was doomed."""
 
     file: File
+    container: str
     users: int = 0
     is_doomed: bool = False
 

@@ -10,7 +10,6 @@ from ullage.engine.content.claims import WritableClaim
 from ullage.engine.content.containers import Container
 from ullage.engine.files import File
 from ullage.engine.model import Lifetime, ResourceClaim
-from ullage.errors import ForeignContainer
 
 
 class IntentOutcome(enum.Enum):
@@ -25,6 +24,11 @@ class IntentOutcome(enum.Enum):
     IMPOSSIBLE = enum.auto()
     """What keeps the bytes cannot do it, and never will: nothing was changed."""
 
+    LATER = enum.auto()
+    """Its volume is away or read-only. Nothing is known to be freed: the intent stands, to be carried out once the
+    volume is back.
+    """
+
 
 class Orphan(NamedTuple):
     """Content that no record names. `claim` is what it was of, where an earlier process of this repository left it
@@ -34,6 +38,7 @@ class Orphan(NamedTuple):
     path: str
     container: str
     length: int
+    allocated_bytes: int
     claim: ResourceClaim | None
     is_archived: bool = False
 
@@ -58,7 +63,16 @@ class ContentStore(Protocol):
 
     @property
     def containers(self) -> Mapping[str, Container]:
-        """Those of the spec, by name, with their figures."""
+        """Those of the spec, and others that still hold something, by name, with their figures."""
+        ...
+
+    @property
+    def away(self) -> frozenset[str]:
+        """The containers whose volumes are not there, as of the last look: what lies on them can't be read."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """A container that holds nothing any more is none of ours."""
         ...
 
     @property
@@ -66,9 +80,17 @@ class ContentStore(Protocol):
         """From where on writers wait, and how full each container is, for a message."""
         ...
 
-    def prepare(self, known: Collection[str]) -> dict[str, ForeignContainer]:
-        """Make the containers that are not `known` yet, durably; returns which of the known ones are not there, and
-        why. Called before anything else; for a new repository nothing is known.
+    def prepare(self, known: Mapping[str, str], forgotten: Collection[str] = ()) -> None:
+        """Make the containers that are not `known` yet, durably, and see which of the known ones are there
+        (`Container.condition`). One that the spec does not list is taken up where it is known to lie, to be emptied.
+        One that is `forgotten` is not looked for, and is none once it is not known any more.
+        Called before anything else; for a new repository nothing is known. ForeignContainer for one that can't be made.
+        """
+        ...
+
+    def look_at_volumes(self) -> None:
+        """See which containers' volumes are there: `Container.condition`. Called now and then; what meets an error
+        that looks like it asks by itself.
         """
         ...
 
@@ -124,6 +146,12 @@ class ContentStore(Protocol):
         """Seals that no transaction has carried yet, to be committed by the caller."""
         ...
 
+    def seal_later(self, claim: ResourceClaim, end_in_use: int) -> None:
+        """An earlier process left it open on a volume that can't be written now: once it can be, `take_seals` has its
+        seal, not below `end_in_use`.
+        """
+        ...
+
     def return_seals(self, seals: list[ResourceClaim]) -> None:
         """Their transaction failed: the next one is to carry them."""
         ...
@@ -142,6 +170,10 @@ class ContentStore(Protocol):
 
     def path_of(self, claim: ResourceClaim) -> str:
         """Where its bytes lie, for people."""
+        ...
+
+    def is_there(self, claim: ResourceClaim) -> bool:
+        """Whether the volume that it lies on is there at this moment."""
         ...
 
     def length_of(self, claim: ResourceClaim) -> int | None:
@@ -190,6 +222,13 @@ class ContentStore(Protocol):
 
     def orphans(self, recorded: Callable[[int], ResourceClaim | None]) -> list[Orphan]:
         """All content that no record names: `recorded` says what the ledger has of an index. It may read everything."""
+        ...
+
+    @property
+    def left_behind(self) -> int:
+        """How many files this process could not remove that no record names: each is an orphan that was not there at
+        the start.
+        """
         ...
 
     def make_durable(self, orphans: Iterable[Orphan]) -> None:

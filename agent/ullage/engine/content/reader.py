@@ -1,17 +1,20 @@
 """Reading content: ranges and streams of any size in bounded memory, every byte verified before it is handed out."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from crc32c import crc32c
 
 from ullage.engine.byteranges import require_range
+from ullage.engine.content.availability import Availability, Damage
 from ullage.engine.content.checksum import BLOCK_BYTES, Hasher, block_crc
 from ullage.engine.content.protocol import ContentStore
 from ullage.engine.files import File
+from ullage.engine.forgotten import Forgotten, place
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import ClaimLocation, locate
 from ullage.engine.model import Content, ContentClaim, FlowFileRecord
-from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed
+from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, ForkedRepository, VolumeAway
 from ullage.streams import ContentStream
 
 WINDOW_BLOCKS = 4
@@ -21,9 +24,12 @@ WINDOW_BLOCKS = 4
 class ContentReader:
     """Reads claims by the address they were born with, wherever rewrites have moved their bytes."""
 
-    def __init__(self, store: ContentStore, ledger: Ledger) -> None:
+    def __init__(self, store: ContentStore, ledger: Ledger, availability: Availability, forgotten: Forgotten) -> None:
+        """What proves damaged is noted in `availability`, which streams were never closed in `forgotten`."""
         self._store = store
         self._ledger = ledger
+        self.availability = availability
+        self._forgotten = forgotten
 
     def read(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None) -> bytes:
         """Bytes [start, start + size) of a base claim. `crcs` are its block CRCs, where the ledger lost them.
@@ -49,21 +55,36 @@ class ContentReader:
             contents += found if found is not None else [self.read(claim, 0, claim.length) for claim in run]
         return contents
 
-    def unproven(self, claims: Sequence[ContentClaim]) -> Iterator[ContentClaim]:
-        """Reads whole claims for the sake of their checksums, small ones side by side together; yields those that are
-        still to be read one by one (`verify`): large ones, and what did not pass.
+    def proved(self, claims: Sequence[ContentClaim]) -> Iterator[tuple[int, ContentClaim | None]]:
+        """Reads whole claims for the sake of their checksums, small ones side by side together; yields after each read
+        how many bytes it was, and which claim does not read back. One that was given back meanwhile is passed over.
         """
         for run in _runs(claims):
-            if len(run) == 1 or self._read_run(run) is None:
-                yield from run
+            if len(run) > 1 and self._read_run(run) is not None:
+                yield run[-1].end - run[0].offset, None
+                continue
+            for claim in run:
+                try:
+                    for piece in self.stream(claim, 0, claim.length):
+                        yield len(piece), None
+                except (ContentMissing, ContentCorrupt):
+                    yield 0, claim
+                except ContentReclaimed:
+                    continue  # dead since it was listed, and taken away by right
 
     def stream(
-        self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None, blocks: int = WINDOW_BLOCKS
+        self,
+        claim: ContentClaim,
+        start: int,
+        size: int,
+        crcs: bytes | None = None,
+        blocks: int = WINDOW_BLOCKS,
+        record: FlowFileRecord | None = None,
     ) -> Iterator[bytes]:
         """The same range in pieces of up to `blocks` blocks of 256 KiB. The checksums are taken now: later a claim may
-        only be pinned.
+        only be pinned. An error names the `record` whose content it is.
         """
-        return self._pieces(claim, start, size, crcs or self._ledger.claim_blocks(claim), blocks)
+        return self._pieces(claim, start, size, crcs or self._ledger.claim_blocks(claim), blocks, record)
 
     def opened(
         self,
@@ -83,19 +104,48 @@ class ContentReader:
         if claim is None or size == 0:
             return ContentStream(iter(()), 0, lambda: None)
         pin(claim)
-        pieces = self.stream(claim, content.start + start, size, crcs, blocks)
-        return ContentStream(pieces, size, lambda: self._ledger.unpin([claim]))
+        record = content if isinstance(content, FlowFileRecord) else None
+        pieces = self.stream(claim, content.start + start, size, crcs, blocks, record)
+        ledger, forgotten, begun = self._ledger, self._forgotten, place(2)
 
-    def _pieces(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None, blocks: int) -> Iterator[bytes]:
-        if crcs is None and claim.length > BLOCK_BYTES:
-            # Once for the whole stream: each window would work them out again, by a pass over the whole claim.
-            crcs = self._resolved(claim, lambda place: self._all_blocks(place, claim))
-        end = start + size
-        while start < end:
-            window_end = (start // BLOCK_BYTES + blocks) * BLOCK_BYTES
-            count = min(window_end, end) - start
-            yield self.read(claim, start, count, crcs)
-            start += count
+        def release() -> None:
+            with suppress(ForkedRepository):  # the pin is the parent's
+                ledger.unpin([claim])
+
+        return ContentStream(
+            pieces, size, release, lambda stream: forgotten.note("a content stream", begun, stream.close)
+        )
+
+    def _pieces(
+        self,
+        claim: ContentClaim,
+        start: int,
+        size: int,
+        crcs: bytes | None,
+        blocks: int,
+        record: FlowFileRecord | None,
+    ) -> Iterator[bytes]:
+        try:
+            if crcs is None and claim.length > BLOCK_BYTES:
+                # Once for the whole stream: each window would work them out again, by a pass over the whole claim.
+                crcs = self._resolved(claim, lambda place: self._all_blocks(place, claim))
+            end = start + size
+            while start < end:
+                window_end = (start // BLOCK_BYTES + blocks) * BLOCK_BYTES
+                count = min(window_end, end) - start
+                yield self.read(claim, start, count, crcs)
+                start += count
+        except (ContentMissing, ContentCorrupt) as error:
+            if record is None:
+                raise
+            raise type(error)(f"{self.described(record)}: {error}") from error
+
+    def described(self, record: FlowFileRecord) -> str:
+        """Which FlowFile or handle it is, for a message: its uuid, filename and queue."""
+        filename = record.attribute_map()["filename"]
+        name = "" if filename == record.id else f" ({filename!r})"
+        queue = self._ledger.queue_name(record.queue)
+        return f"FlowFile {record.id}{name} of queue {queue}" if queue else f"handle {record.id}{name}"
 
     def _read_run(self, run: Sequence[ContentClaim]) -> list[bytes] | None:
         """Neighbours with one call; None if a rewrite has parted them, or any of them is not as it should be."""
@@ -108,7 +158,7 @@ class ContentReader:
                 return None
             with self._store.reading(first.file) as file:
                 data = file.read(count, first.offset)
-        except (ContentMissing, ContentReclaimed):
+        except (ContentMissing, ContentReclaimed, OSError):
             # Which of them it is, and whether by right, is told one by one. A start asks for what a swap file may hold,
             # and there an end of a run can be dead and given back: raised here it stopped every later start.
             #
@@ -149,7 +199,36 @@ class ContentReader:
             except (ContentMissing, ContentCorrupt):
                 now = locate(self._ledger, claim)
                 if (now.file.index, now.offset) == (place.file.index, place.offset):
-                    raise
+                    return self._again(claim, place, read)
+            except OSError as error:
+                self._require_there(place, error)
+                raise
+
+    def _again(self, claim: ContentClaim, place: ClaimLocation, read: Callable[[ClaimLocation], bytes]) -> bytes:
+        """What did not read back, read once more from the disk itself; what fails again is damaged, and noted so.
+
+        A page in memory can rot as a disk can: what the disk holds is what the next start will find.
+        """
+        try:
+            with self._store.reading(place.file) as file:
+                file.drop_cache(place.offset, claim.length)
+            return read(place)
+        except (ContentMissing, ContentCorrupt) as error:
+            self._require_there(place, error)
+            damage = Damage(place.file.index, self._path(place), str(error))
+            if self._store.length_of(place.file) is None:
+                self.availability.note_file(damage)
+            else:
+                self.availability.note(claim, damage)
+            raise
+
+    def _require_there(self, place: ClaimLocation, error: Exception) -> None:
+        """VolumeAway if what a read has met says nothing about the content, but that its volume is not there."""
+        if not self._store.is_there(place.file):
+            reason = self._store.container_of(place.file).condition.reason
+            raise VolumeAway(
+                f"resource claim {place.file.index} can't be read until its volume is back: {reason}"
+            ) from error
 
     def _read_at(self, place: ClaimLocation, claim: ContentClaim, start: int, size: int, crcs: bytes | None) -> bytes:
         with self._store.reading(place.file) as file:

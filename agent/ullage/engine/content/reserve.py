@@ -5,6 +5,7 @@ and one snapshot. Creating paths fail on ENOSPC while the ballast still stands; 
 """
 
 import os
+import threading
 from contextlib import closing
 
 from ullage.engine.content.protocol import ContentStore
@@ -71,7 +72,10 @@ class Reserve:
 
 
 class Reserves:
-    """All ballast of a repository: in `directory` for its log and snapshots, in each container for reclamation."""
+    """All ballast of a repository: in `directory` for its log and snapshots, in each container for reclamation.
+
+    Thread-safe.
+    """
 
     def __init__(self, files: Files, directory: str, partitions: int, content: ContentStore) -> None:
         self._partitions = partitions
@@ -79,6 +83,8 @@ class Reserves:
         self._of_log = Reserve(files, directory)
         self._content = content
         self._is_spent = False
+        # Two checkpoints at a time end here: both would find no ballast, and the second could not create it.
+        self._lock = threading.Lock()
 
     @property
     def is_spent(self) -> bool:
@@ -89,9 +95,10 @@ class Reserves:
         """Have ballast everywhere: that of the log for the next snapshot too, which may be half as large again as the
         last one; whether that one is whole.
         """
-        self._is_spent = not self._of_log.grow(snapshot_bytes * 3 // 2 + LOG_RESERVE_BYTES * self._partitions)
-        self._content.grow_reserve()
-        return not self._is_spent
+        with self._lock:
+            self._is_spent = not self._of_log.grow(snapshot_bytes * 3 // 2 + LOG_RESERVE_BYTES * self._partitions)
+            self._content.grow_reserve()
+            return not self._is_spent
 
     def spend(self) -> None:
         """Give the ballast's room to work that frees more; new content waits until there is room for both again.
@@ -99,9 +106,10 @@ class Reserves:
         Once the log's is spent, the containers': where they share its volume, that is the room a filesystem wants for
         the directory entry and inode of a snapshot (XFS: for 64 inodes at a time).
         """
-        self._is_spent = True
-        if not self._of_log.spend():
-            self._content.spend_reserve()
+        with self._lock:
+            self._is_spent = True
+            if not self._of_log.spend():
+                self._content.spend_reserve()
 
 
 def is_full(error: Exception) -> bool:

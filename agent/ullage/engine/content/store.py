@@ -11,25 +11,33 @@ Orphans are content files that no record names, left by a crash before their fir
 `Reclaimer.adopt_orphans` takes them up: as sealed resource claims without claimants, which then go the way of
 everything dead, through the archive.
 
-Adopted is only what an earlier process of this repository made for certain: the name is one it would have given, in
-the section where it would have put it, with an index that the log had reserved when this process started. So neither
-files being written now, nor the content of a ledger that was lost, are ever taken for orphans.
+Adopted is only what a transaction that never came left for certain: the name is one that this repository would have
+given, in the section where it would have put it, and its index was reserved in the log when this process started, or
+is one whose file this process tried to remove in vain. So neither files being written now, nor the content of a ledger
+that was lost, are ever taken for orphans.
 """
 
+import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 
 import msgspec
 
 from ullage.engine.byteranges import unpack_ranges
 from ullage.engine.content.claims import RUN, StripedStore, WritableClaim
-from ullage.engine.content.containers import ARCHIVE, Container, ContainerDirectory, directories_of
+from ullage.engine.content.containers import (
+    ARCHIVE,
+    HERE,
+    Container,
+    ContainerDirectory,
+    directories_of,
+)
 from ullage.engine.content.openfiles import OpenFiles
 from ullage.engine.content.protocol import IntentOutcome, Orphan
 from ullage.engine.content.reserve import CONTENT_RESERVE_BYTES, Reserve
-from ullage.engine.files import COPY_BYTES, File, cannot_punch, is_disk_full
+from ullage.engine.files import COPY_BYTES, File, SyncNotTried, cannot_punch, is_disk_full
 from ullage.engine.model import Action, Lifetime, ResourceClaim
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.wal.format import FORMAT_VERSION
@@ -45,30 +53,88 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         super().__init__(directories_of(parts.files, parts.spec), parts, reserve_indexes)
         self._files = parts.files
         self._repository = parts.repository
+        self._root, self._sections = parts.spec.storage.host_path.path, parts.spec.storage.sections
         self._spares: defaultdict[tuple[str, int], list[WritableClaim]] = defaultdict(list)
         self._made: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._open_files = OpenFiles(parts.files)
+        self._left_behind: set[int] = set()
+        self._returns = 0
 
-    def prepare(self, known: Collection[str]) -> dict[str, ForeignContainer]:
-        lost: dict[str, ForeignContainer] = {}
+    @property
+    def left_behind(self) -> int:
+        # What an earlier process left on a volume that was away at the start is seen when it is back.
+        return len(self._left_behind) + self._returns
+
+    def prepare(self, known: Mapping[str, str], forgotten: Collection[str] = ()) -> None:
+        for name in self.containers.keys() & set(forgotten) - known.keys():
+            self.forget(name)
+        for name in sorted(known.keys() - self.containers.keys()):
+            path = os.path.join(self._root, known[name])
+            self.containers[name] = ContainerDirectory(self._files, name, path, None, self._sections, evacuates=True)
         for container in self.containers.values():
+            container.is_forgotten = container.name in forgotten
             if container.name not in known:
-                container.create(self._repository, FORMAT_VERSION)
-                continue
-            try:
-                container.require_identity(self._repository)
-            except ForeignContainer as error:
-                lost[container.name] = error
-        return lost
+                try:
+                    container.create(self._repository, FORMAT_VERSION)
+                except (OSError, ForeignContainer) as error:
+                    if not known:
+                        raise
+                    # One that is to be added holds nothing yet: it stops no start.
+                    container.unmade = (
+                        f"container {container.name} could not be made, and is tried again at the next start: {error}"
+                    )
+        self.look_at_volumes()
 
     def close(self) -> None:
         super().close()
         self._open_files.close()
 
+    def look_at_volumes(self) -> None:
+        for container in self.containers.values():
+            self._look_at(container)
+
+    def _look_at(self, container: ContainerDirectory, error: OSError | None = None) -> bool:
+        """See whether a container's volume is there; whether it is. `error` is what an operation on it has met."""
+        was, now = container.condition, container.look(self._repository)
+        if now == HERE and error is not None and error.errno == errno.EROFS:
+            now = container.read_only()
+        container.condition = now
+        if now.state != was.state:
+            with self._lock:
+                self.away = frozenset(each.name for each in self.containers.values() if not each.is_available)
+                self._returns += container.is_available
+            # Another filesystem may be there now: what it holds is read from it, and its names are made durable anew.
+            self._open_files.forget_container(container.name)
+            container.forget_directories()
+            self._lose_writables(container)
+        return container.is_available
+
+    def _lose_writables(self, container: ContainerDirectory) -> None:
+        lost: list[WritableClaim] = []
+        with self._lock:
+            for writable in self._active.values():
+                writable.is_lost |= writable.container is container
+            for (name, _), spares in self._spares.items():
+                if name == container.name:
+                    lost += spares
+                    spares.clear()
+        for spare in lost:
+            self._end(spare)
+
+    def _has_lost(self, container: Container, error: OSError) -> bool:
+        return not self._look_at(self.containers[container.name], error) or error.errno == errno.EROFS
+
     def sync(self, writable: WritableClaim) -> None:
+        container = writable.container
         try:
             self._sync(writable)
+            if writable.is_lost:
+                raise _lost(writable, container.condition.reason)
+        except SyncNotTried as error:
+            raise _not_tried(writable.path, error) from error
         except OSError as error:
+            if self._is_elsewhere(writable, error):
+                raise _lost(writable, container.condition.reason) from error
             # The kernel may have dropped the pages and call them clean: this container's word is worth nothing
             # until a restart reads what the disk holds.
             writable.failed = True
@@ -80,12 +146,17 @@ class FileContentStore(StripedStore[ContainerDirectory]):
                 output.file.truncate(output.offset)
             self._sync(output)
         except OSError as error:
-            if not is_disk_full(error):
+            if not (is_disk_full(error) or isinstance(error, SyncNotTried) or self._is_elsewhere(output, error)):
                 output.container.failure = error
             raise
+        if output.is_lost:
+            raise _lost(output, output.container.condition.reason)
 
     def path_of(self, claim: ResourceClaim) -> str:
         return self.container_of(claim).current_path(claim)
+
+    def is_there(self, claim: ResourceClaim) -> bool:
+        return self._look_at(self.container_of(claim))
 
     def length_of(self, claim: ResourceClaim) -> int | None:
         try:
@@ -102,13 +173,20 @@ class FileContentStore(StripedStore[ContainerDirectory]):
     def carry_out(self, intents: Sequence[ResourceClaim]) -> list[IntentOutcome | OSError]:
         outcomes: list[IntentOutcome | OSError] = []
         changed: list[tuple[str, ...]] = []
+        containers = {intent.container: self.container_of(intent) for intent in intents}
+        is_there = {name: self._look_at(container) for name, container in containers.items()}
         for intent in intents:
             try:
+                if not is_there[intent.container]:
+                    outcomes.append(IntentOutcome.LATER)
+                    changed.append(())
+                    continue
                 outcome, directories = self._change(intent)
                 outcomes.append(outcome)
                 changed.append(directories)
             except OSError as error:
-                outcomes.append(error)
+                is_later = self._has_lost(self.container_of(intent), error)
+                outcomes.append(IntentOutcome.LATER if is_later else error)
                 changed.append(())
         # One sync for all names of a directory: a mass deletion waits for the disk once, not once a file.
         failed: dict[str, OSError] = {}
@@ -117,10 +195,17 @@ class FileContentStore(StripedStore[ContainerDirectory]):
                 self._files.sync_directory(directory)
             except OSError as error:
                 failed[directory] = error
+        # Again: a file that was not there because its volume went away meanwhile is not freed.
+        is_there = {name: self._look_at(container) for name, container in containers.items()}
         for at, directories in enumerate(changed):
+            if not is_there[intents[at].container]:
+                outcomes[at] = IntentOutcome.LATER
+                continue
             if errors := [failed[directory] for directory in directories if directory in failed]:
-                # As with content: after a failed sync only a restart can tell what the disk holds.
-                self.container_of(intents[at]).failure = outcomes[at] = errors[0]
+                outcomes[at] = errors[0]
+                if not isinstance(errors[0], SyncNotTried):
+                    # As with content: after a failed sync only a restart can tell what the disk holds.
+                    self.container_of(intents[at]).failure = errors[0]
         return outcomes
 
     def seal(self, claim: ResourceClaim) -> ResourceClaim:
@@ -132,13 +217,20 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         return msgspec.structs.replace(claim, sealed=True, length=length, generation=claim.generation + 1)
 
     def orphans(self, recorded: Callable[[int], ResourceClaim | None]) -> list[Orphan]:
-        """A walk over every section of every container."""
-        return [
-            orphan
-            for container in self.containers.values()
-            for path in container.content_files()
-            if (orphan := self._orphan(container, path, recorded)) is not None
-        ]
+        """A walk over every section of every container whose volume is there."""
+        found: list[Orphan] = []
+        for container in list(self.containers.values()):
+            if not self._look_at(container):
+                continue
+            try:
+                paths = container.content_files()
+            except OSError:
+                if self._look_at(container):
+                    raise
+                continue  # it went away meanwhile; it is looked through when it is back
+            orphans = (self._orphan(container, path, recorded) for path in paths)
+            found += [orphan for orphan in orphans if orphan is not None]
+        return found
 
     def make_durable(self, orphans: Iterable[Orphan]) -> None:
         """Sync what was found, and the names that lead to it: who left it there may have been killed before that.
@@ -161,19 +253,35 @@ class FileContentStore(StripedStore[ContainerDirectory]):
             self._files.sync_directory(directory)
 
     def grow_reserve(self) -> None:
-        for container in self.containers.values():
-            Reserve(self._files, container.path).grow(CONTENT_RESERVE_BYTES)
+        self._on_each_reserve(lambda reserve: reserve.grow(CONTENT_RESERVE_BYTES))
 
     def spend_reserve(self) -> None:
-        for container in self.containers.values():
-            Reserve(self._files, container.path).spend()
+        self._on_each_reserve(Reserve.spend)
+
+    def _on_each_reserve(self, change: Callable[[Reserve], bool]) -> None:
+        """Of the containers whose volumes can be written: another volume may be where one should be."""
+        for container in list(self.containers.values()):
+            if not self._look_at(container) or container.condition != HERE:
+                continue
+            try:
+                change(Reserve(self._files, container.path))
+            except OSError as error:
+                if not self._has_lost(container, error):
+                    raise
 
     def _sync(self, writable: WritableClaim) -> None:
         """The bytes, then the name that leads to them; of a file made ahead the name is durable already."""
         writable.file.sync()
         if not writable.name_synced:  # without this a power loss leaves a frame that names a file without a name
             self._files.sync_directory(os.path.dirname(writable.path))
+            # Of the right volume: another one mounted there meanwhile would have been synced in vain.
+            if not self._look_at(self.containers[writable.container.name]):
+                writable.is_lost = True
             writable.name_synced = True
+
+    def _is_elsewhere(self, writable: WritableClaim, error: OSError) -> bool:
+        """Whether its volume is away, so that no sync of it was tried, and none failed."""
+        return error.errno in _NO_SUCH_PLACE and not self._look_at(self.containers[writable.container.name])
 
     def _poisoned(self, container: Container, path: str, error: OSError) -> ContentWriteFailed:
         container.failure = error
@@ -188,16 +296,24 @@ class FileContentStore(StripedStore[ContainerDirectory]):
             container.ensure_directory(os.path.dirname(path))
             return self._files.create(path), path
         except OSError as error:
+            self._look_at(container, error)
             if is_disk_full(error):
                 raise DiskFull(f"no room to create {path}: nothing was committed; free space and retry") from error
             raise ContentWriteFailed(f"content file {path} could not be created: {error}") from error
 
     def _remove(self, writable: WritableClaim) -> None:
-        with suppress(OSError):  # no record names it, so it is an orphan now: surveyed, adopted after the next start
+        is_left = writable.is_lost  # it may be on the volume that is away
+        try:
             self._files.unlink(writable.path)
+        except OSError as error:
+            is_left |= not isinstance(error, FileNotFoundError)
+        if is_left:  # no record names it, so it is an orphan now, to be surveyed and adopted
+            self._left_behind.add(writable.claim.index)
 
     def _make_room(self, container: ContainerDirectory, length: int) -> bool:
         """Checked before the copying begins; the reserve is there for it."""
+        if not self._look_at(container):
+            return False
         if self._files.usage(container.path).free_bytes >= length:
             return True
         Reserve(self._files, container.path).spend()
@@ -210,6 +326,8 @@ class FileContentStore(StripedStore[ContainerDirectory]):
             if self._spares[kind]:
                 return self._spares[kind].pop()
             count = min(max(1, self._made[kind]), RUN)
+        if not self._look_at(container):  # another one may have taken its place: nothing is written to that
+            raise ContentWriteFailed(f"no content file could be created: {container.condition.reason}")
         made = self._make_some(container, lifetime, count)
         with self._lock:
             self._made[kind] += len(made)
@@ -228,18 +346,27 @@ class FileContentStore(StripedStore[ContainerDirectory]):
                         raise
                     break  # nobody waits for this one: whoever needs it is told, if it fails then too
             if len(made) > 1:
-                directory = os.path.dirname(made[0].path)  # of all: their indexes are of one section
-                try:
-                    self._files.sync_directory(directory)
-                except OSError as error:
-                    raise self._poisoned(container, directory, error) from error
-                for writable in made:  # only now: a failed sync must not let a writer believe in its name
-                    writable.name_synced = True
+                self._sync_names(container, made)
         except BaseException:
             for writable in made:
                 self._end(writable)
             raise
         return made
+
+    def _sync_names(self, container: ContainerDirectory, made: list[WritableClaim]) -> None:
+        directory = os.path.dirname(made[0].path)  # of all: their indexes are of one section
+        try:
+            self._files.sync_directory(directory)
+        except SyncNotTried as error:
+            raise _not_tried(directory, error) from error
+        except OSError as error:
+            if self._is_elsewhere(made[0], error):
+                raise _lost(made[0], container.condition.reason) from error
+            raise self._poisoned(container, directory, error) from error
+        if not self._look_at(container):  # by now another one may have taken its place
+            raise _lost(made[0], container.condition.reason)
+        for writable in made:  # only now: a failed sync must not let a writer believe in its name
+            writable.name_synced = True
 
     def _empty_pool(self) -> list[WritableClaim]:
         idle = super()._empty_pool()
@@ -314,27 +441,56 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         self, container: ContainerDirectory, path: str, recorded: Callable[[int], ResourceClaim | None]
     ) -> Orphan | None:
         claim = container.claim_at(path)
-        if claim is not None and path in self._known_paths(container, claim.index, recorded):
+        if claim is not None and self._is_known(container, claim, path, recorded):
             return None
         try:
-            length = self._files.size(path).length
+            size = self._files.size(path)
         except FileNotFoundError:
             # Unlinked, or moved to the archive, since the directory was listed.
             return None
-        is_ours = claim is not None and claim.index <= self.inherited_ceiling and recorded(claim.index) is None
+        is_ours = (
+            claim is not None
+            and (claim.index <= self.inherited_ceiling or claim.index in self._left_behind)
+            and recorded(claim.index) is None
+        )
         is_archived = os.path.basename(os.path.dirname(path)) == ARCHIVE
-        return Orphan(path, container.name, length, claim if is_ours else None, is_archived)
+        return Orphan(path, container.name, *size, claim if is_ours else None, is_archived)
 
-    def _known_paths(
-        self, container: ContainerDirectory, index: int, recorded: Callable[[int], ResourceClaim | None]
-    ) -> Iterator[str]:
-        """Where the resource claim of this index is known to lie: being written, else by the ledger.
+    def _is_known(
+        self,
+        container: ContainerDirectory,
+        claim: ResourceClaim,
+        path: str,
+        recorded: Callable[[int], ResourceClaim | None],
+    ) -> bool:
+        """Whether a record names this file, or somebody writes it.
 
-        In this order: a session's file is in the ledger before it leaves the session's hands.
+        The ledger last: a session's file is in it before it leaves the session's hands, so that one which was neither
+        being written at the first look nor recorded at the second one is nobody's. First, because most are there.
         """
-        for open_claim in self.open_claims():
-            if open_claim.index == index and open_claim.container == container.name:
-                yield container.live_path(open_claim)
-        claim = recorded(index)
-        if claim is not None and claim.container == container.name:
-            yield container.current_path(claim)
+
+        def is_recorded() -> bool:
+            found = recorded(claim.index)
+            return found is not None and found.container == container.name and container.current_path(found) == path
+
+        if is_recorded():
+            return True
+        with self._lock:
+            writable = self._active.get(claim.index)
+        return (writable is not None and writable.path == path) or is_recorded()
+
+
+_NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENOTDIR})
+"""What opening a directory for its sync says where the volume that it was on is not mounted any more."""
+
+
+def _lost(writable: WritableClaim, reason: str) -> ContentWriteFailed:
+    return ContentWriteFailed(
+        f"{writable.path} went away before it was durable: nothing was committed; roll back and try again"
+        + (f" ({reason})" if reason else "")
+    )
+
+
+def _not_tried(path: str, error: SyncNotTried) -> ContentWriteFailed:
+    """Nothing was committed and nothing is wrong with the disk: the same may succeed when there is a descriptor."""
+    return ContentWriteFailed(f"{path} could not be synced now ({error}): nothing was committed; try again")

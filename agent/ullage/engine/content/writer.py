@@ -18,7 +18,9 @@ from ullage.engine.content.checksum import BLOCK_BYTES, Hasher
 from ullage.engine.content.claims import WritableClaim
 from ullage.engine.content.protocol import ContentStore
 from ullage.engine.files import is_disk_full
+from ullage.engine.forking import lose
 from ullage.engine.model import NO_CONTENT, ClaimBlocks, Content, ContentClaim, Lifetime, Operation
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, SessionMisuse
 
 GATHER_BYTES = 256 << 10
@@ -54,13 +56,18 @@ class ContentWriter:
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._gathering: WritableClaim | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self.blocks: list[ClaimBlocks] = []
         self.streaming: ClaimStream | None = None
 
     @property
     def has_content(self) -> bool:
         return bool(self._used)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is anything to release."""
+        return bool(self._used) or self.streaming is not None
 
     def put(self, data: bytes, lifetime: Lifetime = Lifetime.DEFAULT) -> Content:
         """Store one content whose size is known. Empty content needs no claim."""
@@ -103,12 +110,17 @@ class ContentWriter:
 
     def flush(self) -> None:
         """Write what was gathered, so that it can be read back (not durable)."""
-        writable, buffers, count = self._take_gathered()
-        if writable is None:
+        if self._gathering is None:
             return
-        self._write(writable, buffers, writable.offset - count)
-        if count >= GATHER_BYTES:
-            writable.file.start_writeback(writable.offset - count, count)
+        writable = self._gathering
+        try:
+            _, buffers, count = self._take_gathered()
+            self._write(writable, buffers, writable.offset - count)
+            if count >= GATHER_BYTES:
+                writable.file.start_writeback(writable.offset - count, count)
+        except BaseException as error:
+            self.spoil(writable, error)
+            raise
 
     def read_back(self, claim: ContentClaim, start: int, size: int) -> Iterator[bytes]:
         """Content that this session wrote and did not commit yet, in pieces."""
@@ -166,6 +178,19 @@ class ContentWriter:
                 writable.commit()
             self.store.give_back(writable, committed=committed)
 
+    def spoil(self, writable: WritableClaim, error: BaseException) -> None:
+        """Nobody knows what a file holds that an error or an interrupt kept from being written: nothing follows it, and
+        nothing of this session is committed.
+        """
+        writable.failed = True
+        self._failure = self._failure or error
+
+    def forked(self) -> None:
+        """Called in a forked child: neither it nor its stream writes there."""
+        if self.streaming is not None:
+            lose(self.streaming)
+        lose(self)
+
     def _take_gathered(self) -> tuple[WritableClaim | None, list[bytes], int]:
         """What was gathered and not written yet: of which resource claim, its pieces, and how many bytes they are."""
         gathered = self._gathering, self._gathered, self._gathered_bytes
@@ -190,14 +215,18 @@ class ContentWriter:
             writable.is_ended = True
             writable = None
         if writable is None:
-            writable = self._take(lifetime, length)
-            self._current[lifetime] = writable
-            self._used.append(writable)
+            writable = self._obtain(lifetime, length)
         if not writable.container.has_room_for(length):
             raise DiskFull(
                 f"container {writable.container.name} has used {writable.container.bytes_used} of its capacity of "
                 f"{writable.container.capacity} bytes: no room for {length} more"
             )
+        return writable
+
+    @uninterrupted  # or it would be nobody's: neither in the pool nor given back
+    def _obtain(self, lifetime: Lifetime, length: int) -> WritableClaim:
+        writable = self._current[lifetime] = self._take(lifetime, length)
+        self._used.append(writable)
         return writable
 
     def gather(self, writable: WritableClaim, contents: list[bytes]) -> int:
@@ -206,12 +235,20 @@ class ContentWriter:
             self.flush()
             self._gathering = writable
         offset = writable.offset
-        count = sum(map(len, contents))
-        self._gathered.extend(contents)
-        self._gathered_bytes += count
-        writable.offset += count
-        writable.claims += len(contents)
-        writable.container.add_bytes(count)
+        count, claims = sum(map(len, contents)), writable.claims + len(contents)
+        try:
+            self._gathered += contents
+            # In one statement, without a call: an interrupt between them would lead the flush to a wrong offset, over
+            # committed content.
+            self._gathered_bytes, writable.offset, writable.claims = (
+                self._gathered_bytes + count,
+                offset + count,
+                claims,
+            )
+            writable.container.charge(writable)
+        except BaseException as error:
+            self.spoil(writable, error)
+            raise
         if self._gathered_bytes >= GATHER_BYTES:
             self.flush()
         return offset
@@ -223,7 +260,8 @@ class ContentWriter:
             else:
                 writable.file.write_vector(buffers, offset)
         except OSError as error:
-            writable.failed = True
+            if error.errno is None:  # the TimeoutError of somebody's alarm, say
+                raise
             # Claims in these bytes were handed out already: nothing that names them may be committed.
             self._failure = _write_error(writable, offset, error)
             raise self._failure from error
@@ -317,9 +355,8 @@ class ClaimStream:
         # Ended from here on: other content of this session must not land amid this one.
         writable.is_ended = True
         writable.claims += 1
-        padding = -writable.offset % ALIGNMENT
-        writable.offset += padding
-        writable.container.add_bytes(padding)
+        writable.offset += -writable.offset % ALIGNMENT
+        writable.container.charge(writable)
         self._start = self._hinted = writable.offset
         self._writable = writable
         head, self._head = self._head, []
@@ -332,11 +369,13 @@ class ClaimStream:
             raise DiskFull(f"container {writable.container.name} has reached its capacity at {writable.path}")
         try:
             writable.file.write(data, writable.offset)
-        except OSError as error:
+            writable.offset += count
+        except BaseException as error:
             writable.failed = True
-            raise _write_error(writable, writable.offset, error) from error
-        writable.offset += count
-        writable.container.add_bytes(count)
+            if isinstance(error, OSError) and error.errno is not None:
+                raise _write_error(writable, writable.offset, error) from error
+            raise
+        writable.container.charge(writable)
         if writable.offset - self._hinted >= WRITEBACK_BYTES:
             writable.file.start_writeback(self._hinted, writable.offset - self._hinted)
             self._hinted = writable.offset

@@ -4,16 +4,21 @@ Every change is committed before a queue shows it. Work on many FlowFiles is a s
 no other commit waits long, and what a crash interrupts is resumed by asking again.
 """
 
+import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import filterfalse
 
 import msgspec
 
-from ullage.contract import FlowFileSettings, QueuePriority
+from ullage.contract import FlowFileSettings
 from ullage.engine.committer import ChangingParts
-from ullage.engine.flowfile.queues import FlowFileQueue
-from ullage.engine.ledger.swap import SwapFiles, blocks_of, summarize
+from ullage.engine.content.availability import Availability
+from ullage.engine.flowfile.definitions import default_definition, require_possible
+from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver, Removal
+from ullage.engine.ledger.swap import SwapFiles, blocks_of, points_into, summarize
 from ullage.engine.model import (
     HANDLE_QUEUE,
     STAGED_QUEUE,
@@ -28,10 +33,11 @@ from ullage.engine.model import (
     SwapOut,
 )
 from ullage.engine.provenance.eventruns import of_existing
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.wal.format import OPERATIONS_MAX
+from ullage.engine.wal.state import RecordUnusable
 from ullage.errors import (
     CommitOutcomeUnknown,
-    InvalidArgument,
     QueueNotEmpty,
     QueueNotFound,
     RepositoryDamaged,
@@ -42,17 +48,24 @@ from ullage.errors import (
 DROP_SLICE = 1_000
 """FlowFiles one dropping transaction removes: about two milliseconds of everybody's time."""
 
+LOOK_AGAIN_SECONDS = 10.0
+"""After so long a poll tries again a swap file that could not be read, though there is something else to serve."""
+
 EMPTIED = "the queue was emptied"
 EXPIRED = "older than its queue allows"
+UNREADABLE = "its content could not be read, and its loss was accepted"
 
 
 class QueueManager:
     """Thread-safe. `swap_failure` is the last error of a swap file that nobody was told; None once all went well."""
 
-    def __init__(self, parts: ChangingParts, swap_files: SwapFiles, settings: FlowFileSettings) -> None:
+    def __init__(
+        self, parts: ChangingParts, swap_files: SwapFiles, settings: FlowFileSettings, availability: Availability
+    ) -> None:
         self._parts = parts
         self._swap_files = swap_files
         self._settings = settings
+        self._availability = availability
         self._lock = threading.Lock()
         self._by_name: dict[str, FlowFileQueue] = {}
         self._removed: dict[str, FlowFileQueue] = {}
@@ -87,12 +100,10 @@ class QueueManager:
             self._position = max(self._position, summary.queued_max)
         unknown = (records.keys() | swapped.keys()) - self._parts.ledger.queues.keys()
         if unknown:
-            raise RepositoryDamaged(f"FlowFiles stand in queues {sorted(unknown)}, which no transaction defined")
+            raise RecordUnusable(f"FlowFiles stand in queues {sorted(unknown)}, which no transaction defined")
         for definition in self._parts.ledger.queues.values():
-            try:
-                _require_possible(definition)
-            except InvalidArgument as error:
-                raise RepositoryDamaged(f"queue number {definition.number} is impossible: {error}") from error
+            if definition.name in self._by_name or definition.name in self._removed:
+                raise RecordUnusable(f"two queues have the name {definition.name!r}")
             queue = self._new(definition)
             resident = records.get(queue.number, [])
             queue.restore(resident, sizes[queue.number], swapped.get(queue.number, []))
@@ -102,11 +113,15 @@ class QueueManager:
         return handles
 
     def queue(self, name: str) -> FlowFileQueue:
-        """The queue of this name, defined with the defaults on first use."""
+        """The queue of this name, for whoever puts something into it: defined with the defaults on first use."""
         queue = self._by_name.get(name)
         if queue is not None:
             return queue
-        return self._define(self._default(name), keep_existing=True)
+        return self._define(default_definition(self._settings, name), keep_existing=True)
+
+    def known(self, name: str) -> FlowFileQueue | None:
+        """The queue of this name; None if there is none. Whoever reads asks so: a name mistyped defines nothing."""
+        return self._by_name.get(name)
 
     def find(self, name: str) -> FlowFileQueue:
         """An existing queue; QueueNotFound for an unknown name."""
@@ -138,10 +153,11 @@ class QueueManager:
             "expiration_millis": expiration_millis,
         }
         existing = self._by_name.get(name)
-        definition = self._default(name) if existing is None else existing.definition
+        definition = default_definition(self._settings, name) if existing is None else existing.definition
         changed = {field: value for field, value in said.items() if value is not None}
         return self._define(msgspec.structs.replace(definition, **changed), keep_existing=False, also=also)
 
+    @uninterrupted
     def remove(self, name: str, also: Sequence[Operation] = ()) -> None:
         """Remove an empty queue; QueueNotEmpty while FlowFiles stand in it, held ones included.
 
@@ -157,21 +173,10 @@ class QueueManager:
             if queue.is_empty:  # else somebody's commit has come in between
                 self._hide(queue)
 
-    def _default(self, name: str) -> QueueDefinition:
-        defaults = self._settings.queue_defaults
-        return QueueDefinition(
-            HANDLE_QUEUE,
-            name,
-            str(defaults.priority),
-            "priority",
-            defaults.max_count,
-            int(defaults.max_size),
-            int(defaults.expiration),
-        )
-
+    @uninterrupted
     def _define(self, wanted: QueueDefinition, *, keep_existing: bool, also: Sequence[Operation] = ()) -> FlowFileQueue:
         """Commit the definition under the queue's number; the lock is what makes numbers unique."""
-        _require_possible(wanted)
+        require_possible(wanted)
         with self._lock:
             existing = self._by_name.get(wanted.name)
             if existing is not None and keep_existing:
@@ -202,18 +207,33 @@ class QueueManager:
     ) -> list[FlowFileRecord]:
         """Up to `count` FlowFiles for a session to hold; expired ones are removed for good on the way.
 
-        Once something was found an error is left to the next poll, which will meet it again with nothing to lose.
+        Once something was found an error is left to the next poll, which will meet it again with nothing to lose. Swap
+        files that can't be read are passed over, and tried again when nothing else is left; then RepositoryDamaged
+        names the first.
         """
+        if queue.passes_over:
+            queue.look_again(self._parts.clock.monotonic() - LOOK_AGAIN_SECONDS)
+        records = self._poll(queue, count, wanted)
+        if not records and queue.passes_over and queue.is_drained and queue.look_again(math.inf):
+            records = self._poll(queue, count, wanted)
+            passed_over = queue.passed_over()
+            if not records and passed_over:
+                raise passed_over[0].error
+        return records
+
+    def _poll(
+        self, queue: FlowFileQueue, count: int, wanted: Callable[[FlowFileRecord], bool] | None
+    ) -> list[FlowFileRecord]:
         records: list[FlowFileRecord] = []
         try:
             while len(records) < count:
-                if queue.needs_swap_in():
+                while queue.needs_swap_in():
                     self._swap_in(queue)
                 now = self._parts.clock.now_millis()
                 rest = count - len(records)
                 polled = queue.poll(rest, now) if wanted is None else queue.poll_by(rest, now, wanted)
                 records.extend(polled.records)
-                self._remove(queue, polled.expired, EventType.EXPIRE)
+                self._remove(queue, polled.expired, EventType.EXPIRE, EXPIRED)
                 if wanted is not None or (queue.is_drained and not polled.expired):
                     break
         except BaseException as error:
@@ -241,10 +261,13 @@ class QueueManager:
     def swap_out(self, queue: FlowFileQueue) -> None:
         """Move whole batches of the overflow to swap files: the file is synced, then the log names it."""
         while queue.has_swap_batch():
-            with queue.swap_lock:
-                batch = queue.take_swap_batch()
-                if not batch:
-                    return
+            self._swap_out_batch(queue)
+
+    @uninterrupted
+    def _swap_out_batch(self, queue: FlowFileQueue) -> None:
+        with queue.swap_lock:
+            batch = queue.take_swap_batch()
+            if batch:
                 try:
                     summary = self._write_swap(queue, batch)
                 except BaseException:
@@ -268,14 +291,45 @@ class QueueManager:
         while dropped < present:
             count = self._drop_swapped(queue)
             if not count:
-                records = queue.take(min(DROP_SLICE, present - dropped))
-                self._remove(queue, records, EventType.DROP)
-                count = len(records)
+                wanted = min(DROP_SLICE, present - dropped)
+                count = self._take_out(queue, partial(queue.take, wanted), EventType.DROP, EMPTIED)
             if not count:
                 break
             dropped += count
             if on_progress is not None:
                 on_progress(dropped)
+        return dropped
+
+    def retry_passed_over(self) -> int:
+        """Read again the swap files that were passed over; how many FlowFiles are in those that can be read."""
+        found = 0
+        for queue in self.all():
+            tried = [each.summary for each in queue.passed_over()]
+            queue.look_again(math.inf)
+            for summary in tried:
+                try:
+                    self._swap_files.read(summary.name)
+                    found += summary.count
+                except RepositoryDamaged as error:
+                    queue.pass_over(PassedOver(summary, error, self._parts.clock.monotonic()))
+        return found
+
+    def drop_unavailable(self, uuids: Collection[bytes], resources: Collection[int], details: str = UNREADABLE) -> int:
+        """Remove those of these FlowFiles whose content, in these resource claims, can't be read; how many. A swap file
+        is written anew without them.
+        """
+        dropped = 0
+
+        def is_meant(record: FlowFileRecord) -> bool:
+            return record.uuid in uuids and self._availability.damage(record.claim) is not None
+
+        def drop(queue: FlowFileQueue) -> None:
+            nonlocal dropped
+            taken = self._take_out(queue, partial(queue.take_unavailable, uuids), EventType.DROP, details)
+            files = [each for each in queue.swap_summaries() if points_into(each, resources)]
+            dropped += taken + self._remove_swapped(queue, files, Removal(is_meant, EventType.DROP, details))
+
+        self._for_each(drop)
         return dropped
 
     def expire(self) -> int:
@@ -288,9 +342,16 @@ class QueueManager:
         def expire(queue: FlowFileQueue) -> None:
             nonlocal removed
             if queue.definition.expiration_millis:
-                expired = queue.take_expired(self._parts.clock.now_millis())
-                self._remove(queue, expired, EventType.EXPIRE)
-                removed += len(expired) + self._expire_swapped(queue)
+                now = self._parts.clock.now_millis()
+                expired = self._take_out(queue, partial(queue.take_expired, now), EventType.EXPIRE, EXPIRED)
+                due = now - queue.definition.expiration_millis
+
+                def is_expired(record: FlowFileRecord) -> bool:
+                    return record.entry_millis <= due and self._availability.damage(record.claim) is None
+
+                files = [each for each in queue.swap_summaries() if each.entry_millis_min <= due]
+                removal = Removal(is_expired, EventType.EXPIRE, EXPIRED)
+                removed += expired + self._remove_swapped(queue, files, removal)
 
         self._for_each(expire)
         return removed
@@ -305,6 +366,7 @@ class QueueManager:
         if failures:
             raise failures[0]
 
+    @uninterrupted
     def _drop_swapped(self, queue: FlowFileQueue) -> int:
         with queue.swap_lock:
             summary = queue.first_swapped()
@@ -314,57 +376,71 @@ class QueueManager:
             queue.swap_replaced(summary, None)
             return summary.count
 
-    def _expire_swapped(self, queue: FlowFileQueue) -> int:
-        """Write each swap file that holds expired FlowFiles anew without them: the others never come to memory."""
+    def _remove_swapped(self, queue: FlowFileQueue, files: list[SwapOut], removal: Removal) -> int:
+        """Write each of these swap files anew without what goes: the others never come to memory."""
         removed = 0
-        for summary in queue.swap_summaries():
-            due = self._parts.clock.now_millis() - queue.definition.expiration_millis
-            if summary.entry_millis_min > due:
-                continue
+        failure: RepositoryDamaged | None = None
+        for summary in files:
             with queue.swap_lock:
                 if summary in queue.swap_summaries():
-                    removed += self._rewrite_swap(queue, summary, due)
+                    try:
+                        removed += self._rewrite_swap(queue, summary, removal)
+                    except RepositoryDamaged as error:  # it does not keep the other files from it
+                        failure = failure or error
+        if failure is not None:
+            raise failure
         return removed
 
-    def _rewrite_swap(self, queue: FlowFileQueue, old: SwapOut, due_millis: int) -> int:
+    @uninterrupted
+    def _rewrite_swap(self, queue: FlowFileQueue, old: SwapOut, removal: Removal) -> int:
         content = self._swap_files.read(old.name)
-        kept = [record for record in content.records if record.entry_millis > due_millis]
-        expired = [record for record in content.records if record.entry_millis <= due_millis]
-        events = self._events(EventType.EXPIRE, expired)
+        gone = list(filter(removal.is_meant, content.records))
+        if not gone:
+            return 0
+        kept = list(filterfalse(removal.is_meant, content.records))
+        events = self._events(removal.type, gone, removal.details)
         if not kept:
-            self._parts.committer.commit([SwapDrop(old.name), *events], creates=False)
+            self._parts.committer.commit([SwapDrop(old.name), *content.set_aside, *events], creates=False)
             queue.swap_replaced(old, None)
             return old.count
         claims = {(record.claim.resource, record.claim.offset) for record in kept if record.claim is not None}
         blocks = [crcs for crcs in content.blocks if (crcs.resource, crcs.offset) in claims]
-        new = summarize(kept, queue.number, self._parts.clock.now_millis())
-        self._write_file(new, kept, blocks, [SwapDrop(old.name), new, *events])
+        new = summarize(kept, queue.definition, self._parts.clock.now_millis())
+        self._write_file(new, kept, blocks, [SwapDrop(old.name), new, *content.set_aside, *events])
         queue.swap_replaced(old, new)
         return old.count - new.count
 
-    def _events(self, type: EventType, records: list[FlowFileRecord]) -> list[Operation]:
+    def _events(self, type: EventType, records: list[FlowFileRecord], details: str) -> list[Operation]:
         """What provenance has to tell of FlowFiles that go without a session."""
         if not self._parts.records_provenance:
             return []
-        return of_existing(type, records, EXPIRED if type == EventType.EXPIRE else EMPTIED)
+        return of_existing(type, records, details)
 
     def _events_of_swap(self, summary: SwapOut) -> list[Operation]:
         """The same for a swap file that is dropped whole. One that cannot be read goes all the same, untold."""
         if not self._parts.records_provenance:
             return []
         try:
-            return self._events(EventType.DROP, self._swap_files.read(summary.name).records)
+            return self._events(EventType.DROP, self._swap_files.read(summary.name).records, EMPTIED)
         except RepositoryDamaged as error:
             self.swap_failure = error
             return []
 
-    def _remove(self, queue: FlowFileQueue, records: list[FlowFileRecord], type: EventType) -> None:
+    @uninterrupted
+    def _take_out(
+        self, queue: FlowFileQueue, take: Callable[[], list[FlowFileRecord]], type: EventType, details: str
+    ) -> int:
+        records = take()
+        self._remove(queue, records, type, details)
+        return len(records)
+
+    def _remove(self, queue: FlowFileQueue, records: list[FlowFileRecord], type: EventType, details: str) -> None:
         """Delete what was taken out of a queue, in slices; what a failure leaves goes back."""
         for first in range(0, len(records), DROP_SLICE):
             part = records[first : first + DROP_SLICE]
             try:
                 delete = Delete(b"".join(record.uuid for record in part))
-                self._parts.committer.commit([delete, *self._events(type, part)], creates=False)
+                self._parts.committer.commit([delete, *self._events(type, part, details)], creates=False)
             except (CommitOutcomeUnknown, RepositoryStopped):
                 raise  # they may be gone: only a restart can tell
             except Exception:
@@ -373,7 +449,7 @@ class QueueManager:
             queue.acknowledge(part)
 
     def _write_swap(self, queue: FlowFileQueue, batch: list[FlowFileRecord]) -> SwapOut:
-        summary = summarize(batch, queue.number, self._parts.clock.now_millis())
+        summary = summarize(batch, queue.definition, self._parts.clock.now_millis())
         uuids = b"".join(record.uuid for record in batch)
         self._write_file(
             summary, batch, blocks_of(self._parts.ledger, batch), [msgspec.structs.replace(summary, uuids=uuids)]
@@ -397,19 +473,24 @@ class QueueManager:
             self._swap_files.discard(summary.name)
             raise
 
+    @uninterrupted
     def _swap_in(self, queue: FlowFileQueue) -> None:
         with queue.swap_lock:
-            summary = queue.first_swapped()
+            summary = queue.next_swapped()
             if summary is None or not queue.needs_swap_in():
                 return
-            content = self._swap_files.read(summary.name)
+            try:
+                content = self._swap_files.read(summary.name)
+            except RepositoryDamaged as error:
+                queue.pass_over(PassedOver(summary, error, self._parts.clock.monotonic()))
+                return
             with self._parts.ledger.swapping_in(summary.name, content):
                 self._parts.committer.commit([SwapIn(summary.name)], creates=False)
-            queue.swapped_in(summary, content.records)
+            queue.swapped_in(summary, [each for each in content.records if self._parts.ledger.find(each.uuid) is each])
 
     def _new(self, definition: QueueDefinition) -> FlowFileQueue:
         batch = min(self._settings.swap_batch, OPERATIONS_MAX)  # one transaction names a whole file
-        return FlowFileQueue(definition, self._settings.swap_threshold, batch)
+        return FlowFileQueue(definition, self._settings.swap_threshold, batch, self._availability)
 
     def _hide(self, queue: FlowFileQueue) -> None:
         self._removed[queue.name] = self._by_name.pop(queue.name)
@@ -417,16 +498,3 @@ class QueueManager:
     def _add(self, queue: FlowFileQueue) -> None:
         self._removed.pop(queue.name, None)
         self._by_name[queue.name] = queue
-
-
-def _require_possible(definition: QueueDefinition) -> None:
-    """Before it is committed: a definition that no start can obey would keep the repository shut."""
-    if not 0 < len(definition.name) <= 255:
-        raise InvalidArgument(f"a queue's name has 1 to 255 characters, not {len(definition.name)}")
-    priorities = [str(priority) for priority in QueuePriority]
-    if definition.priority not in priorities:
-        raise InvalidArgument(f"there is no priority {definition.priority!r}: {', '.join(priorities)}")
-    if min(definition.count_max, definition.bytes_max, definition.expiration_millis) < 0:
-        raise InvalidArgument(
-            f"queue {definition.name}: count, bytes and expiration must not be negative; 0 is no limit"
-        )

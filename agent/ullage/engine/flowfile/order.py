@@ -7,9 +7,9 @@ from operator import attrgetter
 from typing import Any
 
 from ullage.contract import QueuePriority
-from ullage.engine.model import FlowFileRecord, QueueDefinition, unpack_attributes
+from ullage.engine.model import FlowFileRecord, QueueDefinition, SwapFirst, SwapOut, unpack_attributes
 
-Key = Callable[[FlowFileRecord], Any]
+Key = Callable[[FlowFileRecord | SwapFirst], Any]
 Entry = tuple[Any, bytes, FlowFileRecord]
 
 place = attrgetter("queued")
@@ -18,7 +18,7 @@ place = attrgetter("queued")
 def _priority_key(attribute: str) -> Key:
     """NiFi's PriorityAttributePrioritizer: numbers before words before nothing, each ascending."""
 
-    def key(record: FlowFileRecord) -> tuple[object, ...]:
+    def key(record: FlowFileRecord | SwapFirst) -> tuple[object, ...]:
         value = unpack_attributes(record.attributes).get(attribute)
         if value is None:
             return (2, 0, record.queued)
@@ -40,6 +40,19 @@ def key_of(definition: QueueDefinition) -> Key:
         QueuePriority.PRIORITY_ATTRIBUTE: _priority_key(definition.priority_attribute),
     }
     return keys[definition.priority]
+
+
+def file_key_of(definition: QueueDefinition) -> Callable[[SwapOut], Any]:
+    """The sort key of a queue's swap files, in the order in which they come back: by the first FlowFile of each."""
+    if definition.priority == QueuePriority.FIRST_IN_FIRST_OUT:
+        return attrgetter("queued_min")
+    key = key_of(definition)
+
+    def file_key(summary: SwapOut) -> tuple[object, ...]:
+        # Only files that were written before there was a `first` lack it: they come first, as they were written.
+        return (0, summary.queued_min) if summary.first is None else (1, key(summary.first))
+
+    return file_key
 
 
 class Fifo:

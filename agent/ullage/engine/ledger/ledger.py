@@ -14,6 +14,7 @@ from itertools import groupby
 import msgspec
 
 from ullage.engine.byteranges import end_of_moves, unpack_ranges
+from ullage.engine.ledger.aside import set_aside
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent
 from ullage.engine.ledger.view import LedgerView
@@ -31,6 +32,8 @@ from ullage.engine.model import (
     Relocation,
     ResourceClaim,
     ResourceClaimGone,
+    SetAside,
+    SetAsideEnd,
     Staged,
     StagedWrite,
     SwapDrop,
@@ -73,6 +76,8 @@ class Ledger(LedgerState):
             SwapOut: self._swap_out,
             SwapIn: self._swap_in,
             SwapDrop: self._swap_drop,
+            SetAside: self._set_aside,
+            SetAsideEnd: self._end_set_aside,
         }
 
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
@@ -151,14 +156,14 @@ class Ledger(LedgerState):
 
     def entries(self) -> Iterator[ResourceEntry]:
         """All resource claims; shard by shard, so that each shard is a moment's truth."""
-        for shard in self.resources:
+        for shard in filter(None, self.resources):
             with self.lock:
                 entries = list(shard.values())
             yield from entries
 
     def flow_files(self) -> Iterator[FlowFileRecord]:
         """All resident FlowFiles and handles; shard by shard."""
-        for shard in self.shards:
+        for shard in filter(None, self.shards):
             with self.lock:
                 records = list(shard.values())
             yield from records
@@ -222,15 +227,15 @@ class Ledger(LedgerState):
             number = uuid[0]
             if view is not None:
                 view.keep_flow_files(number)
+            claim = record.claim
+            if claim is not None and (entry is None or claim.resource != resource):
+                entry = self._entry_of(claim)
+                resource = claim.resource
             # One look-up instead of two.
             if shards[number].setdefault(uuid, record) is not record:
                 raise RepositoryDamaged(f"FlowFile {record.id} is created twice")
-            claim = record.claim
             if claim is not None:
-                if entry is None or claim.resource != resource:
-                    resource = claim.resource
-                    entry = self._entry_of(claim)
-                entry.add(claim)
+                entry.add(claim)  # type: ignore[union-attr]  # looked up above
 
     def _update(self, updates: Iterable[Update], transaction: int, millis: int) -> None:
         shards = self.shards
@@ -243,7 +248,7 @@ class Ledger(LedgerState):
             record = shards[number].get(uuid)
             if record is None:
                 raise _unknown(uuid, transaction)
-            shards[number][uuid] = updated(record, update)
+            changed = updated(record, update)
             content = update.content
             if content is not None:
                 # The new claimant first: content that is set to a slice of itself must not die on the way.
@@ -251,6 +256,7 @@ class Ledger(LedgerState):
                     self._entry_of(content.claim).add(content.claim)
                 if record.claim is not None:
                     self._release_claim(record.claim, transaction, millis)
+            shards[number][uuid] = changed
 
     def _delete(self, operation: Delete, transaction: int, millis: int) -> None:
         for record in self._take_out(operation.uuids, transaction):
@@ -310,13 +316,14 @@ class Ledger(LedgerState):
         shard = operation.index % SHARDS
         if self._view is not None:
             self._view.keep_resources(shard)
-        entry = self.resources[shard].pop(operation.index, None)
+        entry = self.entry(operation.index)
         # What lives would lose its address: better no start than one that forgets it.
         if entry is not None and (entry.live or entry.swapped or entry.sources):
             raise RepositoryDamaged(
                 f"transaction {transaction} forgets resource claim {operation.index} with {entry.claimants} claimants"
                 f" and the content of {len(entry.sources or ())} other resource claims"
             )
+        self.resources[shard].pop(operation.index, None)
         if entry is not None and entry.relocation is not None:
             self._leave_output(operation.index, entry.relocation)
         self.released.pop(operation.index, None)
@@ -385,15 +392,16 @@ class Ledger(LedgerState):
 
     def _swap_out(self, operation: SwapOut, transaction: int, millis: int) -> None:
         """FlowFiles move from memory to a file: claimants change place, nothing dies."""
+        for share in operation.shares:
+            if self.entry(share.resource) is None:
+                raise RepositoryDamaged(
+                    f"swap file {operation.name} names resource claim {share.resource}, which the ledger does not know"
+                )
         for record in self._take_out(operation.uuids, transaction):
             if record.claim is not None:
                 self._move_out(record.claim)
         for share in operation.shares:
-            entry = self.entry(share.resource)
-            if entry is None:
-                raise RepositoryDamaged(
-                    f"swap file {operation.name} names resource claim {share.resource}, which the ledger does not know"
-                )
+            entry = self.resources[share.resource % SHARDS][share.resource]
             if entry.swapped is None:
                 entry.swapped = {}
             entry.swapped[operation.name] = share
@@ -409,14 +417,30 @@ class Ledger(LedgerState):
             self._drop_blocks(entry, claim)
 
     def _swap_in(self, operation: SwapIn, transaction: int, millis: int) -> None:
+        if operation.name not in self.swaps:
+            raise _unknown_swap(operation.name, transaction)
         content = self.swap_contents.pop(operation.name, None)
         if content is None:
             # Only at a restart: a running repository has read the file before its commit (`swapping_in`).
             content = self._read_swap(operation.name)
+        self.swapped_in.add(operation.name)
         for blocks in content.blocks:
             self._set_blocks(blocks, transaction, millis)
-        self._create(content.records)
+        once = {record.uuid: record for record in content.records}.values()
+        usable = [record for record in once if self._can_create(record)]
+        self._create(usable)
+        for aside in content.set_aside:
+            self.set_aside.add(aside)
+        for record in content.records if len(usable) < len(content.records) else ():
+            # By identity: of two with the same uuid one is there.
+            if self.find(record.uuid) is not record:
+                reason = "another FlowFile has its uuid, or its resource claim is unknown"
+                self.set_aside.add(set_aside(msgspec.msgpack.encode(record), reason, operation.name, millis, 0))
         self._retire_swap(operation.name, transaction)
+
+    def _can_create(self, record: FlowFileRecord) -> bool:
+        is_there = record.claim is None or self.entry(record.claim.resource) is not None
+        return is_there and self.find(record.uuid) is None
 
     def _swap_drop(self, operation: SwapDrop, transaction: int, millis: int) -> None:
         for share in self._retire_swap(operation.name, transaction):
@@ -428,11 +452,22 @@ class Ledger(LedgerState):
                 entry.last_death = transaction
                 self.released[share.resource] = transaction
 
+    def _set_aside(self, operation: SetAside, transaction: int, millis: int) -> None:
+        self.set_aside.add(operation)
+
+    def _end_set_aside(self, operation: SetAsideEnd, transaction: int, millis: int) -> None:
+        ended = self.set_aside.end(operation.id)
+        if ended is not None:
+            # What died while it was held back was noted in vain.
+            self.released |= dict.fromkeys(ended.resources, transaction)
+            for shard in self.resources if ended.held_through else ():
+                self.released |= dict.fromkeys(shard, transaction)
+
     def _retire_swap(self, name: str, transaction: int) -> tuple[SwapShare, ...]:
         """The file stands in no queue any more; it is kept until a published snapshot covers this transaction."""
         swap = self.swaps.pop(name, None)
         if swap is None:
-            raise RepositoryDamaged(f"transaction {transaction} takes swap file {name}, which the ledger does not know")
+            raise _unknown_swap(name, transaction)
         for share in swap.shares:
             entry = self.entry(share.resource)
             if entry is not None and entry.swapped is not None:
@@ -457,3 +492,7 @@ def _require_runs(operation: ResourceClaim, transaction: int) -> None:
 
 def _unknown(uuid: bytes, transaction: int) -> RepositoryDamaged:
     return RepositoryDamaged(f"transaction {transaction} changes FlowFile {format_uuid(uuid)}, which does not exist")
+
+
+def _unknown_swap(name: str, transaction: int) -> RepositoryDamaged:
+    return RepositoryDamaged(f"transaction {transaction} takes swap file {name}, which the ledger does not know")

@@ -5,16 +5,34 @@ bytes from, and from then on all of that resource claim's bytes lie in one outpu
 for `locate`, which a reader may call at any time.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 from ullage.engine.byteranges import ByteRange, find_move, overlaps, unpack_moves
+from ullage.engine.ledger.aside import RecordsAside
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.state import SwapContent
-from ullage.engine.model import Action, ContentClaim, LeaseRecord, ResourceClaim
+from ullage.engine.model import Action, ContentClaim, LeaseRecord, Relocation, ResourceClaim
 from ullage.errors import ClaimGone, ClaimTruncated, ContentMissing, ContentReclaimed
+
+
+def lost_by_move(ledger: Ledger, index: int, relocation: Relocation | None = None) -> int | None:
+    """The offset of a resident claim of a resource claim that a relocation, by default the one that stands, leaves
+    without a place in its output.
+    """
+    entry = ledger.entry(index)
+    relocation = relocation or (None if entry is None else entry.relocation)
+    output = None if relocation is None else ledger.entry(relocation.output)
+    if entry is None or relocation is None or output is None:
+        return None
+    end = output.claim.length if output.claim.sealed else None
+    for claim in entry.live.values():
+        move = find_move(relocation.moves, claim.offset)
+        if move is None or claim.end > move.end or (end is not None and move.target + move.length > end):
+            return claim.offset
+    return None
 
 
 class ClaimLocation(NamedTuple):
@@ -101,41 +119,50 @@ def pin_bytes(ledger: Ledger, claim: ContentClaim) -> None:
         entry.pin(claim)
 
 
-class LeaseHolds(NamedTuple):
-    """`resources` are leased by name; `since` is the oldest leased snapshot, 0 if there is none; of `passed` somebody
-    may still have descriptors.
+class FileHolds(NamedTuple):
+    """What keeps files from being changed. `resources` are leased by name; `since` is the oldest leased snapshot, 0 if
+    there is none; of `passed` somebody may still have descriptors; `aside` are records that may point anywhere.
     """
 
-    resources: frozenset[int]
-    since: int
-    passed: frozenset[int]
+    resources: frozenset[int] = frozenset()
+    since: int = 0
+    passed: frozenset[int] = frozenset()
+    aside: RecordsAside | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.resources or self.since or self.passed or self.aside)
 
     def refuses(self, ledger: Ledger, entry: ResourceEntry, action: Action) -> bool:
-        """Whether a lease forbids this change of a file; called under the ledger's lock.
+        """Whether this change of a file is forbidden; called under the ledger's lock.
 
         A snapshot holds back what died after it; of what was dead before, or born later, it knows nothing.
         """
-        if action == Action.ARCHIVE or not (self.resources or self.since or self.passed):
+        if action == Action.ARCHIVE or not self:
             return False
         indexes = {entry.claim.index, *(birth.claim.index for birth in births(ledger, entry))}
         if not self.resources.isdisjoint(indexes):
             return True
         if action in (Action.TRUNCATE, Action.PUNCH) and not self.passed.isdisjoint(indexes):
             return True
+        if self.aside and any(map(self.aside.may_mean, indexes)):
+            return True
         return bool(self.since) and any(birth.last_death > self.since for birth in births(ledger, entry))
 
 
-NOTHING_HELD = LeaseHolds(frozenset(), 0, frozenset())
-
-
-def held_by(leases: Collection[LeaseRecord], now_millis: int) -> LeaseHolds:
-    """What stands now."""
+def leased_by(leases: Iterable[LeaseRecord], now_millis: int) -> FileHolds:
+    """What these leases hold now."""
+    leases = list(leases)
     standing = [lease for lease in leases if lease.expires_millis > now_millis]
-    return LeaseHolds(
+    return FileHolds(
         frozenset(index for lease in standing for index in lease.resources),
         min((lease.transaction for lease in standing if not lease.resources), default=0),
         frozenset(index for lease in leases if lease.holds_files for index in lease.resources),
     )
+
+
+def held_by(ledger: Ledger, now_millis: int) -> FileHolds:
+    """What leases and records that were set aside hold now."""
+    return leased_by(ledger.leases.values(), now_millis)._replace(aside=ledger.set_aside)
 
 
 def placement_problems(ledger: Ledger, swapped: Iterable[SwapContent]) -> list[str]:

@@ -109,6 +109,12 @@ class ResourceEntry:
         return not self.live and self.swapped is None and self.pins is None
 
     @property
+    def is_overrun(self) -> bool:
+        """Whether claims reach beyond the end of the file, which never shrinks below what is in use."""
+        claim = self.claim
+        return claim.sealed and self.relocation is None and self.end_in_use() > claim.length
+
+    @property
     def has_intent(self) -> bool:
         return self.claim.intent != Action.NONE
 

@@ -34,6 +34,11 @@ class WriteProgress:
         found = self.attempts.get(attempt, [])
         return b"".join(each.uuids for each in found if number is None or each.number == number)
 
+    def all_staged(self) -> Iterator[bytes]:
+        """The FlowFiles of all attempts."""
+        for attempt in self.attempts:
+            yield from split_uuids(self.staged(attempt))
+
     def chosen(self) -> Iterator[bytes]:
         """The FlowFiles of the attempts that count, in the order in which the record names them."""
         for attempt in split_uuids(self.record.attempts):

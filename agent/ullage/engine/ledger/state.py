@@ -1,24 +1,26 @@
 """What a ledger holds in memory: everything that transactions said, and three notes that none of them carries."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from ullage.engine.ledger.aside import RecordsAside
 from ullage.engine.ledger.remembered import RememberedAnswers
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.staged import StagedWrites
-from ullage.engine.model import ClaimBlocks, FlowFileRecord, LeaseRecord, QueueDefinition, SwapOut
+from ullage.engine.model import ClaimBlocks, FlowFileRecord, LeaseRecord, QueueDefinition, SetAside, SwapOut
 
 SHARDS = 256
 """A power of two, so that a uuid's first byte names its shard."""
 
 
 class SwapContent(NamedTuple):
-    """What a swap file holds: the records, and the block CRCs of their large claims."""
+    """What a swap file holds: the records, the block CRCs of their large claims, and what in it can't be used."""
 
     records: list[FlowFileRecord]
     blocks: list[ClaimBlocks]
+    set_aside: Sequence[SetAside] = ()
 
 
 class LedgerState:
@@ -48,6 +50,9 @@ class LedgerState:
         self.retired_swaps: dict[str, int] = {}
         """Swap files that stand in none any more, with the transaction that took them in: no snapshot covers it yet."""
 
+        self.swapped_in: set[str] = set()
+        """Those of the retired ones that a start would read again; of the others its FlowFiles were dropped."""
+
         self.leases: dict[bytes, LeaseRecord] = {}
         """By id; expired ones until they are purged."""
 
@@ -56,6 +61,9 @@ class LedgerState:
 
         self.writes = StagedWrites()
         """Staged writes: open, prepared, and for a time those that are closed."""
+
+        self.set_aside = RecordsAside()
+        """Those that can't be used."""
 
         self.index_ceiling = 0
         """No resource claim has a greater index, nor had one that is gone."""
@@ -115,9 +123,10 @@ class LedgerState:
         with self.lock:
             return [name for name, id in self.retired_swaps.items() if id <= transaction]
 
-    def forget_retired(self, names: Iterable[str]) -> None:
+    def forget_retired(self, names: Collection[str]) -> None:
         """These swap files are gone. Nothing else follows from it, so it needs no transaction."""
         with self.lock:
+            self.swapped_in.difference_update(names)
             for name in names:
                 del self.retired_swaps[name]
 

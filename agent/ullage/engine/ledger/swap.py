@@ -8,24 +8,34 @@ the block CRCs of their large claims.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 
 import msgspec
 
+from ullage.contract import QueuePriority
+from ullage.engine.batches import with_readable_attributes
+from ullage.engine.ledger.aside import set_aside
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.model import (
+    NO_ATTRIBUTES,
     ClaimBlocks,
     ContentClaim,
     FlowFileRecord,
     Operation,
+    QueueDefinition,
+    SetAside,
+    SwapFirst,
     SwapOut,
     SwapShare,
     format_uuid,
     new_uuids,
+    pack_attributes,
+    unpack_attributes,
 )
 from ullage.engine.wal.records import BLOCK_RECORDS, RecordHeader, RecordReader, write_records
+from ullage.engine.wal.serde import Undecodable
 from ullage.engine.wal.state import RecordDirectory
 from ullage.errors import RepositoryDamaged
 
@@ -59,7 +69,7 @@ class SwapFiles:
     def read(self, name: str) -> SwapContent:
         """All of a swap file, verified. RepositoryDamaged names the file and offset."""
         path = self.path(name)
-        if os.path.basename(name) != name or not name.endswith(SUFFIX) or "\0" in name or len(name) > 255:
+        if not is_swap_name(name):
             raise RepositoryDamaged(f"{name!r} is no name of a swap file")
         if not self._files.exists(path):
             raise RepositoryDamaged(
@@ -69,19 +79,32 @@ class SwapFiles:
             # A file of another repository, or a copy under another name, has checksums as good as ours.
             if reader.header.repository != self._place.repository or reader.header.summary.name != name:
                 raise RepositoryDamaged(f"{path} is swap file {reader.header.summary.name} of another place")
-            records: list[FlowFileRecord] = []
-            blocks: list[ClaimBlocks] = []
-            for run in reader.blocks():
-                for operation in run:
-                    if isinstance(operation, FlowFileRecord):
-                        records.append(operation)
-                    elif isinstance(operation, ClaimBlocks):
-                        blocks.append(operation)
-            if len(records) != reader.header.summary.count:
+            content = self._content(reader)
+            if len(content.records) + len(content.set_aside) != reader.header.summary.count:
                 raise RepositoryDamaged(
-                    f"{path} holds {len(records)} FlowFiles, its summary says {reader.header.summary.count}"
+                    f"{path} holds {len(content.records)} FlowFiles, its summary says {reader.header.summary.count}"
                 )
-            return SwapContent(records, blocks)
+            return content
+
+    def _content(self, reader: RecordReader[SwapHeader]) -> SwapContent:
+        records: list[FlowFileRecord] = []
+        blocks: list[ClaimBlocks] = []
+        aside: list[SetAside] = []
+        millis = reader.header.summary.queued_max // 1_000
+        for found, place in reader.blocks_each():
+            for operation in found:
+                if isinstance(operation, FlowFileRecord):
+                    records.append(operation)
+                elif isinstance(operation, ClaimBlocks):
+                    blocks.append(operation)
+                elif isinstance(operation, Undecodable):
+                    aside.append(set_aside(*operation, place, millis, 0))
+        readable = with_readable_attributes(records)
+        for record in records if len(readable) < len(records) else ():
+            if not with_readable_attributes([record]):
+                data = self._place.serde.encode_operation(record)
+                aside.append(set_aside(data, "its attributes do not decode", reader.header.summary.name, millis, 0))
+        return SwapContent(readable, blocks, aside)
 
     def names(self) -> list[str]:
         """All swap files on disk."""
@@ -104,18 +127,39 @@ class SwapFiles:
         return os.path.join(self.directory, name)
 
 
-def summarize(records: list[FlowFileRecord], queue: int, millis: int) -> SwapOut:
-    """The summary of a swap file to be: counts, and for each resource claim what these records hold of it."""
+def is_swap_name(name: str) -> bool:
+    """Whether a file of this name can lie in the swap directory, and nowhere else."""
+    return os.path.basename(name) == name and name.endswith(SUFFIX) and "\0" not in name and len(name.encode()) <= 255
+
+
+def points_into(summary: SwapOut, resources: Collection[int]) -> bool:
+    """Whether FlowFiles of a swap file have content in any of these resource claims."""
+    return any(share.resource in resources for share in summary.shares)
+
+
+def summarize(records: list[FlowFileRecord], queue: QueueDefinition, millis: int) -> SwapOut:
+    """The summary of a swap file to be: counts, and for each resource claim what these records hold of it. They are in
+    the queue's order.
+    """
     return SwapOut(
-        name=f"{millis}-{queue}-{format_uuid(new_uuids(1)[0])}{SUFFIX}",
-        queue=queue,
+        name=f"{millis}-{queue.number}-{format_uuid(new_uuids(1)[0])}{SUFFIX}",
+        queue=queue.number,
         count=len(records),
         size_bytes=sum(record.size for record in records),
         entry_millis_min=min(record.entry_millis for record in records),
         queued_min=min(record.queued for record in records),
         queued_max=max(record.queued for record in records),
         shares=shares_of(records),
+        first=_first_of(records[0], queue),
     )
+
+
+def _first_of(record: FlowFileRecord, queue: QueueDefinition) -> SwapFirst:
+    packed = NO_ATTRIBUTES
+    if queue.priority == QueuePriority.PRIORITY_ATTRIBUTE:
+        value = unpack_attributes(record.attributes).get(queue.priority_attribute)
+        packed = NO_ATTRIBUTES if value is None else pack_attributes({queue.priority_attribute: value})
+    return SwapFirst(record.size, record.lineage_millis, record.queued, packed)
 
 
 def shares_of(records: list[FlowFileRecord]) -> tuple[SwapShare, ...]:

@@ -27,6 +27,7 @@ class LedgerView:
             *ledger.leases.values(),
             *ledger.answers.all(),
             *ledger.writes.operations(),
+            *ledger.set_aside.all(),
         ]
         self._swaps: list[Operation] = list(ledger.swaps.values())
 
@@ -39,6 +40,9 @@ class LedgerView:
         """Copy a shard of resource claims and block CRCs before it changes; called under the ledger's lock."""
         if self._resources[shard] is None:
             resources = self._ledger.resources[shard]
+            if not resources:
+                self._resources[shard] = []
+                return
             kept: list[Operation] = [
                 entry.claim
                 if entry.last_death == entry.claim.last_death
@@ -66,14 +70,16 @@ class LedgerView:
             with self._ledger.lock:
                 self.keep_resources(shard)
             # Handed out once, then let go: memory falls as the snapshot grows.
-            yield self._resources[shard] or []
+            if kept := self._resources[shard]:
+                yield kept
             self._resources[shard] = []
         yield self._relocations
         yield self._swaps
         for shard in range(SHARDS):
             with self._ledger.lock:
                 self.keep_flow_files(shard)
-            yield self._flow_files[shard] or []  # type: ignore[misc]
+            if records := self._flow_files[shard]:
+                yield records  # type: ignore[misc]
             self._flow_files[shard] = []
 
 

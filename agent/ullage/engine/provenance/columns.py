@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, repeat
 from typing import Any
 
+from ullage.engine.batches import unpack_all_attributes
 from ullage.engine.model import (
     Content,
     ContentClaim,
@@ -15,7 +16,6 @@ from ullage.engine.model import (
     pack_attributes,
     parse_uuid,
     split_uuids,
-    unpack_all_attributes,
 )
 from ullage.engine.provenance.arrow import pa
 from ullage.engine.provenance.events import ProvenanceEvent, changed_attributes
@@ -119,7 +119,10 @@ def to_batch(chunk: Sequence[Series], queue_name: Callable[[int], str]) -> pa.Re
 
 def from_table(table: pa.Table) -> list[ProvenanceEvent]:
     """The events of these rows."""
-    rows = table.to_pylist(maps_as_pydicts="strict")
+    # As numbers: what was recorded while a clock was beyond the year 9999 is no time that Python knows.
+    number = pa.int64()
+    fields = [each.with_type(number) if pa.types.is_timestamp(each.type) else each for each in table.schema]
+    rows = table.cast(pa.schema(fields)).to_pylist(maps_as_pydicts="strict")
     return [_event(row) for row in rows]
 
 
@@ -134,12 +137,12 @@ def _event(row: dict[str, Any]) -> ProvenanceEvent:
     duration = row["duration_millis"]
     return ProvenanceEvent(
         **{name: row[name] for name in _AS_THEY_ARE},
-        millis=_millis(row["time"]),
+        millis=row["time"],
         type=EventType[row["type"]],
         uuid=parse_uuid(row["flow_file"]),
         duration_millis=-1 if duration is None else duration,
-        entry_millis=_millis(row["entry_time"]),
-        lineage_millis=_millis(row["lineage_time"]),
+        entry_millis=row["entry_time"],
+        lineage_millis=row["lineage_time"],
         parents=b"".join(map(parse_uuid, row["parents"])),
         children=b"".join(map(parse_uuid, row["children"])),
         attributes_before=pack_attributes(before),
@@ -147,11 +150,6 @@ def _event(row: dict[str, Any]) -> ProvenanceEvent:
         content_before=_content(row["content_before"]),
         content=_content(row["content"]),
     )
-
-
-def _millis(time: Any) -> int:
-    millis: int = round(time.timestamp() * 1000)
-    return millis
 
 
 def _content(fields: dict[str, Any] | None) -> Content | None:

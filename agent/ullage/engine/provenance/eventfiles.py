@@ -19,6 +19,7 @@ from ullage.engine.provenance.columns import BOUNDED, DICTIONARIES, ROW_GROUP_RO
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.manifest import EventFile
 from ullage.engine.provenance.series import Series, chunks
+from ullage.engine.wal.state import UNUSABLE
 from ullage.errors import ProvenanceDamaged
 
 SUFFIX = ".parquet"
@@ -65,6 +66,16 @@ def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compre
         if written is not None:
             written.result()
     return Written(memoryview(sink.getvalue()), min(times), max(times))
+
+
+def why_untellable(series: Iterable[Series], queue_name: Callable[[int], str]) -> str:
+    """Why these events make no rows, whatever becomes of them in a file; empty where they do."""
+    try:
+        for chunk in chunks(series, ROW_GROUP_ROWS):
+            to_batch(chunk, queue_name)
+    except UNUSABLE as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 class EventFiles:

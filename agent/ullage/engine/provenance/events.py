@@ -11,6 +11,8 @@ from ullage.engine.model import (
     FlowFileRecord,
     Operation,
     TransactionEvents,
+    Undrained,
+    Update,
     format_uuid,
     split_uuids,
     unpack_attributes,
@@ -119,6 +121,12 @@ class RecordedTransaction(NamedTuple):
     millis: int
     operations: Sequence[Operation]
     events: int
+
+
+def undrained(told: RecordedTransaction) -> Undrained:
+    """The operations that its events are worked out from, in one."""
+    telling = (each for each in told.operations if isinstance(each, FlowFileRecord | Update | TransactionEvents))
+    return Undrained(told.transaction, told.millis, tuple(telling))
 
 
 def count_events(operations: Iterable[Operation]) -> int:

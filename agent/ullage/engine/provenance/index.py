@@ -11,6 +11,7 @@ files, which answer queries meanwhile. So nothing here has to be durable, or in 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from bisect import bisect_left, bisect_right
@@ -242,8 +243,8 @@ class ProvenanceIndex:
         path = os.path.join(self._directory, name_of(span))
         write_shard(self._files, path, self._head(span), keys)
         shard = Shard.open(self._files, path)
-        if shard is None:
-            raise ShardDamaged(f"{path} does not read back")
+        if shard is None:  # no damage of what was indexed: the disk fails, and the next step begins again
+            raise OSError(errno.EIO, "does not read back", path)
         return shard
 
     def _replace(self, gone: Sequence[Shard], new: Sequence[Shard]) -> None:

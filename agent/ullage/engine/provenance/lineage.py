@@ -12,7 +12,7 @@ import msgspec
 
 from ullage.engine.model import format_uuid, split_uuids
 from ullage.engine.provenance.events import ProvenanceEvent
-from ullage.engine.provenance.query import LIMIT_MAX, Page
+from ullage.engine.provenance.query import LIMIT_MAX, Page, Unreadable
 from ullage.enums import LineageDirection
 from ullage.errors import InvalidArgument
 from ullage.wire.provenance import EventQuery
@@ -30,7 +30,8 @@ class LineageGraph(NamedTuple):
     """Events in the order of their sequence, and links between them by sequence: what led to what.
 
     `unexpanded` are FlowFiles whose own events are not here, because of the depth or the limit of events; `is_cut`:
-    the limit of events was reached. `removed_through`: earlier events were removed by retention.
+    the limit of events was reached. `removed_through`: earlier events were removed by retention. `unreadable`: events
+    that might belong here, and could not be read.
     """
 
     events: tuple[ProvenanceEvent, ...]
@@ -38,6 +39,7 @@ class LineageGraph(NamedTuple):
     unexpanded: tuple[bytes, ...]
     is_cut: bool
     removed_through: int
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 def trace(
@@ -63,7 +65,8 @@ def trace(
         walk.go(start, down, depth, _children)
     events = tuple(walk.events[sequence] for sequence in sorted(walk.events))
     unexpanded = tuple(uuid for uuid in walk.seen if uuid not in walk.expanded)
-    return LineageGraph(events, tuple(links(events)), unexpanded, walk.is_cut, walk.removed_through)
+    unreadable = tuple(sorted(walk.unreadable))
+    return LineageGraph(events, tuple(links(events)), unexpanded, walk.is_cut, walk.removed_through, unreadable)
 
 
 def links(events: Iterable[ProvenanceEvent]) -> Iterator[tuple[int, int]]:
@@ -90,6 +93,7 @@ class _Walk:
         self.expanded: set[bytes] = set()
         self.is_cut = False
         self.removed_through = 0
+        self.unreadable: set[Unreadable] = set()
 
     def go(
         self,
@@ -128,6 +132,7 @@ class _Walk:
             while True:
                 page = self._search(query)
                 self.removed_through = page.removed_through
+                self.unreadable.update(page.unreadable)
                 yield from page.events
                 if page.next is None:
                     break

@@ -42,7 +42,9 @@ class EventFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LostEvents(msgspec.Struct, frozen=True, array_like=True):
-    """Events that were given up because there was no room for them (`onFull: Drop`)."""
+    """Events that were given up because there was no room for them (`onFull: Drop`), or set aside with the transaction
+    that they are of, because they cannot be told.
+    """
 
     first_sequence: Whole
     events: Whole

@@ -9,7 +9,7 @@ import msgspec
 from ullage.engine.model import EventType, parse_uuid
 from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.provenance.manifest import LostEvents
-from ullage.errors import EventNotFound, InvalidArgument
+from ullage.errors import EventNotFound, InvalidArgument, ProvenanceDamaged
 from ullage.wire.provenance import EventQuery
 
 LIMIT_MAX = 10_000
@@ -53,17 +53,27 @@ def touches(query: EventQuery, first: int, last: int, millis_min: int, millis_ma
     )
 
 
+class Unreadable(NamedTuple):
+    """A run of events that are there and can't be read now; `problem` names the file."""
+
+    first_sequence: int
+    events: int
+    problem: str
+
+
 class Page(NamedTuple):
     """One answer. `next` is the sequence to ask `after` (newest first: `before`) for the following page, None: no more.
 
-    `removed_through`: events up to this sequence were removed by retention; `lost`: runs that found no room. Whoever
-    reads events in order learns from both what is missing before `events`.
+    `removed_through`: events up to this sequence were removed by retention; `lost`: runs that found no room or were set
+    aside; `unreadable`: runs that may hold some that were asked for, and were passed over. Whoever reads events in
+    order learns from these what is missing before `events`.
     """
 
     events: tuple[ProvenanceEvent, ...]
     next: int | None
     removed_through: int
     lost: tuple[LostEvents, ...]
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 def page_of(events: Iterable[ProvenanceEvent], query: EventQuery, removed_through: int) -> Page:
@@ -76,6 +86,8 @@ def page_of(events: Iterable[ProvenanceEvent], query: EventQuery, removed_throug
 def event_at(search: Callable[[EventQuery], Page], sequence: int) -> ProvenanceEvent:
     """One event by its sequence number; EventNotFound if there is none, or none any more."""
     page = search(EventQuery(after=sequence - 1, before=sequence + 1, limit=1))
+    if not page.events and page.unreadable:
+        raise ProvenanceDamaged(page.unreadable[0].problem)
     if not page.events:
         gone = "was removed by retention" if 0 < sequence <= page.removed_through else "does not exist"
         raise EventNotFound(f"provenance event {sequence} {gone}")

@@ -7,13 +7,14 @@ DOWNLOAD carry those of the moment they were reported, because they tell what le
 method takes one FlowFile or several, which cost little more than one.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
 from ullage.engine.model import EventRun, EventType, FlowFileRecord
 from ullage.engine.provenance.eventruns import template
-from ullage.errors import TransactionTooLarge
-from ullage.interface.reporter import REPORTED_MAX, Reporter, require_reportable
+from ullage.errors import SessionMisuse, TransactionTooLarge
+from ullage.interface.reporter import REPORTED_MAX, Reporter, checked_report
 
 AS_EMITTED = frozenset({EventType.SEND, EventType.DOWNLOAD})
 """They tell what left, so they keep the attributes and content of the moment."""
@@ -29,11 +30,19 @@ class Reported(NamedTuple):
     as_emitted: bool
 
 
-class ProvenanceReporter(Reporter[Subjects]):
-    """One session's reports. `find` gives the session's present record of a FlowFile, or raises."""
+class Reporting(Protocol):
+    """A session, as its reporter knows it."""
 
-    def __init__(self, find: Callable[[FlowFileRecord], FlowFileRecord]) -> None:
-        self._find = find
+    def reportable(self, flow_file: FlowFileRecord) -> FlowFileRecord:
+        """The session's present record of a FlowFile; FlowFileNotFound."""
+        ...
+
+
+class ProvenanceReporter(Reporter[Subjects]):
+    """One session's reports. It does not keep the session: one that is dropped is collected at once."""
+
+    def __init__(self, session: ref[Reporting]) -> None:
+        self._session = session
         self._events: list[Reported] = []
         self._count = 0
 
@@ -49,11 +58,16 @@ class ProvenanceReporter(Reporter[Subjects]):
         return self._events
 
     def report(self, type: EventType, flow_files: Subjects, **said: Any) -> None:
-        require_reportable(type, **said)
-        records = [self._find(one) for one in ([flow_files] if isinstance(flow_files, FlowFileRecord) else flow_files)]
+        found = checked_report(type, **said)
+        session = self._session()
+        if session is None:
+            raise SessionMisuse("the session of this reporter is gone")
+        records = [
+            session.reportable(one) for one in ([flow_files] if isinstance(flow_files, FlowFileRecord) else flow_files)
+        ]
         if self._count + len(records) > REPORTED_MAX:
             raise TransactionTooLarge(f"more than {REPORTED_MAX} provenance events in one session: commit in parts")
         self._count += len(records)
         if records:
-            run = template(type, **{name: value for name, value in said.items() if value is not None})
+            run = template(type, **found)
             self._events.append(Reported(run, records, type in AS_EMITTED))

@@ -16,10 +16,11 @@ from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.provenance.filters import candidates, filter_columns
 from ullage.engine.provenance.index import NO_CANDIDATES, FileLookup, ProvenanceIndex
 from ullage.engine.provenance.manifest import EventFile, LostEvents, ProvenanceManifest
-from ullage.engine.provenance.query import Page, matches, page_of, possible, touches
+from ullage.engine.provenance.query import Page, Unreadable, matches, page_of, possible, touches
 from ullage.engine.provenance.shard import ShardDamaged
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.provenance.tail import Numbered
+from ullage.engine.wal.state import UNUSABLE
 from ullage.errors import ProvenanceDamaged
 from ullage.wire.provenance import EventQuery
 
@@ -28,22 +29,24 @@ EVENTS_AT_A_TIME = 256
 
 
 def search(store: ProvenanceStore, index: ProvenanceIndex | None, query: EventQuery) -> Page:
-    """Answer a query. InvalidArgument for an impossible one; ProvenanceDamaged names a file that cannot be read."""
+    """Answer a query; a file that cannot be read is passed over, and told. InvalidArgument for an impossible one."""
     query = possible(query)
     manifest, newest = store.snapshot()
     found = _Search(store, None if index is None else index.lookup(query), query)
     page = page_of(found.events(manifest, newest), query, manifest.removed_through)
+    page = page._replace(unreadable=tuple(found.unreadable))
     lost = (lost for lost in manifest.lost if touches(query, lost.first_sequence, _end(lost), 0, 1 << 62))
     return page._replace(lost=tuple(lost))
 
 
 class _Search:
-    """One query on its way through what there is."""
+    """One query on its way through what there is; `unreadable` is what it had to pass over."""
 
     def __init__(self, store: ProvenanceStore, lookup: FileLookup | None, query: EventQuery) -> None:
         self._store = store
         self._lookup = lookup
         self._query = query
+        self.unreadable: list[Unreadable] = []
 
     def events(self, manifest: ProvenanceManifest, newest: list[Numbered]) -> Iterator[ProvenanceEvent]:
         """Candidates, in the query's order; a file is opened only when what comes before it was not enough."""
@@ -68,8 +71,17 @@ class _Search:
             millis = numbered.told.millis
             is_near = touches(query, numbered.first_sequence, numbered.last_sequence, millis, millis)
             if is_near and _may_hold(numbered.told.operations, query, wanted):
-                events = list(self._store.expand(numbered))
-                yield from reversed(events) if query.newest_first else events
+                yield from self._told(numbered)
+
+    def _told(self, numbered: Numbered) -> Iterator[ProvenanceEvent]:
+        """The events of a transaction. One that cannot be told is set aside by the next rollover."""
+        try:
+            events = list(self._store.expand(numbered))
+        except UNUSABLE as error:
+            problem = f"the events of transaction {numbered.told.transaction} cannot be told: {error}"
+            self.unreadable.append(Unreadable(numbered.first_sequence, numbered.told.events, problem))
+            return
+        yield from reversed(events) if self._query.newest_first else events
 
     def _of_file(self, file: EventFile) -> Iterator[ProvenanceEvent]:
         """Candidates in one event file. One that retention removes meanwhile has none."""
@@ -81,9 +93,9 @@ class _Search:
                 yield from self._scan(file, self._query)
             else:
                 yield from self._indexed(file, found)
-        except ProvenanceDamaged:
+        except ProvenanceDamaged as error:
             if file in self._store.manifest.files:
-                raise
+                self.unreadable.append(Unreadable(file.first_sequence, file.events, str(error)))
 
     def _indexed(self, file: EventFile, found: Iterator[int]) -> Iterator[ProvenanceEvent]:
         """What the index found; where it breaks off, the file itself says the rest."""

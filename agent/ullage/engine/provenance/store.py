@@ -23,7 +23,7 @@ from ullage.contract import OnFull
 from ullage.engine.files import discard_partial, make_directories
 from ullage.engine.model import Operation
 from ullage.engine.parts import RepositoryParts
-from ullage.engine.provenance.eventfiles import SUFFIX, EventFiles, encode
+from ullage.engine.provenance.eventfiles import SUFFIX, EventFiles, Written, encode, why_untellable
 from ullage.engine.provenance.events import ProvenanceEvent, RecordedTransaction, size_of
 from ullage.engine.provenance.holds import Holds, Retained, expired
 from ullage.engine.provenance.manifest import (
@@ -35,7 +35,8 @@ from ullage.engine.provenance.manifest import (
 )
 from ullage.engine.provenance.series import expand, series_of
 from ullage.engine.provenance.tail import Numbered, Tail
-from ullage.errors import RepositoryDamaged
+from ullage.engine.wal.state import UNUSABLE
+from ullage.errors import FormatTooNew, RepositoryDamaged
 
 PROVENANCE = "provenance"
 MANIFEST = "manifest"
@@ -73,11 +74,20 @@ class ProvenanceStore:
         manifest = self._place.read()
         self._is_new = manifest is None
         self.manifest = manifest or self._place.new(0)
+        self._attempted: ProvenanceManifest | None = None
         self.tail = Tail(self.manifest.drained, self.manifest.next_sequence)
         self._durable = durable
         self._waiting_since: float | None = None
         self._rollovers = 0
+        self._is_closed = False
         self.failure: Exception | None = None
+        self._keep_aside: Callable[[RecordedTransaction, str], None]
+
+    def set_aside_by(self, keep: Callable[[RecordedTransaction, str], None]) -> None:
+        """From now on a transaction whose events cannot be told is handed to `keep`, with the reason, and passed over
+        once that has returned: it keeps the transaction durably.
+        """
+        self._keep_aside = keep
 
     @property
     def repository(self) -> str:
@@ -131,11 +141,13 @@ class ProvenanceStore:
         a crash after it: they are in the file, and the log's are passed by
         """
         with self._drain_lock:
+            if self._is_closed:
+                return 0
+            self._be_certain()
             self.tail.settle(self._durable())
             moved = 0
             while run := self._next_run():
-                self._settle(run, files=(*self.manifest.files, self._written(run)))
-                moved += sum(numbered.told.events for numbered in run)
+                moved += self._move(run)
             # Also where something is left: on a busy node something always is, and each second would make a file of
             # its own.
             self._waiting_since = None  # what has come meanwhile waits from now on
@@ -146,6 +158,7 @@ class ProvenanceStore:
         """Drain for a checkpoint, whose snapshot carries what could not be drained; `failure` says why."""
         try:
             self.drain()
+            self._renew_manifest()
         except Exception as error:  # noqa: BLE001 - whatever ails a rollover, no snapshot may fail for it
             self.failure = error
 
@@ -184,7 +197,7 @@ class ProvenanceStore:
     def retain(self) -> int:
         """Remove the event files whose retention has ended; returns how many. Never the newest events."""
         with self._drain_lock:
-            if self._keepers:
+            if self._keepers or self._is_closed:
                 return 0
             now = self._clock.now_millis()
             files = self.manifest.files
@@ -193,6 +206,7 @@ class ProvenanceStore:
             count = expired(kept, total, self._settings, now, self.holds.wanted_after(now))
             if not count:
                 return 0
+            self._be_certain()
             # The manifest first: a listed file that is gone is damage, an unlisted one only a leftover.
             self._replace(without(self.manifest, count))
             self.event_files.remove(files[:count])
@@ -210,8 +224,8 @@ class ProvenanceStore:
         return expand(numbered.told, numbered.first_sequence, self._queue_name)
 
     def problems(self, *, deep: bool) -> list[str]:
-        """What `check` has to say: event files that are missing or, with `deep`, changed."""
-        found = []
+        """What `check` has to say: event files that are missing or, with `deep`, changed, as the manifest may be."""
+        found = self._manifest_problems() if deep else []
         for file in self.manifest.files:
             path = self.event_files.path(file)
             if deep:
@@ -220,9 +234,40 @@ class ProvenanceStore:
                 found.append(f"{path} is missing, or has not the {file.bytes} bytes it was written with")
         return [problem for problem in found if problem]
 
+    def _manifest_problems(self) -> list[str]:
+        way_out = "memory still has it: `ullage checkpoint` writes it anew, before the repository is closed"
+        with self._drain_lock:
+            try:
+                found = self._place.read()
+            except (RepositoryDamaged, FormatTooNew, OSError) as error:
+                return [f"{error}; {way_out}"]
+            if found is None and not self._is_new:
+                return [f"{self._place.path} is missing: mount its volume, or restore it from a backup"]
+            if found is not None and found not in (self.manifest, self._attempted):
+                return [f"{self._place.path} is not the one that was written last; {way_out}"]
+        return []
+
+    def _renew_manifest(self) -> None:
+        """Write it again where it does not read back: else the next start stops at it, and only a rollover replaces it.
+
+        A missing one is left alone: its volume may be away, and one in its place would belie that.
+        """
+        with self._drain_lock:
+            if self._is_closed:
+                return
+            self._be_certain()
+            try:
+                self._place.read()
+            except RepositoryDamaged:
+                self._replace(self.manifest)
+
     def close(self) -> None:
-        """Release what is open. Events that are not in an event file stay in the log."""
-        self.event_files.close()
+        """Release what is open, once a rollover that is under way is done: nothing is written any more. Events that are
+        not in an event file stay in the log.
+        """
+        with self._drain_lock:
+            self._is_closed = True
+            self.event_files.close()
 
     def _is_due(self) -> bool:
         self.tail.settle(self._durable())
@@ -251,16 +296,42 @@ class ProvenanceStore:
             size += size_of(numbered.told)
         return run
 
-    def _written(self, run: list[Numbered]) -> EventFile:
+    def _move(self, run: list[Numbered]) -> int:
+        """Move the events of the first transactions of a run to an event file; returns how many events.
+
+        One whose events cannot be told would keep all behind it from ever being drained, and in the end writers from
+        writing: what comes before it is moved, then it is set aside and passed over. Any other failure is raised.
+        """
+        try:
+            written = encode(
+                (series for numbered in run for series in series_of(*numbered)),
+                self._queue_name,
+                compress=self._settings.compress_on_rollover,
+            )
+        except UNUSABLE:
+            for at, numbered in enumerate(run):
+                if reason := why_untellable(series_of(*numbered), self._queue_name):
+                    return self._move(run[:at]) if at else self._pass_over(numbered, reason)
+            raise
+        self._settle(run, files=(*self.manifest.files, self._written(run, written)))
+        return sum(numbered.told.events for numbered in run)
+
+    def _pass_over(self, numbered: Numbered, reason: str) -> int:
+        """Set a transaction's events aside; none is moved.
+
+        set aside, durable | manifest passes it over
+                           ^ a crash here: the next rollover comes to the same record, and the ledger has it once
+        """
+        self._keep_aside(numbered.told, f"its events cannot be told: {reason}")
+        lost = LostEvents(numbered.first_sequence, numbered.told.events)
+        self._settle([numbered], lost=(*self.manifest.lost, lost))
+        return 0
+
+    def _written(self, run: list[Numbered], written: Written) -> EventFile:
         """Write an event file, for the manifest to list."""
         first = run[0].first_sequence
         directory = self.event_files.directory_for(self._rollovers)
         name = f"{first:020d}{SUFFIX}"
-        written = encode(
-            (series for numbered in run for series in series_of(*numbered)),
-            self._queue_name,
-            compress=self._settings.compress_on_rollover,
-        )
         # Durable under its name before the manifest lists it: from then on the log may go.
         self.event_files.write(directory, name, written.data)
         self._rollovers += 1
@@ -284,6 +355,7 @@ class ProvenanceStore:
             run = self.tail.numbered()
             if not run:
                 return
+            self._be_certain()
             first = run[0].first_sequence
             lost = LostEvents(first, run[-1].last_sequence - first + 1)
             self._settle(run, lost=(*self.manifest.lost, lost))
@@ -295,5 +367,15 @@ class ProvenanceStore:
         self.tail.forget(len(run))
 
     def _replace(self, manifest: ProvenanceManifest) -> None:
+        self._attempted = self._attempted or manifest
         self._place.write(manifest)
-        self.manifest = manifest
+        self.manifest, self._attempted = manifest, None
+
+    def _be_certain(self) -> None:
+        """After a replacement that failed, whose rename the disk may have all the same: put the last good one there.
+
+        Else: the disk's lists file 7 | the next rollover writes 7 anew, with more events | killed | 7 is not what the
+        disk's manifest says, and the log's events were passed by.
+        """
+        if self._attempted is not None:
+            self._replace(self.manifest)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+import msgspec
+
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.byteranges import ByteRange, allocated_bytes, unpack_ranges, whole_blocks
 from ullage.engine.model import Action
@@ -18,6 +20,7 @@ from ullage.engine.reclaim.plan import (
     candidate_bytes_min,
     cut_of,
     has_dead_tail,
+    plan_emptying,
     plan_release,
     retention_is_over,
     step_on,
@@ -33,7 +36,7 @@ class CompactionRequest(NamedTuple):
 
     `keeps_guards`: minUsedPercentage and minReclaim hold, as for runs that nobody asked for. `unpunchable` names the
     containers whose filesystem has no holes, `leased` files that somebody reads; those that are
-    `unchangeable` may not be changed in place.
+    `unchangeable` may not be changed in place. `empties_archive`: nothing is kept for replays.
     """
 
     policy: Policy
@@ -43,6 +46,7 @@ class CompactionRequest(NamedTuple):
     unpunchable: Collection[str] = ()
     leased: Collection[int] = ()
     unchangeable: Collection[int] = ()
+    empties_archive: bool = False
 
 
 def plan_compaction(survey: SpaceSurvey, spec: ContentRepositorySpec, wish: CompactionRequest) -> ReclamationPlan:
@@ -52,7 +56,9 @@ def plan_compaction(survey: SpaceSurvey, spec: ContentRepositorySpec, wish: Comp
     closed, notes = _guards(survey, spec, wish)
     steps: list[ReclamationStep] = []
     if Action.DELETE in wish.actions:
-        steps += plan_release(survey.resources, spec.archive, survey.evacuated).steps
+        archive = msgspec.structs.replace(spec.archive, enabled=False) if wish.empties_archive else spec.archive
+        steps += plan_release(survey.resources, archive, survey.evacuated).steps
+        steps += plan_emptying(survey) if wish.empties_archive else ()
     evacuated = survey.evacuated
     free = [figures for figures in survey.resources if figures.resource not in wish.leased]
     staying = [f for f in free if f.container not in evacuated and _is_eligible(f, survey, spec)]

@@ -9,7 +9,7 @@ and leaves alone what is in other hands.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
@@ -17,7 +17,7 @@ import msgspec
 
 from ullage.contract import CompactionTrigger, ContentRepositorySpec
 from ullage.engine.content.writer import BACK_PRESSURE_WAIT_SECONDS
-from ullage.engine.ledger.placement import NOTHING_HELD, held_by
+from ullage.engine.ledger.placement import held_by
 from ullage.engine.model import Action
 from ullage.engine.reclaim.compaction import CompactionRequest, plan_compaction, worth_a_look
 from ullage.engine.reclaim.execute import ReclamationParts
@@ -28,6 +28,7 @@ from ullage.engine.reclaim.reclamation import Reclaimer
 from ullage.engine.reclaim.report import OnReport, ReclamationReport
 from ullage.engine.reclaim.rewrite import Rewriter
 from ullage.engine.reclaim.survey import SpaceSurvey
+from ullage.errors import CompactionRefused, ContentMissing, ContentWriteFailed
 
 HEAVY = frozenset({Action.PUNCH, Action.REWRITE})
 """What only compaction does."""
@@ -70,6 +71,7 @@ class Compactor:
         keeps_guards: bool = False,
         actions: frozenset[Action] | None = None,
         frees_wanted: int = 0,
+        empties_archive: bool = False,
     ) -> ReclamationPlan:
         """What a run would do now; changes nothing. UnknownPlugin for a policy that there is not."""
         survey = self._reclamation.survey()
@@ -78,8 +80,9 @@ class Compactor:
             keeps_guards,
             frees_wanted=frees_wanted,
             unpunchable=self._unpunchable(),
-            leased=self.leased(survey),
-            unchangeable=self.leased(survey, Action.PUNCH),
+            leased=self.held_back(survey),
+            unchangeable=self.held_back(survey, Action.PUNCH),
+            empties_archive=empties_archive,
         )
         if actions is not None:
             wish = wish._replace(actions=actions)
@@ -107,15 +110,35 @@ class Compactor:
         began = self._parts.clock.monotonic()
         report = self._reclamation.execute(plan, ticket, on_progress)
         progress = _Progress(report, sum(step.action != Action.REWRITE for step in plan.steps), on_progress)
-        disks = self._by_disk(plan)
+        disks = self._by_disk(plan, report)
         if len(disks) == 1:
             self._run_disk(disks[0], ticket, rate, progress)
         elif disks:
             with ThreadPoolExecutor(len(disks), "ullage-rewrite") as pool:
-                for run in [pool.submit(self._run_disk, groups, ticket, rate, progress) for groups in disks]:
-                    run.result()
+                runs = [pool.submit(self._run_disk, groups, ticket, rate, progress) for groups in disks]
+                failures = [error for run in runs if (error := run.exception()) is not None]
+            # What was given back on the other disks is told all the same.
+            report.problems += map(str, failures)
+            ours = OSError, ContentWriteFailed, ContentMissing
+            grave = [error for error in failures if not isinstance(error, ours)]
+            if grave or len(failures) == len(disks):
+                raise [*grave, *failures][0]
         report.seconds = self._parts.clock.monotonic() - began
         return report
+
+    def require_admin(self, actions: Collection[Action]) -> None:
+        """CompactionRefused if somebody asks for actions that the settings do not let people begin."""
+        settings = self._spec.compaction
+        if HEAVY.isdisjoint(actions) or (settings.enabled and CompactionTrigger.ADMIN in settings.triggers):
+            return
+        setting = (
+            f"spec.compaction.triggers is [{', '.join(settings.triggers)}], without Admin"
+            if settings.enabled
+            else "spec.compaction.enabled is false"
+        )
+        raise CompactionRefused(
+            f"{setting}: nobody may punch or rewrite by hand; change the setting, or ask for Delete and Truncate alone"
+        )
 
     def run(self, trigger: CompactionTrigger, ticket: RunTicket | None = None) -> ReclamationReport:
         """Plan and execute, if the settings allow this trigger; with the guards, which only people may pass over."""
@@ -158,11 +181,12 @@ class Compactor:
         """What only compaction does, deleting and truncating having tasks and settings of their own."""
         return frozenset(action for action in HEAVY if not ticket.refusal(action, self._parts.clock))
 
-    def leased(self, survey: SpaceSurvey, action: Action = Action.REWRITE) -> frozenset[int]:
-        """Files that leases keep from being rewritten, or changed otherwise."""
-        held = held_by(list(self._parts.ledger.leases.values()), self._parts.clock.now_millis())
+    def held_back(self, survey: SpaceSurvey, action: Action = Action.REWRITE) -> frozenset[int]:
+        """Files that leases, or records that were set aside, keep from being rewritten, or changed otherwise."""
+        with self._parts.ledger.lock:
+            held = held_by(self._parts.ledger, self._parts.clock.now_millis())
         found: set[int] = set()
-        for figures in survey.resources if held != NOTHING_HELD else ():
+        for figures in survey.resources if held else ():
             with self._parts.ledger.lock:
                 entry = self._parts.ledger.entry(figures.resource)
                 if entry is not None and held.refuses(self._parts.ledger, entry, action):
@@ -173,7 +197,9 @@ class Compactor:
         if not self._spec.compaction.punch.enabled:
             return frozenset()
         return frozenset(
-            name for name, container in self._parts.content.containers.items() if not container.can_punch()
+            name
+            for name, container in self._parts.content.containers.items()
+            if container.is_available and not container.can_punch()
         )
 
     def _with_runs(self, survey: SpaceSurvey) -> SpaceSurvey:
@@ -189,8 +215,8 @@ class Compactor:
         ]
         return survey._replace(resources=tuple(resources))
 
-    def _by_disk(self, plan: ReclamationPlan) -> list[list[list[ReclamationStep]]]:
-        """The groups of rewrites, by the disk that their container lies on."""
+    def _by_disk(self, plan: ReclamationPlan, report: ReclamationReport) -> list[list[list[ReclamationStep]]]:
+        """The groups of rewrites, by the disk that their container lies on; left are those whose disk is away."""
         groups: dict[int, list[ReclamationStep]] = {}
         for step in plan.steps:
             if step.action == Action.REWRITE:
@@ -198,7 +224,15 @@ class Compactor:
         disks: dict[int, list[list[ReclamationStep]]] = {}
         for group in groups.values():
             container = self._parts.content.containers[group[0].container]
-            disks.setdefault(container.volume().device, []).append(group)
+            try:
+                device = container.volume().device if container.is_writable else None
+            except OSError:
+                device = None
+            if device is None:
+                reason = container.condition.reason or f"container {container.name} can't be written"
+                report.leave([step.resource for step in group], reason)
+            else:
+                disks.setdefault(device, []).append(group)
         return list(disks.values())
 
     def _run_disk(

@@ -17,6 +17,7 @@ from ullage.clock import Clock
 from ullage.engine.byteranges import ByteRange, allocated_bytes, merged, pack_ranges, total, unpack_ranges, whole_blocks
 from ullage.engine.committer import Committer
 from ullage.engine.content.protocol import ContentStore, IntentOutcome
+from ullage.engine.forgotten import Forgotten
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import births, end_in_use, held_by, is_unused
 from ullage.engine.ledger.resources import ResourceEntry
@@ -25,6 +26,7 @@ from ullage.engine.reclaim.liveness import Liveness, LivenessScanner, covers
 from ullage.engine.reclaim.pacing import ENDED, RunTicket
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
 from ullage.engine.reclaim.report import ReclamationReport
+from ullage.engine.uninterrupted import uninterrupted
 
 SLICE_STEPS = 200
 """Steps between two transactions: some milliseconds of file operations, and a bound on what a crash repeats."""
@@ -55,6 +57,7 @@ class ReclamationParts:
     scanner: LivenessScanner
     committer: Committer
     clock: Clock
+    forgotten: Forgotten
 
 
 class Executor:
@@ -80,19 +83,24 @@ class Executor:
                 report.leave((step.resource for step in light[first:]), ENDED)
                 break
             steps = self._allowed(light[first : first + SLICE_STEPS], ticket, report)
-            intents = self._intend(steps)
-            report.skipped += len(steps) - len(intents)
-            try:
-                # Durable before a byte goes: | death of X, intent | unlink | power | X lives, and its file is gone |
-                if intents:
-                    self._parts.committer.commit(intents, creates=False)
-                    self.finish(intents, report)
-            finally:
-                self._parts.ledger.give_back({intent.index for intent in intents})
+            self._take_steps(steps, report)
             if on_progress is not None:
                 on_progress(first + len(steps), report.freed_bytes)
         return report
 
+    @uninterrupted
+    def _take_steps(self, steps: Sequence[ReclamationStep], report: ReclamationReport) -> None:
+        intents = self._intend(steps)
+        report.skipped += len(steps) - len(intents)
+        try:
+            # Durable before a byte goes: | death of X, intent | unlink | power | X lives, and its file is gone |
+            if intents:
+                self._parts.committer.commit(intents, creates=False)
+                self.finish(intents, report)
+        finally:
+            self._parts.ledger.give_back({intent.index for intent in intents})
+
+    @uninterrupted
     def finish(self, intents: Sequence[ResourceClaim], report: ReclamationReport) -> None:
         """Do what durable intents promise, and commit that it is done. Safe to repeat after any crash.
 
@@ -102,7 +110,9 @@ class Executor:
         results: list[_Result] = []
         failures: list[OSError] = []
         for intent, outcome in zip(intents, self._parts.content.carry_out(intents), strict=True):
-            if isinstance(outcome, IntentOutcome):
+            if outcome is IntentOutcome.LATER:
+                report.leave([intent.index], f"the volume of {intent.container} is away or read-only")
+            elif isinstance(outcome, IntentOutcome):
                 results.append(self._result(intent, outcome, report))
             else:
                 failures.append(outcome)
@@ -129,7 +139,7 @@ class Executor:
             if entry.has_intent
             # Somebody is at it, in this process: its intent may be about to be finished.
             and entry.claim.index not in self._parts.ledger.taken
-            and self._parts.content.container_of(entry.claim).failure is None
+            and self._parts.content.container_of(entry.claim).is_writable
         ]
 
     def _allowed(
@@ -142,6 +152,10 @@ class Executor:
             name: self._parts.content.containers[name].usage().free_percentage for name in {s.container for s in steps}
         }
         for step in steps:
+            container = self._parts.content.containers[step.container]
+            if not container.is_available:
+                report.leave([step.resource], container.condition.reason)
+                continue
             refusal = refusals[step.action]
             if refusal and ticket.is_emergency(step.action, free[step.container]):
                 report.emergency += 1
@@ -162,7 +176,7 @@ class Executor:
         }
         intents: list[ResourceClaim] = []
         with self._parts.ledger.lock:
-            held = held_by(self._parts.ledger.leases.values(), self._parts.clock.now_millis())
+            held = held_by(self._parts.ledger, self._parts.clock.now_millis())
             for step in steps:
                 entry = self._parts.ledger.entry(step.resource)
                 # The file was changed since the plan was made: its offsets and lengths are those of another file.
@@ -170,6 +184,8 @@ class Executor:
                     continue
                 # A writer may still append behind what would be cut, and of two intents the second would forget the
                 # first.
+                if entry.claim.unproved and step.action in (Action.TRUNCATE, Action.PUNCH):
+                    continue  # what lives in it may not read back: whoever mends it wants the file as it was
                 if not entry.claim.sealed or entry.has_intent or held.refuses(self._parts.ledger, entry, step.action):
                     continue
                 intent = self._derive(step, entry, found.get(step.resource))

@@ -106,7 +106,10 @@ class LivenessScanner:
             table = self._tables.get(name)
         if table is None:
             try:
-                records = self._read_swap(name).records
+                content = self._read_swap(name)
+                if content.set_aside:
+                    raise RepositoryDamaged(f"{len(content.set_aside)} records of swap file {name} can't be used")
+                records = content.records
             except Exception:
                 with self._ledger.lock:
                     if name in self._ledger.swaps:

@@ -112,6 +112,15 @@ def plan_archive_cleaning(survey: SpaceSurvey, archive: ArchiveSettings, limit: 
     return ReclamationPlan(tuple(steps))
 
 
+def plan_emptying(survey: SpaceSurvey) -> list[ReclamationStep]:
+    """All that the archive keeps, whatever its retention."""
+    return [
+        step_on(figures, Action.DELETE, 0, figures.allocated_bytes)
+        for figures in survey.resources
+        if figures.archived_millis and figures.is_free and not figures.has_intent
+    ]
+
+
 def plan_truncation(
     survey: SpaceSurvey, spec: ContentRepositorySpec, *, eager: bool = False, candidates: set[int] | None = None
 ) -> ReclamationPlan:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-import msgspec
-
 from ullage.contract import ContentRepositorySpec, PermissionFor
 from ullage.engine.byteranges import ByteRange
 from ullage.engine.model import Action, FlowFileRecord, ResourceClaim
-from ullage.engine.reclaim.execute import Executor, ReclamationParts, charged_bytes
+from ullage.engine.reclaim.execute import Executor, ReclamationParts
+from ullage.engine.reclaim.orphans import Orphans
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
 from ullage.engine.reclaim.plan import (
     ReclamationPlan,
@@ -25,12 +24,10 @@ from ullage.engine.reclaim.plan import (
 from ullage.engine.reclaim.report import OnReport, ReclamationReport
 from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey, figures_of, take_survey
 from ullage.engine.repositories import FlowFileRepository
+from ullage.engine.uninterrupted import uninterrupted
 
 CLEANING_SLICE = 10_000
 """Resource claims looked at together: to forget figures of all of them at once would stop all threads."""
-
-ADOPTION_SLICE = 1_000
-"""Orphans one transaction adopts."""
 
 OLDEST_MAX = 10_000
 """Archived resource claims of a container that go at once; beyond that the ledger is asked again."""
@@ -65,6 +62,7 @@ class Reclaimer:
         self._tell = on_report
         self._run_lock = threading.Lock()
         self._is_derived = False
+        self.orphans = Orphans(parts)
 
     @property
     def permission(self) -> PermissionFor:
@@ -79,21 +77,18 @@ class Reclaimer:
         """New settings, from the next run on."""
         self._spec = spec
 
-    def survey(self, *, orphans: bool = False) -> SpaceSurvey:
-        """What the disk holds now; with `orphans` also the files that no record names, for which it reads all
-        directories.
-        """
+    def survey(self) -> SpaceSurvey:
+        """What the disk holds now, and the orphans of the last look; forgotten pins hold nothing any more."""
+        self._parts.forgotten.give_back()
         content = self._parts.content
-        survey = take_survey(
+        return take_survey(
             self._parts.ledger,
             content.containers.values(),
             self._parts.clock.now_millis(),
             content.open_lengths(),
             self._tombstones(),
+            self.orphans.figures,
         )
-        if orphans:
-            survey = survey._replace(orphans=tuple(content.orphans(self._parts.ledger.claim)))
-        return survey
 
     def dead_runs(self, figures: ResourceFigures) -> list[ByteRange]:
         """The dead bytes of one file that are not holes yet; none where a swap file has to be read to know."""
@@ -122,8 +117,9 @@ class Reclaimer:
         """Why nothing of this may begin, on no container; empty if something may."""
         actions = tuple(actions)
         refusals = [ticket.refusal(action, self._parts.clock) for action in actions]
-        free = [container.usage().free_percentage for container in self._parts.content.containers.values()]
-        if not all(refusals) or any(ticket.is_emergency(action, min(free)) for action in actions):
+        containers = [each for each in self._parts.content.containers.values() if each.is_available]
+        free = min((container.usage().free_percentage for container in containers), default=100.0)
+        if not all(refusals) or any(ticket.is_emergency(action, free) for action in actions):
             return ""
         return "; ".join(dict.fromkeys(refusals))
 
@@ -167,29 +163,15 @@ class Reclaimer:
         snapshot, logs, swap summaries and containers have all been read without error.
         """
         with self._run_lock:
-            millis = self._parts.clock.now_millis()
-            orphans = [
-                orphan for orphan in self._parts.content.orphans(self._parts.ledger.claim) if orphan.is_adoptable
-            ]
-            self._parts.content.make_durable(orphans)
-            adopted = [
-                msgspec.structs.replace(
-                    orphan.claim,
-                    length=orphan.length,
-                    sealed=True,
-                    generation=1,
-                    archived_millis=millis if orphan.is_archived else 0,
-                    last_death_millis=millis,
-                )
-                for orphan in orphans
-                if orphan.claim is not None
-            ]
-            for first in range(0, len(adopted), ADOPTION_SLICE):
-                claims = adopted[first : first + ADOPTION_SLICE]
-                self._parts.committer.commit(claims, creates=False)
-                for claim in claims:
-                    self._parts.content.container_of(claim).add_bytes(charged_bytes(claim))
-            return len(adopted)
+            return self.orphans.adopt()
+
+    def tend_orphans(self) -> int:
+        """What the periodic task does: look for orphans when there may be some, and adopt them after their grace;
+        how many it adopted.
+        """
+        if self.orphans.is_look_due:
+            self.orphans.look()
+        return self.adopt_orphans() if self.orphans.is_adoption_due else 0
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -217,6 +199,7 @@ class Reclaimer:
             self._executor.finish(intents, report)
         return report
 
+    @uninterrupted
     def _commit_seals(self) -> None:
         """Make seals of files that a failed or rolled back session left behind durable."""
         seals = self._parts.content.take_seals()

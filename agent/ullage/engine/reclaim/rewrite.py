@@ -28,10 +28,12 @@ from ullage.engine.reclaim.liveness import Liveness, Survivor, covers
 from ullage.engine.reclaim.pacing import RunTicket, TokenBucket
 from ullage.engine.reclaim.plan import ReclamationStep
 from ullage.engine.reclaim.report import ReclamationReport
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import (
     CommitOutcomeUnknown,
     ContentCorrupt,
     ContentMissing,
+    ContentWriteFailed,
     DiskFull,
     RepositoryDamaged,
     RepositoryStopped,
@@ -57,6 +59,10 @@ class Rewrite:
     taken: set[int] = field(default_factory=set)
     output: WritableClaim | None = None
     output_bytes: int = 0
+
+
+LEAVING = DiskFull, ContentWriteFailed, ContentMissing
+"""What may only mean that a volume is full, or away."""
 
 
 class Rewriter:
@@ -87,6 +93,7 @@ class Rewriter:
             raise
         return rewrite
 
+    @uninterrupted
     def finish(self, rewrite: Rewrite) -> ReclamationReport:
         """The second half: make the output durable, commit the relocations, unlink the sources."""
         try:
@@ -144,9 +151,10 @@ class Rewriter:
             and claim.sealed
             and not any(birth.has_intent for birth in births(self._parts.ledger, entry))
             and not claim.archived_millis
+            and not claim.unproved
             and entry.relocation is None
             and not is_unused(self._parts.ledger, entry)
-            and not held_by(self._parts.ledger.leases.values(), self._parts.clock.now_millis()).refuses(
+            and not held_by(self._parts.ledger, self._parts.clock.now_millis()).refuses(
                 self._parts.ledger, entry, Action.REWRITE
             )
             and covers(self._parts.ledger, entry, liveness)
@@ -173,10 +181,10 @@ class Rewriter:
         except Revoked:
             report.is_stopped = True
             report.leave(resources, "the run was stopped")
-        except (DiskFull, OSError) as error:
-            if not is_full(error):
+        except (*LEAVING, OSError) as error:
+            if not (reason := self._reason(error, rewrite.output, sources)):
                 raise
-            report.leave(resources, f"no room: {error}")
+            report.leave(resources, reason)
 
     def _commit_output(self, rewrite: Rewrite) -> list[ResourceClaim]:
         """The intents of the frame that names the output; none if it was overtaken, or found no room."""
@@ -189,10 +197,10 @@ class Rewriter:
             is_committing = True
             intents = self._commit(sources, output, rewrite.report)
             is_kept = bool(intents)
-        except (DiskFull, OSError) as error:
-            if not is_full(error):
+        except (*LEAVING, OSError) as error:
+            if not (reason := self._reason(error, output, sources)):
                 raise
-            rewrite.report.leave([source.claim.index for source in rewrite.sources], f"no room: {error}")
+            rewrite.report.leave([source.claim.index for source in rewrite.sources], reason)
             return []
         except (CommitOutcomeUnknown, RepositoryStopped):
             is_kept = True  # the log may name it: a restart tells, and finds the output whole
@@ -207,6 +215,16 @@ class Rewriter:
                 self._parts.content.close_output(output, committed=True)
         rewrite.output_bytes = output.offset
         return intents
+
+    def _reason(self, error: Exception, output: WritableClaim | None, sources: Sequence[RewriteSource]) -> str:
+        """Why a group is left, if its error says nothing about other volumes: they go on."""
+        if is_full(error):
+            return f"no room: {error}"
+        claims = [source.claim for source in sources]
+        for claim in claims if output is None else [output.claim, *claims]:
+            if not self._parts.content.is_there(claim):
+                return self._parts.content.container_of(claim).condition.reason
+        return ""
 
     def _unlink(self, intents: list[ResourceClaim], rewrite: Rewrite) -> None:
         """The sources go; what the output takes is no gain."""
@@ -226,6 +244,9 @@ class Rewriter:
             start = writer.offset
             path = self._parts.content.path_of(source.claim)
             if self._parts.content.length_of(source.claim) is None:
+                if not self._parts.content.is_there(source.claim):
+                    report.leave([source.claim.index], self._parts.content.container_of(source.claim).condition.reason)
+                    continue
                 report.problems.append(f"resource claim {source.claim.index}: {path} is missing")
                 report.leave([source.claim.index], "its file is missing")
                 continue

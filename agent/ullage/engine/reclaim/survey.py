@@ -4,14 +4,13 @@ Costs one step a resource claim; exact ends are worked out only where there is e
 `gc=False`: the collector would stop all threads to look at hundreds of thousands of them, over and over.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from ullage.engine.byteranges import ByteRange, allocated_bytes, pack_ranges, unpack_ranges
-from ullage.engine.content.containers import Container, Usage
-from ullage.engine.content.protocol import Orphan
+from ullage.engine.content.containers import HERE, Container, Usage, VolumeCondition
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import births, end_in_use
 from ullage.engine.ledger.resources import ResourceEntry
@@ -43,6 +42,7 @@ class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
     lifetime: int = Lifetime.DEFAULT
     holes: bytes = b""
     output: int = 0
+    is_proved: bool = True
     dead_runs: tuple[ByteRange, ...] = ()
 
     @property
@@ -55,8 +55,10 @@ class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_changeable(self) -> bool:
-        """A file in which something lives, and that nobody writes, keeps in the archive or has promised to change."""
-        is_file = self.is_sealed and not self.archived_millis and not self.output
+        """A file in which something lives, and that nobody writes, has to prove, keeps in the archive or has promised
+        to change.
+        """
+        is_file = self.is_sealed and self.is_proved and not self.archived_millis and not self.output
         return is_file and not self.is_free and not self.has_intent
 
     def frees_when_cut(self, length: int) -> int:
@@ -84,6 +86,9 @@ class ContainerFigures(NamedTuple):
     usage: Usage
     evacuates: bool = False
     records: int = 0
+    orphans: int = 0
+    orphan_bytes: int = 0
+    condition: VolumeCondition = HERE
 
     @property
     def dead_bytes(self) -> int:
@@ -91,12 +96,13 @@ class ContainerFigures(NamedTuple):
 
 
 class SpaceSurvey(NamedTuple):
-    """A moment's figures of everything. `orphans` only where they were asked for: finding them reads directories."""
+    """A moment's figures of everything; of orphans those of the last look, since finding them reads directories."""
 
     millis: int
     resources: tuple[ResourceFigures, ...]
     containers: tuple[ContainerFigures, ...]
-    orphans: tuple[Orphan, ...] = ()
+    tombstoned: Mapping[int, tuple[int, int]] = {}
+    """Of each file that deleted handles keep bytes of: how many, and when the last of them was deleted."""
 
     @property
     def evacuated(self) -> frozenset[str]:
@@ -110,9 +116,11 @@ def take_survey(
     millis: int,
     lengths: dict[int, int],
     tombstones: Iterable[FlowFileRecord],
+    orphans: Mapping[str, tuple[int, int]],
 ) -> SpaceSurvey:
     """Survey the ledger. `lengths` gives the present length of resource claims that are still being written,
-    `tombstones` the deleted handles whose retention lasts.
+    `tombstones` the deleted handles whose retention lasts, `orphans` how many files without a record each container
+    has, and their bytes.
     """
     kept = _tombstoned(ledger, tombstones)
     resources = tuple(figures_of(ledger, lengths))
@@ -122,7 +130,11 @@ def take_survey(
     return SpaceSurvey(
         millis,
         resources,
-        tuple(_total(container, by_container.get(container.name, []), kept) for container in containers),
+        tuple(
+            _total(container, by_container.get(container.name, []), kept, orphans.get(container.name, (0, 0)))
+            for container in containers
+        ),
+        kept,
     )
 
 
@@ -159,29 +171,37 @@ def _figures(ledger: Ledger, entry: ResourceEntry, lengths: dict[int, int]) -> R
             claim.lifetime,
             claim.holes,
             entry.relocation.output if entry.relocation is not None else 0,
+            not claim.unproved,
         )
 
 
-def _tombstoned(ledger: Ledger, tombstones: Iterable[FlowFileRecord]) -> dict[int, int]:
-    """Bytes of base claims that tombstones alone keep, by resource claim."""
-    holders: dict[ContentClaim, int] = {}
+def _tombstoned(ledger: Ledger, tombstones: Iterable[FlowFileRecord]) -> dict[int, tuple[int, int]]:
+    """Bytes of base claims that tombstones alone keep, and when the last was deleted, by resource claim."""
+    holders: dict[ContentClaim, tuple[int, int]] = {}
     for record in tombstones:
         if record.claim is not None:
-            holders[record.claim] = holders.get(record.claim, 0) + 1
-    kept: dict[int, int] = {}
+            count, deleted = holders.get(record.claim, (0, 0))
+            holders[record.claim] = count + 1, max(deleted, record.deleted_millis)
+    kept: dict[int, tuple[int, int]] = {}
     with ledger.lock:
-        for claim, count in holders.items():
+        for claim, (count, deleted) in holders.items():
             entry = ledger.entry(claim.resource)
             if entry is not None and claim.offset in entry.live and (entry.shared or {}).get(claim.offset, 1) == count:
                 file = entry.relocation.output if entry.relocation is not None else claim.resource
-                kept[file] = kept.get(file, 0) + claim.length
+                before, last = kept.get(file, (0, 0))
+                kept[file] = before + claim.length, max(last, deleted)
     return kept
 
 
-def _total(container: Container, resources: list[ResourceFigures], kept: dict[int, int]) -> ContainerFigures:
+def _total(
+    container: Container,
+    resources: list[ResourceFigures],
+    kept: Mapping[int, tuple[int, int]],
+    orphans: tuple[int, int],
+) -> ContainerFigures:
     present = [figures for figures in resources if not figures.archived_millis and not figures.output]
     archived = [figures for figures in resources if figures.archived_millis]
-    tombstone_bytes = sum(kept.get(figures.resource, 0) for figures in present)
+    tombstone_bytes = sum(kept.get(figures.resource, (0, 0))[0] for figures in present)
     return ContainerFigures(
         container.name,
         container.path,
@@ -200,4 +220,6 @@ def _total(container: Container, resources: list[ResourceFigures], kept: dict[in
         container.usage(),
         container.evacuates,
         len(resources),
+        *orphans,
+        container.condition,
     )

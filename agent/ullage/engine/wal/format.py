@@ -4,7 +4,8 @@
     frame         magic 4s | payload length u32 | id u64 | durable u64 | synced u64 | payload CRC u32 | header CRC u32
                   | payload
 
-The magic tells the kind: "ULLt" a transaction, "ULLc" a close.
+The magic tells the kind: "ULLt" a transaction, "ULLc" a close. The header CRC is mixed with the file's salt and with
+the frame's offset, so that bytes inside a payload, or of another file, are no frame (see `salt_of`).
 `durable` and `synced` are what was known when the frame was written: every transaction up to `durable` was synced,
 and this file was synced up to offset `synced`. They are the proof that tells corruption from a torn tail: no writer
 was ever told that unsynced bytes are safe, so a bad region is loss only where some valid frame says it was synced.
@@ -12,6 +13,7 @@ was ever told that unsynced bytes are safe, so a bad region is loss only where s
 Files are preallocated: zeros after the last frame are unused space, not damage.
 """
 
+import hashlib
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -48,6 +50,7 @@ _FRAME = struct.Struct("<4sIQQQI")
 _CRC = struct.Struct("<I")
 _FILE = struct.Struct("<8sII")
 FRAME_HEADER_BYTES = _FRAME.size + _CRC.size
+SALT_BYTES = 4
 
 
 class FrameHeader(NamedTuple):
@@ -62,7 +65,9 @@ class FrameHeader(NamedTuple):
 
 
 class LogHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log file says of itself. `previous_last_id` is the last id of this partition's predecessor file."""
+    """What a log file says of itself. `previous_last_id` is the last id of this partition's predecessor file; `salt` is
+    what `salt_of` made of its name when it was created.
+    """
 
     format: int
     serde: str
@@ -71,6 +76,12 @@ class LogHeader(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     sequence: int
     previous_last_id: int
+    salt: bytes
+
+    @property
+    def salt_number(self) -> int:
+        """See the function of that name."""
+        return salt_number(self.salt)
 
 
 class CloseRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,20 +91,38 @@ class CloseRecord(msgspec.Struct, frozen=True, kw_only=True):
     lengths: dict[str, int]
 
 
-def pack_frame(kind: bytes, id: int, durable: int, synced: int, payload: bytes) -> bytes:
-    """A whole frame."""
+def salt_of(key: bytes, name: str) -> bytes:
+    """The salt of the log file of that name (`partition-<n>/<first id>.wal`), in a log of that secret key.
+
+    Without it who writes attributes could write frames: where a crash tears the frame around them, a start would take
+    them for proof that the file was synced, and refuse. It follows from key and name, so that it is known where the
+    file's own header is damaged, which only its frames can tell from one that was never durable.
+    """
+    return hashlib.blake2b(name.encode(), digest_size=SALT_BYTES, key=key).digest()
+
+
+def salt_number(salt: bytes) -> int:
+    """A salt as the checksums of frames are mixed with it."""
+    return int.from_bytes(salt[:SALT_BYTES], "little")
+
+
+def pack_frame_header(kind: bytes, id: int, durable: int, synced: int, payload: bytes, mark: int) -> bytes:
+    """What stands before a frame's payload. `mark` is the file's salt XOR the frame's offset: a copy elsewhere in the
+    same file is none.
+    """
     header = _FRAME.pack(kind, len(payload), id, durable, synced, crc32c(payload))
-    return b"".join((header, _CRC.pack(crc32c(header)), payload))
+    return header + _CRC.pack((crc32c(header) ^ mark) & 0xFFFFFFFF)
 
 
-def unpack_frame_header(data: bytes, at: int = 0) -> FrameHeader | None:
-    """The header at `at`, or None where there is no valid one."""
+def unpack_frame_header(data: bytes, at: int, mark: int) -> FrameHeader | None:
+    """The header at `at`, or None where there is no valid one; `mark` as for `pack_frame_header`."""
     end = at + FRAME_HEADER_BYTES
     # The kind first: a search for proof tries every "ULL" in megabytes of damage.
     if end > len(data) or data[at : at + 4] not in KINDS:
         return None
     # The header proves itself before its length is believed: a damaged length would hide all frames behind it.
-    if crc32c(data[at : end - _CRC.size]) != _CRC.unpack_from(data, end - _CRC.size)[0]:
+    crc = crc32c(data[at : end - _CRC.size]) ^ mark
+    if crc & 0xFFFFFFFF != _CRC.unpack_from(data, end - _CRC.size)[0]:
         return None
     header = FrameHeader(*_FRAME.unpack_from(data, at))
     # Under a valid checksum too: nothing that somebody forged may decide how much we allocate.

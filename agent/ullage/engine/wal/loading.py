@@ -14,25 +14,26 @@ from ullage.engine.wal.format import UNDECODABLE
 from ullage.engine.wal.partition import partition_numbers
 from ullage.engine.wal.records import RecordReader
 from ullage.engine.wal.restore import Chain, RestoreReport, replay, resolve, scan_partition
-from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader, publish
-from ullage.engine.wal.state import LoggedState, RecordDirectory
+from ullage.engine.wal.serde import SerDe, Undecodable
+from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader, new_salt_key, publish
+from ullage.engine.wal.state import UNUSABLE, LoggedState, RecordDirectory, RecordUnusable, log_name
 from ullage.errors import RepositoryDamaged
-
-CONTRADICTIONS = (RepositoryDamaged, LookupError, ValueError, *UNDECODABLE)
-"""What applying a record may raise whose checksum is right and whose meaning is not."""
 
 Watcher = Callable[[Sequence[Operation]], None]
 
 
 def load_log(
     place: RecordDirectory, state: LoggedState, partitions: int, on_replayed: Watcher | None
-) -> tuple[RestoreReport, list[Chain]]:
-    """Bring back into the state what a directory holds; `partitions` is how many it is to have from now on."""
+) -> tuple[RestoreReport, list[Chain], bytes]:
+    """Bring back into the state what a directory holds; `partitions` is how many it is to have from now on. The log's
+    salt key comes last.
+    """
     header, records, length = _load_snapshot(place, state)
     numbers = partition_numbers(place.files, place.path)
     # Without a snapshot only a log from its very first file on is whole.
     sequences = header.next_sequences if header else dict.fromkeys(numbers, 1)
-    chains = [scan_partition(place, number, sequences.get(number)) for number in numbers]
+    salt_key = header.salt_key if header else None
+    chains = [scan_partition(place, number, sequences.get(number), salt_key) for number in numbers]
     lost = set(sequences) - set(numbers)
     if lost:
         raise RepositoryDamaged(
@@ -47,11 +48,13 @@ def load_log(
         )
     # Another number of partitions than the snapshot knows: the snapshot of an unclean start begins their chains.
     report.clean = report.clean and header is not None and set(sequences) == set(range(partitions))
+    # The snapshot of an unclean start carries what was set aside, so that the next start is an ordinary one.
+    report.clean = report.clean and not state.is_careful
     report.snapshot_records, report.snapshot_bytes = records, length
     report.snapshot_millis = header.created_millis if header else 0
     # After a clean end all was proved when it was closed, and nothing is to be read again.
     _replay(place, state, chains, report, None if report.clean else on_replayed)
-    return report, chains
+    return report, chains, salt_key or new_salt_key()
 
 
 def _load_snapshot(place: RecordDirectory, state: LoggedState) -> tuple[SnapshotHeader | None, int, int]:
@@ -64,6 +67,9 @@ def _load_snapshot(place: RecordDirectory, state: LoggedState) -> tuple[Snapshot
     snapshot = os.path.join(place.path, SNAPSHOT)
     partial = os.path.join(place.path, PARTIAL)
     has_snapshot = files.exists(snapshot)
+    # Before anything is changed here: the directory may be a volume, and the wrong one.
+    if found := snapshot if has_snapshot else partial if files.exists(partial) else "":
+        _require_ours(place, found, is_certain=has_snapshot)
     if files.exists(partial) and has_snapshot:
         # A checkpoint that did not come to its rename: the logs that it would have covered are all there.
         files.unlink(partial)
@@ -73,18 +79,39 @@ def _load_snapshot(place: RecordDirectory, state: LoggedState) -> tuple[Snapshot
     if not has_snapshot:
         return None, 0, 0
     with closing(_reader(place, snapshot)) as reader:
-        if reader.header.repository != place.repository:
-            raise RepositoryDamaged(
-                f"{snapshot} belongs to repository {reader.header.repository}, not to {place.repository}"
-            )
-        records = 0
-        for block in reader.blocks():
-            try:
-                state.load(block)
-            except CONTRADICTIONS as error:
-                raise RepositoryDamaged(f"{snapshot}: contradicts itself: {error}") from error
-            records += len(block)
-        return reader.header, records, files.size(snapshot).length
+        return reader.header, _load_blocks(reader, state), files.size(snapshot).length
+
+
+def _load_blocks(reader: RecordReader[SnapshotHeader], state: LoggedState) -> int:
+    records = 0
+    if state.is_careful:
+        for found, place in reader.blocks_each():
+            state.replay_each(0, 0, found, place)
+            records += len(found)
+        return records
+    for block in reader.blocks():
+        try:
+            state.load(block)
+        except UNUSABLE as error:
+            raise RecordUnusable(f"{reader.path}: contradicts itself: {error}") from error
+        records += len(block)
+    return records
+
+
+def _require_ours(place: RecordDirectory, path: str, *, is_certain: bool) -> None:
+    """RepositoryDamaged if it is another repository's; also if it has no header, where `is_certain` to have one."""
+    try:
+        with closing(_reader(place, path)) as reader:
+            repository = reader.header.repository
+    except RepositoryDamaged:
+        if is_certain:
+            raise
+        return
+    if repository != place.repository:
+        raise RepositoryDamaged(
+            f"{path} belongs to repository {repository}, not to {place.repository}: check which volume is mounted at "
+            f"{place.path}; nothing was changed"
+        )
 
 
 def _is_whole(place: RecordDirectory, partial: str) -> bool:
@@ -103,14 +130,27 @@ def _replay(
     place: RecordDirectory, state: LoggedState, chains: list[Chain], report: RestoreReport, on_replayed: Watcher | None
 ) -> None:
     for id, payload, version, path in replay(place.files, chains, report):
-        try:
-            transaction = place.serde.decode(payload, version)
-        except UNDECODABLE as error:
-            raise RepositoryDamaged(f"{path}: transaction {id} does not decode: {error}") from error
-        try:
-            state.apply(id, transaction.millis, transaction.operations)
-        except CONTRADICTIONS as error:
-            raise RepositoryDamaged(f"{path}: transaction {id} contradicts what came before: {error}") from error
+        operations: Sequence[Operation]
+        if state.is_careful:
+            millis, found = place.serde.decode_each(payload, version)
+            state.replay_each(id, millis, found, f"transaction {id} in {log_name(path)}")
+            operations = [each for each in found if not isinstance(each, Undecodable)]
+        else:
+            operations = _replay_whole(place.serde, state, id, payload, version, path)
         if on_replayed is not None:
-            on_replayed(transaction.operations)
+            on_replayed(operations)
         report.transactions += 1
+
+
+def _replay_whole(
+    serde: SerDe, state: LoggedState, id: int, payload: bytes, version: int, path: str
+) -> Sequence[Operation]:
+    try:
+        transaction = serde.decode(payload, version)
+    except UNDECODABLE as error:
+        raise RecordUnusable(f"{path}: transaction {id} does not decode: {error}") from error
+    try:
+        state.replay(id, transaction.millis, transaction.operations)
+    except UNUSABLE as error:
+        raise RecordUnusable(f"{path}: transaction {id} contradicts what came before: {error}") from error
+    return transaction.operations

@@ -23,15 +23,17 @@ import msgspec
 from ullage.clock import Clock
 from ullage.engine.files import File, is_disk_full
 from ullage.engine.model import Operation
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.wal.format import CLOSE, FRAME_HEADER_BYTES, TRANSACTION, CloseRecord
 from ullage.engine.wal.loading import Watcher, load_log
 from ullage.engine.wal.partition import Partition, all_log_paths, partition_directory
 from ullage.engine.wal.records import write_records
-from ullage.engine.wal.restore import Chain, RestoreReport, log_name
+from ullage.engine.wal.restore import Chain, RestoreReport
 from ullage.engine.wal.serde import encode_transaction
 from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT_MAGIC, SnapshotHeader, publish
-from ullage.engine.wal.state import LoggedState, RecordDirectory
+from ullage.engine.wal.state import LoggedState, RecordDirectory, log_name
 from ullage.engine.wal.turns import Turns
+from ullage.engine.wal.verify import problems_on_disk
 from ullage.errors import CommitOutcomeUnknown, DiskFull, NotRestored, RepositoryStopped
 
 T = TypeVar("T")
@@ -71,6 +73,7 @@ class WriteAheadLog:
         self._checkpoint_lock = threading.Lock()
         self._last_id = 0
         self._durable = 0
+        self._salt_key = b""
         self._last_sync = float("-inf")
         self._failure: BaseException | None = None
         self._restored = False
@@ -170,8 +173,7 @@ class WriteAheadLog:
         """
         self._require_running()
         with self._checkpoint_lock:
-            with self._exclusive():
-                id, frozen = self._last_id, freeze()
+            id, frozen = self._frozen(freeze)
             self.wait_durable(id)
             yield id, frozen
 
@@ -191,7 +193,7 @@ class WriteAheadLog:
             if self._restored:
                 raise NotRestored("the log is already restored")
             try:
-                report, chains = load_log(self._place, self._state, self._partition_count, on_replayed)
+                report, chains, self._salt_key = load_log(self._place, self._state, self._partition_count, on_replayed)
                 self.snapshot_bytes, self.snapshot_millis = report.snapshot_bytes, report.snapshot_millis
                 self.snapshot_id = report.snapshot_last_id
                 self._open_partitions(chains, report.last_id)
@@ -204,6 +206,17 @@ class WriteAheadLog:
                 raise
             self._restored = True
         return report
+
+    def problems(self) -> list[str]:
+        """See `FlowFileRepository`. Checkpoints wait until all is read, so that none takes files away; commits do not.
+        Nothing once it stopped: what the disk holds then, the next start finds out.
+        """
+        with self._checkpoint_lock:
+            if not self.is_running:
+                return []
+            durable = self._durable  # before the offsets, which then cover it
+            _, ends = self._frozen(lambda: {each.path: each.durable_end for each in self._partitions})
+            return problems_on_disk(self._place, ends, durable)
 
     def close(self) -> None:
         """Sync, write a close frame to each partition and release the files; after a failure only release."""
@@ -316,6 +329,12 @@ class WriteAheadLog:
         self.sync_count += 1
         self._durable = last_id
 
+    @uninterrupted  # or a partition may stay locked
+    def _frozen(self, freeze: Callable[[], T]) -> tuple[int, T]:
+        """What it makes of a moment in which nothing is appended, and the last id of that moment."""
+        with self._exclusive():
+            return self._last_id, freeze()
+
     def _exclusive(self) -> ExitStack:
         with ExitStack() as stack:
             for partition in self._partitions:
@@ -337,6 +356,7 @@ class WriteAheadLog:
                 last_id=rotation.last_id,
                 created_millis=self._clock.now_millis(),
                 next_sequences=rotation.next_sequences,
+                salt_key=self._salt_key,
             )
             partial = os.path.join(self._directory, PARTIAL)
             self.snapshot_bytes = write_records(
@@ -400,7 +420,7 @@ class WriteAheadLog:
             if not self._files.exists(directory):
                 self._files.make_directory(directory)
                 self._files.sync_directory(self._directory)
-            partition = Partition(self._place, number, self._on_full)
+            partition = Partition(self._place, number, self._salt_key, self._on_full)
             self._partitions.append(partition)
             chain = known.get(number)
             if chain is not None:

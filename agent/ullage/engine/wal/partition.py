@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import msgspec
 
 from ullage.engine.files import File, Files, is_disk_full
-from ullage.engine.wal.format import FILE_MAGIC, LogHeader, pack_file_header, pack_frame
-from ullage.engine.wal.state import RecordDirectory
+from ullage.engine.wal.format import FILE_MAGIC, LogHeader, pack_file_header, pack_frame_header, salt_of
+from ullage.engine.wal.state import RecordDirectory, log_name
 
 PREALLOCATE_BYTES = 4 << 20
 """Blocks are reserved this far ahead: a sync that needs no new block skips the filesystem's journal.
@@ -36,19 +36,19 @@ ZEROED_FRAME_BYTES_MAX = 64 << 10
 PREALLOCATE_BYTES_MIN = 64 << 10
 """A fresh file gets this much: on a full disk enough for the removals and the checkpoint that make room."""
 
-_DIRECTORY = "partition-"
+PARTITION_PREFIX = "partition-"
 
 
 def partition_directory(log_directory: str, number: int) -> str:
     """Where a partition's files lie."""
-    return os.path.join(log_directory, f"{_DIRECTORY}{number}")
+    return os.path.join(log_directory, f"{PARTITION_PREFIX}{number}")
 
 
 def partition_numbers(files: Files, log_directory: str) -> list[int]:
     """The partitions that have a directory, in use or not; other names are none of the log's business."""
     found = []
     for name in files.list_directory(log_directory):
-        number = name.removeprefix(_DIRECTORY)
+        number = name.removeprefix(PARTITION_PREFIX)
         if number != name and number.isdecimal() and str(int(number)) == number:
             found.append(int(number))
     return sorted(found)
@@ -80,7 +80,7 @@ class SyncMark:
 
     retired: list[File]
     file: File
-    frames: bytes
+    frames: list[bytes]
     offset: int
 
 
@@ -94,7 +94,7 @@ class Partition:
     on stops the log: those frames have ids, they are applied, and later ones may build on them.
     """
 
-    def __init__(self, place: RecordDirectory, number: int, on_full: Callable[[], object]) -> None:
+    def __init__(self, place: RecordDirectory, number: int, salt_key: bytes, on_full: Callable[[], object]) -> None:
         self.number = number
         self.directory = partition_directory(place.path, number)
         self.lock = threading.Lock()
@@ -104,6 +104,8 @@ class Partition:
         self.synced = 0
         self.has_frames = False
         self._place = place
+        self._salt_key = salt_key
+        self._salt = 0
         self._on_full = on_full
         self._file: File | None = None
         self._waiting: list[bytes] = []
@@ -120,6 +122,11 @@ class Partition:
     def may_rotate(self) -> bool:
         """Whether the file has a frame that is synced: restore demands every file that has a successor."""
         return self.has_frames and self.synced > self._start
+
+    @property
+    def durable_end(self) -> int:
+        """Up to here the file is on disk, and nobody writes any more: the header, and the frames that are synced."""
+        return max(self._start, self.synced)
 
     @property
     def log_bytes(self) -> int:
@@ -160,7 +167,10 @@ class Partition:
         A file that never got a frame is no link of the chain: its successor takes over its sequence number.
         """
         sequence = self.sequence if self._file is not None and not self.has_frames else self.sequence + 1
-        header = self._place.header(LogHeader, partition=self.number, sequence=sequence, previous_last_id=self.last_id)
+        salt = salt_of(self._salt_key, log_name(path))
+        header = self._place.header(
+            LogHeader, partition=self.number, sequence=sequence, previous_last_id=self.last_id, salt=salt
+        )
         packed = pack_file_header(FILE_MAGIC, msgspec.msgpack.encode(header))
         try:
             # What waits belongs to the old file: its successor's header says that it ends with `previous_last_id`.
@@ -183,6 +193,7 @@ class Partition:
         self.has_frames = False
         self.sequence = sequence
         self.path = path
+        self._salt = header.salt_number
 
     def reserve(self, count: int) -> None:
         """Make sure that the next `count` bytes have blocks; OSError (no room) leaves the file as it was."""
@@ -194,12 +205,13 @@ class Partition:
 
     def append(self, kind: bytes, id: int, durable: int, payload: bytes) -> None:
         """Put one frame at the end. OSError: the log must stop."""
-        frame = pack_frame(kind, id, durable, self.synced, payload)
+        # Not copied: a transaction has its id by now, and one that found no memory for its frame would stop the log.
+        header = pack_frame_header(kind, id, durable, self.synced, payload, self._salt ^ self.offset)
         # Only noted: with a write by each commit, at 32 threads the partition's lock and the calls cost more than the
         # sync that they share.
-        self._waiting.append(frame)
-        self._waiting_bytes += len(frame)
-        self.offset += len(frame)
+        self._waiting += (header, payload)
+        self._waiting_bytes += len(header) + len(payload)
+        self.offset += len(header) + len(payload)
         self.last_id = id
         self.has_frames = True
         if self._waiting_bytes >= WRITEBACK_BYTES:
@@ -210,7 +222,7 @@ class Partition:
     def write_out(self) -> None:
         """Write the frames that wait, durable or not. OSError: they go on waiting."""
         if self._waiting:
-            self._write(self._open_file(), b"".join(self._waiting), self.offset)
+            self._write(self._open_file(), _together(self._waiting), self.offset)
             self._waiting, self._waiting_bytes = [], 0
 
     def forget_waiting(self) -> None:
@@ -220,7 +232,7 @@ class Partition:
 
     def begin_sync(self) -> SyncMark:
         """What a sync that starts now has to cover; its frames are in the caller's hands."""
-        mark = SyncMark(list(self._retired), self._open_file(), b"".join(self._waiting), self.offset)
+        mark = SyncMark(list(self._retired), self._open_file(), _together(self._waiting), self.offset)
         self._waiting, self._waiting_bytes = [], 0
         return mark
 
@@ -242,17 +254,23 @@ class Partition:
         for file in mark.retired:
             file.close()
 
-    def _write(self, file: File, frames: bytes, end: int) -> None:
+    def _write(self, file: File, frames: list[bytes], end: int) -> None:
         """Write frames that end at `end`. Their blocks are reserved, but copy-on-write filesystems take new ones."""
+        start = end - sum(map(len, frames))
+        for data in frames:
+            self._write_at(file, data, start)
+            start += len(data)
+
+    def _write_at(self, file: File, data: bytes, offset: int) -> None:
         try:
-            file.write(frames, end - len(frames))
+            file.write(data, offset)
         except OSError as error:
             if not is_disk_full(error):
                 raise
             # It has its id: the reserve is spent rather than the log stopped. What the first write left is
             # overwritten.
             self._on_full()
-            file.write(frames, end - len(frames))
+            file.write(data, offset)
 
     def inherit(self, count: int) -> None:
         """Account for log files of earlier processes that the next checkpoint will delete."""
@@ -274,6 +292,14 @@ class Partition:
     def _open_file(self) -> File:
         assert self._file is not None, f"partition {self.number} is not open for append"
         return self._file
+
+
+def _together(frames: list[bytes]) -> list[bytes]:
+    """For one call that writes them all; where there is no memory for that they are written as they are."""
+    try:
+        return [b"".join(frames)] if frames else []
+    except MemoryError:
+        return frames
 
 
 def _zero_ahead(file: File, offset: int, count: int) -> int:

@@ -7,6 +7,7 @@
 Such a file is written once, synced, and never changed.
 """
 
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -24,7 +25,8 @@ from ullage.engine.wal.format import (
     pack_file_header,
     unpack_file_header,
 )
-from ullage.engine.wal.serde import SerDe, require_serde
+from ullage.engine.wal.serde import SerDe, Undecodable, require_serde
+from ullage.engine.wal.state import RecordUnusable
 from ullage.errors import RepositoryDamaged
 
 BLOCK_RECORDS = 1_000
@@ -159,12 +161,25 @@ class RecordReader(Generic[Header]):
             try:
                 block = self._serde.decode_block(payload, self.header.serde_version)
             except UNDECODABLE as error:
-                raise RepositoryDamaged(f"{self.path}: block at offset {offset} does not decode: {error}") from error
-            if len(block) != count:
-                raise RepositoryDamaged(
-                    f"{self.path}: block at offset {offset} holds {len(block)} records, its head says {count}"
-                )
+                raise RecordUnusable(f"{self.path}: block at offset {offset} does not decode: {error}") from error
+            self._require_count(len(block), count, offset)
             yield block
+
+    def blocks_each(self) -> Iterator[tuple[list[Operation | Undecodable], str]]:
+        """The same, record by record, each block with its place: what can't be decoded stands there as it is."""
+        for payload, count, offset in self._payloads():
+            try:
+                block: list[Operation | Undecodable] = [*self._serde.decode_block(payload, self.header.serde_version)]
+            except UNDECODABLE:
+                block = self._serde.decode_block_each(payload, self.header.serde_version)
+            if not (count != 1 and len(block) == 1 and isinstance(block[0], Undecodable)):
+                self._require_count(len(block), count, offset)
+            yield block, f"block at offset {offset} of {os.path.basename(self.path)}"
+
+    def _require_count(self, found: int, said: int, offset: int) -> None:
+        if found != said:
+            where = f"{self.path}: block at offset {offset}"
+            raise RepositoryDamaged(f"{where} holds {found} records, its head says {said}")
 
     def verify(self) -> int:
         """Read everything, decode nothing; returns the number of records."""

@@ -22,6 +22,7 @@ import msgspec
 from crc32c import crc32c
 
 from ullage.engine.files import File, Files
+from ullage.engine.wal.failingdisk import Readable
 from ullage.engine.wal.format import (
     CLOSE,
     FILE_MAGIC,
@@ -34,12 +35,14 @@ from ullage.engine.wal.format import (
     FrameHeader,
     LogHeader,
     decode_header,
+    salt_number,
+    salt_of,
     unpack_file_header,
     unpack_frame_header,
 )
 from ullage.engine.wal.partition import log_paths, partition_directory
 from ullage.engine.wal.serde import require_serde
-from ullage.engine.wal.state import RecordDirectory
+from ullage.engine.wal.state import RecordDirectory, log_name
 from ullage.errors import RepositoryDamaged
 
 WINDOW_BYTES = PAYLOAD_BYTES_MAX + FRAME_HEADER_BYTES
@@ -128,13 +131,13 @@ class _Windows:
         return self._data, offset - self._base
 
 
-def read_frames(file: File, start: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
+def read_frames(file: File, start: int, salt: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
     """Offset, header and payload of each whole frame from `start` on; ends at the first that is not."""
     windows = _Windows(file)
     offset = start
     while True:
         data, at = windows.at(offset, FRAME_HEADER_BYTES)
-        header = unpack_frame_header(data, at)
+        header = unpack_frame_header(data, at, salt ^ offset)
         if header is None:
             return
         data, at = windows.at(offset, FRAME_HEADER_BYTES + header.length)
@@ -146,7 +149,7 @@ def read_frames(file: File, start: int) -> Iterator[tuple[int, FrameHeader, byte
         offset += FRAME_HEADER_BYTES + header.length
 
 
-def scan_partition(place: RecordDirectory, number: int, first_sequence: int | None) -> Chain:
+def scan_partition(place: RecordDirectory, number: int, first_sequence: int | None, salt_key: bytes | None) -> Chain:
     """All frames of one partition from `first_sequence` on.
 
     None: the snapshot knows no file of it, so what is there is left over from before the snapshot. A file without a
@@ -159,7 +162,7 @@ def scan_partition(place: RecordDirectory, number: int, first_sequence: int | No
     chain = Chain(number, last_sequence=first_sequence - 1)
     scanned: list[LogFile] = []
     for path in paths:
-        log = _scan_file(place, path, first_sequence, chain)
+        log = _scan_file(place, path, first_sequence, salt_key, chain)
         if log is None:
             chain.unused.append(path)
         else:
@@ -203,15 +206,15 @@ def _link(chain: Chain, log: LogFile, directory: str) -> None:
     chain.last_id = max(log.header.previous_last_id, log.last_id)
 
 
-def _scan_file(place: RecordDirectory, path: str, first_sequence: int, chain: Chain) -> LogFile | None:
+def _scan_file(
+    place: RecordDirectory, path: str, first_sequence: int, salt_key: bytes | None, chain: Chain
+) -> LogFile | None:
     """One file's frames. None: the snapshot covers it (its deletion was cut short), or it never had a whole header."""
     repository, number = place.repository, chain.number
     with closing(place.files.open(path)) as file:
         found = unpack_file_header(FILE_MAGIC, file.read(HEADER_BYTES_MAX, 0))
         if found is None:
-            # A header and frames that no sync ever covered may be torn in any way; only a frame that says that the
-            # file was synced proves that the header once was whole.
-            _judge_end(file, path, 0, chain)
+            _judge_header(file, path, salt_key, chain)
             return None
         body, start = found
         header = decode_header(body, LogHeader, path)
@@ -225,12 +228,12 @@ def _scan_file(place: RecordDirectory, path: str, first_sequence: int, chain: Ch
             return None
         log = LogFile(path, header, end=start, body_end=start)
         _collect(file, start, log, chain)
-        _judge_end(file, path, log.end, chain)
+        _judge_end(file, path, log.end, header.salt_number, chain)
         return log
 
 
 def _collect(file: File, start: int, log: LogFile, chain: Chain) -> None:
-    for offset, header, payload in read_frames(file, start):
+    for offset, header, payload in read_frames(file, start, log.header.salt_number):
         log.end = offset + FRAME_HEADER_BYTES + header.length
         chain.durable = max(chain.durable, header.durable)
         if header.kind == CLOSE:
@@ -252,13 +255,26 @@ def _decode_close(payload: bytes, path: str, offset: int) -> CloseRecord:
         raise RepositoryDamaged(f"{path}: the close frame at offset {offset} does not decode: {error}") from error
 
 
-def _judge_end(file: File, path: str, end: int, chain: Chain) -> None:
+def _judge_header(file: File, path: str, salt_key: bytes | None, chain: Chain) -> None:
+    """A header and frames that no sync ever covered may be torn in any way; only a frame that says that the file was
+    synced proves that the header once was whole. Which bytes are frames of this file the snapshot's key must say.
+    """
+    if salt_key is not None:
+        _judge_end(file, path, 0, salt_number(salt_of(salt_key, log_name(path))), chain)
+    elif last_used_byte(file, 0):
+        raise RepositoryDamaged(
+            f"{path}: the file header at offset 0 is damaged, and without a snapshot nobody can tell whether the file "
+            "was synced: restore the flowfile directory from a backup"
+        )
+
+
+def _judge_end(file: File, path: str, end: int, salt: int, chain: Chain) -> None:
     """Tell corruption from a torn tail: only a valid frame can prove that the bytes after `end` were synced."""
     # Blocks are reserved ahead as zeros, which are no damage: what is there ends at the last byte that is none.
-    torn_end = _last_used_byte(file, end)
+    torn_end = last_used_byte(file, end)
     if torn_end <= end:
         return
-    proof = _find_proof(file, end)
+    proof = _find_proof(file, end, salt)
     chain.durable = max(chain.durable, proof.durable)
     if proof.synced > end:
         what = "file header" if end == 0 else "frame"
@@ -270,7 +286,7 @@ def _judge_end(file: File, path: str, end: int, chain: Chain) -> None:
     chain.torn.append(TornTail(path, end, torn_end - end))
 
 
-def _last_used_byte(file: File, offset: int) -> int:
+def last_used_byte(file: Readable, offset: int) -> int:
     """The end of the last non-zero byte at or after `offset`; `offset` itself where all is preallocated zeros."""
     end = offset
     while window := file.read(1 << 20, offset):
@@ -281,7 +297,7 @@ def _last_used_byte(file: File, offset: int) -> int:
     return end
 
 
-def _find_proof(file: File, offset: int) -> Proof:
+def _find_proof(file: File, offset: int, salt: int) -> Proof:
     """What the valid frame headers at or behind `offset` prove; all zeros where there are none."""
     best = Proof(0, 0, 0)
     # A header may lie across two windows.
@@ -289,7 +305,7 @@ def _find_proof(file: File, offset: int) -> Proof:
     while len(window := file.read((1 << 20) + overlap, offset)) > 0:
         at = window.find(MAGIC_PREFIX)
         while 0 <= at < (1 << 20):
-            header = unpack_frame_header(window, at)
+            header = unpack_frame_header(window, at, salt ^ (offset + at))
             if header is not None:
                 id = header.id if header.synced > best.synced else best.id
                 best = Proof(id, max(best.synced, header.synced), max(best.durable, header.durable))
@@ -354,11 +370,6 @@ def _is_clean(chains: list[Chain], last_id: int) -> bool:
     return True
 
 
-def log_name(path: str) -> str:
-    """`partition-<n>/<first id>.wal`: how a close frame names a file, so that a repository can be moved."""
-    return "/".join(path.rsplit("/", 2)[-2:])
-
-
 def replay(files: Files, chains: list[Chain], found: RestoreReport) -> Iterator[tuple[int, bytes, int, str]]:
     """Id, payload, SerDe version and file of each transaction to apply, by smallest id over all partitions."""
     with ExitStack() as stack:  # an error in one chain closes the files of all
@@ -375,7 +386,7 @@ def _chain_payloads(
         if at == end:
             continue
         with closing(files.open(log.path)) as file:
-            for _, header, payload in read_frames(file, log.offsets[at]):
+            for _, header, payload in read_frames(file, log.offsets[at], log.header.salt_number):
                 if header.id == log.ids[at]:
                     yield header.id, payload, log.header.serde_version, log.path
                     at += 1

@@ -4,13 +4,35 @@ As in NiFi, where each log names its SerDe, so that a record's form can change w
 is told the version that wrote the bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from ullage.engine.model import Operation, operation_count
-from ullage.engine.wal.format import OPERATIONS_MAX, PAYLOAD_BYTES_MAX
-from ullage.errors import FormatTooNew, RepositoryDamaged, TransactionTooLarge
+from ullage.engine.model import (
+    UUID_BYTES,
+    Answer,
+    ClaimBlocks,
+    Delete,
+    FlowFileRecord,
+    Operation,
+    ResourceClaim,
+    SetAside,
+    Staged,
+    StagedWrite,
+    SwapOut,
+    TransactionEvents,
+    Update,
+    Whole,
+    unpack_attributes,
+)
+from ullage.engine.wal.format import OPERATIONS_MAX, PAYLOAD_BYTES_MAX, UNDECODABLE
+from ullage.errors import FormatTooNew, InvalidArgument, RepositoryDamaged, TransactionTooLarge
+
+READ_BACK_BYTES = 8 << 10
+"""Transactions up to this size are read back whole before they are logged; it takes microseconds."""
+
+_NOT_COUNTED = {ResourceClaim, ClaimBlocks, TransactionEvents, Answer, StagedWrite, Staged, SetAside}
 
 
 class Transaction(msgspec.Struct, array_like=True):
@@ -18,6 +40,13 @@ class Transaction(msgspec.Struct, array_like=True):
 
     millis: int
     operations: list[Operation]
+
+
+class Undecodable(NamedTuple):
+    """Bytes that should be an operation, or several, and why they are none."""
+
+    data: bytes
+    reason: str
 
 
 class SerDe:
@@ -33,6 +62,9 @@ class SerDe:
         self._encoder = msgspec.msgpack.Encoder()
         self._transactions = msgspec.msgpack.Decoder(Transaction)
         self._blocks = msgspec.msgpack.Decoder(list[Operation])
+        self._raw_transactions = msgspec.msgpack.Decoder(tuple[msgspec.Raw, list[msgspec.Raw]])
+        self._raw_blocks = msgspec.msgpack.Decoder(list[msgspec.Raw])
+        self._operations = msgspec.msgpack.Decoder(Operation)
 
     def encode(self, millis: int, operations: Sequence[Operation]) -> bytes:
         """A transaction's payload."""
@@ -50,20 +82,104 @@ class SerDe:
         """The inverse, for a block that `version` wrote."""
         return self._blocks.decode(payload)
 
+    def decode_each(self, payload: bytes, version: int) -> tuple[int, list[Operation | Undecodable]]:
+        """What `decode` would, operation by operation: what can't be decoded stands in its place as it is. Never fails;
+        a time that can't be decoded is 0.
+        """
+        try:
+            millis, found = self._raw_transactions.decode(payload)
+        except UNDECODABLE as error:
+            return 0, [Undecodable(payload, f"the transaction does not decode: {error}")]
+        try:
+            return msgspec.msgpack.decode(millis, type=Whole), [self._decode_one(raw) for raw in found]
+        except UNDECODABLE:
+            return 0, [self._decode_one(raw) for raw in found]  # it says when, and nothing follows from that
+
+    def decode_block_each(self, payload: bytes, version: int) -> list[Operation | Undecodable]:
+        """The same of `decode_block`."""
+        try:
+            return [self._decode_one(raw) for raw in self._raw_blocks.decode(payload)]
+        except UNDECODABLE as error:
+            return [Undecodable(payload, f"the block does not decode: {error}")]
+
+    def _decode_one(self, raw: msgspec.Raw) -> Operation | Undecodable:
+        try:
+            operation: Operation = self._operations.decode(raw)
+            return operation
+        except UNDECODABLE as error:
+            return Undecodable(bytes(raw), f"it does not decode: {error}")
+
+    def encode_operation(self, operation: Operation) -> bytes:
+        """One operation, as it stands in a payload."""
+        return self._encoder.encode(operation)
+
+
+def operation_count(operations: Iterable[Operation]) -> int:
+    """How many records a transaction touches: a `Delete` or `SwapOut` counts for each uuid it names.
+
+    What accompanies content and what tells of it is not counted: a session that fills its limit with FlowFiles may
+    still say where they are, and what happened to them.
+    """
+    operations = list(operations)
+    each = list(map(type, operations))
+    kinds = set(each)
+    count = len(each)
+    for kind in kinds & _NOT_COUNTED:
+        count -= each.count(kind)
+    if Delete in kinds or SwapOut in kinds:
+        for operation in operations:
+            if type(operation) is Delete or type(operation) is SwapOut:
+                count += len(operation.uuids) // UUID_BYTES - 1
+    return count
+
 
 def encode_transaction(serde: SerDe, operations: Sequence[Operation], millis: int) -> bytes:
-    """A transaction's payload, or TransactionTooLarge."""
+    """A transaction's payload, or TransactionTooLarge. InvalidArgument for what no start could read again."""
     touched = operation_count(operations)
     if touched > OPERATIONS_MAX:
         raise TransactionTooLarge(
             f"{touched} records in one transaction, at most {OPERATIONS_MAX} are allowed: commit in parts"
         )
-    payload = serde.encode(millis, operations)
+    try:
+        payload = serde.encode(millis, operations)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"this cannot be stored, and nothing was: {error}") from error
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise TransactionTooLarge(
             f"a transaction of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} are allowed: commit in parts"
         )
+    require_readable(serde, payload, operations)
     return payload
+
+
+def require_readable(serde: SerDe, payload: bytes, operations: Sequence[Operation]) -> None:
+    """What is logged is read by the types that it was made with. The encoder does not look at them: a number beyond
+    64 bits or a text where bytes belong would be acknowledged, and keep the repository shut from the next start on.
+
+    Entrances refuse such values by name (`ullage.interface.checks`); what one of them forgets ends here. Of a large
+    transaction FlowFiles and their updates are left out, because to read a batch takes longer than to encode it.
+    """
+    is_small = len(payload) <= READ_BACK_BYTES
+    try:
+        if not is_small:
+            payload = serde.encode(
+                0, [_told(each) for each in operations if type(each) not in (FlowFileRecord, Update)]
+            )
+        found = serde.decode(payload, serde.version).operations
+        for operation in found if is_small else ():
+            if type(operation) is FlowFileRecord:
+                unpack_attributes(operation.attributes)
+            elif type(operation) is Update and operation.set_attributes is not None:
+                unpack_attributes(operation.set_attributes)
+    except UNDECODABLE as error:
+        raise InvalidArgument(f"this could be stored and never be read again, and nothing was: {error}") from error
+
+
+def _told(operation: Operation) -> Operation:
+    """The same without FlowFiles as they were before: those were read, or logged, already."""
+    if type(operation) is TransactionEvents and operation.before:
+        return msgspec.structs.replace(operation, before=())
+    return operation
 
 
 def require_serde(serde: SerDe, name: str, version: int, path: str) -> None:

@@ -13,14 +13,23 @@ from ullage.engine.wal.state import RecordDirectory
 SNAPSHOT_MAGIC = b"ULLAGESN"
 SNAPSHOT = "snapshot"
 PARTIAL = "snapshot.partial"
+SALT_KEY_BYTES = 16
 
 
 class SnapshotHeader(RecordHeader, frozen=True, kw_only=True):
-    """`last_id` is M: all transactions up to it are in here. `next_sequences`: where each partition's chain begins."""
+    """`last_id` is M: all transactions up to it are in here. `next_sequences`: where each partition's chain begins.
+    `salt_key`: the log's secret, from which its files have their salts.
+    """
 
     last_id: int
     created_millis: int
     next_sequences: dict[int, int]
+    salt_key: bytes
+
+
+def new_salt_key() -> bytes:
+    """A secret for a log that has none yet."""
+    return os.urandom(SALT_KEY_BYTES)
 
 
 def publish(place: RecordDirectory) -> None:
@@ -35,6 +44,6 @@ def publish(place: RecordDirectory) -> None:
 
 def write_empty_snapshot(place: RecordDirectory, millis: int) -> None:
     """Begin a log: from here on, one without a snapshot is damaged rather than new."""
-    header = place.header(SnapshotHeader, last_id=0, created_millis=millis, next_sequences={})
+    header = place.header(SnapshotHeader, last_id=0, created_millis=millis, next_sequences={}, salt_key=new_salt_key())
     write_records(place.files, os.path.join(place.path, PARTIAL), SNAPSHOT_MAGIC, header, (), place.serde)
     publish(place)

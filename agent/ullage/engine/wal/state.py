@@ -8,8 +8,9 @@ import msgspec
 
 from ullage.engine.files import Files
 from ullage.engine.model import Operation
-from ullage.engine.wal.format import FORMAT_VERSION
-from ullage.engine.wal.serde import SerDe
+from ullage.engine.wal.format import FORMAT_VERSION, UNDECODABLE
+from ullage.engine.wal.serde import SerDe, Undecodable
+from ullage.errors import FlowFileNotFound, RepositoryDamaged
 
 Header = TypeVar("Header", bound=msgspec.Struct)
 
@@ -31,19 +32,53 @@ class RecordDirectory:
         )
 
 
+def log_name(path: str) -> str:
+    """`partition-<n>/<first id>.wal`: how a log file is named, so that a repository can be moved."""
+    return "/".join(path.rsplit("/", 2)[-2:])
+
+
+class RecordUnusable(RepositoryDamaged):
+    """A record inside a valid checksum can't be used: a start that is careful sets it aside and goes on."""
+
+
+UNUSABLE = (
+    *(RepositoryDamaged, FlowFileNotFound, LookupError, ValueError, TypeError),
+    *(AttributeError, ArithmeticError, AssertionError, *UNDECODABLE),
+)
+"""What using a record may raise whose checksum is right and whose meaning is not."""
+
+
 class LoggedState(Protocol):
-    """What the log is the log of."""
+    """What the log is the log of.
+
+    While it is restored, transactions and blocks are taken in whole (`replay`, `load`), and the first record that can't
+    be used ends the restore with RecordUnusable; where it `is_careful`, they are taken in record by record
+    (`replay_each`), and those that can't be used are set aside.
+    """
+
+    @property
+    def is_careful(self) -> bool: ...
 
     def require_applicable(self, operations: Sequence[Operation]) -> None:
         """Raise if the operations contradict the state: what cannot be applied must never be written."""
         ...
 
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
-        """Take one transaction in. Called in id order at restore, under the partition's lock afterwards."""
+        """Take one transaction in; called under the partition's lock."""
+        ...
+
+    def replay(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
+        """The same at restore, in id order."""
         ...
 
     def load(self, operations: list[Operation]) -> None:
         """Take one block of a snapshot in."""
+        ...
+
+    def replay_each(self, transaction: int, millis: int, found: Sequence[Operation | Undecodable], place: str) -> None:
+        """Take in what can be used of a transaction or, as transaction 0, of a block of a snapshot, and set aside the
+        rest. `place` names it for people.
+        """
         ...
 
     def freeze(self) -> Iterable[list[Operation]]:

@@ -7,16 +7,19 @@ batch 3: 1 row, the end      | metadata: 2, none | one commit | metadata: 3, 1 u
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from ullage.embedded.bulk import ContentSink
 from ullage.errors import InvalidArgument, RequestTooLarge
 from ullage.interface.checks import checked_all
-from ullage.wire.schemas import PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES
+from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES, PUT_SCHEMA
 from ullage.wire.tickets import pack_stored
 from ullage_agent.service.limits import Limits
+
+BYTES: Final = (pa.binary(), pa.large_binary())
+TEXTS: Final = {pa.string(), pa.large_string()}
 
 
 class Row(NamedTuple):
@@ -92,11 +95,20 @@ class Puts:
         self._number, self._stored = self._number + 1, []
 
     def _require_fit(self, batch: pa.RecordBatch) -> None:
-        kind = batch.schema.field(PUT_CONTENT).type if PUT_CONTENT in batch.schema.names else None
-        if kind not in (pa.binary(), pa.large_binary()) or batch.column(PUT_CONTENT).null_count:
+        try:
+            batch.validate(full=True)  # Arrow takes offsets and texts from the wire as they are
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"the batch is no valid one: {error}") from error
+        kinds = {field.name: field.type for field in batch.schema}
+        if len(kinds) < len(batch.schema) or kinds.keys() - PUT_SCHEMA.names:
+            raise InvalidArgument(f"columns that a put does not have, or has once: {', '.join(batch.schema.names)}")
+        if kinds.get(PUT_CONTENT) not in BYTES or batch.column(PUT_CONTENT).null_count:
             raise InvalidArgument(f"a put has a column {PUT_CONTENT} of binary without nulls")
-        if unknown := set(batch.schema.names) - {PUT_CONTENT, PUT_ATTRIBUTES, PUT_CONTINUES}:
-            raise InvalidArgument(f"unknown columns {', '.join(sorted(unknown))}")
+        pairs = kinds.get(PUT_ATTRIBUTES, ATTRIBUTES)
+        if not pa.types.is_map(pairs) or not {pairs.key_type, pairs.item_type} <= TEXTS:
+            raise InvalidArgument(f"column {PUT_ATTRIBUTES} is a map of string to string, not {pairs}")
+        if kinds.get(PUT_CONTINUES, pa.bool_()) != pa.bool_():
+            raise InvalidArgument(f"column {PUT_CONTINUES} is of bool, not {kinds[PUT_CONTINUES]}")
         count_max, bytes_max = self._limits.batch, self._limits.batch_read_bytes
         if batch.num_rows > count_max or batch.nbytes > bytes_max:
             raise RequestTooLarge(
@@ -108,7 +120,11 @@ class Puts:
 def _attributes(batch: pa.RecordBatch) -> dict[str, str] | list[dict[str, str]]:
     if PUT_ATTRIBUTES not in batch.schema.names:
         return {}
-    return checked_all([dict(pairs or ()) for pairs in batch.column(PUT_ATTRIBUTES).to_pylist()])
+    found = [dict(pairs or ()) for pairs in batch.column(PUT_ATTRIBUTES).to_pylist()]
+    try:
+        return checked_all(found)
+    except TypeError as error:  # a value that is null
+        raise InvalidArgument(f"column {PUT_ATTRIBUTES}: {error}") from error
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:

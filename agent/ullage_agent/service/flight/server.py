@@ -33,6 +33,11 @@ from ullage_agent.service.listening import Terms, TlsFiles
 
 ACCESS: Final = "access"
 
+DETAIL_CHARACTERS_MAX: Final = 500
+"""An error travels twice in gRPC's headers, of 8 KiB in all, where a character takes up to 12 bytes. A message that
+quotes what it refuses would end the stream instead, without a reason.
+"""
+
 KINDS: Final[dict[int, Callable[..., Exception]]] = {
     401: flight.FlightUnauthenticatedError,
     403: flight.FlightUnauthorizedError,
@@ -214,6 +219,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 def _refusal_of(error: Exception) -> Exception:
     """What to raise inside a Flight call: the status that gRPC has for it, and the problem beside it as JSON."""
     problem = problem_of(error)
+    if len(problem.detail) > DETAIL_CHARACTERS_MAX:
+        problem = msgspec.structs.replace(problem, detail=f"{problem.detail[:DETAIL_CHARACTERS_MAX]} ...")
     kind = KINDS.get(problem.status, flight.FlightServerError)
     refusal: Exception = kind(f"{problem.slug}: {problem.detail}", extra_info=msgspec.json.encode(problem))
     return refusal

@@ -8,11 +8,12 @@ from litestar.params import QueryParameter
 from ullage.embedded.content import ReadableContent
 from ullage.enums import LineageDirection
 from ullage.wire import operations
+from ullage.wire.documents import GENERATIONS_MAX
 from ullage.wire.provenance import EventPage, EventQuery, Lineage, Replayability, ReplayResult
 from ullage_agent.service.http.bodies import pair_of
 from ullage_agent.service.http.resources import Asked, Page, answers, gives, serves
 
-Depth = Annotated[int, QueryParameter(ge=0, le=1_000)]
+Depth = Annotated[int, QueryParameter(ge=0, le=GENERATIONS_MAX)]
 
 LISTS = {"types", "related", "attributes"}
 """Conditions that are said as often as needed; all others stand in the query as they stand in the document."""

@@ -24,9 +24,12 @@ def plan(
     policy: str | None = None,
     operation: list[MaintenanceOperation] | None = None,
     respects_guards: bool = False,
+    archive: bool = False,
 ) -> Plan:
     wanted = operation or list(MaintenanceOperation)
-    return asked.repository.reclamation.plan(policy, operations=wanted, respects_guards=respects_guards)
+    return asked.repository.reclamation.plan(
+        policy, operations=wanted, respects_guards=respects_guards, archive=archive
+    )
 
 
 @serves(operations.GET_MAINTENANCE)
@@ -48,6 +51,7 @@ def begin(asked: Asked) -> RunProgress:
 
 
 survey = answers(operations.SURVEY_SPACE, lambda asked: asked.repository.reclamation.survey())
+explain = answers(operations.EXPLAIN_SPACE, lambda asked: asked.repository.reclamation.explain())
 policies = answers(operations.LIST_POLICIES, lambda asked: asked.repository.reclamation.policies())
 windows = answers(operations.LIST_WINDOWS, lambda asked: asked.repository.reclamation.windows())
 openings = answers(operations.LIST_OPENINGS, lambda asked: asked.repository.reclamation.openings())

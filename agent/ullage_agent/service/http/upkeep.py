@@ -10,9 +10,12 @@ from ullage.errors import InvalidArgument
 from ullage.wire import operations
 from ullage.wire.documents import ActionResult
 from ullage.wire.leases import LeaseStatus
-from ullage.wire.service import ServiceStatus
+from ullage.wire.service import ClockStatus, ServiceStatus
+from ullage.wire.setaside import RecordSetAside, SetAsideResult
+from ullage.wire.unavailable import UnavailableContent, UnavailableResult
 from ullage.wire.upkeep import BackupReport, CheckReport
-from ullage_agent.service.http.resources import Asked, acts, answers, gives, serves
+from ullage.wire.volumes import Volume
+from ullage_agent.service.http.resources import Asked, Page, acts, answers, gives, serves
 
 
 @serves(operations.GET_HEALTH)
@@ -70,6 +73,53 @@ def content(asked: Asked) -> ReadableContent:
 @serves(operations.CHECK)
 def check(asked: Asked, deep: bool = False) -> CheckReport:
     return asked.repository.check(deep=deep)
+
+
+@serves(operations.LIST_UNAVAILABLE)
+def unavailable(asked: Asked, limit: Page = 1_000) -> list[UnavailableContent]:
+    return asked.repository.unavailable(limit)
+
+
+@serves(operations.RETRY_UNAVAILABLE)
+def retry_unavailable(asked: Asked) -> UnavailableResult:
+    return UnavailableResult(flow_files=asked.repository.retry_unavailable())
+
+
+@serves(operations.DROP_UNAVAILABLE)
+def drop_unavailable(asked: Asked) -> UnavailableResult:
+    ids, accept_loss = asked.data.ids, asked.data.accept_loss
+    asked.served.audit.warning("unavailable contents dropped", owner=asked.owner, ids=len(ids))
+    return UnavailableResult(flow_files=asked.repository.drop_unavailable(ids, accept_loss=accept_loss))
+
+
+@serves(operations.LIST_SET_ASIDE)
+def set_aside(asked: Asked, limit: Page = 1_000) -> list[RecordSetAside]:
+    return asked.repository.set_aside(limit)
+
+
+@serves(operations.LIST_VOLUMES)
+def volumes(asked: Asked) -> list[Volume]:
+    return asked.repository.volumes()
+
+
+@serves(operations.FORGET_VOLUME)
+def forget_volume(asked: Asked) -> Volume:
+    container, accept_loss = asked.data.container, asked.data.accept_loss
+    asked.served.audit.warning("volume forgotten", owner=asked.owner, container=container)
+    return asked.repository.forget_volume(container, accept_loss=accept_loss)
+
+
+@serves(operations.ACCEPT_CLOCK)
+def accept_clock(asked: Asked) -> ClockStatus:
+    asked.served.audit.warning("clock accepted", owner=asked.owner)
+    return asked.repository.accept_clock()
+
+
+@serves(operations.DROP_SET_ASIDE)
+def drop_set_aside(asked: Asked) -> SetAsideResult:
+    ids, accept_loss = asked.data.ids, asked.data.accept_loss
+    asked.served.audit.warning("records set aside dropped", owner=asked.owner, ids=len(ids))
+    return SetAsideResult(records=asked.repository.drop_set_aside(ids, accept_loss=accept_loss))
 
 
 @serves(operations.BACK_UP)

@@ -39,9 +39,10 @@ async function search(before) {
     const rows = page.events.map((each) => make("li", {}, button(line(each), () => show(each), { class: "event-row" })));
     const older = page.next === null ? "" : button("Older events", () => search(page.next));
     const lost = page.lost.map(([first, events]) =>
-      make("p", { class: "quiet" }, `${count(events, "event")} from number ${first} on found no room and were not recorded.`),
+      make("p", { class: "quiet" }, `${count(events, "event")} from number ${first} on found no room or were set aside.`),
     );
-    byId("events").replaceChildren(make("ol", { class: "events" }, ...rows), older, ...lost);
+    const unreadable = page.unreadable.map((each) => make("p", { class: "quiet" }, `Passed over: ${each.problem}`));
+    byId("events").replaceChildren(make("ol", { class: "events" }, ...rows), older, ...lost, ...unreadable);
   } catch (error) {
     byId("found").textContent = "";
     byId("events").replaceChildren(problem(error));
@@ -150,6 +151,7 @@ async function lineage(flowFile) {
       make("div", { class: "heading" }, make("h3", {}, `Lineage: ${count(graph.events.length, "event")}`), button("Close", () => (place.hidden = true))),
       lineageGraph(graph, show),
       cut ? make("p", { class: "quiet" }, "There is more to it than is shown.") : "",
+      ...graph.unreadable.map((each) => make("p", { class: "quiet" }, `Passed over: ${each.problem}`)),
     );
   } catch (error) {
     place.replaceChildren(problem(error));

@@ -1,0 +1,71 @@
+"""The swap files that a backup is to have, and those that it can only name.
+
+the last backup has it                | it is kept, whatever became of the file since: a swap file never changes
+it reads back                         | it is copied
+it can be copied, and not read        | its bytes are in the backup as they are, under another path, and it is named
+it is missing, or the disk can't read | it is named
+"""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ullage.engine.backupcontent import DISK_FAILED
+from ullage.engine.backupfiles import BackupFile
+from ullage.engine.files import Files
+from ullage.engine.flowfile.queues import PassedOver
+from ullage.engine.ledger.swap import SwapFiles
+from ullage.engine.model import HANDLE_QUEUE, SetAside, SwapOut
+from ullage.engine.opening import SWAP
+from ullage.errors import FormatTooNew, RepositoryDamaged
+
+
+class SwapSources(NamedTuple):
+    """Each file to have in a backup, with where it is now, and the swap files that can't be read, with their paths."""
+
+    sources: list[tuple[str, BackupFile]]
+    unreadable: list[tuple[PassedOver, str]]
+
+
+def swap_sources(
+    files: Files,
+    swap_files: SwapFiles,
+    named: Iterable[SwapOut],
+    set_aside: Collection[SetAside],
+    had: Mapping[str, BackupFile],
+    sequence: int,
+) -> SwapSources:
+    """What a snapshot names, and what a record that was set aside may mean; `had`: the last backup's files by path."""
+    found = SwapSources([], [])
+    summaries = {summary.name: summary for summary in named}
+    for name in (*summaries, *_meant(swap_files, set_aside, summaries)):
+        path = swap_files.path(name)
+        kept_as = os.path.join(SWAP, name)
+        before = had.get(kept_as)
+        if before is not None:
+            found.sources.append((path, before))
+            continue
+        # Of one that only a record set aside may mean nobody knows more than its name.
+        summary = summaries.get(name, SwapOut(name, HANDLE_QUEUE, 0, 0, 0, 0, 0, ()))
+        try:
+            swap_files.read(name)
+        except (RepositoryDamaged, FormatTooNew) as error:
+            found.unreadable.append((PassedOver(summary, RepositoryDamaged(str(error)), 0), path))
+            # The path of a whole copy stays free: the next backup would take this one for it, and name nothing.
+            kept_as = f"{kept_as}-{sequence}"
+        except OSError as error:
+            if error.errno not in DISK_FAILED:
+                raise
+            found.unreadable.append((PassedOver(summary, RepositoryDamaged(f"{path}: {error}"), 0), path))
+            continue
+        if files.exists(path):
+            length = files.size(path).length
+            found.sources.append((path, BackupFile(path=kept_as, length=length, crc=0, name=name)))
+    return found
+
+
+def _meant(swap_files: SwapFiles, set_aside: Collection[SetAside], known: Collection[str]) -> Iterator[str]:
+    """Those that only records which were set aside may speak of: whoever mends one wants its file."""
+    means_all = any(record.held_through for record in set_aside)
+    meant = {record.swap_file for record in set_aside}
+    yield from (name for name in sorted(swap_files.names()) if name not in known and (means_all or name in meant))

@@ -1,0 +1,226 @@
+"""The account of one repository: what of its disk is there for what.
+
+`dead` is worked out from the ledger alone. `explain` walks the directories too, so that its sum is what the filesystem
+says of them, to the block.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ullage.contract import Calendar, CompactionTrigger, ContentRepositorySpec
+from ullage.engine.content.containers import ContainerDirectory
+from ullage.engine.content.reserve import NAME as RESERVE
+from ullage.engine.files import Files, FileSize
+from ullage.engine.ledger.placement import leased_by
+from ullage.engine.model import Action
+from ullage.engine.reclaim.accounting import (
+    Dead,
+    Grounds,
+    Obstacle,
+    Share,
+    blocks_of,
+    fitted,
+    shares_of,
+    summed,
+    worth_of,
+)
+from ullage.engine.reclaim.compactor import HEAVY, Compactor
+from ullage.engine.reclaim.execute import ReclamationParts
+from ullage.engine.reclaim.pacing import OPERATIONS
+from ullage.engine.reclaim.plan import plan_release, plan_truncation
+from ullage.engine.reclaim.reclamation import Reclaimer
+from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey
+from ullage.enums import SpaceUse
+
+LEASES_ASKED = 100
+"""Leases that are asked one by one which files they keep; of more, all are said to end with the last."""
+
+DIRECTORIES = {"swap": SpaceUse.SWAP, "provenance": SpaceUse.PROVENANCE}
+"""What lies in directories of the root."""
+
+
+class _Entry(NamedTuple):
+    """A file or a directory, as the filesystem has it."""
+
+    path: str
+    size: FileSize
+    is_directory: bool
+
+
+class SpaceAccount:
+    """Thread-safe. While others write, files and ledger are of neighbouring moments; a quiet repository's is exact."""
+
+    def __init__(
+        self, files: Files, root: str, parts: ReclamationParts, reclaimer: Reclaimer, compactor: Compactor
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._parts = parts
+        self._reclaimer = reclaimer
+        self._compactor = compactor
+
+    def dead(self, spec: ContentRepositorySpec) -> list[Share]:
+        """The dead bytes of content and why they are there, by the ledger; live ones are left out."""
+        survey = self._reclaimer.survey()
+        grounds = self._grounds(survey, spec)
+        shares = [
+            share
+            for figures in survey.resources
+            for share in shares_of(figures, self._dead(figures), grounds)
+            if share.use not in (SpaceUse.LIVE, SpaceUse.ROUNDING)
+        ]
+        orphans = (
+            Share(name, SpaceUse.ORPHAN, files, count)
+            for name, (files, count) in self._reclaimer.orphans.figures.items()
+        )
+        return summed([*shares, *orphans])
+
+    def explain(self, spec: ContentRepositorySpec) -> list[Share]:
+        """Every allocated byte below the root and the containers, by what it is there for. Reads all directories."""
+        survey = self._reclaimer.survey()
+        grounds = self._grounds(survey, spec)
+        figures = {one.resource: one for one in survey.resources}
+        containers = [one for one in self._parts.content.containers.values() if isinstance(one, ContainerDirectory)]
+        paths = {container.path for container in containers}
+        shares = list(self._of_root(paths))
+        elsewhere = self._parts.content.containers.keys() - {container.name for container in containers}
+        for one in (
+            survey.resources if elsewhere else ()
+        ):  # in memory, or a package's own: there are no files to look at
+            if one.container in elsewhere:
+                shares += shares_of(one, self._dead(one), grounds)
+        for container in containers:
+            if not container.is_available:  # what is there now, if anything, is not ours
+                continue
+            for entry in self._walk(container.path, paths - {container.path}):
+                shares += self._of_content(container, entry, figures, grounds)
+        return summed(shares)
+
+    def _of_root(self, containers: set[str]) -> Iterator[Share]:
+        for entry in self._walk(self._root, containers):
+            allocated = entry.size.allocated_bytes
+            if entry.is_directory:
+                yield Share("", SpaceUse.DIRECTORY, 1, allocated)
+                continue
+            top, _, rest = os.path.relpath(entry.path, self._root).partition(os.sep)
+            use = DIRECTORIES.get(top, SpaceUse.OTHER) if rest else SpaceUse.OTHER
+            if top == "flowfile":
+                use = SpaceUse.SNAPSHOT if rest.startswith("snapshot") else SpaceUse.LOG
+                use = SpaceUse.RESERVE if rest == RESERVE else use
+            elif top == "provenance" and rest.startswith("index"):
+                use = SpaceUse.INDEX
+            yield Share("", use, 1, allocated)
+
+    def _of_content(
+        self, container: ContainerDirectory, entry: _Entry, figures: dict[int, ResourceFigures], grounds: Grounds
+    ) -> Iterator[Share]:
+        """The shares of a file of a container."""
+        allocated = entry.size.allocated_bytes
+        name = container.name
+        claim = None if entry.is_directory else container.claim_at(entry.path)
+        if entry.is_directory:
+            yield Share(name, SpaceUse.DIRECTORY, 1, allocated)
+        elif entry.path == os.path.join(container.path, RESERVE):
+            yield Share(name, SpaceUse.RESERVE, 1, allocated)
+        elif claim is None:
+            yield Share(name, SpaceUse.OTHER, 1, allocated)
+        elif found := figures.get(claim.index):
+            yield from fitted(shares_of(found, self._dead(found), grounds), allocated)
+        elif claim.index in self._parts.content.open_lengths():
+            yield Share(name, SpaceUse.WRITING, 1, allocated)
+        else:
+            yield Share(name, SpaceUse.ORPHAN, 1, allocated)
+
+    def _walk(self, path: str, without: set[str]) -> Iterator[_Entry]:
+        """What lies at and below a path, which may vanish meanwhile; other containers are left out."""
+        try:
+            size = self._files.size(path)
+        except FileNotFoundError:
+            return
+        try:
+            names = self._files.list_directory(path)
+        except NotADirectoryError:
+            yield _Entry(path, size, False)
+            return
+        yield _Entry(path, size, True)
+        for name in names:
+            below = os.path.join(path, name)
+            if below not in without:
+                yield from self._walk(below, without)
+
+    def _dead(self, figures: ResourceFigures) -> Dead | None:
+        """A file that is partly dead, looked into; None for those of which the survey says enough."""
+        if figures.is_free or not figures.is_sealed or figures.archived_millis or figures.output:
+            return None
+        if not figures.dead_bytes and not self._parts.ledger.swaps:
+            return None
+        liveness = self._parts.scanner.examine_if_known(figures.resource)
+        if liveness is None:
+            return None
+        used = liveness.live_bytes
+        runs = liveness.dead_runs(figures.length, figures.holes)
+        return Dead(used, max(0, used - figures.live_bytes), blocks_of(runs))
+
+    def _grounds(self, survey: SpaceSurvey, spec: ContentRepositorySpec) -> Grounds:
+        """What holds dead bytes back now."""
+        settings = spec.compaction
+        guarded = self._compactor.plan(keeps_guards=True)
+        release = plan_release(survey.resources, spec.archive, survey.evacuated)
+        due = [*release.steps, *plan_truncation(survey, spec).steps]
+        if settings.enabled and CompactionTrigger.PERIODIC in settings.triggers:
+            due += [step for step in guarded.steps if step.action in HEAVY]
+            why = (
+                "; ".join(dict.fromkeys((*guarded.notes, guarded.reason))) or "below the thresholds of spec.compaction"
+            )
+        else:
+            why = "spec.compaction runs by itself only with enabled: true and the trigger Periodic"
+        return Grounds(
+            survey.millis,
+            spec,
+            {
+                index: (count, deleted + settings.deleted_retention)
+                for index, (count, deleted) in survey.tombstoned.items()
+            },
+            self._leases(survey),
+            {each.resource for each in survey.resources if self._parts.ledger.set_aside.may_mean(each.resource)},
+            worth_of(due),
+            worth_of(self._compactor.plan().steps),
+            self._refusals(survey.millis, spec),
+            {container.name: why for container in survey.containers},
+        )
+
+    def _refusals(self, millis: int, spec: ContentRepositorySpec) -> dict[Action, Obstacle]:
+        calendar = Calendar(spec.maintenance)
+        refusals: dict[Action, Obstacle] = {}
+        for action, operation in OPERATIONS.items():
+            permission = self._reclaimer.permission(operation, millis)
+            if not permission.is_granted:
+                refusals[action] = Obstacle(permission.reason, calendar.status(operation, millis).opens_millis or 0)
+        return refusals
+
+    def _leases(self, survey: SpaceSurvey) -> dict[int, Obstacle]:
+        """Which files leases keep from being rewritten, and until when."""
+        found: dict[int, Obstacle] = {}
+        leased = self._compactor.held_back(survey)
+        if not leased:
+            return found
+        standing = [lease for lease in self._parts.ledger.leases.values() if lease.expires_millis > survey.millis]
+        last = max((lease.expires_millis for lease in standing), default=0)
+        asked = standing if len(standing) <= LEASES_ASKED else []
+        for index in leased:
+            if self._parts.ledger.set_aside.may_mean(index):
+                continue  # told of by itself
+            with self._parts.ledger.lock:
+                entry = self._parts.ledger.entry(index)
+                if entry is None:
+                    continue
+                holding = [
+                    lease
+                    for lease in asked
+                    if leased_by([lease], survey.millis).refuses(self._parts.ledger, entry, Action.REWRITE)
+                ]
+            holders = ", ".join(sorted({lease.holder for lease in holding})[:3])
+            until = max((lease.expires_millis for lease in holding), default=last)
+            found[index] = Obstacle(f"leased by {holders}" if holders else "leased", until)
+        return found

@@ -1,0 +1,200 @@
+"""Where every allocated byte of content is, and of what does not live why it is still there, and until when. Pure.
+
+    file on disk = live + rounding + kept for somebody (tombstone, archive, lease, pin, writer) + waiting (window, run)
+                   + not worth it (thresholds)
+
+Each file's blocks are divided without a rest, so that the sum over all files is what the filesystem says.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.byteranges import FS_BLOCK_BYTES, ByteRange, whole_blocks
+from ullage.engine.model import Action
+from ullage.engine.reclaim.plan import ReclamationStep, retention_is_over
+from ullage.engine.reclaim.survey import ResourceFigures
+from ullage.enums import SpaceUse
+
+
+class Share(NamedTuple):
+    """Bytes of the disk that are there for one reason. `container` is empty for what is no content. `until_millis` is
+    when the last of them may go; 0: no date says so.
+    """
+
+    container: str
+    use: SpaceUse
+    files: int
+    bytes: int
+    reason: str = ""
+    until_millis: int = 0
+
+
+class Obstacle(NamedTuple):
+    """What keeps dead bytes: why, and until when; 0: no date says so."""
+
+    reason: str
+    until_millis: int = 0
+
+
+NOTHING = Obstacle("")
+NOT_WORTH_IT = Obstacle("too little of each file is dead to be worth an action")
+
+SET_ASIDE = Obstacle("a record that was set aside may point at it")
+
+
+class Worth(NamedTuple):
+    """What plans would give back of one file, and by which action."""
+
+    action: Action
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What holds dead bytes back at one moment.
+
+    `tombstones` are the bytes that deleted handles keep of each file, and until when. `leases` say which files are
+    leased, `aside` at which a record that was set aside may point. `due` is what the settings would give back by
+    themselves, `possible` what a person could have back now. `refusals` name the actions that no window permits now.
+    `thresholds` say for each container why what is possible is not due.
+    """
+
+    millis: int
+    spec: ContentRepositorySpec
+    tombstones: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    leases: Mapping[int, Obstacle] = field(default_factory=dict)
+    aside: Collection[int] = ()
+    due: Mapping[int, Worth] = field(default_factory=dict)
+    possible: Mapping[int, Worth] = field(default_factory=dict)
+    refusals: Mapping[Action, Obstacle] = field(default_factory=dict)
+    thresholds: Mapping[str, str] = field(default_factory=dict)
+
+
+class Dead(NamedTuple):
+    """A partly dead file, looked into: the bytes in use, each once; those of them that are dead and `pinned` by
+    somebody who uses them all the same; and `blocks` that hold nothing in use.
+    """
+
+    used: int
+    pinned: int
+    blocks: int
+
+
+def worth_of(steps: Iterable[ReclamationStep]) -> dict[int, Worth]:
+    """What steps give back, by file; of several on one file the sum."""
+    found: dict[int, Worth] = {}
+    for step in steps:
+        before = found.get(step.resource)
+        found[step.resource] = Worth(step.action, step.frees_bytes + (before.bytes if before else 0))
+    return found
+
+
+def blocks_of(dead_runs: Iterable[ByteRange]) -> int:
+    """Bytes of whole blocks in dead runs: the rest shares its blocks with what lives."""
+    return sum(whole_blocks(run).length for run in dead_runs)
+
+
+def shares_of(figures: ResourceFigures, dead: Dead | None, grounds: Grounds) -> Iterator[Share]:
+    """How one file's blocks are divided. `dead` is known for files that are partly dead."""
+    if figures.output:
+        return  # moved: its bytes are those of the output
+
+    def share(use: SpaceUse, count: int, obstacle: Obstacle = NOTHING) -> Share:
+        return Share(figures.container, use, 1, count, *obstacle)
+
+    if figures.archived_millis:
+        until = figures.archived_millis + grounds.spec.archive.max_retention_period
+        yield share(SpaceUse.ARCHIVE, figures.allocated_bytes, Obstacle("spec.archive.maxRetentionPeriod", until))
+        return
+    kept, until = grounds.tombstones.get(figures.resource, (0, 0))
+    # Totals count what resident and swapped FlowFiles share twice.
+    live = min(figures.live_bytes, figures.allocated_bytes, figures.live_bytes if dead is None else dead.used)
+    kept = min(kept, live)
+    rest = figures.allocated_bytes - live
+    yield share(SpaceUse.LIVE, live - kept)
+    yield share(SpaceUse.TOMBSTONE, kept, Obstacle("spec.compaction.deletedRetention", until))
+    if not figures.is_sealed:
+        yield share(SpaceUse.WRITING, rest)
+        return
+    _, pinned, blocks = Dead(0, 0, rest) if dead is None else dead
+    pinned = min(pinned, rest)
+    blocks = min(blocks, rest - pinned)
+    if dead is None and live and rest < FS_BLOCK_BYTES:
+        blocks = 0
+    yield share(SpaceUse.PINNED, pinned)
+    yield share(SpaceUse.ROUNDING, rest - pinned - blocks)
+    for use, count, obstacle in _dead(figures, blocks, grounds):
+        yield share(use, count, obstacle)
+
+
+def _dead(figures: ResourceFigures, count: int, grounds: Grounds) -> Iterator[tuple[SpaceUse, int, Obstacle]]:
+    """Why so many dead bytes of a sealed file are still there: the first reason that holds for all of them, else what
+    the plans say of each part.
+    """
+    if figures.has_intent:
+        yield SpaceUse.INTENT, count, Obstacle("its change is promised; the next run finishes it")
+        return
+    if not (figures.is_proved or figures.is_free):
+        yield SpaceUse.UNPROVED, count, NOTHING
+        return
+    if figures.resource in grounds.aside:
+        yield SpaceUse.SET_ASIDE, count, SET_ASIDE
+        return
+    if figures.resource in grounds.leases:
+        yield SpaceUse.LEASE, count, grounds.leases[figures.resource]
+        return
+    if not figures.is_free and not retention_is_over(figures, grounds.spec, grounds.millis):
+        until = figures.last_death_millis + grounds.spec.archive.max_retention_period
+        yield SpaceUse.ARCHIVE, count, Obstacle("spec.archive.partial", until)
+        return
+    none = Worth(Action.DELETE if figures.is_free else Action.NONE, 0)
+    due = grounds.due.get(figures.resource, none)
+    possible = grounds.possible.get(figures.resource, due)
+    if figures.is_free:  # archived or deleted it goes whole, though archiving frees nothing yet
+        due = possible = Worth(possible.action, count)
+    if possible.action in grounds.refusals:
+        now = min(count, possible.bytes)
+        yield SpaceUse.WINDOW, now, grounds.refusals[possible.action]
+        yield SpaceUse.THRESHOLD, count - now, NOT_WORTH_IT
+        return
+    now = min(count, due.bytes)
+    asked = max(0, min(count, possible.bytes) - now)
+    yield (
+        SpaceUse.DUE,
+        now,
+        Obstacle("the next cleaning archives it" if due.action == Action.ARCHIVE else "the next run"),
+    )
+    yield SpaceUse.THRESHOLD, asked, Obstacle(grounds.thresholds.get(figures.container, ""))
+    yield SpaceUse.THRESHOLD, count - now - asked, NOT_WORTH_IT
+
+
+def fitted(shares: Iterable[Share], allocated: int) -> Iterator[Share]:
+    """One file's shares as the filesystem has it: what it takes beyond its length is a share of its own, and what it
+    does not take (of a file that is short, or whose last bytes are not written yet) is taken off the last ones.
+    """
+    left = allocated
+    last: Share | None = None
+    for share in shares:
+        last = share._replace(bytes=min(share.bytes, left))
+        left -= last.bytes
+        if last.bytes:
+            yield last
+    if left and last is not None:
+        yield Share(last.container, SpaceUse.OVERHEAD, 1, left)
+
+
+def summed(shares: Iterable[Share]) -> list[Share]:
+    """Shares of one container, use and reason as one, largest first; `until_millis` is the latest."""
+    totals: dict[tuple[str, SpaceUse, str], Share] = {}
+    for share in shares:
+        if share.bytes:
+            key = share.container, share.use, share.reason
+            before = totals.get(key, share._replace(files=0, bytes=0))
+            totals[key] = share._replace(
+                files=before.files + share.files,
+                bytes=before.bytes + share.bytes,
+                until_millis=max(before.until_millis, share.until_millis),
+            )
+    return sorted(totals.values(), key=lambda share: (share.container, -share.bytes, share.use))

@@ -1,0 +1,94 @@
+"""What a record must be so that it can be used, beyond what its decoder asks: packed fields that are read later.
+
+A start that took them in unread would serve, and then fail wherever they are read: every poll of a queue, every
+rollover of events. So whatever comes back from a log or a snapshot is looked at once, batches of FlowFiles in one go.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from ullage.contract import QueuePriority
+from ullage.engine.batches import unpack_all_attributes
+from ullage.engine.ledger.swap import is_swap_name
+from ullage.engine.model import (
+    UUID_BYTES,
+    ClaimBlocks,
+    FlowFileRecord,
+    Operation,
+    QueueDefinition,
+    Staged,
+    StagedWrite,
+    SwapOut,
+    TransactionEvents,
+    Update,
+)
+
+CRC_BYTES = 4
+
+
+def require_usable(operations: Sequence[Operation]) -> None:
+    """One of `wal.state.UNUSABLE` if a packed field of one of them can't be read."""
+    for kind, run in groupby(operations, type):
+        if kind is FlowFileRecord:
+            records: list[FlowFileRecord] = list(run)  # type: ignore[arg-type]
+            if any(len(record.parents) % UUID_BYTES for record in records):
+                raise ValueError("the parents of a FlowFile are no whole uuids")
+            # Each once: in a batch they are often the same.
+            unpack_all_attributes({record.attributes for record in records})
+        elif kind is Update:
+            updates: list[Update] = list(run)  # type: ignore[arg-type]
+            unpack_all_attributes({each.set_attributes for each in updates if each.set_attributes is not None})
+        elif kind in _CHECKS:
+            for operation in run:
+                _CHECKS[kind](operation)
+
+
+def _require_queue(queue: QueueDefinition) -> None:
+    if not queue.name:
+        raise ValueError(f"queue number {queue.number} has no name")
+    QueuePriority(queue.priority)
+
+
+def _require_swap_out(swap: SwapOut) -> None:
+    if not is_swap_name(swap.name):
+        raise ValueError(f"{swap.name!r} is no name of a swap file")
+    _require_uuids(swap.uuids)
+    if swap.first is not None:
+        unpack_all_attributes([swap.first.attributes])
+
+
+def _require_events(events: TransactionEvents) -> None:
+    require_usable(events.before)
+    emitted = [run.attributes for run in events.runs if run.attributes is not None]
+    unpack_all_attributes(emitted)
+    for run in events.runs:
+        _require_uuids(run.parents, run.children)
+
+
+def _require_staged(staged: Staged) -> None:
+    _require_uuids(staged.uuids)
+
+
+def _require_write(write: StagedWrite) -> None:
+    _require_uuids(write.attempts)
+
+
+def _require_blocks(blocks: ClaimBlocks) -> None:
+    if len(blocks.crcs) % CRC_BYTES:
+        raise ValueError(f"the block checksums of resource claim {blocks.resource} are cut short")
+
+
+def _require_uuids(*packed: bytes) -> None:
+    if any(len(each) % UUID_BYTES for each in packed):
+        raise ValueError("a list of uuids is cut short")
+
+
+_CHECKS: dict[type, Any] = {
+    QueueDefinition: _require_queue,
+    SwapOut: _require_swap_out,
+    TransactionEvents: _require_events,
+    Staged: _require_staged,
+    StagedWrite: _require_write,
+    ClaimBlocks: _require_blocks,
+}

@@ -1,0 +1,146 @@
+"""Ruin any file of a repository: a salvage invents nothing, leaves nothing behind that is proved, and says the rest.
+
+Judged by what every transaction left, which was recorded while the repository was written.
+"""
+
+import os
+import random
+
+import pytest
+
+from tests.rot.specimen import ROOT, Shown, Specimen, abandon, reopen, shown, specimen
+from tests.rot.verdict import kind_of
+from tests.support import ManualClock, spec_at
+from ullage.contract import ContentRepositorySpec
+from ullage.engine.model import pack_attributes, parse_uuid, unpack_attributes
+from ullage.engine.salvaging import HELD_QUEUE, salvage
+from ullage.errors import NotARepository
+from ullage.testing.crashing import CrashFiles, Image
+from ullage.wire.salvage import SalvageReport
+
+ROUNDS = int(os.environ.get("ULLAGE_SALVAGE_ROUNDS", "3"))
+SEED = int(os.environ.get("ULLAGE_ROT_SEED", "20261123"))
+NEW = "/new"
+NAMES = ["closed-1", "closed-2", "killed-1", "killed-2"]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def whole(request: pytest.FixtureRequest) -> Specimen:
+    kind, partitions = str(request.param).split("-")
+    return specimen(closed=kind == "closed", partitions=int(partitions))
+
+
+def salvaged(image: Image) -> tuple[SalvageReport, dict[bytes, Shown], dict[bytes, Shown]]:
+    """The report, what kept its place, and what is held, as it was before. The source must not have changed."""
+    files = CrashFiles(image)
+    spec = spec_at(NEW)
+    report = salvage(ROOT, spec, files, ManualClock(1_700_000_100_000))
+    after = files.image()
+    assert {path: data for path, data in after.files.items() if path.startswith(ROOT + "/")} == dict(image.files)
+    return (report, *_contents(after, spec))
+
+
+def _contents(image: Image, spec: ContentRepositorySpec) -> tuple[dict[bytes, Shown], dict[bytes, Shown]]:
+    repository = reopen(image, spec)
+    try:
+        assert repository.check(deep=True).problems == ()
+        found, refused = shown(repository)
+        assert refused == []
+        numbers = {queue.name: queue.number for queue in repository.ledger.queues.values()}
+    finally:
+        abandon(repository)
+    held = {uuid: each for uuid, each in found.items() if each[0] == numbers.get(HELD_QUEUE)}
+    kept = {uuid: each for uuid, each in found.items() if uuid not in held}
+    before = {}
+    for uuid, (_, place, packed, content) in held.items():
+        attributes = unpack_attributes(packed)
+        queue = numbers.get(attributes.pop("salvaged.queue"), 0)
+        assert parse_uuid(attributes.pop("salvaged.uuid")) == uuid
+        assert attributes.pop("salvaged.reason")
+        before[uuid] = (queue, place, pack_attributes(attributes), content)
+    return kept, before
+
+
+def readable(shown: Shown) -> tuple[int, int, dict[str, str], bytes]:
+    return (*shown[:2], unpack_attributes(shown[2]), shown[3])
+
+
+def ruined(whole: Specimen, path: str, way: str, chooser: random.Random) -> Image:
+    """One file flipped, cut, zeroed in part, or removed."""
+    data = whole.image.files[path]
+    used = max(1, len(data.rstrip(b"\0")))
+    at = chooser.randrange(used)
+    if way == "flip" and data:
+        return whole.with_file(path, data[:at] + bytes((data[at] ^ (1 << chooser.randrange(8)),)) + data[at + 1 :])
+    if way == "cut":
+        return whole.with_file(path, data[:at])
+    if way == "zero":
+        length = min(4096, len(data) - at)
+        return whole.with_file(path, data[:at] + bytes(length) + data[at + length :])
+    return whole.image._replace(files={name: each for name, each in whole.image.files.items() if name != path})
+
+
+def test_of_a_sound_repository_all_is_as_it_was(whole: Specimen) -> None:
+    """With its identity files and without: nothing needs them."""
+    truth = {uuid: readable(each) for uuid, each in whole.truth.after[whole.last_id].items()}
+    bare = {path: data for path, data in whole.image.files.items() if not path.endswith("ullage.json")}
+    for image in (whole.image, whole.image._replace(files=bare)):
+        report, kept, held = salvaged(image)
+        assert report.is_whole, report
+        assert held == {}
+        assert {uuid: readable(each) for uuid, each in kept.items()} == truth
+
+
+@pytest.mark.parametrize("way", ["flip", "cut", "zero", "remove"])
+def test_a_ruin_gives_all_that_is_proved_and_nothing_else(whole: Specimen, way: str) -> None:
+    """What is there was there once, what kept its place is as the last proved transaction left it, and what is neither
+    there nor named was in bytes that are lost.
+    """
+    truth = whole.truth.after
+    everything = {(uuid, str(readable(each))) for after in truth.values() for uuid, each in after.items()}
+    last = {uuid: readable(each) for uuid, each in truth[whole.last_id].items()}
+    born = {uuid: min(id for id, after in truth.items() if uuid in after) for uuid in last}
+    for path in sorted(path for path in whole.image.files if path.startswith(ROOT + "/")):
+        for number in range(ROUNDS if "/flowfile/" in path else 1):
+            chooser = random.Random(f"{SEED} {whole.name} {path} {way} {number}")
+            what = f"{whole.name}, seed {SEED}: {way} {number} of {path}"
+            try:
+                report, kept, held = salvaged(ruined(whole, path, way, chooser))
+            except Exception as error:
+                error.add_note(what)
+                raise
+            found = kept | held
+            states = {uuid: readable(each) for uuid, each in found.items()}
+            assert {(uuid, str(each)) for uuid, each in states.items()} <= everything, what
+            lost = {parse_uuid(each.id) for each in report.lost}
+            assert not lost & states.keys(), what
+            if kind_of(path) not in ("log", "snapshot", "swap file"):
+                assert {uuid: states[uuid] for uuid in states} == {u: each for u, each in last.items() if u not in lost}
+                assert not held, what
+                continue
+            if report.is_whole:
+                # Only an end that no other byte tells of may be missing.
+                assert any(states == {u: readable(e) for u, e in after.items()} for after in truth.values()), what
+            else:
+                assert {u: readable(each) for u, each in kept.items()}.items() <= last.items(), what
+            if way == "flip" and kind_of(path) == "log":
+                gone = {id for first, final in report.lost_transactions for id in range(first, final + 1)}
+                assert {uuid for uuid in last if born[uuid] not in gone} <= states.keys(), what
+
+
+def test_a_salvage_that_is_killed_leaves_nothing_that_opens(whole: Specimen) -> None:
+    """Until all is there, `open` refuses it; begun again in an empty directory it is whole."""
+    files = CrashFiles(whole.image)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(_done: int, _total: int) -> None:
+        raise Killed
+
+    spec = spec_at(NEW)
+    with pytest.raises(Killed):
+        salvage(ROOT, spec, files, ManualClock(1_700_000_100_000), on_progress=killed)
+    with pytest.raises(NotARepository, match="cut short"):
+        reopen(files.image(), spec)
+    assert salvaged(whole.image)[0].is_whole

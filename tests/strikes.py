@@ -1,0 +1,71 @@
+"""Interrupts at chosen lines of the engine, as a signal handler that raises would send them."""
+
+import dis
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from ullage.engine import engine
+
+ENGINE = engine.__file__.removesuffix("engine.py")
+
+
+class Alarm(TimeoutError):
+    """What somebody's signal handler raises: an OSError without an errno."""
+
+
+class Strike:
+    """Raises before the `at`-th line of the engine that the current thread comes to."""
+
+    def __init__(self, at: int, error: type[BaseException]) -> None:
+        self.error = error
+        self.where = ""
+        self._left = at
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _enter(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        # What is raised in a finalizer reaches nobody: Python hands it to `sys.unraisablehook`.
+        is_final = any(each is not None and each.f_code.co_name == "__del__" for each in (frame, frame.f_back))
+        return self._line if frame.f_code.co_filename.startswith(ENGINE) and not is_final else None
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        if event == "line" and not self.where and not is_between(frame):
+            self._left -= 1
+            if self._left == 0:
+                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise self.error(self.where)
+        return self._line
+
+
+def is_between(frame: FrameType) -> bool:
+    """What a tracer sees as a line and the interpreter lets no interrupt into: a `try`, and the end of a `with` before
+    its release.
+    """
+    code = frame.f_code
+    name = dis.opname[code.co_code[frame.f_lasti]]
+    if name == "NOP":
+        return True
+    is_with = linecache.getline(code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+    return is_with and name in ("LOAD_CONST", "SWAP", "PUSH_EXC_INFO")
+
+
+def strikes(error: type[BaseException], step: int) -> Iterator[Strike]:
+    """One for every `step` lines, until one finds nothing left to strike."""
+    at = 0
+    while True:
+        at += step
+        strike = Strike(at, error)
+        yield strike
+        if not strike.where:
+            return
