@@ -65,3 +65,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 def pytest_report_header() -> str:
     """Which filesystems the tests of real disks run on: without them they are not collected."""
     return volumes.describe()
+
+
+@pytest.hookimpl(trylast=True)  # the reporter is registered in this hook too
+def pytest_configure(config: pytest.Config) -> None:
+    """Failures are named as they happen, not only at the end, which a run that is cut off does not reach."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        config.pluginmanager.register(_NamedAtOnce(reporter))
+
+
+class _NamedAtOnce:
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = crash.message.splitlines()[0] if crash is not None and crash.message else ""
+            self._reporter.write_line(f"\nFAILED in {report.when}: {report.nodeid} {why}".rstrip())
