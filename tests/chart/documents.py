@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.errors import ClusterError
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("helm", "kubectl", "docker", "curl", "TOKEN=")
@@ -33,6 +34,18 @@ def commands(path: Path) -> list[Command]:
         if line.startswith(PROGRAMS) and len(line.split()) > 2:  # the bare name of a command is no command
             told.append(Command([name for at, name in headings if at < start][-1], line))
     return told
+
+
+def wait_until_explained(cluster: ControlPlane) -> None:
+    """The API server publishes the schema of a new kind a moment after it serves the kind: later under load."""
+
+    def explained() -> bool:
+        try:
+            return bool(cluster.kubectl("explain", "contentrepository.spec"))
+        except ClusterError:
+            return False
+
+    cluster.wait_until("the kinds are explained", explained)
 
 
 class Shell:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.documents import ROOT, Shell, commands
+from tests.chart.documents import ROOT, Shell, commands, wait_until_explained
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fleet import fleet_running
 from tests.cluster.operator_process import Operator, condition, objects, say_ready
@@ -46,6 +46,7 @@ def installed(shell: Shell) -> Iterator[Shell]:
     repository = headings.index("A repository")
     for each in plain[:repository]:
         shell.type_all([each], {})
+    wait_until_explained(shell.cluster)
     operator = Operator(shell.cluster)  # the pod of its Deployment is only played
     operator.start()
     try:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.chart.documents import wait_until_explained
 from tests.chart.test_chart import CHART
 from tests.cluster.control_plane import ControlPlane, control_plane_running
-from tests.cluster.errors import ClusterError
 from tests.cluster.operator_process import repository
 from tests.cluster.workloads import made
 
@@ -25,14 +25,9 @@ def installed() -> Iterator[ControlPlane]:
 
 def test_the_kinds_are_served_and_explained(installed: ControlPlane) -> None:
     """A repository can be asked for as soon as the chart is there."""
+    wait_until_explained(installed)
 
-    def explained() -> bool:
-        try:
-            return "maxAppendableSize" in installed.kubectl("explain", "contentrepository.spec.claims")
-        except ClusterError:  # discovery follows a moment later
-            return False
-
-    installed.wait_until("the kinds are explained", explained)
+    assert "maxAppendableSize" in installed.kubectl("explain", "contentrepository.spec.claims")
 
 
 def test_the_operator_may_do_its_work_and_no_more(installed: ControlPlane) -> None:
