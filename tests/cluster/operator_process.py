@@ -145,7 +145,7 @@ def say(fleet: ControlPlane, place: str, kind: str, name: str, status: dict[str,
 def token_of_pod(fleet: ControlPlane, place: str, node: str) -> str:
     """That of the agent's pod on a node."""
     here = ("--namespace", place)
-    pod = next(each for each in fleet.get("pods", *here)["items"] if each["spec"]["nodeName"] == node)
+    pod = next(each for each in fleet.get("pods", *here)["items"] if each["spec"].get("nodeName") == node)
     bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['metadata']['name']}")
     uid = f"--bound-object-uid={pod['metadata']['uid']}"
     return fleet.kubectl("create", "token", "flows-ullage-agent", *here, *bound, uid).strip()

@@ -137,7 +137,8 @@ def test_killed_at_random_it_comes_to_the_same_end(fleet: Fleet, operator: Opera
 
     def is_as_wished() -> bool:
         pods = fleet.get("pods", *here, "--selector=app.kubernetes.io/name=ullage-agent")["items"]
-        images = {each["spec"]["nodeName"]: each["spec"]["containers"][0]["image"] for each in pods}
+        # A pod that no scheduler has seen yet has no node: then it is not as wished.
+        images = {each["spec"].get("nodeName"): each["spec"]["containers"][0]["image"] for each in pods}
         accounts = {each["metadata"]["name"] for each in fleet.get("serviceaccounts", *here)["items"]}
         return (
             images == {f"worker-{number}": "agent:3" for number in range(3)}
