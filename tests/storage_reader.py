@@ -266,7 +266,7 @@ class StorageReader:
         name = fields[0]
         if tag == 9:
             self.swaps[name] = fields
-            for uuid in _uuids(fields[8]):
+            for uuid in _uuids(fields[9]):
                 del self._records[uuid]
             return
         del self.swaps[name]

@@ -30,6 +30,7 @@ from ullage.engine.model import (
     Staged,
     StagedWrite,
     SwapDrop,
+    SwapFirst,
     SwapIn,
     SwapOut,
     SwapShare,
@@ -63,7 +64,12 @@ SAMPLES: list[tuple[int, Any]] = [
     (6, ResourceClaimGone(7)),
     (7, ClaimBlocks(7, 4_096, b"1234")),
     (8, IndexCeiling(4_096)),
-    (9, SwapOut("f.swap", 3, 2, 100, 1, 2, 3, (SwapShare(7, 2, 100, 4_196),), A + B)),
+    (
+        9,
+        SwapOut(
+            "f.swap", 3, 2, 100, 1, 2, 3, (SwapShare(7, 2, 100, 4_196),), SwapFirst(60, 5, 2, NO_ATTRIBUTES), A + B
+        ),
+    ),
     (10, SwapIn("f.swap")),
     (11, SwapDrop("f.swap")),
     (20, TransactionEvents("p1", "RouteText", (EventRun(EventType.ROUTE, 0, 2, "nifi"),), (RECORD,), True)),
@@ -199,7 +205,7 @@ def test_a_record_that_is_only_updated_stays_small() -> None:
 
 def test_operations_count_for_the_flow_files_they_touch() -> None:
     """A delete and a swap-out count for each uuid, what accompanies content for nothing."""
-    swap = SwapOut("f", 1, 2, 0, 0, 0, 0, (), A + B)
+    swap = SwapOut("f", 1, 2, 0, 0, 0, 0, (), SwapFirst(0, 0, 0, NO_ATTRIBUTES), A + B)
 
     assert operation_count([RECORD, Update(A), Delete(A + B), swap, SwapIn("f"), IndexCeiling(1)]) == 8
     assert operation_count([ResourceClaim(1, "c1", 0), ClaimBlocks(1, 0, b"")]) == 0

@@ -13,6 +13,7 @@ from ullage.engine.model import (
     QueueDefinition,
     SetAsideEnd,
     SwapDrop,
+    SwapFirst,
     SwapIn,
     SwapOut,
     Update,
@@ -27,7 +28,8 @@ def flow_file(number: int, queue: int = 1, claim: ContentClaim | None = None, si
 
 
 A, B, C = flow_file(1), flow_file(2), flow_file(3)
-SWAP = SwapOut("1.swap", 1, 2, 0, 1, 1, 2, ())
+FIRST = SwapFirst(0, 1, 1, NO_ATTRIBUTES)
+SWAP = SwapOut("1.swap", 1, 2, 0, 1, 1, 2, (), FIRST)
 
 
 @pytest.fixture
@@ -64,7 +66,9 @@ def test_what_is_staged_is_held(state: SalvagedState) -> None:
 def test_swapped_flow_files_come_from_the_file_or_from_the_log(state: SalvagedState) -> None:
     """What swapped out of the log's own records is there without the file; what is lost with it is counted."""
     state.take([SWAP, C], "1")
-    state.take([SwapOut("2.swap", 1, 1, 0, 1, 1, 1, (), uuids=C.uuid), SwapOut("3.swap", 1, 5, 0, 1, 1, 1, ())], "2")
+    state.take(
+        [SwapOut("2.swap", 1, 1, 0, 1, 1, 1, (), FIRST, C.uuid), SwapOut("3.swap", 1, 5, 0, 1, 1, 1, (), FIRST)], "2"
+    )
     state.finish("", is_snapshot_whole=True)
     assert set(state.records) == {A.uuid, B.uuid, C.uuid}
     assert [each.place for each in state.unusable] == ["swap file 3.swap"]

@@ -15,7 +15,7 @@ from ullage.engine.backupfiles import BackupFile
 from ullage.engine.files import Files
 from ullage.engine.flowfile.queues import PassedOver
 from ullage.engine.ledger.swap import SwapFiles
-from ullage.engine.model import HANDLE_QUEUE, SetAside, SwapOut
+from ullage.engine.model import HANDLE_QUEUE, NO_ATTRIBUTES, SetAside, SwapFirst, SwapOut
 from ullage.engine.opening import SWAP
 from ullage.errors import FormatTooNew, RepositoryDamaged
 
@@ -46,7 +46,7 @@ def swap_sources(
             found.sources.append((path, before))
             continue
         # Of one that only a record set aside may mean nobody knows more than its name.
-        summary = summaries.get(name, SwapOut(name, HANDLE_QUEUE, 0, 0, 0, 0, 0, ()))
+        summary = summaries.get(name, SwapOut(name, HANDLE_QUEUE, 0, 0, 0, 0, 0, (), SwapFirst(0, 0, 0, NO_ATTRIBUTES)))
         try:
             swap_files.read(name)
         except (RepositoryDamaged, FormatTooNew) as error:

@@ -237,8 +237,8 @@ class SwapFirst(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class SwapOut(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """FlowFiles that moved from memory to a synced swap file, with the file's summary.
 
-    `uuids` (16 bytes each) is empty in a snapshot, whose records no longer hold them. `first` is the one that came
-    first in its queue's order: by it the files of a queue come back. Where it is not known `queued_min` decides.
+    `first` is the one that came first in its queue's order: by it the files of a queue come back. `uuids` (16 bytes
+    each) is empty in a snapshot, whose records no longer hold them.
     """
 
     name: str
@@ -249,8 +249,8 @@ class SwapOut(msgspec.Struct, frozen=True, array_like=True, tag=9):
     queued_min: Whole
     queued_max: Whole
     shares: tuple[SwapShare, ...]
+    first: SwapFirst
     uuids: bytes = b""
-    first: SwapFirst | None = None
 
 
 class SwapIn(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):

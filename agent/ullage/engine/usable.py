@@ -54,8 +54,7 @@ def _require_swap_out(swap: SwapOut) -> None:
     if not is_swap_name(swap.name):
         raise ValueError(f"{swap.name!r} is no name of a swap file")
     _require_uuids(swap.uuids)
-    if swap.first is not None:
-        unpack_all_attributes([swap.first.attributes])
+    unpack_all_attributes([swap.first.attributes])
 
 
 def _require_events(events: TransactionEvents) -> None:

@@ -14,7 +14,7 @@ from ullage.engine.wal.serde import SerDe
 from ullage.engine.wal.state import RecordDirectory
 from ullage.errors import FormatTooNew, RepositoryDamaged
 
-BOTH_VERSIONS = "version 3 of SerDe 'ullage-msgpack'; this version of Ullage reads up to 2"
+BOTH_VERSIONS = "version 2 of SerDe 'ullage-msgpack'; this version of Ullage reads up to 1"
 
 
 def test_the_second_version_reads_snapshot_and_logs_of_the_first(logbook: Logbook) -> None:

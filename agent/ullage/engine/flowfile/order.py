@@ -47,12 +47,7 @@ def file_key_of(definition: QueueDefinition) -> Callable[[SwapOut], Any]:
     if definition.priority == QueuePriority.FIRST_IN_FIRST_OUT:
         return attrgetter("queued_min")
     key = key_of(definition)
-
-    def file_key(summary: SwapOut) -> tuple[object, ...]:
-        # Only files that were written before there was a `first` lack it: they come first, as they were written.
-        return (0, summary.queued_min) if summary.first is None else (1, key(summary.first))
-
-    return file_key
+    return lambda summary: key(summary.first)
 
 
 class Fifo:

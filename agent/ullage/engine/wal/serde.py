@@ -50,13 +50,13 @@ class Undecodable(NamedTuple):
 
 
 class SerDe:
-    """Msgpack arrays, each operation headed by its tag (model.py). Version 2 added provenance events.
+    """Msgpack arrays, each operation headed by its tag (model.py)..
 
     Encodes the newest version, decodes every version up to it.
     """
 
     name = "ullage-msgpack"
-    version = 2
+    version = 1
 
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder()
