@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine.provenance.history import history
-from tests.faults.test_lost_volumes import SMALL, Detached, contents_of
+from tests.faults.detached import Detached
+from tests.faults.test_lost_volumes import SMALL, contents_of
 from tests.support import TWO, Workshop, claim_of, drain, put_all, put_each, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord
@@ -44,7 +45,7 @@ def test_it_says_what_would_be_lost_and_that_is_lost_and_nothing_else(workshop: 
     handles = [repository.handles.put(content) for content in contents_of(2)]
     repository.handles.delete(handles[0])
     lost = on_c2(repository)
-    Detached(workshop).take_away()
+    Detached(workshop.path).take_away()
     repository.volumes.look()
     (held,) = [held for container, held in repository.volumes.listed() if container.name == "c2"]
     assert sum(held.flow_files.values()) + held.handles == len(lost) > 4
@@ -70,7 +71,7 @@ def test_a_forgotten_volume_stays_forgotten_when_it_comes_back(workshop: Worksho
     """Nothing on it is read, written, adopted or cleaned, though the spec still lists it."""
     repository = workshop.make(storage=TWO, claims=SMALL)
     put_each(repository, "q", contents_of(1))
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away()
     repository.volumes.forget("c2")
     volume.bring_back()
@@ -96,7 +97,7 @@ def test_what_swap_files_hold_is_dropped_too(workshop: Workshop) -> None:
     put_each(repository, "q", contents)
     repository.queues.swap_out_all()
     assert repository.queue("q").swap_summaries()
-    Detached(workshop).take_away()
+    Detached(workshop.path).take_away()
     repository.volumes.look()
     (held,) = [held for container, held in repository.volumes.listed() if container.name == "c2"]
 
@@ -118,7 +119,7 @@ def test_files_that_are_open_for_writing_there_are_given_up_too(workshop: Worksh
     put_all(repository, "q", [b"more"])
     volumes = {claim.container for claim in repository.content.open_claims()}
     assert volumes == {"c1", "c2"}
-    Detached(workshop).take_away()
+    Detached(workshop.path).take_away()
 
     repository.volumes.forget("c2")
     sessions[0].rollback()
@@ -141,7 +142,7 @@ def test_a_swap_file_that_cannot_be_read_keeps_nothing_else(workshop: Workshop) 
     swap_file = workshop.path / "swap" / name
     kept = swap_file.read_bytes()
     swap_file.write_bytes(b"damaged")
-    Detached(workshop).take_away()
+    Detached(workshop.path).take_away()
     repository.volumes.look()
     (held,) = [held for container, held in repository.volumes.listed() if container.name == "c2"]
     assert held.unread == (name,)
@@ -162,7 +163,7 @@ def test_what_a_session_holds_goes_when_it_is_given_back(workshop: Workshop) -> 
     put_each(repository, "q", contents_of(1))
     session = repository.session()
     session.get_many("q", 100)
-    Detached(workshop).take_away()
+    Detached(workshop.path).take_away()
     repository.volumes.forget("c2")
     assert sorted(repository.content.containers) == ["c1", "c2"]
     assert not repository.content.containers["c2"].is_available
@@ -179,7 +180,7 @@ def test_a_start_goes_on_where_a_kill_interrupted_it(workshop: Workshop) -> None
     repository = workshop.make(storage=TWO, claims=SMALL)
     put_each(repository, "q", contents_of(1))
     lost = on_c2(repository)
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away()
     session = repository.session()
     session.get_many("q", 100)
@@ -209,7 +210,7 @@ def test_what_a_rewrite_moved_there_is_lost_with_it(workshop: Workshop) -> None:
         session.commit()
     repository.compactor.execute(repository.compactor.plan(policy="CompactAll"))
     repository.reclamation.clean()
-    Detached(workshop).take_away()
+    Detached(workshop.path).take_away()
 
     repository.volumes.forget("c2")
 
@@ -220,8 +221,8 @@ def test_what_a_rewrite_moved_there_is_lost_with_it(workshop: Workshop) -> None:
 
 def refused(workshop: Workshop) -> dict[str, Callable[[Engine], object]]:
     def only_one_left(repository: Engine) -> None:
-        Detached(workshop, "c1").take_away()
-        Detached(workshop).take_away()
+        Detached(workshop.path, "c1").take_away()
+        Detached(workshop.path).take_away()
         repository.volumes.forget("c2")
 
     return {
@@ -244,9 +245,9 @@ def test_what_must_not_be_forgotten_is_refused(workshop: Workshop, why: str) -> 
         refused(workshop)[why](repository)
 
     for name in ("c1", "c2"):
-        aside = Path(workshop.path).with_name(f"aside-{name}")
-        if aside.exists():
-            Detached(workshop, name).bring_back()
+        volume = Detached(workshop.path, name)
+        if volume.is_away:
+            volume.bring_back()
     repository.volumes.look()
     assert sorted(drain(repository, "q")) == sorted(contents_of(1))
     assert repository.identity.forgotten == ()
@@ -256,7 +257,7 @@ def test_the_backup_of_it_restores_onto_volumes_of_the_same_names(workshop: Work
     """A new repository has forgotten nothing."""
     repository = workshop.make(storage=TWO, claims=SMALL)
     put_each(repository, "q", contents_of(1))
-    Detached(workshop).take_away()
+    Detached(workshop.path).take_away()
     repository.volumes.forget("c2")
     repository.backup(str(tmp_path / "backup"))
     spec = spec_at(tmp_path / "again", storage=TWO)

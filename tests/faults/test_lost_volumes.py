@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.detached import Detached
 from tests.support import TWO, Workshop, content_sizes, drain, put_each
 from ullage.engine import documents
 from ullage.engine.content.containers import VolumeState
@@ -22,24 +23,6 @@ def contents_of(seed: int, count: int = COUNT) -> list[bytes]:
     return [made.randbytes(made.randint(1, 200_000)) for _ in range(count)]
 
 
-class Detached:
-    """The directory of a container, taken away and brought back as unmounting and mounting a volume does."""
-
-    def __init__(self, workshop: Workshop, name: str = "c2") -> None:
-        self.path = Path(workshop.path) / name
-        self.aside = Path(workshop.path).with_name(f"aside-{name}")
-
-    def take_away(self, *, leaves_mount_point: bool = True) -> None:
-        self.path.rename(self.aside)
-        if leaves_mount_point:
-            self.path.mkdir()
-
-    def bring_back(self) -> None:
-        if self.path.exists():
-            self.path.rmdir()  # nothing was written to the mount point
-        self.aside.rename(self.path)
-
-
 def state(repository: Engine, name: str = "c2") -> VolumeState:
     return repository.content.containers[name].condition.state
 
@@ -50,7 +33,7 @@ def test_writes_go_to_the_others_while_a_volume_is_away(workshop: Workshop, leav
     repository = workshop.make(storage=TWO, claims=SMALL)
     before, meanwhile, after = contents_of(1), contents_of(2), contents_of(3)
     put_each(repository, "q", before)
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away(leaves_mount_point=leaves_mount_point)
     repository.volumes.look()
     assert state(repository) is VolumeState.AWAY
@@ -70,7 +53,7 @@ def test_a_volume_that_went_away_unseen_is_found_by_the_first_write(workshop: Wo
     before = contents_of(4, 2)
     put_each(repository, "q", before)
     repository.content.retire_idle()
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away()
 
     meanwhile = contents_of(5)
@@ -90,7 +73,7 @@ def test_reclamation_of_the_others_goes_on_and_nothing_vanished_is_freed(worksho
     repository.content.retire_idle()
     repository.reclamation.clean()
     drain(repository, "q")
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away()
     on_it = set(content_sizes(volume.aside))
 
@@ -114,7 +97,7 @@ def test_reclamation_of_the_others_goes_on_and_nothing_vanished_is_freed(worksho
 def test_what_is_committed_while_its_volume_vanishes_fails_definitely(workshop: Workshop) -> None:
     """The session is refused with one clear error, and the next one writes elsewhere."""
     repository = workshop.make(storage=TWO, claims=SMALL)
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     kept, failed = [], 0
     for number, content in enumerate(contents_of(7)):
         with repository.session() as session:
@@ -144,7 +127,7 @@ def test_another_repositorys_volume_is_neither_written_nor_cleaned(workshop: Wor
     other = Workshop(tmp_path / "other")
     put_each(other.make(storage=TWO, claims=SMALL), "q", contents_of(9))
     other.shut()
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away(leaves_mount_point=False)
     (other.path / "c2").rename(volume.path)
     theirs = content_sizes(volume.path)
@@ -167,7 +150,7 @@ def test_what_was_open_on_a_volume_is_sealed_when_it_is_back(workshop: Workshop)
     before, meanwhile, after = ([name + bytes([number]) for number in range(4)] for name in (b"a", b"b", b"c"))
     put_each(repository, "q", before)
     (half,) = (entry.claim for entry in repository.ledger.entries() if not entry.claim.sealed)
-    volume = Detached(workshop, half.container)
+    volume = Detached(workshop.path, half.container)
     volume.take_away()
     repository.volumes.look()
     put_each(repository, "q", meanwhile)
@@ -186,7 +169,7 @@ def test_files_made_ahead_on_a_volume_that_went_away_are_not_left_there(workshop
     """They are empty, and orphans once the volume is back: they are found and given back by the running process."""
     repository = workshop.make(storage=TWO, claims=SMALL, archive={"enabled": False})
     put_each(repository, "q", contents_of(14, 40))
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away()
     repository.volumes.look()
     assert [claim for claim in repository.content.open_claims() if claim.container == "c2"] == []
@@ -214,7 +197,7 @@ def test_a_start_without_a_volume_serves_the_rest_and_takes_it_up_when_it_is_bac
             session.remove(record)
         session.commit()
     workshop.shut() if how == "clean" else workshop.kill()
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away()
     on_it = set(content_sizes(volume.aside))
 
@@ -257,7 +240,7 @@ def test_what_is_read_from_a_volume_that_is_away_is_no_damage(workshop: Workshop
     """The error says that the volume is away, and the same read succeeds when it is back."""
     repository = workshop.make(storage=TWO, claims=SMALL)
     handles = [repository.handles.put(content) for content in contents_of(23)]
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away()
 
     refused = []
@@ -280,7 +263,7 @@ def test_the_survey_of_a_volume_that_is_away_does_not_call_it_full(workshop: Wor
     """It has no size, and nobody is to make room on it; what the disk holds is explained for the others."""
     repository = workshop.make(storage=TWO, claims=SMALL)
     put_each(repository, "q", contents_of(24))
-    volume = Detached(workshop)
+    volume = Detached(workshop.path)
     volume.take_away()
     repository.volumes.look()
 

@@ -21,7 +21,7 @@ from ullage.engine.content import reserve
 from ullage.engine.engine import Engine
 from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, parse_uuid
 from ullage.engine.session import ProcessSession
-from ullage.errors import HandleNotFound
+from ullage.errors import ContentWriteFailed, HandleNotFound, VolumeAway
 
 SIZES = (0, 1, 300, 9_000, 70_000, 250_000, 1_200_000)
 WEIGHTS = (2, 2, 12, 10, 5, 2, 1)
@@ -267,7 +267,11 @@ class Hand:
     def _commit(self, session: ProcessSession, changes: dict[str, Change | None]) -> None:
         op = self.worker.new_op()
         self.worker.say(Line("intend", op, changes))
-        session.commit()
+        try:
+            session.commit()
+        except (ContentWriteFailed, VolumeAway):  # only the stress takes volumes away
+            self.worker.say(Line("refused", op))
+            raise
         self.worker.say(Line("done", op))
 
 

@@ -18,13 +18,14 @@ import msgspec
 import pytest
 
 from tests.faults import volumes
+from tests.faults.detached import Detached
 from tests.kill.oracle import ROOT, Oracle, Seen, observe
 from tests.kill.protocol import MORTAL, Line
 from tests.proof.figures import note
 from tests.service.running import LOCAL, Process, document_at
 from tests.stress.client import ClientTask
 from tests.stress.settings import spec_drawn
-from tests.support import containers, spec_at
+from tests.support import abandon, containers, drain, spec_at
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.content import reserve
 from ullage.engine.engine import Engine
@@ -66,15 +67,35 @@ class StressOracle(Oracle):
 
     def __init__(self, path: Path, seed: int, cut_power: volumes.Volume | None = None) -> None:
         self._volume = cut_power
-        self.restored = 0
-        super().__init__(path, seed, self._cut_now_and_then)
+        self.restored = self.opened_without = 0
+        self._volumes = [Detached(path, container.name) for container in spec_drawn(path, seed).storage.containers]
+        super().__init__(path, seed, self._after_kill)
 
     def spec_of(self, seed: int) -> ContentRepositorySpec:
         return spec_drawn(self.path, seed)
 
-    def _cut_now_and_then(self) -> None:
+    def _after_kill(self) -> None:
         if self._volume is not None and self.random.random() < 0.5:
             self._volume.cut_power()
+        for volume in self._volumes:
+            if volume.is_away:
+                if self.random.random() < 0.5:
+                    self._open_without()
+                volume.bring_back(covers=True)
+
+    def _open_without(self) -> None:
+        """A start without a volume serves the rest."""
+        repository = Engine.open(self.spec_of(self.random.getrandbits(32)))
+        try:
+            with repository.session() as session:
+                session.ingest("elsewhere", [b"on a volume that is there"])
+                session.commit()
+            assert drain(repository, "elsewhere") == [b"on a volume that is there"]
+            repository.checkpoint()
+            repository.reclamation.clean()
+        finally:
+            abandon(repository)
+        self.opened_without += 1
 
     def look(self, repository: Engine) -> None:
         """Every allocated byte is accounted for, and the last backup is whole."""
@@ -84,7 +105,7 @@ class StressOracle(Oracle):
             self._restore(repository)
 
     def told(self) -> str:
-        return f", {self.restored} backups restored"
+        return f", {self.restored} backups restored, {self.opened_without} starts without a volume"
 
     def _restore(self, repository: Engine) -> None:
         """A backup, over what killed workers left of theirs, restored: it has the same contents."""

@@ -2,21 +2,25 @@
 
 Beside what `tests.kill.worker` does it stages writes, puts handles that expire, takes lanes in their order, redefines
 priorities, keeps streams and leases open for a while, compacts by both policies, drains and indexes provenance, proves
-content, backs up, and changes its settings while it runs.
+content, backs up, and changes its settings while it runs. A volume goes away now and then, and is back a moment later;
+what a kill finds away the parent brings back.
 """
 
 import random
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 
+from tests.faults.detached import Detached
 from tests.kill.protocol import HANDLE, MORTAL, QUEUES, Change, Line, Task, sha_of
 from tests.kill.worker import HANDLES_MAX, Hand, Worker, work_until_killed
 from tests.stress.settings import spec_changed, spec_drawn
 from ullage.contract import QueuePriority
 from ullage.engine.model import format_uuid
-from ullage.errors import HandleDeleted, HandleNotFound, LeaseRefused, WriteClosed
+from ullage.errors import ContentWriteFailed, HandleDeleted, HandleNotFound, LeaseRefused, VolumeAway, WriteClosed
 from ullage.streams import ContentStream
 
 HELD_MAX = 5
@@ -32,11 +36,17 @@ class BusyHand(Hand):
         self._leases: list[bytes] = []
 
     def todo(self) -> list[tuple[int, Callable[[], None]]]:
-        return [
+        todo = [
             *super().todo(),
             *((3, self.read_on), (1, self.lease), (1, self.redefine)),
             *((2, self.take_lane), (2, self.put_mortals), (2, self.stage)),
         ]
+        return [(weight, partial(self._but_for_volumes, act)) for weight, act in todo]
+
+    def _but_for_volumes(self, act: Callable[[], None]) -> None:
+        """What lies on a volume that is away can't be read, and what was being written there is refused."""
+        with suppress(VolumeAway, ContentWriteFailed):
+            act()
 
     def take_lane(self) -> None:
         """The first of the lane, in their order, or a glance at them."""
@@ -132,6 +142,7 @@ def upkeep_of(worker: Worker, task: Task) -> list[Callable[[], object]]:
     """What goes on beside, each in turn at random."""
     repository = worker.repository
     chance = random.Random(f"{task.seed}/changes")
+    volumes = [Detached(task.path, name) for name in repository.content.containers]
 
     def compact() -> None:
         policy = chance.choice(("CompactAll", "StatsBased"))
@@ -143,6 +154,13 @@ def upkeep_of(worker: Worker, task: Task) -> list[Callable[[], object]]:
     def back_up() -> None:
         repository.backup(f"{task.path}.backup")
 
+    def mount_or_unmount() -> None:
+        away = [volume for volume in volumes if volume.is_away]
+        if not away:
+            chance.choice(volumes).take_away(leaves_mount_point=chance.random() < 0.5)
+        elif chance.random() < 0.5:
+            away[0].bring_back(covers=True)
+
     def expire_leases() -> None:
         repository.leases.purge()
         repository.idempotency.forget()
@@ -151,6 +169,7 @@ def upkeep_of(worker: Worker, task: Task) -> list[Callable[[], object]]:
     return [
         *(repository.checkpoint, repository.checkpoint),
         *(compact, compact, adopt, back_up, expire_leases),
+        *(mount_or_unmount, mount_or_unmount, mount_or_unmount, repository.volumes.look),
         *(repository.reclamation.clean, repository.reclamation.truncate, repository.reclamation.adopt_orphans),
         *(repository.handles.purge, repository.queues.swap_out_all, repository.queues.expire),
         *(repository.provenance.step, repository.provenance.index_step, repository.proof.step),
