@@ -45,7 +45,7 @@ class BusyHand(Hand):
 
     def _but_for_volumes(self, act: Callable[[], None]) -> None:
         """What lies on a volume that is away can't be read, and what was being written there is refused."""
-        with suppress(VolumeAway, ContentWriteFailed):
+        with suppress(VolumeAway, ContentWriteFailed):  # the parent was told "refused", if it was a commit
             act()
 
     def take_lane(self) -> None:
