@@ -9,7 +9,7 @@ import pytest
 from tests.engine.provenance.history import history
 from tests.faults.detached import Detached
 from tests.faults.test_lost_volumes import SMALL, contents_of
-from tests.support import TWO, Workshop, claim_of, drain, put_all, put_each, spec_at
+from tests.support import TWO, Workshop, claim_of, drain, entry_of, put_all, put_each, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord
 from ullage.errors import InvalidArgument
@@ -129,6 +129,25 @@ def test_files_that_are_open_for_writing_there_are_given_up_too(workshop: Worksh
     assert repository.check(deep=True).problems == ()
     put_all(repository, "q", [b"later"])
     assert b"later" in drain(workshop.crash(), "q")
+
+
+def test_what_a_session_holds_keeps_the_container_and_its_account_in_order(workshop: Workshop) -> None:
+    """Until it is given back, the container is charged for that file alone."""
+    repository = workshop.make(storage=TWO, claims=SMALL)
+    put_each(repository, "q", contents_of(1))
+    session = repository.session()
+    held = session.get_many("q", 2)
+    assert {entry_of(repository, record).claim.container for record in held} == {"c1", "c2"}
+    Detached(workshop.path).take_away()
+
+    repository.volumes.forget("c2")
+
+    problems = repository.check().problems
+    assert all("was given up" in problem for problem in problems), problems
+    assert "c2" in repository.content.containers
+    session.rollback()
+    repository.volumes.look()
+    assert list(repository.content.containers) == ["c1"]
 
 
 def test_a_swap_file_that_cannot_be_read_keeps_nothing_else(workshop: Workshop) -> None:

@@ -21,6 +21,7 @@ from ullage.engine.ledger.placement import is_unused
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Operation, ResourceClaimGone
+from ullage.engine.reclaim.execute import charged_bytes
 from ullage.engine.unavailable import UnavailableContents
 from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import InvalidArgument, RepositoryDamaged
@@ -129,14 +130,15 @@ class Volumes:
             ]
         try:
             operations: list[Operation] = []
+            charged = 0
             for entry in taken:
                 # What was moved here goes first: a record with sources can't go.
                 operations += map(ResourceClaimGone, (*sorted(entry.sources or ()), entry.claim.index))
-                if len(operations) >= ENDED_TOGETHER:
+                charged += charged_bytes(entry.claim)
+                if len(operations) >= ENDED_TOGETHER or entry is taken[-1]:
                     self._committer.commit(operations, creates=False)
-                    operations = []
-            if operations:
-                self._committer.commit(operations, creates=False)
+                    container.add_bytes(-charged)
+                    operations, charged = [], 0
         finally:
             self._ledger.give_back({entry.claim.index for entry in taken})
 
