@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple, TypeGuard
 
+from tests.crash.ailing import AILING, ailing_of, is_ailing, read_ailing
+from tests.crash.away import content_of, mount
 from tests.crash.history import EVENTS, History, history_after, history_of
 from tests.crash.model import left_of_closed_writes
-from tests.crash.steps import put
+from tests.crash.steps import forget, put
 from tests.crash.workloads import INIT, Restart, Workload
 from tests.support import ManualClock, abandon, collect_now_and_then
 from ullage.contract import ContentRepositorySpec
@@ -113,14 +115,11 @@ def state_of(repository: Engine) -> State:
         crcs.update({(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks})
     left = left_of_closed_writes(repository)
     for record in records:
-        if record.queue == STAGED_QUEUE and record.uuid in left:
+        if is_ailing(record) or (record.queue == STAGED_QUEUE and record.uuid in left):
             continue
         claim = record.claim
-        content_bytes = b""
-        if claim is not None:
-            content_bytes = repository.reader.read(
-                claim, record.start, record.size, crcs.get((claim.resource, claim.offset))
-            )
+        place = None if claim is None else (claim.resource, claim.offset)
+        content_bytes = content_of(repository, record, None if place is None else crcs.get(place))
         assert record.uuid not in found, f"FlowFile {record.id} exists twice"
         found[record.uuid] = (
             record.queue,
@@ -130,6 +129,8 @@ def state_of(repository: Engine) -> State:
             record.deleted_millis,
             content_bytes,
         )
+    for each in ailing_of(repository):
+        found[AILING + each.uuid] = (read_ailing(repository, each),)
     for answer in repository.ledger.answers.all():
         found[b"answer " + answer.key] = (answer.request, answer.answer)
     for write in repository.ledger.writes.operations():
@@ -152,6 +153,8 @@ class Recording:
         self._gone: set[int] = set()
         self._is_made = False
         self._attempted: State | None = None
+        self._ended_by_starts: dict[int, int] = {}
+        """Moments in which a volume was being given up, and how many states there were in the end."""
         self._files.before = self._files.after = self._remember
         self._run()
         self.end_millis = self._clock.millis
@@ -166,7 +169,12 @@ class Recording:
             if isinstance(step, Restart):
                 repository = self._restart(repository, step)
             else:
+                begun = len(self.moments)
                 step(repository, self._clock)
+                if step is forget:
+                    self._ended_by_starts.update(dict.fromkeys(range(begun, len(self.moments)), len(self.states)))
+        mount(self._files)
+        repository.volumes.look()
         assert repository.check(deep=True).problems == ()
         self._close(repository)
 
@@ -220,10 +228,14 @@ class Recording:
         name = f"{call.number} {call.kind} {call.path}"
         self.moments.append(Moment(point, acknowledged, self._attempted, promises, name))
 
-    def promises_at(self, moment: Moment) -> Promises:
-        """With the states that a crash may leave: after the last acknowledged commit, or the one in flight."""
+    def promises_at(self, number: int) -> Promises:
+        """With the states that a crash at this moment may leave: after the last acknowledged commit, or the one in
+        flight, or the last one of what the next start brings to its end.
+        """
+        moment = self.moments[number]
         at = moment.acknowledged
-        states = self.states[max(0, at - 1) : at + 1] or [{EVENTS: (History(()),)}]
+        end = self._ended_by_starts.get(number, at + 1)
+        states = self.states[max(0, at - 1) : end] or [{EVENTS: (History(()),)}]
         if moment.attempted is not None:
             states = [*states, moment.attempted]
         return moment.promises._replace(states=tuple(states))
@@ -273,6 +285,8 @@ class Process:
     def require(self) -> None:
         """Check everything, and compare with what was promised; from here on the state that was found is served."""
         repository, promises = self.repository, self.promises
+        mount(self._files)
+        repository.volumes.look()
         repository.proof.run()
         assert not repository.availability, "a crash alone made content unavailable"
         report = repository.check(deep=True)
@@ -309,7 +323,7 @@ def explore(
     millis = recording.end_millis
     for number in range(len(recording.moments)) if moments is None else moments:
         moment = recording.moments[number]
-        promises = recording.promises_at(moment)
+        promises = recording.promises_at(number)
         try:
             for image in moment.point.images(seed + number):
                 if chooser.random() < sample and tally.is_new(image, promises):

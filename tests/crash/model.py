@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from tests.crash.ailing import AILING, ailing_of, is_ailing, meant_by
 from ullage.engine.engine import Engine
 from ullage.engine.model import (
     STAGED_QUEUE,
     Delete,
     FlowFileRecord,
     Operation,
+    SetAsideEnd,
     StagedWrite,
     SwapDrop,
     SwapOut,
@@ -17,7 +19,8 @@ from ullage.engine.model import (
     updated,
 )
 
-State = dict[bytes, FlowFileRecord]
+State = dict[bytes, FlowFileRecord | None]
+"""By uuid. Of those that no start can use nothing but that they are there."""
 
 CLOSED = (WriteState.COMMITTED, WriteState.ABORTED)
 
@@ -37,8 +40,10 @@ def records_of(repository: Engine) -> State:
     records = [each for each in repository.ledger.flow_files() if each.queue != STAGED_QUEUE or each.uuid not in left]
     for name in sorted(repository.ledger.swaps):
         records.extend(repository.swap_files.read(name).records)
-    found = {record.uuid: record for record in records}
-    assert len(found) == len(records), "a FlowFile exists twice"
+    well = [record for record in records if not is_ailing(record)]
+    found: State = {record.uuid: record for record in well}
+    assert len(found) == len(well), "a FlowFile exists twice"
+    found.update({AILING + uuid: None for uuid in _ailing(repository)})
     return found
 
 
@@ -47,16 +52,31 @@ def state_after(before: State, operations: Sequence[Operation], repository: Engi
     after = dict(before)
     for operation in operations:
         if isinstance(operation, FlowFileRecord):
-            after[operation.uuid] = operation
+            _put(after, operation)
         elif isinstance(operation, Update):
-            after[operation.uuid] = updated(after[operation.uuid], operation)
+            record = after.pop(operation.uuid)
+            assert record is not None, "what no start can use was changed"
+            _put(after, updated(record, operation))
         else:
             for record in _brought(operation, repository):
                 after[record.uuid] = record
             for uuid in _taken(operation, repository):
                 after.pop(uuid, None)
     left = _left_by_verdicts(operations, repository)
-    return {uuid: each for uuid, each in after.items() if each.queue != STAGED_QUEUE or uuid not in left}
+    return {
+        uuid: each for uuid, each in after.items() if each is None or each.queue != STAGED_QUEUE or uuid not in left
+    }
+
+
+def _ailing(repository: Engine) -> set[bytes]:
+    return {each.uuid for each in ailing_of(repository)}
+
+
+def _put(state: State, record: FlowFileRecord) -> None:
+    if is_ailing(record):
+        state[AILING + record.uuid] = None
+    else:
+        state[record.uuid] = record
 
 
 def _brought(operation: Operation, repository: Engine) -> Sequence[FlowFileRecord]:
@@ -68,6 +88,9 @@ def _taken(operation: Operation, repository: Engine) -> list[bytes]:
         return list(split_uuids(operation.uuids))
     if isinstance(operation, SwapDrop):
         return [record.uuid for record in repository.swap_files.read(operation.name).records]
+    if isinstance(operation, SetAsideEnd):
+        others = [aside for aside in repository.ledger.set_aside.all() if aside.id != operation.id]
+        return [AILING + uuid for uuid in _ailing(repository) - {each.uuid for one in others for each in meant_by(one)}]
     return []
 
 

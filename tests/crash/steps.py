@@ -7,11 +7,13 @@ from fnmatch import fnmatch
 from typing import Concatenate, ParamSpec
 from weakref import WeakKeyDictionary
 
+from tests.crash.ailing import commit_carelessly, swap_out_ailing, well_in
+from tests.crash.away import mount, unmount
 from tests.support import ManualClock, committing, event_store
 from ullage.engine.engine import Engine
 from ullage.engine.history import Reason
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.engine.model import Action, EventType, FlowFileRecord
+from ullage.engine.model import Action, EventType, FlowFileRecord, Update
 from ullage.engine.provenance.search import search
 from ullage.engine.session import ProcessSession
 from ullage.errors import ReplayRefused, UllageError
@@ -357,6 +359,41 @@ def spoil(repository: Engine, clock: ManualClock, queue: str, *sizes: int) -> No
     with repository.session() as session:
         for size in sizes:
             _written(session, size)
+
+
+@deed
+def ail(repository: Engine, clock: ManualClock, queue: str) -> None:
+    """The first FlowFile of a queue gets a place that no start can use."""
+    for record in well_in(repository, queue)[:1]:
+        commit_carelessly(repository, [Update(record.uuid, queued=-1)])
+
+
+@deed
+def ail_swapped(repository: Engine, clock: ManualClock, queue: str) -> None:
+    """A swap file of which one FlowFile can't be used."""
+    swap_out_ailing(repository, queue)
+
+
+def unmounted(repository: Engine, clock: ManualClock) -> None:
+    """The volume of the second container goes away."""
+    unmount(repository._files)
+    repository.volumes.look()
+
+
+def mounted(repository: Engine, clock: ManualClock) -> None:
+    """It is back."""
+    mount(repository._files)
+    repository.volumes.look()
+
+
+def forget(repository: Engine, clock: ManualClock) -> None:
+    """It is given up, with all that lies on it."""
+    repository.volumes.forget("c2")
+
+
+def give_up(repository: Engine, clock: ManualClock) -> None:
+    """The first record that was set aside is dropped, if there is one."""
+    repository.set_aside.drop([record.id for record in repository.set_aside.listed(1)])
 
 
 @deed

@@ -20,6 +20,8 @@ from tests.crash.steps import (
     LARGE,
     Step,
     adopt,
+    ail,
+    ail_swapped,
     answered,
     backup,
     brief,
@@ -33,6 +35,8 @@ from tests.crash.steps import (
     expire,
     fails,
     feed,
+    forget,
+    give_up,
     handles,
     index,
     lease,
@@ -40,6 +44,7 @@ from tests.crash.steps import (
     lend,
     maintain,
     merge,
+    mounted,
     patterned,
     put,
     refuse,
@@ -55,6 +60,7 @@ from tests.crash.steps import (
     stage,
     take,
     truncate,
+    unmounted,
     wait,
 )
 from tests.support import ManualClock
@@ -348,6 +354,36 @@ REWRITE_ERRORS: list[Step | Restart] = [
 LIVES: list[Step] = [handles, expire, checkpoint, handles, clean, truncate]
 
 
+AILS: list[Step | Restart] = [
+    *[put("a", 300, LARGE), put("kept", 150, 250, LARGE), spread(("a", 700), ("kept", 310), ("drop", 900))],
+    ail("a"),
+    Restart(is_kill=True),
+    *[put("a", 400), drop("drop"), rollover, ail("kept"), checkpoint],
+    Restart(is_kill=True),
+    *[drop("a"), clean, truncate, compact("CompactAll"), ail_swapped("kept")],
+    Restart(is_kill=True),
+    *[take("kept", 9), rollover, checkpoint, clean, compact("CompactAll"), give_up],
+    Restart(),
+    *[give_up, give_up, clean, put("a", 50)],
+]
+"""Records that no start can use, in the log, in a snapshot and in a swap file; in the end a person gives them up."""
+
+
+VOLUMES: list[Step | Restart] = [
+    *[put("a", 300), put("b", LARGE), put("a", 200, LARGE), put("b", 400)],
+    *[unmounted, put("b", LARGE, 100), drop("a"), clean, truncate, checkpoint],
+    Restart(is_kill=True),
+    *[put("b", 50), mounted, clean, take("b", 1)],
+    Restart(),
+    *[put("c", LARGE), put("c", 60), put("c", LARGE), unmounted],
+    Restart(is_kill=True),
+    *[put("c", 70), forget, clean, put("c", 80)],
+    Restart(is_kill=True),
+    *[drop("c"), clean],
+]
+"""One of two goes away, is back, goes again and is given up."""
+
+
 class Workload:
     """A named script under its settings."""
 
@@ -452,6 +488,8 @@ WORKLOADS = {
         Workload("rewrite errors", REWRITE_ERRORS),
         Workload("errors", ERRORS),
         Workload("backups", BACKUPS),
+        Workload("set-aside records", AILS),
+        Workload("volumes", VOLUMES, TWO_CONTAINERS),
         Workload("answers", ANSWERS),
         Workload("stages", STAGES),
         Workload("feeds", FEEDS),

@@ -13,7 +13,15 @@ import msgspec
 from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.content.containers import LOST_AND_FOUND, Container
-from ullage.engine.files import PARTIAL_SUFFIX, File, Files, make_directories, read_file, replace_file
+from ullage.engine.files import (
+    PARTIAL_SUFFIX,
+    File,
+    Files,
+    discard_partial,
+    make_directories,
+    read_file,
+    replace_file,
+)
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.model import format_uuid, new_uuids
 from ullage.engine.parts import RepositoryParts
@@ -199,6 +207,8 @@ def open_containers(
     """Find the containers, each by its identity; new ones in the spec are appended to the repository, unless they can't
     be made.
     """
+    # What a start with a new container, or one that gave a volume up, was about to write when it failed or was killed.
+    discard_partial(files, os.path.join(spec.storage.host_path.path, IDENTITY))
     content.prepare(identity.containers, identity.forgotten)
     known = identity.containers | {
         container.name: container.sub_path

@@ -144,7 +144,7 @@ class MemoryContentStore(StripedStore[MemoryContainer]):
         file = self._kept[claim.index] = MemoryFile()
         return file, self.path_of(claim)
 
-    def _remove(self, writable: WritableClaim) -> None:
+    def _remove_file(self, writable: WritableClaim) -> None:
         del self._kept[writable.claim.index]
 
     def _change(self, intent: ResourceClaim) -> IntentOutcome:

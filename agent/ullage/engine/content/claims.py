@@ -284,7 +284,7 @@ class StripedStore(ABC, Generic[C]):
         """See `ContentStore`."""
 
     @abstractmethod
-    def _remove(self, writable: WritableClaim) -> None:
+    def _remove_file(self, writable: WritableClaim) -> None:
         """Remove what no record names; if that fails it is an orphan."""
 
     def _make_room(self, container: C, length: int) -> bool:
@@ -368,7 +368,7 @@ class StripedStore(ABC, Generic[C]):
                 return
             if writable.is_new and not is_recorded:
                 writable.end_at(0)
-                self._remove(writable)
+                self._remove_file(writable)
             elif not is_recorded and not self._cut_back(writable):
                 if writable.is_lost:
                     self._set_adrift(writable)

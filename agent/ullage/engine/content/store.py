@@ -301,7 +301,7 @@ class FileContentStore(StripedStore[ContainerDirectory]):
                 raise DiskFull(f"no room to create {path}: nothing was committed; free space and retry") from error
             raise ContentWriteFailed(f"content file {path} could not be created: {error}") from error
 
-    def _remove(self, writable: WritableClaim) -> None:
+    def _remove_file(self, writable: WritableClaim) -> None:
         is_left = writable.is_lost  # it may be on the volume that is away
         try:
             self._files.unlink(writable.path)

@@ -1,0 +1,44 @@
+"""A volume that goes away and comes back in a filesystem in memory: its identity is moved aside, and its files stay."""
+
+import os
+
+from ullage.engine.content.containers import IDENTITY
+from ullage.engine.engine import Engine
+from ullage.engine.files import Files, read_file
+from ullage.engine.model import FlowFileRecord
+from ullage.errors import VolumeAway
+
+VOLUME = "/r/volumes/c2"
+"""Where the second container of `specs.TWO_CONTAINERS` is mounted."""
+
+ASIDE = "aside"
+"""What its identity is called while it is away."""
+
+_HERE, _ASIDE = os.path.join(VOLUME, IDENTITY), os.path.join(VOLUME, ASIDE)
+
+
+def unmount(files: Files) -> None:
+    """Take it away."""
+    files.rename(_HERE, _ASIDE)
+    files.sync_directory(VOLUME)
+
+
+def mount(files: Files) -> None:
+    """Bring it back, if it is away."""
+    if files.exists(_ASIDE):
+        files.rename(_ASIDE, _HERE)
+        files.sync_directory(VOLUME)
+
+
+def content_of(repository: Engine, record: FlowFileRecord, crcs: bytes | None) -> bytes:
+    """The content of a FlowFile; of one whose volume is away what a process would read that still has the file open."""
+    claim = record.claim
+    if claim is None:
+        return b""
+    try:
+        return repository.reader.read(claim, record.start, record.size, crcs)
+    except VolumeAway:
+        entry = repository.ledger.entry(claim.resource)
+        assert entry is not None, f"FlowFile {record.id} points at nothing"
+        held = read_file(repository._files, repository.content.path_of(entry.claim))
+        return held[claim.offset + record.start :][: record.size]
