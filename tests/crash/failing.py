@@ -394,11 +394,11 @@ def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
     needed |= {
         repository.swap_files.path(name) for name in (*repository.ledger.swaps, *repository.ledger.retired_swaps)
     }
-    # A write that nobody acknowledged may have left a file on a container that has been taken away since.
+    # A write that nobody acknowledged may have left a file on a container that was taken away since, or is away now.
     marked = {
         os.path.dirname(path) + "/" for path in files.image().files if os.path.basename(path) in (IDENTITY, ASIDE)
     }
-    present = [container.path + "/" for container in repository.content.containers.values()]
+    present = [each.path + "/" for each in repository.content.containers.values() if each.is_available]
     gone = tuple(mark for mark in marked if not any(path.startswith(mark) for path in present))
     left = [
         path

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, claim_of, committing, drain, flip, put_all
+from tests.support import Workshop, claim_of, committing, content_sizes, drain, flip, put_all
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFile
 from ullage.engine.maintenance import MaintenanceRunner
@@ -38,6 +38,27 @@ def unlink(workshop: Workshop, record: FlowFileRecord) -> None:
 def contents(size: int, count: int = 5) -> list[bytes]:
     """Some that differ."""
     return [bytes([65 + number]) * size for number in range(count)]
+
+
+@pytest.mark.parametrize("how", ["whole", "cut", "removed"])
+def test_a_start_after_a_kill_looks_at_no_content(workshop: Workshop, how: str) -> None:
+    """However much was written since the last checkpoint, and whatever became of it: it is looked at afterwards."""
+    repository = workshop.make(claims={"max_flow_files": 1})
+    records = [put_all(repository, "q", [content])[0] for content in contents(SMALL * KB, 30)]
+    written = {str(workshop.path / name) for name in content_sizes(workshop.path)}
+    assert len(written) == 30
+    for record in records[::2]:
+        {"whole": lambda *_: None, "cut": cut, "removed": unlink}[how](workshop, record)
+    workshop.kill()
+    files = FailingFiles()
+
+    repository = workshop.open(files)
+
+    assert {path for _, path in files.calls} & written == set()
+    repository.proof.run()
+    assert {path for _, path in files.calls} >= written
+    assert repository.availability.count == (0 if how == "whole" else 15)
+    workshop.expects_problems = how != "whole"
 
 
 def named(repository: Engine) -> list[str]:
