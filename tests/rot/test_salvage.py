@@ -1,18 +1,24 @@
 """Ruin any file of a repository: a salvage invents nothing, leaves nothing behind that is proved, and says the rest.
 
-Judged by what every transaction left, which was recorded while the repository was written.
+Judged by what every transaction left, which was recorded while the repository was written, and by a reader that is made
+from docs/storage.md alone: what it finds in source and target is what the engine says of them.
 """
 
 import os
 import random
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tests.rot.specimen import ROOT, Shown, Specimen, abandon, reopen, shown, specimen
 from tests.rot.verdict import kind_of
+from tests.storage_reader import StorageReader
 from tests.support import ManualClock, spec_at
 from ullage.contract import ContentRepositorySpec
-from ullage.engine.model import pack_attributes, parse_uuid, unpack_attributes
+from ullage.engine.engine import Engine
+from ullage.engine.model import STAGED_QUEUE, format_uuid, pack_attributes, parse_uuid, unpack_attributes
 from ullage.engine.salvaging import HELD_QUEUE, salvage
 from ullage.errors import NotARepository
 from ullage.testing.crashing import CrashFiles, Image
@@ -21,6 +27,9 @@ from ullage.wire.salvage import SalvageReport
 ROUNDS = int(os.environ.get("ULLAGE_SALVAGE_ROUNDS", "3"))
 SEED = int(os.environ.get("ULLAGE_ROT_SEED", "20261123"))
 NEW = "/new"
+Read = tuple[str, int, dict[str, str], bytes]
+"""Queue (none of a handle), place in it, attributes and content."""
+
 NAMES = ["closed-1", "closed-2", "killed-1", "killed-2"]
 
 
@@ -40,12 +49,39 @@ def salvaged(image: Image) -> tuple[SalvageReport, dict[bytes, Shown], dict[byte
     return (report, *_contents(after, spec))
 
 
+def read_apart(image: Image, root: str) -> dict[bytes, Read]:
+    """All FlowFiles and handles below a root, by code that shares nothing with the engine."""
+    with tempfile.TemporaryDirectory(prefix="ullage-salvaged-") as directory:
+        for path, data in image.files.items():
+            if path.startswith(root + "/"):
+                target = Path(directory) / path.removeprefix(root + "/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+        found = list(StorageReader(Path(directory)).flow_files())
+    read = {parse_uuid(each.uuid): (each.queue or "", each.queued, each.attributes, each.content) for each in found}
+    assert len(read) == len(found), "a FlowFile is there twice"
+    return read
+
+
+def as_read(repository: Engine, found: Mapping[bytes, Shown]) -> dict[bytes, Read]:
+    """The same of what the engine says."""
+    names = {queue.number: queue.name for queue in repository.ledger.queues.values()}
+    read = {}
+    for uuid, (queue, place, packed, content) in found.items():
+        if queue != STAGED_QUEUE:
+            id = format_uuid(uuid)
+            attributes = {"uuid": id, "filename": id, "path": "./"} | unpack_attributes(packed)
+            read[uuid] = (names.get(queue, ""), place, attributes, content)
+    return read
+
+
 def _contents(image: Image, spec: ContentRepositorySpec) -> tuple[dict[bytes, Shown], dict[bytes, Shown]]:
     repository = reopen(image, spec)
     try:
         assert repository.check(deep=True).problems == ()
         found, refused = shown(repository)
         assert refused == []
+        assert read_apart(image, NEW) == as_read(repository, found)
         numbers = {queue.name: queue.number for queue in repository.ledger.queues.values()}
     finally:
         abandon(repository)
@@ -66,7 +102,7 @@ def readable(shown: Shown) -> tuple[int, int, dict[str, str], bytes]:
 
 
 def ruined(whole: Specimen, path: str, way: str, chooser: random.Random) -> Image:
-    """One file flipped, cut, zeroed in part, or removed."""
+    """One file flipped, cut, zeroed in part, removed, exchanged for another, or with a part of it over another part."""
     data = whole.image.files[path]
     used = max(1, len(data.rstrip(b"\0")))
     at = chooser.randrange(used)
@@ -77,12 +113,22 @@ def ruined(whole: Specimen, path: str, way: str, chooser: random.Random) -> Imag
     if way == "zero":
         length = min(4096, len(data) - at)
         return whole.with_file(path, data[:at] + bytes(length) + data[at + length :])
+    if way == "repeat":
+        block = data[chooser.randrange(used) :][: min(4096, used)]
+        return whole.with_file(path, data[:at] + block + data[at + len(block) :])
+    if way == "exchange":
+        others = [name for name in sorted(whole.image.files) if kind_of(name) == kind_of(path) and name != path]
+        other = chooser.choice(others or [path])
+        return whole.image._replace(files={**whole.image.files, path: whole.image.files[other], other: data})
     return whole.image._replace(files={name: each for name, each in whole.image.files.items() if name != path})
 
 
 def test_of_a_sound_repository_all_is_as_it_was(whole: Specimen) -> None:
     """With its identity files and without: nothing needs them."""
     truth = {uuid: readable(each) for uuid, each in whole.truth.after[whole.last_id].items()}
+    repository = reopen(whole.image, whole.spec)
+    assert read_apart(whole.image, ROOT) == as_read(repository, whole.truth.after[whole.last_id])
+    abandon(repository)
     bare = {path: data for path, data in whole.image.files.items() if not path.endswith("ullage.json")}
     for image in (whole.image, whole.image._replace(files=bare)):
         report, kept, held = salvaged(image)
@@ -91,7 +137,7 @@ def test_of_a_sound_repository_all_is_as_it_was(whole: Specimen) -> None:
         assert {uuid: readable(each) for uuid, each in kept.items()} == truth
 
 
-@pytest.mark.parametrize("way", ["flip", "cut", "zero", "remove"])
+@pytest.mark.parametrize("way", ["flip", "cut", "zero", "remove", "repeat", "exchange"])
 def test_a_ruin_gives_all_that_is_proved_and_nothing_else(whole: Specimen, way: str) -> None:
     """What is there was there once, what kept its place is as the last proved transaction left it, and what is neither
     there nor named was in bytes that are lost.
