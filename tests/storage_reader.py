@@ -17,7 +17,7 @@ from crc32c import crc32c
 from pyarrow import parquet
 
 FORMAT = 1
-SERDES = (("ullage-msgpack", 1), ("ullage-msgpack", 2))
+SERDE = "ullage-msgpack", 1
 BLOCK = 256 << 10
 EVENT_TYPES = (
     *(
@@ -374,7 +374,7 @@ def _file_header(data: bytes, magic: bytes, repository: str, path: Path) -> tupl
     _require(found == magic and len(body) == length and crc32c(body) == crc, f"{path}: file header")
     header: dict[str, Any] = msgspec.msgpack.decode(body, strict=False)
     _require(header["format"] == FORMAT, f"{path}: format {header['format']}")
-    _require((header["serde"], header["serde_version"]) in SERDES, f"{path}: SerDe {header['serde']}")
+    _require((header["serde"], header["serde_version"]) == SERDE, f"{path}: SerDe {header['serde']}")
     _require(header["repository"] == repository, f"{path}: of repository {header['repository']}")
     return header, 16 + length
 

@@ -381,3 +381,21 @@ def test_the_library_example_of_the_readme_works(roomy_directory: Path) -> None:
     )
 
     assert result.stdout == "b'a,b\\n1,2\\n' report.csv\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls", "--help"], ["init", "--root", "r"]])
+def test_output_that_finds_no_room_is_told_in_a_line(tmp_path: Path, arguments: list[str]) -> None:
+    """As of any other file: the system's words, an exit code of its own, and no traceback."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "ullage_agent", *arguments],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert ended.returncode == ExitCode.NO_ROOM
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert os.strerror(errno.ENOSPC) in ended.stderr

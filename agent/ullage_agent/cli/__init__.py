@@ -1,6 +1,7 @@
 """The command line: `ullage`, for people and scripts. Commands talk; what they talk about is done by the library."""
 
 import sys
+from contextlib import suppress
 
 EXTRAS = {"pyspark": "spark", "pandas": "spark", "ullage_spark": "spark"}
 """Which extra brings a module, where it is not `agent`."""
@@ -11,8 +12,10 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         from ullage import __version__
 
-        sys.stdout.write(f"ullage {__version__}\n")
-        return
+        with suppress(OSError):  # then the command line itself says what is wrong with the output
+            sys.stdout.write(f"ullage {__version__}\n")
+            sys.stdout.flush()
+            return
     try:
         from ullage_agent.cli.app import app
 

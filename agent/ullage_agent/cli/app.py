@@ -4,6 +4,8 @@ TAB and each --help costs what it shows.
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -90,37 +92,48 @@ class Commands(click.Group):
             formatter.write_dl([(f"{code:3d}", code.meaning) for code in ExitCode])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        try:
+        with _plain_ends():  # help is printed here
             return super().make_context(*args, **kwargs)
-        except KeyboardInterrupt:  # Click would say 1, with which `check` says that it found problems
-            raise _interrupted() from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            result = super().invoke(ctx)
+        with _plain_ends():
+            try:
+                result = super().invoke(ctx)
+            except click.NoSuchOption as error:
+                if error.option_name not in SERVICE_OPTIONS:
+                    raise
+                raise click.UsageError(
+                    "this command works on a repository's files: run it where they are, with --root or --config",
+                    error.ctx,
+                ) from error
             sys.stdout.flush()
-        except (KeyboardInterrupt, click.Abort):
-            raise _interrupted() from None
-        except BrokenPipeError:
-            _discard_output()
-            raise click.exceptions.Exit(ExitCode.BROKEN_PIPE) from None
-        except click.NoSuchOption as error:
-            if error.option_name not in SERVICE_OPTIONS:
-                raise
-            raise click.UsageError(
-                "this command works on a repository's files: run it where they are, with --root or --config", error.ctx
-            ) from error
-        except (click.ClickException, click.exceptions.Exit, ModuleNotFoundError):
-            raise
-        except Exception as error:
-            from ullage_agent.cli.failures import code_of, message_of
+            return result
 
-            code = code_of(error)
-            if code is None:
-                raise
-            say(f"ullage: {message_of(error)}")
-            raise click.exceptions.Exit(code) from error
-        return result
+
+@contextmanager
+def _plain_ends() -> Iterator[None]:
+    """What ends a command early is told in a line, and is its exit code."""
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):  # Click would say 1, with which `check` says that it found problems
+        raise _interrupted() from None
+    except BrokenPipeError:
+        _discard_output()
+        raise click.exceptions.Exit(ExitCode.BROKEN_PIPE) from None
+    except (click.ClickException, click.exceptions.Exit, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        from ullage_agent.cli.failures import code_of, message_of
+
+        code = code_of(error)
+        if code is None:
+            raise
+        say(f"ullage: {message_of(error)}")
+        try:
+            sys.stdout.flush()
+        except OSError:  # what could not be written is told of already
+            _discard_output()
+        raise click.exceptions.Exit(code) from error
 
 
 def _interrupted() -> click.exceptions.Exit:
