@@ -85,6 +85,7 @@ def test_errors_of_the_system_are_told_apart(number: int, code: ExitCode) -> Non
         ["ls", "everything", "--root", "r"],
         ["put", "-", "--attribute", "novalue", "--root", "r"],
         ["put", "-", "--attribute", "uuid=1", "--root", "r"],
+        ["put", "-", "--attribute", "name=\udcff\udcfe", "--root", "r"],
         ["put", "-", "--handle", "--ttl", "soon", "--root", "r"],
         ["put", "-", "--ttl", "1h", "--root", "r"],
         ["get", "--root", "r"],

@@ -9,7 +9,7 @@ from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import DURATION, PAIR, command, on_repository, option
 from ullage_agent.cli.output import bar
-from ullage_agent.cli.sources import Target, as_text, gather, put_all, report
+from ullage_agent.cli.sources import Target, gather, put_all, report
 
 
 @command()
@@ -41,7 +41,7 @@ def put(
 
     Many small files share a commit, large ones stream. When this returns, everything is on disk.
     """
-    common = {name: as_text(value) for name, value in attribute}
+    common = dict(attribute)
     if "uuid" in common:
         raise click.BadParameter("uuid is given by the repository", param_hint="--attribute")
     if ttl and not handle:
