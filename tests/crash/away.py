@@ -18,9 +18,10 @@ _HERE, _ASIDE = os.path.join(VOLUME, IDENTITY), os.path.join(VOLUME, ASIDE)
 
 
 def unmount(files: Files) -> None:
-    """Take it away."""
-    files.rename(_HERE, _ASIDE)
-    files.sync_directory(VOLUME)
+    """Take it away, unless it is: an error may have kept it from coming back."""
+    if files.exists(_HERE):
+        files.rename(_HERE, _ASIDE)
+        files.sync_directory(VOLUME)
 
 
 def mount(files: Files) -> None:
