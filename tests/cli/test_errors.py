@@ -85,7 +85,6 @@ def test_errors_of_the_system_are_told_apart(number: int, code: ExitCode) -> Non
         ["ls", "everything", "--root", "r"],
         ["put", "-", "--attribute", "novalue", "--root", "r"],
         ["put", "-", "--attribute", "uuid=1", "--root", "r"],
-        ["put", "-", "--attribute", "name=\udcff\udcfe", "--root", "r"],
         ["put", "-", "--handle", "--ttl", "soon", "--root", "r"],
         ["put", "-", "--ttl", "1h", "--root", "r"],
         ["get", "--root", "r"],
@@ -98,6 +97,15 @@ def test_errors_of_the_system_are_told_apart(number: int, code: ExitCode) -> Non
 def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
     """What cannot be meant is refused before anything is opened."""
     assert_fails(run(*arguments), ExitCode.USAGE)
+
+
+def test_an_attribute_that_is_no_text_is_code_2_and_nothing_is_stored(root: Path) -> None:
+    """It is neither changed into one nor half applied."""
+    put = run("put", "-", "--queue", "q", "--attribute", "name=\udcff\udcfe", *at(root), stdin=b"x")
+    assert_fails(put, ExitCode.USAGE, "name", "Unicode")
+
+    (queue,) = json.loads(run("ls", "--json", *at(root)).stdout)["queues"]
+    assert queue["flow_files"] == 0
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Undecodable(NamedTuple):
 
 
 class SerDe:
-    """Msgpack arrays, each operation headed by its tag (model.py)..
+    """Msgpack arrays, each operation headed by its tag (model.py).
 
     Encodes the newest version, decodes every version up to it.
     """
