@@ -2,10 +2,11 @@
 
 import gc
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -210,10 +211,16 @@ def repository(workshop: Workshop) -> Engine:
     return workshop.make()
 
 
-@pytest.fixture
-def careless_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def careless() -> AbstractContextManager[object]:
     """A log that does not look whether what it writes can be read again, as none did once."""
-    monkeypatch.setattr(serde, "require_readable", lambda *_: None)
+    return mock.patch.object(serde, "require_readable", return_value=None)
+
+
+@pytest.fixture
+def careless_log() -> Iterator[None]:
+    """The same for a whole test."""
+    with careless():
+        yield
 
 
 @contextmanager

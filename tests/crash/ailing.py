@@ -4,16 +4,14 @@ Either way they are the same here, uuid and content, so that a crash state can b
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import NamedTuple
-from unittest import mock
 
 import msgspec
 
+from tests.support import careless
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.swap import blocks_of, summarize
 from ullage.engine.model import ContentClaim, FlowFileRecord, Operation, SetAside, new_uuids
-from ullage.engine.wal import serde
 
 AILING = b"ailing "
 """Before their uuids among the keys of a state."""
@@ -37,7 +35,7 @@ def is_ailing(record: FlowFileRecord) -> bool:
 
 def commit_carelessly(repository: Engine, operations: Sequence[Operation]) -> None:
     """As an entrance that did not look once let it in: what the log could not read again is written all the same."""
-    with _careless():
+    with careless():
         repository.committer.commit(list(operations), creates=True)
 
 
@@ -76,7 +74,7 @@ def swap_out_ailing(repository: Engine, queue: str) -> None:
         target = repository.queue(queue)
         summary = summarize(batch, target.definition, batch[0].entry_millis)
         swap_out = msgspec.structs.replace(summary, uuids=b"".join(each.uuid for each in batch))
-        with _careless():
+        with careless():
             repository.queues._write_file(summary, batch, blocks_of(repository.ledger, batch), [*batch, swap_out])
         target._count += len(batch)
         target._bytes += summary.size_bytes
@@ -92,7 +90,3 @@ def well_in(repository: Engine, queue: str) -> list[FlowFileRecord]:
 
 def _left_of(record: FlowFileRecord) -> Ailing:
     return Ailing(record.uuid, record.claim, record.start, record.size)
-
-
-def _careless() -> AbstractContextManager[object]:
-    return mock.patch.object(serde, "require_readable", return_value=None)

@@ -4,12 +4,15 @@ import os
 
 from ullage.engine.content.containers import IDENTITY
 from ullage.engine.engine import Engine
-from ullage.engine.files import Files, read_file
+from ullage.engine.files import read_file
 from ullage.engine.model import FlowFileRecord
 from ullage.errors import VolumeAway
 
+CONTAINER = "c2"
+"""The second one of `specs.TWO_CONTAINERS`."""
+
 VOLUME = "/r/volumes/c2"
-"""Where the second container of `specs.TWO_CONTAINERS` is mounted."""
+"""Where it is mounted."""
 
 ASIDE = "aside"
 """What its identity is called while it is away."""
@@ -17,18 +20,28 @@ ASIDE = "aside"
 _HERE, _ASIDE = os.path.join(VOLUME, IDENTITY), os.path.join(VOLUME, ASIDE)
 
 
-def unmount(files: Files) -> None:
+def unmount(repository: Engine) -> None:
     """Take it away, unless it is: an error may have kept it from coming back."""
+    files = repository._files
     if files.exists(_HERE):
         files.rename(_HERE, _ASIDE)
         files.sync_directory(VOLUME)
+    repository.volumes.look()
 
 
-def mount(files: Files) -> None:
-    """Bring it back, if it is away."""
+def mount(repository: Engine) -> None:
+    """Bring it back, if it is away, and let the repository see that."""
+    files = repository._files
     if files.exists(_ASIDE):
         files.rename(_ASIDE, _HERE)
         files.sync_directory(VOLUME)
+        repository.volumes.look()
+
+
+def is_out_of_reach(repository: Engine) -> bool:
+    """Whether a workload has taken it away, or is giving it up."""
+    container = repository.content.containers.get(CONTAINER)
+    return repository._files.exists(_ASIDE) or (container is not None and container.is_forgotten)
 
 
 def content_of(repository: Engine, record: FlowFileRecord, crcs: bytes | None) -> bytes:

@@ -173,8 +173,7 @@ class Recording:
                 step(repository, self._clock)
                 if step is forget:
                     self._ended_by_starts.update(dict.fromkeys(range(begun, len(self.moments)), len(self.states)))
-        mount(self._files)
-        repository.volumes.look()
+        mount(repository)
         assert repository.check(deep=True).problems == ()
         self._close(repository)
 
@@ -285,8 +284,7 @@ class Process:
     def require(self) -> None:
         """Check everything, and compare with what was promised; from here on the state that was found is served."""
         repository, promises = self.repository, self.promises
-        mount(self._files)
-        repository.volumes.look()
+        mount(repository)
         repository.proof.run()
         assert not repository.availability, "a crash alone made content unavailable"
         report = repository.check(deep=True)

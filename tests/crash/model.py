@@ -43,7 +43,7 @@ def records_of(repository: Engine) -> State:
     well = [record for record in records if not is_ailing(record)]
     found: State = {record.uuid: record for record in well}
     assert len(found) == len(well), "a FlowFile exists twice"
-    found.update({AILING + uuid: None for uuid in _ailing(repository)})
+    found.update({AILING + each.uuid: None for each in ailing_of(repository)})
     return found
 
 
@@ -68,10 +68,6 @@ def state_after(before: State, operations: Sequence[Operation], repository: Engi
     }
 
 
-def _ailing(repository: Engine) -> set[bytes]:
-    return {each.uuid for each in ailing_of(repository)}
-
-
 def _put(state: State, record: FlowFileRecord) -> None:
     if is_ailing(record):
         state[AILING + record.uuid] = None
@@ -89,8 +85,10 @@ def _taken(operation: Operation, repository: Engine) -> list[bytes]:
     if isinstance(operation, SwapDrop):
         return [record.uuid for record in repository.swap_files.read(operation.name).records]
     if isinstance(operation, SetAsideEnd):
-        others = [aside for aside in repository.ledger.set_aside.all() if aside.id != operation.id]
-        return [AILING + uuid for uuid in _ailing(repository) - {each.uuid for one in others for each in meant_by(one)}]
+        named: dict[bool, set[bytes]] = {True: set(), False: set()}  # by it, and by others that keep theirs
+        for aside in repository.ledger.set_aside.all():
+            named[aside.id == operation.id].update(each.uuid for each in meant_by(aside))
+        return [AILING + uuid for uuid in named[True] - named[False]]
     return []
 
 

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec
 from weakref import WeakKeyDictionary
 
 from tests.crash.ailing import commit_carelessly, swap_out_ailing, well_in
-from tests.crash.away import mount, unmount
+from tests.crash.away import CONTAINER, mount, unmount
 from tests.support import ManualClock, committing, event_store
 from ullage.engine.engine import Engine
 from ullage.engine.history import Reason
@@ -376,19 +376,17 @@ def ail_swapped(repository: Engine, clock: ManualClock, queue: str) -> None:
 
 def unmounted(repository: Engine, clock: ManualClock) -> None:
     """The volume of the second container goes away."""
-    unmount(repository._files)
-    repository.volumes.look()
+    unmount(repository)
 
 
 def mounted(repository: Engine, clock: ManualClock) -> None:
     """It is back."""
-    mount(repository._files)
-    repository.volumes.look()
+    mount(repository)
 
 
 def forget(repository: Engine, clock: ManualClock) -> None:
     """It is given up, with all that lies on it."""
-    repository.volumes.forget("c2")
+    repository.volumes.forget(CONTAINER)
 
 
 def give_up(repository: Engine, clock: ManualClock) -> None:

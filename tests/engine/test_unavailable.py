@@ -40,15 +40,21 @@ def contents(size: int, count: int = 5) -> list[bytes]:
     return [bytes([65 + number]) * size for number in range(count)]
 
 
-@pytest.mark.parametrize("how", ["whole", "cut", "removed"])
-def test_a_start_after_a_kill_looks_at_no_content(workshop: Workshop, how: str) -> None:
+def leave(workshop: Workshop, record: FlowFileRecord) -> None:
+    """Nothing has happened to it."""
+
+
+@pytest.mark.parametrize("damage", [leave, spoil, cut, unlink])
+def test_a_start_after_a_kill_looks_at_no_content(
+    workshop: Workshop, damage: Callable[[Workshop, FlowFileRecord], None]
+) -> None:
     """However much was written since the last checkpoint, and whatever became of it: it is looked at afterwards."""
     repository = workshop.make(claims={"max_flow_files": 1})
     records = [put_all(repository, "q", [content])[0] for content in contents(SMALL * KB, 30)]
     written = {str(workshop.path / name) for name in content_sizes(workshop.path)}
     assert len(written) == 30
     for record in records[::2]:
-        {"whole": lambda *_: None, "cut": cut, "removed": unlink}[how](workshop, record)
+        damage(workshop, record)
     workshop.kill()
     files = FailingFiles()
 
@@ -57,8 +63,8 @@ def test_a_start_after_a_kill_looks_at_no_content(workshop: Workshop, how: str) 
     assert {path for _, path in files.calls} & written == set()
     repository.proof.run()
     assert {path for _, path in files.calls} >= written
-    assert repository.availability.count == (0 if how == "whole" else 15)
-    workshop.expects_problems = how != "whole"
+    assert repository.availability.count == (0 if damage is leave else 15)
+    workshop.expects_problems = damage is not leave
 
 
 def named(repository: Engine) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import ullage
+from tests.faults.test_failure_domains import cut_short, damaged, missing
 from tests.service.running import process, until
 from tests.support import content_sizes
 from ullage.errors import ContentCorrupt, ContentMissing, InvalidArgument
@@ -16,21 +17,11 @@ COUNT = 24
 QUEUE = "q"
 
 
-def flip(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:5_000])
-
-
 def zero(file: Path) -> None:
     file.write_bytes(bytes(file.stat().st_size))
 
 
-WAYS: list[Callable[[Path], None]] = [flip, cut, zero, Path.unlink]
+WAYS: list[Callable[[Path], None]] = [damaged, cut_short, zero, missing]
 
 
 def drain(repository: ullage.Repository) -> dict[str, bytes]:
