@@ -1,7 +1,8 @@
-"""Interrupts at chosen lines of the engine, as a signal handler that raises would send them."""
+"""Interrupts at chosen lines of the engine: a real signal, whose handler raises."""
 
 import dis
 import linecache
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ class Alarm(TimeoutError):
 
 
 class Strike:
-    """Raises before the `at`-th line of the engine that the current thread comes to."""
+    """A signal comes before the `at`-th line of the engine that the main thread comes to, and its handler raises."""
 
     def __init__(self, at: int, error: type[BaseException]) -> None:
         self.error = error
@@ -27,12 +28,16 @@ class Strike:
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        before = sys.gettrace()
+        tracer, handler = sys.gettrace(), signal.signal(signal.SIGUSR1, self._handle)
         sys.settrace(self._enter)
         try:
             yield
         finally:
-            sys.settrace(before)
+            sys.settrace(tracer)
+            signal.signal(signal.SIGUSR1, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        raise self.error(self.where)
 
     def _enter(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
         # What is raised in a finalizer reaches nobody: Python hands it to `sys.unraisablehook`.
@@ -44,7 +49,7 @@ class Strike:
             self._left -= 1
             if self._left == 0:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                raise self.error(self.where)
+                signal.raise_signal(signal.SIGUSR1)
         return self._line
 
 

@@ -9,7 +9,6 @@ from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.engine import Engine
-from ullage.engine.uninterrupted import uninterrupted
 from ullage.interface.checks import checked_number, checked_queue, checked_text, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
 from ullage.interface.values import AnyContent, CheckedAttributes
@@ -76,22 +75,14 @@ class EmbeddedQueues(Queues):
     ) -> list[str]:
         """Put contents into a queue in one transaction; their ids, in order."""
         checked_queue(name)
-        with self._keys.once(key, "queue", name, attributes, contents=contents) as once:
+        asked = self._keys.once(key, "queue", name, attributes, contents=contents)
+        with asked as once, self._engine.session(COMPONENT) as session:
             if once.first is not None:
                 return once.first.decode().split(",")
-            return self._store(
-                name, contents, attributes, force, lambda ids: [*also(ids), *once.remember(",".join(ids).encode())]
-            )
-
-    @uninterrupted  # as a whole: for its room and for its commit the main thread would change threads twice
-    def _store(
-        self, name: str, contents: list[bytes], attributes: CheckedAttributes, force: bool, also: AlsoIds
-    ) -> list[str]:
-        with self._engine.session(COMPONENT) as session:
             if not force:
                 session.require_room(name)
             ids = [record.id for record in session.ingest(name, contents, attributes)]
-            session.commit(also(ids))
+            session.commit([*also(ids), *once.remember(",".join(ids).encode())])
             return ids
 
     _put_many = store

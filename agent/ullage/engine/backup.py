@@ -43,7 +43,6 @@ from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
 from ullage.engine.reclaim.compactor import Compactor
 from ullage.engine.repositories import ContentStore, ProvenanceRepository
 from ullage.engine.unavailable import UnavailableContents
-from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.records import RecordReader, write_records
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
@@ -168,7 +167,6 @@ class Backup:
         with self._compactor.held(), keeping_events, self._committer.keeping_swaps():
             yield
 
-    @uninterrupted  # in one thread: what the drains are kept from while this lasts, they may do in that one
     def _write_moment(
         self, destination: str, sequence: int
     ) -> tuple[tuple[BackupFile, SnapshotHeader, "_Named"], tuple[list[BackupFile], list[tuple[str, BackupFile]]]]:

@@ -4,8 +4,8 @@ Parent and child that both go on write the same files from two memories, and nei
 child keeps, the lock's above all, outlives the parent: nobody could open the repository while an idle child lives. Nor
 may the child wait for a lock of the engine's: the thread that held it is not there.
 
-This and the thread of uninterrupted.py are the engine's only state of the whole process: neither forks nor signals know
-another.
+This and the signal handlers of uninterrupted.py are the engine's only state of the whole process: neither forks nor
+signals know another.
 """
 
 import os

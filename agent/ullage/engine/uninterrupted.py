@@ -7,155 +7,146 @@ leave a transaction that half of the memory knows of:
     main   | id taken, frame written | KeyboardInterrupt            session rolls back: its FlowFiles are polled again
     log    |                         | synced by the next commit    and yet the transaction stands
 
-So what must not be cut in two is done by another thread, in which no handler ever runs, while the main thread waits.
-An interrupt that comes meanwhile is raised once the work is done, and says what became of it. In all other threads, and
-within such work, a call is an ordinary call; in the main thread it costs two changes of thread, 20 microseconds.
+So while the main thread is at what must not be cut in two, another handler stands in the place of each of the
+program's: it only notes that the signal came. When the work is done the program's handlers are back, and are called for
+what came meanwhile; what they raise says what became of the work. Other threads run no handlers: there, and within such
+work, a call is an ordinary call. In the main thread it costs some 5 microseconds, where having the work done by
+another thread took 70 to 200 of a commit: the other processor has to wake up. A handler that a library written in C put
+over one of Python's, behind Python's back, is lost.
 https://docs.python.org/3/library/signal.html#execution-of-python-signal-handlers
 """
 
+import _signal  # type: ignore[import-not-found]
 import os
 import threading
-from _thread import allocate_lock
+import time
 from collections.abc import Callable
-from functools import partial, wraps
-from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from functools import wraps
+from types import FrameType
+from typing import Any, Final, ParamSpec, TypeVar
 
-from ullage.errors import CommitOutcomeUnknown, ForkedRepository
+from ullage.errors import CommitOutcomeUnknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Handler = Callable[[int, FrameType | None], Any]
+
+SIGNALS: Final = range(1, 65)
+"""All of Linux. Before each call the handler of every one is asked for, of the module that `signal` itself asks: it
+makes an enum of each answer, which takes twenty times as long.
+"""
 
 PATIENCE_SECONDS = 30.0
-"""How long an interrupt waits for the work it fell into: far longer than a sync takes on a disk that answers at all,
-and short enough that a watchdog's alarm still ends a call on one that never will.
+"""From the first signal on, how long others wait for the work as well: far longer than a sync takes on a disk that
+answers at all, and short enough that a second Ctrl-C still ends a wait for one that never will.
 """
 
 
 def uninterrupted(call: Callable[P, R]) -> Callable[P, R]:
     """The same call, but what a signal handler raises falls before it or after it, and never into it.
 
-    CommitOutcomeUnknown, from what was raised: after `PATIENCE_SECONDS` it is still under way, and goes on.
+    CommitOutcomeUnknown, from what was raised, if a signal comes `PATIENCE_SECONDS` after the first and the work is
+    still under way: it is given up.
     """
 
     @wraps(call)
     def whole(*arguments: P.args, **options: P.kwargs) -> R:
-        if threading.get_ident() != threading.main_thread().ident:
+        if threading.get_ident() != threading.main_thread().ident or not _last.is_over:
             return call(*arguments, **options)
-        return _Job(partial(call, *arguments, **options), call.__qualname__).run()  # type: ignore[no-any-return]
+        failure: BaseException | None = None
+        deferral = _Deferral()
+        try:
+            deferral.begin()
+            return call(*arguments, **options)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            interrupt = deferral.end(call.__qualname__, failure)
+            try:
+                if interrupt is not None:
+                    raise interrupt
+            finally:
+                del interrupt, failure  # or their tracebacks would keep what the call was given in a cycle
 
     return whole
 
 
-class _Job:
-    """One call that the main thread waits for."""
-
-    def __init__(self, work: Callable[[], object], name: str) -> None:
-        self._work = work
-        self._name = name
-        self._begun = allocate_lock()
-        self._over = allocate_lock()
-        self._over.acquire()
-        self.is_over = False
-        self._outcome: tuple[Any, BaseException | None] = None, None
-
-    def run(self) -> Any:
-        """What the work returns, or raises, once it is done."""
-        interrupt: BaseException | None = None
-        is_given = False
-        while not self.is_over:
-            try:
-                if not is_given:
-                    _helper.give(self)
-                    is_given = True
-                if not self._over.acquire(timeout=-1 if interrupt is None else PATIENCE_SECONDS):
-                    _helper.desert()
-                    break
-            except BaseException as error:  # noqa: BLE001 - it is raised below, when nothing is half done any more
-                interrupt = error
-        _helper.forget()
-        result, failure = self._outcome
-        try:
-            if interrupt is not None:
-                raise self._told(interrupt, failure)
-            if failure is not None:
-                raise failure
-            return result
-        finally:
-            del (
-                self,
-                interrupt,
-                failure,
-            )  # or the traceback would keep what the call was given in a cycle
-
-    def do(self) -> None:
-        """Called by the helper; a second time if an interrupt hid that it had been asked to."""
-        if self._begun.acquire(blocking=False):
-            try:
-                self.end(self._work(), None)
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-                self.end(None, error)
-
-    def end(self, result: object, error: BaseException | None) -> None:
-        """Wake the main thread."""
-        self._outcome = result, error
-        self.is_over = True
-        self._over.release()
-
-    def _told(self, interrupt: BaseException, error: BaseException | None) -> BaseException:
-        if self.is_over:
-            outcome = "was carried out" if error is None else f"failed: {error}"
-            interrupt.add_note(f"This fell into {self._name}, which was let come to its end first: it {outcome}.")
-            return interrupt
-        unknown = CommitOutcomeUnknown(
-            f"{self._name} was interrupted ({interrupt!r}), and is still under way {PATIENCE_SECONDS:.0f} seconds "
-            "later: it may or may not come to its end; reopen the repository to find out"
-        )
-        unknown.__cause__ = interrupt
-        return unknown
-
-
-class _Helper:
-    """The thread that does it, begun with the first job. There is one main thread in a process, so this is one, too."""
+class _Deferral:
+    """The program's signal handlers, and which of them are to be called once the work is done."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job] | None = None
-        self._last: _Job | None = None
+        self._handlers: dict[int, Handler] = {}
+        self._came: dict[int, float] = {}
+        self._is_given_up = False
+        self.is_over = True
+        """What may still stand in a handler's place calls it at once."""
 
-    def give(self, job: _Job) -> None:
-        """Begin a job when those before it are done: should an interrupt ever get past the wait for one, what the main
-        thread asks for next still finds it done.
-        """
-        self._last = job
-        if self._jobs is None:
-            jobs: SimpleQueue[_Job] = SimpleQueue()
+    def begin(self) -> None:
+        """From now on signals are noted. What came before is raised here."""
+        global _last
+        _last = self
+        self.is_over = False
+        for number in SIGNALS:
+            handler = _signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                _signal.signal(number, self._note)
+
+    def end(self, name: str, failure: BaseException | None) -> BaseException | None:
+        """The program's handlers are back, and were called for what came meanwhile; what the last of them raised."""
+        try:
+            interrupt = self._restore()
+            self.is_over = True
+        finally:
+            self.is_over = True  # a handler that is back may raise at any line: also at this one, when it was done
+        for number in self._came:
             try:
-                threading.Thread(target=_serve, args=(jobs,), name="ullage-uninterrupted", daemon=True).start()
-            except RuntimeError:  # the interpreter ends, or there are too many threads: an interrupt may fall into it
-                job.do()
-                return
-            self._jobs = jobs
-        self._jobs.put(job)
+                self._handlers[number](number, None)
+            except BaseException as error:  # noqa: BLE001 - the others are called as well, as Python does it
+                interrupt = error
+        if self._is_given_up and failure is not None:
+            interrupt = CommitOutcomeUnknown(
+                f"{name} was interrupted ({failure!r}), {PATIENCE_SECONDS:.0f} seconds after an earlier signal, before "
+                "it had come to its end: what it was to do may or may not be done; reopen the repository to find out"
+            )
+            interrupt.__cause__ = failure
+        elif interrupt is not None:
+            outcome = "was carried out" if failure is None else f"failed: {failure}"
+            interrupt.add_note(f"This fell into {name}, which was let come to its end first: it {outcome}.")
+        return interrupt
 
-    def forget(self) -> None:
-        """Nobody waits any more, and what the last call was given may be collected."""
-        self._last = None
+    def _restore(self) -> BaseException | None:
+        """Put the program's handlers back. What one that is back already raises keeps none of the others away."""
+        interrupt: BaseException | None = None
+        left = list(self._handlers.items())
+        while left:
+            try:
+                while left:
+                    _signal.signal(*left[-1])
+                    left.pop()
+            except BaseException as error:  # noqa: BLE001 - it is raised when all are back
+                interrupt = error
+        return interrupt
 
-    def desert(self) -> None:
-        """The job under way may never end: whatever comes next gets another thread."""
-        self._jobs = None
-
-    def forked(self) -> None:
-        """A child has no such thread. If a handler forked while the main thread waited, nobody does its job here."""
-        last, self._jobs, self._last = self._last, None, None
-        if last is not None and not last.is_over:
-            last.end(None, ForkedRepository("this process was forked while its parent was in the middle of this call"))
-
-
-def _serve(jobs: "SimpleQueue[_Job]") -> None:
-    while True:
-        jobs.get().do()
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        """What stands in a handler's place."""
+        now = time.monotonic()
+        if self._came and now - min(self._came.values()) > PATIENCE_SECONDS:
+            self._is_given_up = self.is_over = True
+        if self.is_over:
+            self._handlers[number](number, frame)
+        else:
+            self._came.setdefault(number, now)
 
 
-_helper = _Helper()
-os.register_at_fork(after_in_child=_helper.forked)
+_last = _Deferral()
+"""The main thread's. There is one in a process, and it does one thing at a time."""
+
+
+def _forked() -> None:
+    """Another thread forked while the main thread was at such work: that goes on in the parent alone."""
+    _last.is_over = True
+
+
+os.register_at_fork(after_in_child=_forked)

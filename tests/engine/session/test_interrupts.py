@@ -4,7 +4,6 @@ import contextlib
 import os
 import random
 import signal
-import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -176,13 +175,69 @@ def test_an_interrupt_says_how_the_call_that_it_fell_into_failed() -> None:
     assert any("failing" in note and note.endswith("failed: no room.") for note in found), found
 
 
-def test_a_call_that_never_ends_is_left_with_its_outcome_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watchdog's alarm gets through to whoever waits for a disk that hangs; the next call has another thread."""
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
-    hangs = threading.Event()
-    whole = uninterrupted(hangs.wait)
-    with pytest.raises(CommitOutcomeUnknown, match="Struck"), signals(random.Random(SEED)):
-        whole()
+@pytest.fixture
+def called() -> Iterator[list[int]]:
+    """The numbers of the signals whose handlers were called; that of SIGUSR1 raises."""
+    numbers: list[int] = []
 
+    def note(number: int, frame: FrameType | None) -> None:
+        numbers.append(number)
+        if number == signal.SIGUSR1:
+            raise Struck
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    yield numbers
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_each_handler_is_called_once_when_the_work_is_done(called: list[int]) -> None:
+    """Not in between, however often its signal came, and also when another one raises; then all are as they were."""
+    handlers = [signal.getsignal(number) for number in range(1, 65)]
+
+    @uninterrupted
+    def work() -> None:
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
+            signal.raise_signal(number)
+        assert uninterrupted(lambda: list(called))() == []
+
+    with pytest.raises(Struck) as caught:
+        work()
+    assert called == [signal.SIGUSR1, signal.SIGUSR2]
+    assert "it was carried out" in told(caught.value)
+    assert [signal.getsignal(number) for number in range(1, 65)] == handlers
+
+
+def test_a_call_that_never_ends_is_left_with_its_outcome_unknown(
+    called: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks again, long after the first time, gets out of waiting for a disk that hangs."""
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", -1.0)
+    done: list[int] = []
+
+    @uninterrupted
+    def work() -> None:
+        for at in range(3):
+            done.append(at)
+            signal.raise_signal(signal.SIGUSR1)
+
+    handler = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises(CommitOutcomeUnknown, match=r"work was interrupted \(Struck\(\)\)"):
+        work()
+    assert done == [0, 1]
+    assert signal.getsignal(signal.SIGUSR1) is handler
     assert uninterrupted(lambda: 5)() == 5
-    hangs.set()
+
+
+def test_a_child_that_another_thread_forks_meanwhile_has_its_handlers(called: list[int]) -> None:
+    """The work goes on in the parent alone: in the child nobody would ever call what it notes."""
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            signal.raise_signal(signal.SIGUSR2)
+            os._exit(40 + len(called))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert uninterrupted(lambda: begin(fork).result(60))() == 41
+    assert called == []
