@@ -1,6 +1,9 @@
 """Content that is damaged or missing keeps nobody from anything else, is named, and waits for a person's word."""
 
+import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -258,8 +261,8 @@ def test_reclamation_leaves_a_file_with_damage_as_it_is(workshop: Workshop) -> N
     assert drain(repository, "q") == [bytes([28]) * 200 * KB]
 
 
-def test_an_error_of_the_disk_proves_nothing(workshop: Workshop) -> None:
-    """EIO fails the read of neighbours together, and that of each; the next one succeeds: nothing is unavailable."""
+def test_one_error_of_the_disk_proves_nothing(workshop: Workshop) -> None:
+    """EIO fails the read of neighbours together, and that of the first; the next one succeeds: all can be read."""
     files = FailingFiles()
     repository = workshop.make(files)
     put_all(repository, "q", contents(SMALL))
@@ -267,9 +270,77 @@ def test_an_error_of_the_disk_proves_nothing(workshop: Workshop) -> None:
     repository = workshop.open(files)
     files.fail("read", "*/c1/*/*", times=2)
 
-    with pytest.raises(OSError, match="Input/output"):
-        repository.proof.step()
-    assert named(repository) == []
     repository.proof.run()
+    assert named(repository) == []
     assert repository.proof.files_left == 0
     assert drain(repository, "q") == contents(SMALL)
+
+
+def test_a_bad_sector_keeps_nobody_from_the_rest(workshop: Workshop, tmp_path: Path) -> None:
+    """Consumers go on past it, check and backup name it, and a retry brings it back once the disk reads it."""
+    files = FailingFiles()
+    repository = workshop.make(files, claims={"max_flow_files": 1})
+    (bad,) = put_all(repository, "q", [b"0" * SMALL * KB])
+    put_all(repository, "q", contents(SMALL))
+    path = workshop.content_file(claim_of(bad).resource)
+    files.fail("read", str(path), times=1_000)
+    with pytest.raises(ContentCorrupt, match=r"can't be read: Input/output error"), repository.session() as session:
+        session.read(session.get_many("q", 1)[0]).read()
+
+    assert drain(repository, "q") == contents(SMALL)
+    assert named(repository) == [bad.id]
+    assert any(bad.id in problem for problem in repository.check(deep=True).problems)
+    assert [each.id for each in repository.backup(str(tmp_path / "backup")).lost] == [bad.id]
+    files.heal()
+    assert repository.unavailable.retry() == 1
+    assert drain(repository, "q") == [b"0" * SMALL * KB]
+
+
+def a_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def a_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("part", ["content", "section", "swap"])
+@pytest.mark.parametrize("put", [a_directory, a_loop, a_pipe])
+def test_whatever_lies_in_the_place_of_a_file_is_a_missing_file(
+    workshop: Workshop, put: Callable[[Path], None], part: str, tmp_path: Path
+) -> None:
+    """No open waits for the other end of a pipe, no start and no run fails, and all that is not in it is there."""
+    workshop.expects_problems = True
+    repository = workshop.make(
+        claims={"max_flow_files": 1},
+        archive={"enabled": False},
+        flow_file={"swap_threshold": 2, "swap_batch": 2},
+    )
+    first, *_ = put_all(repository, "q", contents(SMALL * KB, 4))
+    handle = repository.handles.put(b"h" * SMALL * KB)
+    repository.handles.delete(handle)
+    repository.checkpoint()
+    workshop.kill()
+    file = workshop.content_file(claim_of(first).resource)
+    place = {"content": file, "section": file.parent, "swap": next((workshop.path / "swap").iterdir())}[part]
+    shutil.rmtree(place) if part == "section" else place.unlink()
+    put(place)
+
+    repository = workshop.open()
+    repository.proof.run()
+    for deep in (False, True):
+        problems = repository.check(deep=deep).problems
+        assert any(str(place if part == "swap" else file) in problem for problem in problems)
+    repository.reclamation.clean()
+    repository.compactor.execute(repository.compactor.plan(policy="CompactAll", empties_archive=True))
+    report = repository.backup(str(tmp_path / "backup"))
+    assert report.lost
+    put_all(repository, "other", [b"other"])
+    repository = workshop.crash()
+    repository.proof.run()
+    assert drain(repository, "other") == [b"other"]
+    assert drain(repository, "q") == contents(SMALL * KB, 4)[:2] if part == "swap" else contents(SMALL * KB, 4)[1:]

@@ -19,6 +19,7 @@ from ullage.engine.model import format_uuid, new_uuids
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
 from ullage.engine.reclaim.plan import ReclamationPlan
 from ullage.engine.reclaim.policies import load_policy
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.enums import Action
 from ullage.errors import NotFound, RunUnderWay, UllageError, WindowClosed
 from ullage.wire.problems import problem_of
@@ -79,6 +80,7 @@ class ReclamationRuns:
         """From now on it is told of each run that begins by passing over the windows, and of each that has ended."""
         self._listeners.append(listener)
 
+    @uninterrupted  # or a run that nobody carries out may be under way for ever
     def begin(self, owner: str, request: RunRequest, key: str | None = None) -> RequestedRun:
         """Start a run, or find the one that was started with this key.
 
@@ -99,9 +101,10 @@ class ReclamationRuns:
             ticket = self._ticket(run)
             if request.override:
                 self._tell(run)
+            thread = threading.Thread(target=self._carry_out, args=(run, ticket), name="ullage-run", daemon=True)
+            thread.start()  # RuntimeError: there are too many
             self._runs.append(run)
-            self._thread = threading.Thread(target=self._carry_out, args=(run, ticket), name="ullage-run", daemon=True)
-            self._thread.start()
+            self._thread = thread
             return run
 
     def all(self) -> list[RequestedRun]:

@@ -7,8 +7,6 @@ Bytes that a claim names never change, so a copy that the last backup made is as
 says so. It is in the new backup too: what is damaged now may be whole nowhere else.
 """
 
-import errno
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from typing import NamedTuple
@@ -17,13 +15,10 @@ from crc32c import crc32c
 
 from ullage.engine.content.availability import Damage
 from ullage.engine.content.reader import ContentReader
-from ullage.engine.files import COPY_BYTES, Files
+from ullage.engine.files import COPY_BYTES, Files, is_about_file
 from ullage.engine.model import ContentClaim
 from ullage.engine.reclaim.liveness import LivenessScanner, Survivor
 from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed
-
-DISK_FAILED = frozenset({errno.EIO, errno.EUCLEAN})
-"""What a disk answers that can't read a place. Other errors, as too many open files, say nothing of the content."""
 
 HOLE_BYTES = 64 << 10
 """Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
@@ -52,11 +47,7 @@ class ContentGatherer:
     def damaged(self, index: int) -> dict[ContentClaim, str]:
         """The claims in use in a file that can't be read, each with the reason; reads all of them."""
         claims = [claim for _, claim in self._survivors(index)]
-        try:
-            found = [claim for _, claim in self._reader.proved(claims) if claim is not None]
-        except OSError as error:
-            _require_disk(error)
-            found = claims
+        found = [claim for _, claim in self._reader.proved(claims) if claim is not None]
         reasons = ((claim, self._reason(claim)) for claim in found)
         return {claim: reason for claim, reason in reasons if reason is not None}
 
@@ -106,9 +97,6 @@ class ContentGatherer:
             return None
         except (ContentMissing, ContentCorrupt) as error:
             return str(error)
-        except OSError as error:
-            _require_disk(error)
-            return f"the disk can't read it: {os.strerror(error.errno or 0)}"
         return None
 
     def _is_proved(self, path: str, offset: int, claim: ContentClaim) -> bool:
@@ -129,16 +117,9 @@ class ContentGatherer:
                         return
                     yield start, data
                     start += len(data)
-        except FileNotFoundError:
-            return
         except OSError as error:
-            _require_disk(error)
-
-
-def _require_disk(error: OSError) -> None:
-    """Raises what is no word about the content."""
-    if error.errno not in DISK_FAILED:
-        raise error
+            if not is_about_file(error):
+                raise
 
 
 def copy_file(files: Files, source: str, target: str, length: int) -> int:

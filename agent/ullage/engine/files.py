@@ -14,6 +14,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple, Protocol
@@ -33,6 +34,9 @@ _CANNOT = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 _libc = ctypes.CDLL(None, use_errno=True)
 TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
+_NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
+"""What opening a path answers where a directory, a socket, a device, a link to itself or a path through a file is."""
+
 _STATFS_LONGS = 32
 """Room for the kernel's `struct statfs`, whose first field is the kind of filesystem."""
 
@@ -45,6 +49,10 @@ class SyncNotTried(OSError):
 
     Unlike a failed one it says nothing about the disk: what is to be synced can be synced later.
     """
+
+
+class NotAFile(FileNotFoundError):
+    """What lies at the path is a directory, a pipe, a link that leads nowhere: the file that was there is missing."""
 
 
 class DiskUsage(NamedTuple):
@@ -61,6 +69,7 @@ class FileSize(NamedTuple):
 
     length: int
     allocated_bytes: int
+    is_file: bool = True
 
 
 class File(Protocol):
@@ -154,7 +163,7 @@ class Files(Protocol):
     def size(self, path: str) -> FileSize: ...
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in the directory, sorted; FileNotFoundError if it is missing."""
+        """Names in the directory, sorted; FileNotFoundError, NotADirectoryError."""
         ...
 
     def make_directory(self, path: str) -> None:
@@ -321,21 +330,28 @@ class OsFiles:
         return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), path)
 
     def open(self, path: str, *, writable: bool = False) -> File:
-        flags = os.O_RDWR if writable else os.O_RDONLY
-        return OsFile(os.open(path, flags | os.O_CLOEXEC), path)
+        return OsFile(_open_regular(path, os.O_RDWR if writable else os.O_RDONLY), path)
 
     def open_descriptor(self, path: str) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _open_regular(path, os.O_RDONLY)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
 
     def size(self, path: str) -> FileSize:
-        status = os.stat(path)
-        return FileSize(status.st_size, status.st_blocks * 512)
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise _told(error) from error
+        return FileSize(status.st_size, status.st_blocks * 512, stat.S_ISREG(status.st_mode))
 
     def list_directory(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise NotADirectoryError(errno.ENOTDIR, "what lies there is no directory", path) from error
+            raise
 
     def make_directory(self, path: str) -> None:
         try:
@@ -406,6 +422,22 @@ class OsFiles:
                 os.close(descriptor)
                 raise
             return OsFile(descriptor, directory)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    try:
+        # Without O_NONBLOCK the open of a pipe waits for whoever writes into it, for ever; files take no notice of it.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _told(error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAFile(errno.ENOENT, "what lies there is no file", path)
+    return descriptor
+
+
+def _told(error: OSError) -> OSError:
+    return NotAFile(*error.args[:2], error.filename) if error.errno in _NO_FILE else error
 
 
 def _scatter(data: bytes, buffers: Sequence[memoryview], skip: int) -> None:
@@ -479,6 +511,11 @@ def read_file(files: Files, path: str) -> bytes:
 def cannot_punch(error: OSError) -> bool:
     """Whether the error means that the filesystem has no holes, rather than that the disk failed."""
     return error.errno in _CANNOT
+
+
+def is_about_file(error: OSError) -> bool:
+    """Whether the error says something of the file or its disk, rather than of this process or of a signal."""
+    return error.errno is not None and error.errno not in TOO_MANY
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -168,3 +168,16 @@ def test_what_this_repository_cannot_have_made_is_listed_and_left_alone(workshop
 
     assert all(path.exists() for path in bogus)
     assert repository.check().orphans == tuple(sorted(map(str, bogus)))
+
+
+def test_an_orphan_that_somebody_made_long_fills_no_disk(workshop: Workshop) -> None:
+    """What is taken up is written once more, so that it is durable; the zeros of a hole need not be."""
+    repository, orphan = leave_orphan(workshop)
+    allocated = orphan.stat().st_blocks
+    with orphan.open("r+b") as file:
+        file.truncate(256 * MB)
+
+    assert repository.reclamation.adopt_orphans() == 1
+
+    assert orphan.stat().st_blocks <= allocated + 16
+    assert repository.check(deep=True).problems == ()

@@ -2,8 +2,9 @@
 away.
 
 What proves damage is a second look at the disk: a checksum that does not match after the page cache was told to forget
-the bytes, a file that is not there though its container is, or one that ends inside a claim. An error of the disk
-proves nothing; the next read may succeed. What lies on a volume that is away is no damage: it is back with the volume.
+the bytes, a file that is not there though its container is, one that ends inside a claim, or a read that the system
+refuses once more. One error of the disk proves nothing; the next read may succeed. What lies on a volume that is away
+is no damage: it is back with the volume.
 
 Nothing here is on disk. A file with damage keeps its mark (`ResourceClaim.unproved`), so that it is not reclaimed, and
 the next start proves it again.

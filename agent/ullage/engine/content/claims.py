@@ -67,6 +67,11 @@ class Indexes:
             self._taken += count
             return [self._base + row + step * self._stride for step in range(first, first + count)]
 
+    def leave_section(self) -> None:
+        """What is handed out next is of another section: something else may lie in the place of this one."""
+        with self._lock:
+            self._taken += -self._taken % RUN
+
 
 @dataclass(slots=True, eq=False)
 class WritableClaim:
@@ -318,13 +323,14 @@ class StripedStore(ABC, Generic[C]):
         self.require_writing()
         admitted = [container for container in self._writing(next(self._turn)) if self._admits(container)]
         failure: DiskFull | ContentWriteFailed | None = None
-        for container in admitted:
+        for container in (*admitted, *admitted[:1]):  # the first once more: it may have been one section that failed
             if not container.has_room_for(length):
                 continue
             try:
                 return self._create(container, lifetime)
             except (DiskFull, ContentWriteFailed) as error:
                 failure = failure or error  # of one volume: nothing was written, and the others may have room
+                self._indexes.leave_section()
         if failure is not None:
             raise failure
         if admitted:

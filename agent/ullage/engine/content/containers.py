@@ -281,13 +281,19 @@ class ContainerDirectory(Container):
             if not section.isdigit():  # lost+found, our identity, the ballast
                 continue
             directory = os.path.join(self.path, section)
-            for name in self._files.list_directory(directory):
+            for name in self._names_in(directory):
                 path = os.path.join(directory, name)
                 if name == ARCHIVE:
-                    found.extend(os.path.join(path, archived) for archived in self._files.list_directory(path))
+                    found.extend(os.path.join(path, archived) for archived in self._names_in(path))
                 else:
                     found.append(path)
         return found
+
+    def _names_in(self, directory: str) -> list[str]:
+        try:
+            return self._files.list_directory(directory)
+        except NotADirectoryError:
+            return []  # what somebody put into a section's place is none of ours
 
     @property
     def _identity_path(self) -> str:

@@ -9,7 +9,7 @@ from ullage.engine.byteranges import require_range
 from ullage.engine.content.availability import Availability, Damage
 from ullage.engine.content.checksum import BLOCK_BYTES, Hasher, block_crc
 from ullage.engine.content.protocol import ContentStore
-from ullage.engine.files import File
+from ullage.engine.files import File, is_about_file
 from ullage.engine.forgotten import Forgotten, place
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import ClaimLocation, locate
@@ -195,24 +195,25 @@ class ContentReader:
         while True:
             place = locate(self._ledger, claim)
             try:
-                return read(place)
+                return self._read_there(place, read)
             except (ContentMissing, ContentCorrupt):
                 now = locate(self._ledger, claim)
                 if (now.file.index, now.offset) == (place.file.index, place.offset):
                     return self._again(claim, place, read)
-            except OSError as error:
-                self._require_there(place, error)
-                raise
 
     def _again(self, claim: ContentClaim, place: ClaimLocation, read: Callable[[ClaimLocation], bytes]) -> bytes:
         """What did not read back, read once more from the disk itself; what fails again is damaged, and noted so.
 
         A page in memory can rot as a disk can: what the disk holds is what the next start will find.
         """
-        try:
+
+        def read_disk(place: ClaimLocation) -> bytes:
             with self._store.reading(place.file) as file:
                 file.drop_cache(place.offset, claim.length)
             return read(place)
+
+        try:
+            return self._read_there(place, read_disk)
         except (ContentMissing, ContentCorrupt) as error:
             self._require_there(place, error)
             damage = Damage(place.file.index, self._path(place), str(error))
@@ -221,6 +222,18 @@ class ContentReader:
             else:
                 self.availability.note(claim, damage)
             raise
+
+    def _read_there(self, place: ClaimLocation, read: Callable[[ClaimLocation], bytes]) -> bytes:
+        """What the system refuses to read of a file is as good as damaged: a bad sector ends no queue's other reads."""
+        try:
+            return read(place)
+        except OSError as error:
+            self._require_there(place, error)
+            if not is_about_file(error):
+                raise
+            raise ContentCorrupt(
+                f"resource claim {place.file.index} ({self._path(place)}) can't be read: {error.strerror}"
+            ) from error
 
     def _require_there(self, place: ClaimLocation, error: Exception) -> None:
         """VolumeAway if what a read has met says nothing about the content, but that its volume is not there."""

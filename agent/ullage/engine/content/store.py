@@ -160,9 +160,10 @@ class FileContentStore(StripedStore[ContainerDirectory]):
 
     def length_of(self, claim: ResourceClaim) -> int | None:
         try:
-            return self._files.size(self.path_of(claim)).length
+            size = self._files.size(self.path_of(claim))
         except FileNotFoundError:
             return None
+        return size.length if size.is_file else None
 
     def reading(self, claim: ResourceClaim) -> AbstractContextManager[File]:
         return self._open_files.reading(claim, self.container_of(claim))
@@ -242,7 +243,9 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         for orphan in orphans:
             with closing(self._files.open(orphan.path, writable=True)) as file:
                 for offset in range(0, orphan.length, COPY_BYTES):
-                    file.write(file.read(min(COPY_BYTES, orphan.length - offset), offset), offset)
+                    data = file.read(min(COPY_BYTES, orphan.length - offset), offset)
+                    if data != bytes(len(data)):  # a file that somebody made long would be filled, and its disk with it
+                        file.write(data, offset)
                 file.sync()
             directory, top = os.path.dirname(orphan.path), self.containers[orphan.container].path
             while directory != top:
@@ -383,14 +386,16 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         if intent.intent == Action.ARCHIVE:
             return self._archive(intent)
         path = self.path_of(intent)
-        # Not there: a crash came between the unlink and its result, and the intent is finished for the second time.
-        with suppress(FileNotFoundError):
+        # Not there: a crash came between the unlink and its result, and the intent is finished for the second time. Or
+        # somebody put a directory there: it stays, as no byte of it is ours.
+        with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
             self._files.unlink(path)
         # After the unlink, or a reader between the two would open it again: a descriptor that is kept holds the blocks.
         self._open_files.forget(intent.index)
         # Synced in any case, for the unlink of the process before may not be: unless its section was never made.
         directory = os.path.dirname(path)
-        return IntentOutcome.DONE, (directory,) if self._files.exists(directory) else ()
+        is_there = self._files.exists(directory) and not self._files.size(directory).is_file
+        return IntentOutcome.DONE, (directory,) if is_there else ()
 
     def _change_in_place(self, intent: ResourceClaim) -> IntentOutcome:
         try:
@@ -448,13 +453,15 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         except FileNotFoundError:
             # Unlinked, or moved to the archive, since the directory was listed.
             return None
+        if not size.is_file:
+            return None  # somebody's directory: no content of ours
         is_ours = (
             claim is not None
             and (claim.index <= self.inherited_ceiling or claim.index in self._left_behind)
             and recorded(claim.index) is None
         )
         is_archived = os.path.basename(os.path.dirname(path)) == ARCHIVE
-        return Orphan(path, container.name, *size, claim if is_ours else None, is_archived)
+        return Orphan(path, container.name, size.length, size.allocated_bytes, claim if is_ours else None, is_archived)
 
     def _is_known(
         self,

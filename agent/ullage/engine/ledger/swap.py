@@ -15,6 +15,7 @@ import msgspec
 
 from ullage.contract import QueuePriority
 from ullage.engine.batches import with_readable_attributes
+from ullage.engine.files import is_about_file
 from ullage.engine.ledger.aside import set_aside
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
@@ -68,13 +69,18 @@ class SwapFiles:
 
     def read(self, name: str) -> SwapContent:
         """All of a swap file, verified. RepositoryDamaged names the file and offset."""
-        path = self.path(name)
         if not is_swap_name(name):
             raise RepositoryDamaged(f"{name!r} is no name of a swap file")
-        if not self._files.exists(path):
-            raise RepositoryDamaged(
-                f"swap file {path} is missing: its FlowFiles cannot be read; restore it from a backup"
-            )
+        path = self.path(name)
+        try:
+            return self._read(name, path)
+        except OSError as error:
+            if not is_about_file(error):
+                raise
+            what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
+            raise RepositoryDamaged(f"swap file {path} {what}: restore it from a backup") from error
+
+    def _read(self, name: str, path: str) -> SwapContent:
         with closing(RecordReader(self._files, path, SWAP_MAGIC, SwapHeader, self._place.serde)) as reader:
             # A file of another repository, or a copy under another name, has checksums as good as ours.
             if reader.header.repository != self._place.repository or reader.header.summary.name != name:
