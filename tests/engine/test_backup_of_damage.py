@@ -239,3 +239,33 @@ def test_the_command_says_whose_content_a_backup_lacks(workshop: Workshop, tmp_p
     assert all(word in " ".join(backup.stderr.split()) for word in ("not in the backup", record.id, "queue q"))
     assert path.name in backup.stderr
     assert record.id in again.stderr
+
+
+@pytest.mark.parametrize("how", ["gone", "cut", "a directory"])
+def test_an_event_file_that_cannot_be_read_is_named_and_the_rest_is_backed_up(
+    workshop: Workshop, tmp_path: Path, how: str
+) -> None:
+    """The restored repository has all content, and a history that goes on past these events."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"one"])
+    repository.provenance.drain()
+    put_all(repository, "q", [b"two"])
+    repository.provenance.drain()
+    first, _ = sorted((workshop.path / "provenance" / "events").iterdir())
+    whole = first.read_bytes()
+    first.unlink()
+    if how == "cut":
+        first.write_bytes(whole[:100])
+    elif how == "a directory":
+        first.mkdir()
+    workshop.expects_problems = True
+    for deep in (False, True):
+        assert any(first.name in problem for problem in repository.check(deep=deep).problems)
+
+    report = repository.backup(str(tmp_path / "b"))
+
+    assert [(lost.path, report.damaged_files) for lost in report.lost] == [(str(first), 1)]
+    Engine.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "r"))
+    with Engine.open(spec_at(tmp_path / "r")) as again:
+        assert drain(again, "q") == [b"one", b"two"]
+        assert any(first.name in problem for problem in again.check().problems)

@@ -16,11 +16,11 @@ from ullage.engine.files import (
     IOV_MAX,
     File,
     OsFiles,
-    is_disk_full,
     make_directories,
     read_file,
     replace_file,
 )
+from ullage.engine.oserrors import is_disk_full
 
 DISK = OsFiles()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, claim_of, committing, content_sizes, drain, flip, put_all
+from tests.support import Workshop, claim_of, committing, content_sizes, drain, flip, put_all, put_each
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFile
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import FlowFileRecord
-from ullage.errors import ContentCorrupt, ContentMissing
+from ullage.errors import ContentCorrupt, ContentMissing, ContentWriteFailed, RepositoryDamaged
 from ullage.wire.provenance import EventQuery
 
 KB = 1 << 10
@@ -308,6 +308,81 @@ def a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def a_link_to_nothing(path: Path) -> None:
+    path.symlink_to("nothing")
+
+
+@pytest.mark.parametrize(
+    "place", ["c1/ballast", "flowfile/ballast", "c1/7", "c1/0/9-9", "swap/1-2-3.swap", "provenance/events/9.parquet"]
+)
+@pytest.mark.parametrize("put", [a_directory, a_loop, a_pipe, a_link_to_nothing])
+def test_whatever_lies_where_nothing_of_anybody_lies_stops_nothing(
+    workshop: Workshop, put: Callable[[Path], None], place: str
+) -> None:
+    """A reserve, or a section that holds nothing: it is not removed, and all goes on without it."""
+    repository = workshop.make(claims={"max_flow_files": 1})
+    put_all(repository, "q", [b"before"])
+    workshop.kill()
+    at = workshop.path / place
+    at.unlink(missing_ok=True)
+    at.parent.mkdir(exist_ok=True)
+    put(at)
+
+    repository = workshop.open()
+    put_each(repository, "q", [b"%d" % number for number in range(20)])
+    repository.checkpoint()
+    told = ("swap file 1-2-3.swap is in no queue",) if "swap" in place and put is a_directory else ()
+    assert repository.check(deep=True).problems == told
+    workshop.expects_problems = bool(told)
+    repository.reclamation.clean()
+    repository = workshop.crash()
+    assert drain(repository, "q") == [b"before", *(b"%d" % number for number in range(20))]
+    assert "events" in place or "swap" in place or at.is_symlink() or not at.is_file()
+
+
+@pytest.mark.parametrize("put", [a_directory, a_loop, a_pipe, a_link_to_nothing, Path.touch, None])
+def test_a_lost_swap_directory_takes_what_was_swapped_alone(
+    workshop: Workshop, put: Callable[[Path], None] | None
+) -> None:
+    """What stood in memory is served; a directory that is gone is made anew by the next swap file."""
+    workshop.expects_problems = True
+    repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 2})
+    put_each(repository, "q", contents(SMALL, 6))
+    repository.checkpoint()
+    workshop.kill()
+    swap = workshop.path / "swap"
+    lost = 2 * len(list(swap.iterdir()))
+    assert lost
+    shutil.rmtree(swap)
+    if put is not None:
+        put(swap)
+
+    repository = workshop.open()
+    assert repository.queue("q").figures().flow_files == 6
+    assert len(drain(repository, "q")) == 6 - lost
+    put_each(repository, "r", contents(SMALL, 6))
+    repository.checkpoint()
+    repository = workshop.crash()
+    assert len(repository.flow_files.listed(repository.queue("r"), 0, 10)) == 6
+
+
+@pytest.mark.parametrize("name", ["ullage.json", "flowfile/snapshot", "provenance/manifest"])
+@pytest.mark.parametrize("put", [a_directory, a_loop, a_pipe])
+def test_what_lies_in_the_place_of_what_a_start_needs_is_named(
+    workshop: Workshop, put: Callable[[Path], None], name: str
+) -> None:
+    """The start is refused as for a damaged one, and does not wait."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+    repository.checkpoint()
+    workshop.close()
+    (workshop.path / name).unlink()
+    put(workshop.path / name)
+
+    with pytest.raises(RepositoryDamaged, match=name):
+        workshop.open()
+
+
 @pytest.mark.parametrize("part", ["content", "section", "swap"])
 @pytest.mark.parametrize("put", [a_directory, a_loop, a_pipe])
 def test_whatever_lies_in_the_place_of_a_file_is_a_missing_file(
@@ -339,7 +414,12 @@ def test_whatever_lies_in_the_place_of_a_file_is_a_missing_file(
     repository.compactor.execute(repository.compactor.plan(policy="CompactAll", empties_archive=True))
     report = repository.backup(str(tmp_path / "backup"))
     assert report.lost
+    if part == "section" and put is not a_directory:  # of which the next file would be
+        with pytest.raises(ContentWriteFailed):
+            put_all(repository, "other", [b"other"])
     put_all(repository, "other", [b"other"])
+    listed = repository.flow_files.listed(repository.queue("q"), 0, 100)
+    assert len(listed) == 2 if part == "swap" else 4
     repository = workshop.crash()
     repository.proof.run()
     assert drain(repository, "other") == [b"other"]

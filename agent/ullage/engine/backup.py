@@ -32,7 +32,11 @@ from ullage.engine.committer import Committer
 from ullage.engine.content.availability import Damage
 from ullage.engine.content.containers import LOST_AND_FOUND, ContainerDirectory, directories_of
 from ullage.engine.content.store import FileContentStore
-from ullage.engine.documents import unavailable_content, unavailable_swap_file
+from ullage.engine.documents import (
+    unavailable_content,
+    unavailable_event_file,
+    unavailable_swap_file,
+)
 from ullage.engine.files import PARTIAL_SUFFIX, Files, OsFiles, make_directories, replace_file
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.swap import SwapFiles
@@ -46,7 +50,7 @@ from ullage.engine.unavailable import UnavailableContents
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.records import RecordReader, write_records
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
-from ullage.errors import DirectoryNotEmpty, InvalidArgument, RepositoryDamaged
+from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument, RepositoryDamaged
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport
 
@@ -133,7 +137,7 @@ class Backup:
             copied_bytes=sum(file.length for file in copied),
             kept_files=len(kept),
             kept_bytes=sum(file.length for file in kept),
-            lost=(*self._named(damages.lost), *self._named_swaps(swaps)),
+            lost=(*self._named(damages.lost), *self._named_swaps(swaps), *damages.events[:LISTED_MAX]),
             saved=self._named(damages.saved),
             damaged_files=damages.files + len(swaps.unreadable),
         )
@@ -280,7 +284,13 @@ class Backup:
                 if found.is_written:
                     copied.append(msgspec.structs.replace(partial, crc=crc_of(self._files, target, file.length)))
             else:
-                crc = copy_file(self._files, source, os.path.join(destination, file.path), file.length)
+                try:
+                    crc = copy_file(self._files, source, os.path.join(destination, file.path), file.length)
+                except ContentMissing as error:
+                    if not file.directory:
+                        raise
+                    damages.add_events(source, file, error)  # a restored repository searches on past them
+                    continue
                 copied.append(msgspec.structs.replace(file, crc=crc))
             done += file.length
             on_progress(done, total)
@@ -303,6 +313,12 @@ class _Damages:
         self.files = 0
         self.lost: dict[tuple[int, int], Damage] = {}
         self.saved: dict[tuple[int, int], Damage] = {}
+        self.events: list[UnavailableContent] = []
+
+    def add_events(self, source: str, file: BackupFile, error: ContentMissing) -> None:
+        """One more file of events."""
+        self.files += 1
+        self.events.append(unavailable_event_file(source, file.name, file.length, error))
 
     def add(self, lost: dict[tuple[int, int], Damage], saved: dict[tuple[int, int], Damage]) -> None:
         """Of one more file."""

@@ -15,8 +15,9 @@ from crc32c import crc32c
 
 from ullage.engine.content.availability import Damage
 from ullage.engine.content.reader import ContentReader
-from ullage.engine.files import COPY_BYTES, Files, is_about_file
+from ullage.engine.files import COPY_BYTES, Files
 from ullage.engine.model import ContentClaim
+from ullage.engine.oserrors import is_about_file
 from ullage.engine.reclaim.liveness import LivenessScanner, Survivor
 from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed
 
@@ -136,7 +137,12 @@ def copy_file(files: Files, source: str, target: str, length: int) -> int:
     with closing(reading), closing(files.create(target)) as writing:
         offset = crc = 0
         while offset < length:
-            data = reading.read(min(COPY_BYTES, length - offset), offset)
+            try:
+                data = reading.read(min(COPY_BYTES, length - offset), offset)
+            except OSError as error:
+                if not is_about_file(error):
+                    raise
+                raise ContentMissing(f"{source} can't be read at {offset}: {error.strerror}") from error
             if not data:
                 raise ContentMissing(f"{source} ends at {offset}, {length} bytes of it are in use")
             step = HOLE_BYTES if ZEROS in data else len(data)

@@ -111,6 +111,12 @@ def unavailable_swap_file(found: PassedOver, path: str, queue_name: Callable[[in
     )
 
 
+def unavailable_event_file(path: str, name: str, size: int, error: Exception) -> UnavailableContent:
+    """Provenance events that can't be read."""
+    reason = f"provenance events are in an event file that can't be read: {error}"
+    return UnavailableContent(id="", filename=name, queue="", size=size, path=path, resource=0, reason=reason)
+
+
 def record_set_aside(record: SetAside) -> RecordSetAside:
     """A record that can't be used."""
     return RecordSetAside(

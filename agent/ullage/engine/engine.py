@@ -54,6 +54,7 @@ from ullage.engine.opening import (
     require_snapshot,
     write_containers,
 )
+from ullage.engine.oserrors import NotAFile
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.proof import ContentProof
 from ullage.engine.purges import PurgeSchedule
@@ -272,6 +273,8 @@ class Engine:
         try:
             try:
                 return restored()
+            except NotAFile as error:
+                raise RepositoryDamaged(f"{error.filename} is no file any more: restore it from a backup") from error
             except (DiskFull, OSError) as error:
                 # Recovery writes a snapshot; on a full disk that is what the reserve is for.
                 reserve = Reserve(files, os.path.join(spec.storage.host_path.path, FLOWFILE))

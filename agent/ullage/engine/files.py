@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from ullage.engine.byteranges import FS_BLOCK_BYTES
 from ullage.engine.forking import lose, refuse_in_child, steady
+from ullage.engine.oserrors import TOO_MANY, NotAFile, SyncNotTried, cannot_punch, of_opening
 
 IOV_MAX = 1024
 """Buffers one vectored write may carry on Linux."""
@@ -30,29 +31,13 @@ COPY_BYTES = 1 << 20
 
 _SYNC_FILE_RANGE_WRITE = 2
 _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
-_CANNOT = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
 _libc = ctypes.CDLL(None, use_errno=True)
-TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-
-_NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
-"""What opening a path answers where a directory, a socket, a device, a link to itself or a path through a file is."""
 
 _STATFS_LONGS = 32
 """Room for the kernel's `struct statfs`, whose first field is the kind of filesystem."""
 
 _IN_PLACE = frozenset((0xEF53, 0x58465342))
 """ext2 to ext4, and XFS without reflinks to share (log files never have any)."""
-
-
-class SyncNotTried(OSError):
-    """A sync that did not come about, because there is no descriptor or memory left to open what it is of.
-
-    Unlike a failed one it says nothing about the disk: what is to be synced can be synced later.
-    """
-
-
-class NotAFile(FileNotFoundError):
-    """What lies at the path is a directory, a pipe, a link that leads nowhere: the file that was there is missing."""
 
 
 class DiskUsage(NamedTuple):
@@ -342,7 +327,7 @@ class OsFiles:
         try:
             status = os.stat(path)
         except OSError as error:
-            raise _told(error) from error
+            raise of_opening(error) from error
         return FileSize(status.st_size, status.st_blocks * 512, stat.S_ISREG(status.st_mode))
 
     def list_directory(self, path: str) -> list[str]:
@@ -407,7 +392,7 @@ class OsFiles:
             os.ftruncate(descriptor, 2 * FS_BLOCK_BYTES)
             _punch(descriptor, 0, FS_BLOCK_BYTES)
         except OSError as error:
-            return error.errno not in _CANNOT
+            return not cannot_punch(error)
         finally:
             os.close(descriptor)
         return True
@@ -429,15 +414,11 @@ def _open_regular(path: str, flags: int) -> int:
         # Without O_NONBLOCK the open of a pipe waits for whoever writes into it, for ever; files take no notice of it.
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise _told(error) from error
+        raise of_opening(error) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NotAFile(errno.ENOENT, "what lies there is no file", path)
     return descriptor
-
-
-def _told(error: OSError) -> OSError:
-    return NotAFile(*error.args[:2], error.filename) if error.errno in _NO_FILE else error
 
 
 def _scatter(data: bytes, buffers: Sequence[memoryview], skip: int) -> None:
@@ -506,18 +487,3 @@ def read_file(files: Files, path: str) -> bytes:
     """A whole small file."""
     with closing(files.open(path)) as file:
         return file.read(file.size().length, 0)
-
-
-def cannot_punch(error: OSError) -> bool:
-    """Whether the error means that the filesystem has no holes, rather than that the disk failed."""
-    return error.errno in _CANNOT
-
-
-def is_about_file(error: OSError) -> bool:
-    """Whether the error says something of the file or its disk, rather than of this process or of a signal."""
-    return error.errno is not None and error.errno not in TOO_MANY
-
-
-def is_disk_full(error: OSError) -> bool:
-    """Whether the error means that there is no room, rather than that the disk failed."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)

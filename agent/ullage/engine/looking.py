@@ -1,5 +1,6 @@
 """Looking at FlowFiles where they stand, in memory and in swap files, without taking them."""
 
+from contextlib import suppress
 from functools import partial
 
 from ullage.engine.content.reader import ContentReader
@@ -23,14 +24,16 @@ class FlowFileViewer:
     def listed(self, queue: FlowFileQueue, skip: int, limit: int) -> list[FlowFileRecord]:
         """Up to `limit` FlowFiles that nobody holds, in the queue's order, from behind the first `skip` on.
 
-        Others come and go meanwhile, so one may be passed over.
+        Others come and go meanwhile, so one may be passed over. So are those of a swap file that can't be read, which
+        is told of where unavailable contents are listed.
         """
         before, swapped, behind = queue.standing()
         found = before[skip : skip + limit]
         skip = max(0, skip - len(before))
         for summary in swapped:
             if len(found) < limit and skip < summary.count:
-                found += self._swap_files.read(summary.name).records[skip : skip + limit - len(found)]
+                with suppress(RepositoryDamaged):  # `passed_over` names it; the others are there to be looked at
+                    found += self._swap_files.read(summary.name).records[skip : skip + limit - len(found)]
             skip = max(0, skip - summary.count)
         return found + behind[skip : skip + limit - len(found)]
 

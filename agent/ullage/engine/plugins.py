@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
 
+from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import UnknownPlugin
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class Plugins(Generic[T]):
         """All there are: ours, then those of other packages by name."""
         return [*self._ours, *sorted(self._others().keys() - self._ours.keys())]
 
+    @uninterrupted  # what a signal's handler raises is no word about the package
     def load(self, name: str) -> T:
         """The implementation of this name. UnknownPlugin, with the names there are, if there is none; also if it cannot
         be imported.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.failing_files import FailingFiles
 from tests.support import Workshop, drain, put_all
-from ullage.engine.files import SyncNotTried
+from ullage.engine.oserrors import SyncNotTried
 from ullage.errors import ContentWriteFailed
 
 PROGRAM = """

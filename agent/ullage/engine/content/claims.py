@@ -323,14 +323,14 @@ class StripedStore(ABC, Generic[C]):
         self.require_writing()
         admitted = [container for container in self._writing(next(self._turn)) if self._admits(container)]
         failure: DiskFull | ContentWriteFailed | None = None
-        for container in (*admitted, *admitted[:1]):  # the first once more: it may have been one section that failed
+        for container in admitted:
             if not container.has_room_for(length):
                 continue
             try:
                 return self._create(container, lifetime)
             except (DiskFull, ContentWriteFailed) as error:
                 failure = failure or error  # of one volume: nothing was written, and the others may have room
-                self._indexes.leave_section()
+                self._indexes.leave_section()  # or of one section: the next attempt is made in another one
         if failure is not None:
             raise failure
         if admitted:

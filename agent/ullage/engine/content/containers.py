@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ullage.contract import ContentRepositorySpec
-from ullage.engine.files import TOO_MANY, DiskUsage, Files, make_directories, read_file, replace_file
+from ullage.engine.files import DiskUsage, Files, make_directories, read_file, replace_file
 from ullage.engine.model import ResourceClaim
+from ullage.engine.oserrors import TOO_MANY
 from ullage.engine.wal.format import decode_header
 from ullage.errors import ForeignContainer, RepositoryDamaged
 
@@ -292,8 +293,8 @@ class ContainerDirectory(Container):
     def _names_in(self, directory: str) -> list[str]:
         try:
             return self._files.list_directory(directory)
-        except NotADirectoryError:
-            return []  # what somebody put into a section's place is none of ours
+        except (NotADirectoryError, FileNotFoundError):
+            return []  # what somebody put into a section's place, a link that leads nowhere too, is none of ours
 
     @property
     def _identity_path(self) -> str:

@@ -9,7 +9,8 @@ import threading
 from contextlib import closing
 
 from ullage.engine.content.protocol import ContentStore
-from ullage.engine.files import Files, is_disk_full
+from ullage.engine.files import Files
+from ullage.engine.oserrors import is_disk_full
 from ullage.errors import DiskFull
 
 NAME = "ballast"
@@ -36,12 +37,17 @@ class Reserve:
 
     @property
     def size_bytes(self) -> int:
-        return self._files.size(self._path).length if self._files.exists(self._path) else 0
+        """0 where there is none, or something else lies in its place."""
+        try:
+            size = self._files.size(self._path)
+        except FileNotFoundError:
+            return 0
+        return size.length if size.is_file else 0
 
     def grow(self, wanted_bytes: int) -> bool:
         """Make the ballast at least this large (within its share of the volume); whether it now is.
 
-        No room is no error: the next checkpoint tries again.
+        No room is no error, nor is something else in its place: the next checkpoint tries again.
         """
         limit = int(self._files.usage(self._directory).total_bytes * SHARE_OF_VOLUME)
         wanted = min(wanted_bytes, limit) // PAGE_BYTES * PAGE_BYTES
@@ -57,6 +63,9 @@ class Reserve:
                 except OSError:
                     file.truncate(have)  # all of it or nothing: a ballast says by its length how many blocks it holds
                     raise
+        except FileNotFoundError:
+            # Whatever somebody put there is not removed, and nobody waits for a reserve that can not be.
+            return True
         except OSError as error:
             if not is_disk_full(error):
                 raise

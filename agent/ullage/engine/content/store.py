@@ -34,11 +34,13 @@ from ullage.engine.content.containers import (
     ContainerDirectory,
     directories_of,
 )
+from ullage.engine.content.failures import lost, not_tried
 from ullage.engine.content.openfiles import OpenFiles
 from ullage.engine.content.protocol import IntentOutcome, Orphan
 from ullage.engine.content.reserve import CONTENT_RESERVE_BYTES, Reserve
-from ullage.engine.files import COPY_BYTES, File, SyncNotTried, cannot_punch, is_disk_full
+from ullage.engine.files import COPY_BYTES, File
 from ullage.engine.model import Action, Lifetime, ResourceClaim
+from ullage.engine.oserrors import SyncNotTried, cannot_punch, is_disk_full
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.errors import ContentWriteFailed, DiskFull, ForeignContainer
@@ -110,15 +112,15 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         return container.is_available
 
     def _lose_writables(self, container: ContainerDirectory) -> None:
-        lost: list[WritableClaim] = []
+        gone: list[WritableClaim] = []
         with self._lock:
             for writable in self._active.values():
                 writable.is_lost |= writable.container is container
             for (name, _), spares in self._spares.items():
                 if name == container.name:
-                    lost += spares
+                    gone += spares
                     spares.clear()
-        for spare in lost:
+        for spare in gone:
             self._end(spare)
 
     def _has_lost(self, container: Container, error: OSError) -> bool:
@@ -129,12 +131,12 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         try:
             self._sync(writable)
             if writable.is_lost:
-                raise _lost(writable, container.condition.reason)
+                raise lost(writable, container.condition.reason)
         except SyncNotTried as error:
-            raise _not_tried(writable.path, error) from error
+            raise not_tried(writable.path, error) from error
         except OSError as error:
             if self._is_elsewhere(writable, error):
-                raise _lost(writable, container.condition.reason) from error
+                raise lost(writable, container.condition.reason) from error
             # The kernel may have dropped the pages and call them clean: this container's word is worth nothing
             # until a restart reads what the disk holds.
             writable.failed = True
@@ -150,7 +152,7 @@ class FileContentStore(StripedStore[ContainerDirectory]):
                 output.container.failure = error
             raise
         if output.is_lost:
-            raise _lost(output, output.container.condition.reason)
+            raise lost(output, output.container.condition.reason)
 
     def path_of(self, claim: ResourceClaim) -> str:
         return self.container_of(claim).current_path(claim)
@@ -189,13 +191,7 @@ class FileContentStore(StripedStore[ContainerDirectory]):
                 is_later = self._has_lost(self.container_of(intent), error)
                 outcomes.append(IntentOutcome.LATER if is_later else error)
                 changed.append(())
-        # One sync for all names of a directory: a mass deletion waits for the disk once, not once a file.
-        failed: dict[str, OSError] = {}
-        for directory in sorted({directory for directories in changed for directory in directories}):
-            try:
-                self._files.sync_directory(directory)
-            except OSError as error:
-                failed[directory] = error
+        failed = self._sync_all({directory for directories in changed for directory in directories})
         # Again: a file that was not there because its volume went away meanwhile is not freed.
         is_there = {name: self._look_at(container) for name, container in containers.items()}
         for at, directories in enumerate(changed):
@@ -208,6 +204,19 @@ class FileContentStore(StripedStore[ContainerDirectory]):
                     # As with content: after a failed sync only a restart can tell what the disk holds.
                     self.container_of(intents[at]).failure = errors[0]
         return outcomes
+
+    def _sync_all(self, directories: Collection[str]) -> dict[str, OSError]:
+        """One sync for all names of a directory: a mass deletion waits for the disk once, not once a file. The errors,
+        by directory.
+        """
+        failed: dict[str, OSError] = {}
+        for directory in sorted(directories):
+            try:
+                self._files.sync_directory(directory)
+            except OSError as error:
+                if error.errno not in _NO_DIRECTORY:  # what lies in a section's place has no name of ours
+                    failed[directory] = error
+        return failed
 
     def seal(self, claim: ResourceClaim) -> ResourceClaim:
         length = claim.length
@@ -361,13 +370,13 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         try:
             self._files.sync_directory(directory)
         except SyncNotTried as error:
-            raise _not_tried(directory, error) from error
+            raise not_tried(directory, error) from error
         except OSError as error:
             if self._is_elsewhere(made[0], error):
-                raise _lost(made[0], container.condition.reason) from error
+                raise lost(made[0], container.condition.reason) from error
             raise self._poisoned(container, directory, error) from error
         if not self._look_at(container):  # by now another one may have taken its place
-            raise _lost(made[0], container.condition.reason)
+            raise lost(made[0], container.condition.reason)
         for writable in made:  # only now: a failed sync must not let a writer believe in its name
             writable.name_synced = True
 
@@ -394,8 +403,7 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         self._open_files.forget(intent.index)
         # Synced in any case, for the unlink of the process before may not be: unless its section was never made.
         directory = os.path.dirname(path)
-        is_there = self._files.exists(directory) and not self._files.size(directory).is_file
-        return IntentOutcome.DONE, (directory,) if is_there else ()
+        return IntentOutcome.DONE, (directory,) if self._files.exists(directory) else ()
 
     def _change_in_place(self, intent: ResourceClaim) -> IntentOutcome:
         try:
@@ -487,17 +495,6 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         return (writable is not None and writable.path == path) or is_recorded()
 
 
+_NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP})
 _NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENOTDIR})
 """What opening a directory for its sync says where the volume that it was on is not mounted any more."""
-
-
-def _lost(writable: WritableClaim, reason: str) -> ContentWriteFailed:
-    return ContentWriteFailed(
-        f"{writable.path} went away before it was durable: nothing was committed; roll back and try again"
-        + (f" ({reason})" if reason else "")
-    )
-
-
-def _not_tried(path: str, error: SyncNotTried) -> ContentWriteFailed:
-    """Nothing was committed and nothing is wrong with the disk: the same may succeed when there is a descriptor."""
-    return ContentWriteFailed(f"{path} could not be synced now ({error}): nothing was committed; try again")

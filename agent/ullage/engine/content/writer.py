@@ -17,9 +17,9 @@ from ullage.clock import Clock
 from ullage.engine.content.checksum import BLOCK_BYTES, Hasher
 from ullage.engine.content.claims import WritableClaim
 from ullage.engine.content.protocol import ContentStore
-from ullage.engine.files import is_disk_full
 from ullage.engine.forking import lose
 from ullage.engine.model import NO_CONTENT, ClaimBlocks, Content, ContentClaim, Lifetime, Operation
+from ullage.engine.oserrors import is_disk_full
 from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, SessionMisuse
 

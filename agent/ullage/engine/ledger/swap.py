@@ -9,13 +9,13 @@ the block CRCs of their large claims.
 
 import os
 from collections.abc import Collection, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 
 import msgspec
 
 from ullage.contract import QueuePriority
 from ullage.engine.batches import with_readable_attributes
-from ullage.engine.files import is_about_file
+from ullage.engine.files import make_directories
 from ullage.engine.ledger.aside import set_aside
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
@@ -35,6 +35,7 @@ from ullage.engine.model import (
     pack_attributes,
     unpack_attributes,
 )
+from ullage.engine.oserrors import is_about_file
 from ullage.engine.wal.records import BLOCK_RECORDS, RecordHeader, RecordReader, write_records
 from ullage.engine.wal.serde import Undecodable
 from ullage.engine.wal.state import RecordDirectory
@@ -62,6 +63,7 @@ class SwapFiles:
         """Write a swap file and make it and its name durable: only then may a transaction name it."""
         header = self._place.header(SwapHeader, summary=msgspec.structs.replace(summary, shares=()))
         operations: list[Operation] = [*records, *blocks]
+        make_directories(self._files, self.directory)
         runs = (operations[at : at + BLOCK_RECORDS] for at in range(0, len(operations), BLOCK_RECORDS))
         write_records(self._files, self.path(summary.name), SWAP_MAGIC, header, runs, self._place.serde)
         # | file synced | SwapOut durable, records gone from memory | power | no name: FlowFiles lost |
@@ -113,13 +115,18 @@ class SwapFiles:
         return SwapContent(readable, blocks, aside)
 
     def names(self) -> list[str]:
-        """All swap files on disk."""
-        return [name for name in self._files.list_directory(self.directory) if name.endswith(SUFFIX)]
+        """All swap files on disk; none where their directory is gone, or something else lies in its place."""
+        try:
+            names = self._files.list_directory(self.directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [name for name in names if name.endswith(SUFFIX)]
 
     def remove(self, names: Iterable[str]) -> None:
         """Unlink files that nothing refers to. No sync: what a crash brings back, the next start removes again."""
         for name in names:
-            self._files.unlink(self.path(name))
+            with suppress(IsADirectoryError):  # somebody's: no transaction ever named it
+                self._files.unlink(self.path(name))
 
     def discard(self, name: str) -> None:
         """Give up a file that nothing will name, whatever of it was written."""

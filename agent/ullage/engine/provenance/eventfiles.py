@@ -7,13 +7,15 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from ullage.engine.beside import Beside
 from ullage.engine.files import COPY_BYTES, File, Files, make_directories
+from ullage.engine.oserrors import is_about_file
 from ullage.engine.provenance.arrow import pa, pc, pq
 from ullage.engine.provenance.columns import BOUNDED, DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
@@ -51,20 +53,14 @@ def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compre
             write_page_checksum=True,
             write_statistics=BOUNDED,
         ) as writer,
-        ThreadPoolExecutor(1, "event-file") as beside,
+        Beside[None]() as beside,
     ):
-        written: Future[None] | None = None
         for chunk in chunks(series, ROW_GROUP_ROWS):
             millis = [each.told.millis for each in chunk]
             # Not the first and the last: wall time jumps, and orders nothing.
             times += (min(millis), max(millis))
-            batch = to_batch(chunk, queue_name)
-            if written is not None:
-                written.result()
             # Compressing gives the interpreter away, so the next row group is made meanwhile.
-            written = beside.submit(writer.write_batch, batch)
-        if written is not None:
-            written.result()
+            beside.begin(partial(writer.write_batch, to_batch(chunk, queue_name)))
     return Written(memoryview(sink.getvalue()), min(times), max(times))
 
 
@@ -134,7 +130,7 @@ class EventFiles:
         found = []
         for directory in self._directories:
             parent = os.path.join(self._root, directory)
-            if self._files.exists(parent):
+            with suppress(FileNotFoundError, NotADirectoryError):  # never made, or something else lies there
                 names = self._files.list_directory(parent)
                 found += [os.path.join(parent, name) for name in names if name.endswith(SUFFIX)]
         return found
@@ -144,7 +140,8 @@ class EventFiles:
         known = {self.path(file) for file in listed}
         for path in self.paths():
             if path not in known:
-                self._files.unlink(path)
+                with suppress(IsADirectoryError):  # somebody's: it holds no events
+                    self._files.unlink(path)
 
     def group_rows(self, file: EventFile) -> int:
         """How many events each row group of a file holds, but for the last; ProvenanceDamaged names one that fails."""
@@ -190,16 +187,28 @@ class EventFiles:
                 return start + int(row)
         return None
 
+    def is_whole(self, file: EventFile) -> bool:
+        """Whether it is there, as long as it was written."""
+        try:
+            size = self._files.size(self.path(file))
+        except FileNotFoundError:
+            return False
+        return size.is_file and size.length == file.bytes
+
     def verify(self, file: EventFile) -> str:
         """What is wrong with a file: nothing, or a problem in words. Reads every byte."""
         path = self.path(file)
-        if not self._files.exists(path):
-            return f"{path} is missing: events {file.first_sequence} to {file.last_sequence} cannot be read"
-        with closing(self._files.open(path)) as opened:
-            crc = length = 0
-            while piece := opened.read(COPY_BYTES, length):
-                crc = crc32c(piece, crc)
-                length += len(piece)
+        crc = length = 0
+        try:
+            with closing(self._files.open(path)) as opened:
+                while piece := opened.read(COPY_BYTES, length):
+                    crc = crc32c(piece, crc)
+                    length += len(piece)
+        except OSError as error:
+            if not is_about_file(error):
+                raise
+            what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
+            return f"{path} {what}: events {file.first_sequence} to {file.last_sequence} cannot be read"
         if (length, crc) != (file.bytes, file.crc):
             return f"{path}: {length} bytes do not match the manifest ({file.bytes} bytes)"
         return ""

@@ -230,7 +230,7 @@ class ProvenanceStore:
             path = self.event_files.path(file)
             if deep:
                 found.append(self.event_files.verify(file))
-            elif not self._files.exists(path) or self._files.size(path).length != file.bytes:
+            elif not self.event_files.is_whole(file):
                 found.append(f"{path} is missing, or has not the {file.bytes} bytes it was written with")
         return [problem for problem in found if problem]
 

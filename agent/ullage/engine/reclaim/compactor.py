@@ -10,12 +10,13 @@ and leaves alone what is in other hands.
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 
 from ullage.contract import CompactionTrigger, ContentRepositorySpec
+from ullage.engine.beside import Beside, Work
 from ullage.engine.content.writer import BACK_PRESSURE_WAIT_SECONDS
 from ullage.engine.ledger.placement import held_by
 from ullage.engine.model import Action
@@ -114,9 +115,10 @@ class Compactor:
         if len(disks) == 1:
             self._run_disk(disks[0], ticket, rate, progress)
         elif disks:
-            with ThreadPoolExecutor(len(disks), "ullage-rewrite") as pool:
-                runs = [pool.submit(self._run_disk, groups, ticket, rate, progress) for groups in disks]
-                failures = [error for run in runs if (error := run.exception()) is not None]
+            runs = [Work(partial(self._run_disk, groups, ticket, rate, progress)) for groups in disks]
+            for run in runs:
+                run.wait()
+            failures = [run.failure for run in runs if run.failure is not None]
             # What was given back on the other disks is told all the same.
             report.problems += map(str, failures)
             ours = OSError, ContentWriteFailed, ContentMissing
@@ -242,22 +244,18 @@ class Compactor:
         unlinks, is done beside the copying of the next.
         """
         bucket = TokenBucket(rate, self._parts.clock)
-        with ThreadPoolExecutor(1, "ullage-finish") if rate == 0 else nullcontext() as finisher:
-            ending: Future[ReclamationReport] | None = None
+        with Beside[ReclamationReport]() as finisher:
             for group in groups:
                 rewrite = self._rewriter.begin(group, ticket, bucket)
                 try:
-                    if ending is not None:
-                        progress.add(ending.result())
+                    progress.add(finisher.finish())
                 except BaseException:
                     self._rewriter.give_up(rewrite)
                     raise
-                if finisher is None:
-                    progress.add(self._rewriter.finish(rewrite))
-                else:
-                    ending = finisher.submit(self._rewriter.finish, rewrite)
-            if ending is not None:
-                progress.add(ending.result())
+                finisher.begin(partial(self._rewriter.finish, rewrite))
+                if rate:
+                    progress.add(finisher.finish())
+            progress.add(finisher.finish())
 
 
 class _Progress:
@@ -269,8 +267,10 @@ class _Progress:
         self._on_progress = on_progress
         self._lock = threading.Lock()
 
-    def add(self, done: ReclamationReport) -> None:
-        """One group is done: count it, and tell."""
+    def add(self, done: ReclamationReport | None) -> None:
+        """One group is done, if any: count it, and tell."""
+        if done is None:
+            return
         with self._lock:
             self._report.merge(done)
             self._steps += done.done[Action.REWRITE] + len(done.left) + done.skipped

@@ -21,8 +21,9 @@ from typing import TypeVar
 import msgspec
 
 from ullage.clock import Clock
-from ullage.engine.files import File, is_disk_full
+from ullage.engine.files import File
 from ullage.engine.model import Operation
+from ullage.engine.oserrors import is_disk_full
 from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.wal.format import CLOSE, FRAME_HEADER_BYTES, TRANSACTION, CloseRecord
 from ullage.engine.wal.loading import Watcher, load_log

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ullage.engine.files import File, Files, is_disk_full
+from ullage.engine.files import File, Files
+from ullage.engine.oserrors import is_disk_full
 from ullage.engine.wal.format import FILE_MAGIC, LogHeader, pack_file_header, pack_frame_header, salt_of
 from ullage.engine.wal.state import RecordDirectory, log_name
 

@@ -1,0 +1,41 @@
+"""What an error of the operating system says: of a file, of its disk, or only of this process and moment."""
+
+import errno
+
+TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+CANNOT_PUNCH = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
+
+_NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
+"""What opening a path answers where a directory, a socket, a device, a link to itself or a path through a file is."""
+
+
+class SyncNotTried(OSError):
+    """A sync that did not come about, because there is no descriptor or memory left to open what it is of.
+
+    Unlike a failed one it says nothing about the disk: what is to be synced can be synced later.
+    """
+
+
+class NotAFile(FileNotFoundError):
+    """What lies at the path is a directory, a pipe, a link that leads nowhere: the file that was there is missing."""
+
+
+def of_opening(error: OSError) -> OSError:
+    """What opening a file has met, `NotAFile` where something else lies there."""
+    return NotAFile(*error.args[:2], error.filename) if error.errno in _NO_FILE else error
+
+
+def is_about_file(error: OSError) -> bool:
+    """Whether it says something of the file or its disk, rather than of this process or of a signal's handler."""
+    return error.errno is not None and error.errno not in TOO_MANY
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether it means that there is no room, rather than that the disk failed."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def cannot_punch(error: OSError) -> bool:
+    """Whether it means that the filesystem has no holes, rather than that the disk failed."""
+    return error.errno in CANNOT_PUNCH
