@@ -7,7 +7,6 @@ Bytes that a claim names never change, so a copy that the last backup made is as
 says so. It is in the new backup too: what is damaged now may be whole nowhere else.
 """
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,13 +16,10 @@ from crc32c import crc32c
 
 from ullage.engine.content.availability import Damage
 from ullage.engine.content.reader import ContentReader
-from ullage.engine.files import COPY_BYTES, Files
+from ullage.engine.files import COPY_BYTES, DISK_FAILED, Files
 from ullage.engine.model import ContentClaim
 from ullage.engine.reclaim.liveness import LivenessScanner, Survivor
 from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed
-
-DISK_FAILED = frozenset({errno.EIO, errno.EUCLEAN})
-"""What a disk answers that can't read a place. Other errors, as too many open files, say nothing of the content."""
 
 HOLE_BYTES = 64 << 10
 """Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""

@@ -10,7 +10,6 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ullage.engine.backupcontent import DISK_FAILED
 from ullage.engine.backupfiles import BackupFile
 from ullage.engine.files import Files
 from ullage.engine.flowfile.queues import PassedOver
@@ -51,13 +50,10 @@ def swap_sources(
             swap_files.read(name)
         except (RepositoryDamaged, FormatTooNew) as error:
             found.unreadable.append((PassedOver(summary, RepositoryDamaged(str(error)), 0), path))
+            if isinstance(error.__cause__, OSError):
+                continue  # what the disk can't read can't be copied either
             # The path of a whole copy stays free: the next backup would take this one for it, and name nothing.
             kept_as = f"{kept_as}-{sequence}"
-        except OSError as error:
-            if error.errno not in DISK_FAILED:
-                raise
-            found.unreadable.append((PassedOver(summary, RepositoryDamaged(f"{path}: {error}"), 0), path))
-            continue
         if files.exists(path):
             length = files.size(path).length
             found.sources.append((path, BackupFile(path=kept_as, length=length, crc=0, name=name)))

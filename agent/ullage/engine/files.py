@@ -33,6 +33,9 @@ _CANNOT = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 _libc = ctypes.CDLL(None, use_errno=True)
 TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
+DISK_FAILED = frozenset({errno.EIO, errno.EUCLEAN})
+"""What a disk answers that can't read a place. Other errors, as too many open files, say nothing of what is there."""
+
 _STATFS_LONGS = 32
 """Room for the kernel's `struct statfs`, whose first field is the kind of filesystem."""
 

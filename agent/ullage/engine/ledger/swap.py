@@ -15,6 +15,7 @@ import msgspec
 
 from ullage.contract import QueuePriority
 from ullage.engine.batches import with_readable_attributes
+from ullage.engine.files import DISK_FAILED
 from ullage.engine.ledger.aside import set_aside
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
@@ -67,7 +68,9 @@ class SwapFiles:
         self._files.sync_directory(self.directory)
 
     def read(self, name: str) -> SwapContent:
-        """All of a swap file, verified. RepositoryDamaged names the file and offset."""
+        """All of a swap file, verified. RepositoryDamaged names the file and offset, also where the disk can't read it:
+        its cause is an OSError then.
+        """
         path = self.path(name)
         if not is_swap_name(name):
             raise RepositoryDamaged(f"{name!r} is no name of a swap file")
@@ -75,6 +78,14 @@ class SwapFiles:
             raise RepositoryDamaged(
                 f"swap file {path} is missing: its FlowFiles cannot be read; restore it from a backup"
             )
+        try:
+            return self._read(name, path)
+        except OSError as error:
+            if error.errno not in DISK_FAILED:
+                raise
+            raise RepositoryDamaged(f"swap file {path} can't be read: {error}") from error
+
+    def _read(self, name: str, path: str) -> SwapContent:
         with closing(RecordReader(self._files, path, SWAP_MAGIC, SwapHeader, self._place.serde)) as reader:
             # A file of another repository, or a copy under another name, has checksums as good as ours.
             if reader.header.repository != self._place.repository or reader.header.summary.name != name:
