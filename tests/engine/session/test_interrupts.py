@@ -4,8 +4,11 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -28,6 +31,20 @@ SIGNALS = 400
 
 class Struck(BaseException):
     """What the handler of a real signal raises."""
+
+
+WITHOUT_A_THREAD = """
+import sys, threading
+from tests.support import RoomyFiles, spec_at
+from ullage.engine.engine import Engine
+
+threading.stack_size(1 << 46)  # no thread finds room for that
+spec = spec_at(sys.argv[1])
+Engine.initialize(spec, RoomyFiles())
+with Engine.open(spec, RoomyFiles()) as repository:
+    handle = repository.handles.put(b"content")
+    assert repository.handles.get(handle).read() == b"content"
+"""
 
 
 def told(error: BaseException) -> str:
@@ -186,3 +203,8 @@ def test_a_call_that_never_ends_is_left_with_its_outcome_unknown(monkeypatch: py
 
     assert uninterrupted(lambda: 5)() == 5
     hangs.set()
+
+
+def test_where_no_thread_can_be_begun_calls_go_on(tmp_path: Path) -> None:
+    """Unguarded: an interrupt may fall into them, and that is all."""
+    subprocess.run([sys.executable, "-c", WITHOUT_A_THREAD, str(tmp_path / "r")], check=True, timeout=60)
