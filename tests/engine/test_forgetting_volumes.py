@@ -150,9 +150,12 @@ def test_what_a_session_holds_keeps_the_container_and_its_account_in_order(works
     assert list(repository.content.containers) == ["c1"]
 
 
-def test_a_swap_file_that_cannot_be_read_keeps_nothing_else(workshop: Workshop) -> None:
-    """It is named beforehand; when it is back, or its queue is dropped, the container goes."""
-    repository = workshop.make(storage=TWO, claims=SMALL, flow_file=SWAPPING)
+@pytest.mark.parametrize("claims", [SMALL, {"max_flow_files": 4}])
+def test_a_swap_file_that_cannot_be_read_keeps_nothing_else(workshop: Workshop, claims: dict[str, int]) -> None:
+    """It is named beforehand; when it is back, or its queue is dropped, the container goes. So it is where files that
+    can be read share content files with it.
+    """
+    repository = workshop.make(storage=TWO, claims=claims, flow_file=SWAPPING)
     contents = contents_of(1, 30)
     put_each(repository, "q", contents)
     put_each(repository, "other", contents)
