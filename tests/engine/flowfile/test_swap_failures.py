@@ -69,13 +69,14 @@ def test_a_failed_swap_out_spares_the_other_queues(repository: Engine, files: Fa
 
 
 def test_a_file_that_cannot_be_given_up_goes_at_the_next_start(workshop: Workshop, files: FailingFiles) -> None:
-    """If the remains of a failed swap-out cannot be removed either, nothing else suffers."""
+    """If the remains of a failed swap-out cannot be removed either, nothing else suffers; the first error is told."""
     repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(8))
-    files.fail("sync", "*.swap")
+    files.fail("sync", "*.swap", error=errno.ENOSPC)
     files.fail("unlink", "*.swap", times=9)
     put_all(repository, "q", numbers(1, 8))
     assert len(os.listdir(repository.swap_files.directory)) == 1
+    assert "No space left" in str(repository.queues.swap_failure)
 
     repository = workshop.crash()
 

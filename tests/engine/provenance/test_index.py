@@ -188,7 +188,7 @@ def test_a_block_that_fails_in_the_middle_of_an_answer_costs_no_event(
 def test_an_index_that_the_disk_does_not_give_makes_no_answer(
     workshop: Workshop, files: FailingFiles, kind: str, path: str
 ) -> None:
-    """The event files answer alone."""
+    """The event files answer alone, and a shard that is not given is made anew."""
     repository = workshop.make()
     made = put_all(repository, "q", [b"x"] * 3)
     place(repository)
@@ -197,6 +197,7 @@ def test_an_index_that_the_disk_does_not_give_makes_no_answer(
     files.fail(kind, path)
 
     assert pages(repository, EventQuery(flow_file=made[1].id)) == [2]
+    assert repository.provenance.index_step() == (0 if kind == "list_directory" else 3)
 
 
 def test_a_shard_that_is_damaged_keeps_no_others_from_being_merged(workshop: Workshop, repository: Engine) -> None:

@@ -54,6 +54,19 @@ def test_free_resource_claims_move_to_the_archive_and_stay_readable(workshop: Wo
         repository.reader.read(small, 0, 1)
 
 
+@pytest.mark.parametrize("kind", ["make_directory", "rename"])
+def test_a_full_disk_keeps_nothing_from_the_archive(workshop: Workshop, files: FailingFiles, kind: str) -> None:
+    """The reserve is spent on the block that a directory or a name needs."""
+    repository = workshop.make(storage=QUOTA, claims={"max_flow_files": 1})
+    put_and_kill(repository, b"L" * (2 * MB))
+    reserve = workshop.path / "c1" / "ballast"
+    assert reserve.stat().st_size > 0
+    files.fail(kind, "*/archive*", error=errno.ENOSPC)
+
+    assert repository.reclamation.clean().done == {Action.ARCHIVE: 1}
+    assert reserve.stat().st_size == 0
+
+
 def test_without_an_archive_they_are_deleted(workshop: Workshop) -> None:
     """`archive.enabled: false` frees the bytes at the first cleaning, for good."""
     repository = workshop.make(archive={"enabled": False}, claims={"max_flow_files": 1})
