@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".proof" / "tries.kept"
 SEED = int(os.environ.get("ULLAGE_SEED", "20261121"))
 MINUTES = float(os.environ.get("ULLAGE_TRIES_MINUTES", "40"))
-"""For judging, after the tests have run once."""
+"""What has begun comes to its end, the run of all tests too."""
 
 TESTS = (
     "tests/engine",
@@ -294,12 +294,13 @@ class Judging:
         self.left: list[Handler] = []
 
     def run(self, handlers: list[Handler]) -> None:
-        """Judge them by the tests that are known to come by; what survives those, by all that do."""
+        """Judge them by the tests that are known to come by; what survives those, in time, by all that do."""
         self.survivors = [handler for handler in handlers if not self._kept.is_noticed(handler)]
         self._chosen.shuffle(self.survivors)
-        for is_exact in (False, True):
-            if self.survivors:
-                self._judge(find_comers(self._folder, self._kept, is_exact=is_exact))
+        if self.survivors:
+            self._judge(find_comers(self._folder, self._kept, is_exact=False))
+        if self.survivors and time.monotonic() < self._end:
+            self._judge(find_comers(self._folder, self._kept, is_exact=True))
 
     def tried(self, handler: Handler) -> int:
         """How many tests had their chance."""
