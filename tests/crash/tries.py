@@ -53,6 +53,12 @@ COMERS_MAX = 25
 
 PROCESSES = 2
 
+HANGING = ("--timeout", "100")
+"""Seconds after which a test without a handler hangs."""
+
+NOT_COLLECTED = 4
+"""How pytest ends that does not find a test."""
+
 EQUIVALENT: dict[str, str] = {}
 """Handlers whose absence nobody could notice, and why."""
 
@@ -268,15 +274,16 @@ def _failed(result: subprocess.CompletedProcess[str]) -> list[str]:
 def judge(folder: Path, handler: Handler, tests: list[str]) -> str:
     """The first of these tests that fails while this handler raises, and fails again alone; "" if none does."""
     while tests:
-        result = run_tests(folder, tests, "-x", ULLAGE_HANDLER_GONE=handler.name)
-        failed = _failed(result)
-        if result.returncode not in (0, 1) or (result.returncode == 1 and not failed):
-            raise RuntimeError(f"the tests of {handler.name} did not run:\n{result.stdout}{result.stderr}")
-        if not failed:
+        result = run_tests(folder, tests, "-x", *HANGING, ULLAGE_HANDLER_GONE=handler.name)
+        if not result.returncode:
             return ""
-        killer = failed[0]
-        if run_tests(folder, [killer], ULLAGE_HANDLER_GONE=handler.name).returncode:
-            return killer
+        # A test that hangs ends the process, and says nothing: then it is each by itself.
+        for killer in _failed(result)[:1] or tests:
+            again = run_tests(folder, [killer], *HANGING, ULLAGE_HANDLER_GONE=handler.name)
+            if again.returncode == NOT_COLLECTED:
+                raise RuntimeError(f"{killer} is not there any more:\n{again.stdout}{again.stderr}")
+            if again.returncode:
+                return killer
         tests = tests[tests.index(killer) + 1 :]
     return ""
 
