@@ -10,6 +10,7 @@ import pytest
 from tests.failing_files import FailingFiles
 from tests.faults.detached import Detached
 from tests.support import TWO, RoomyFiles, Workshop, claim_of, committing, content_sizes, drain, flip, put_all
+from tests.threads import begin
 from ullage.contract import Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.files import File
@@ -231,6 +232,27 @@ def test_a_source_that_a_damaged_swap_file_may_point_into_is_left(workshop: Work
     assert {left.reason for left in report.left} == {"a swap file that may refer to it cannot be read"}
     for path, data in zip(swap_files, kept, strict=True):
         path.write_bytes(data)
+
+
+def test_a_swap_file_that_comes_back_under_a_plan_is_no_damage(workshop: Workshop, files: FailingFiles) -> None:
+    """Its file went while it was looked for: what it held is in memory now."""
+    repository = workshop.make(**PLAIN, flow_file={"swap_threshold": 10, "swap_batch": 5})
+    kept = fill(repository, 2)
+    workshop.shut()
+    repository = workshop.open(files)
+    plan = repository.compactor.plan(policy="CompactAll")
+    gate = files.hold("open", "*.swap")
+
+    running = begin(lambda: repository.compactor.execute(plan, bytes_per_second=0))
+    gate.wait_until_reached()
+    with repository.session() as session:
+        while session.get_many("keep", 10):
+            pass
+        repository.checkpoint()
+    gate.open()
+
+    assert running.result(60).problems == []
+    assert sorted(drain(repository, "keep")) == sorted(kept)
 
 
 def test_a_volume_that_vanishes_before_the_run_stops_no_other_volume(workshop: Workshop) -> None:
