@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ TESTS = (
     "tests/crash/test_failing_calls.py",
     "tests/crash/test_power_loss.py",
 )
+"""Those that take long come last, and where one before them notices, do not run."""
+
 COMERS_MAX = 25
 """Tests that are tried for one handler."""
 
@@ -317,7 +319,9 @@ class Judging:
         handlers, self.survivors = self.survivors, []
         shares = [self._share(handler, found.get(handler.name, [])) for handler in handlers]
         with ThreadPoolExecutor(PROCESSES) as pool:
-            for handler, killer in zip(handlers, pool.map(self._killer, handlers, shares), strict=True):
+            judged = {pool.submit(self._killer, *each): each[0] for each in zip(handlers, shares, strict=True)}
+            for future in as_completed(judged):
+                handler, killer = judged[future], future.result()
                 if killer is None:
                     self.left.append(handler)
                 elif killer:
@@ -332,7 +336,7 @@ class Judging:
         fresh = [test for test in tests if test not in tried]
         share = self._chosen.sample(fresh, min(len(fresh), COMERS_MAX - len(tried)))
         tried.update(share)
-        return share
+        return sorted(share, key=lambda test: next(at for at, path in enumerate(TESTS) if test.startswith(path)))
 
     def _killer(self, handler: Handler, tests: list[str]) -> str | None:
         return judge(self._folder, handler, tests) if time.monotonic() < self._end or not tests else None
