@@ -55,9 +55,6 @@ COMERS_MAX = 25
 
 PROCESSES = 2
 
-HANGING = ("--timeout", "100")
-"""Seconds after which a test without a handler hangs."""
-
 NOT_COLLECTED = 4
 """How pytest ends that does not find a test."""
 
@@ -276,12 +273,12 @@ def _failed(result: subprocess.CompletedProcess[str]) -> list[str]:
 def judge(folder: Path, handler: Handler, tests: list[str]) -> str:
     """The first of these tests that fails while this handler raises, and fails again alone; "" if none does."""
     while tests:
-        result = run_tests(folder, tests, "-x", *HANGING, ULLAGE_HANDLER_GONE=handler.name)
+        result = run_tests(folder, tests, "-x", ULLAGE_HANDLER_GONE=handler.name)
         if not result.returncode:
             return ""
         # A test that hangs ends the process, and says nothing: then it is each by itself.
         for killer in _failed(result)[:1] or tests:
-            again = run_tests(folder, [killer], *HANGING, ULLAGE_HANDLER_GONE=handler.name)
+            again = run_tests(folder, [killer], ULLAGE_HANDLER_GONE=handler.name)
             if again.returncode == NOT_COLLECTED:
                 raise RuntimeError(f"{killer} is not there any more:\n{again.stdout}{again.stderr}")
             if again.returncode:
