@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help generate run test check proof-full crash-full kill-full stress-full validity-full crash-mutants rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist sboms lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full stress-full validity-full crash-mutants crash-tries rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist sboms lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -72,6 +72,9 @@ crash-full: $(STAMP) ## Every crash state of every workload, kills, and crashes 
 
 crash-mutants: $(STAMP) ## Take each sync out of the engine in turn, three minutes: a test must notice
 	@tools/stage mutants $(BIN)/python -m tests.crash.mutants
+
+crash-tries: $(STAMP) ## Take each handler that keeps the engine going out of it in turn; MINUTES=40 with one SEED, goes on where it was
+	@ULLAGE_SEED=$(SEED) ULLAGE_TRIES_MINUTES=$(MINUTES) tools/stage "tries, seed $(SEED)" $(BIN)/python -m tests.crash.tries
 
 kill-full: $(STAMP) ## 200 kills on each filesystem, and 200 power cuts where that can be had: half an hour
 	@ULLAGE_KILLS=$${ULLAGE_KILLS:-200} tools/stage kills $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/kill

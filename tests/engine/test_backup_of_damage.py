@@ -1,11 +1,13 @@
 """Backups of what can't be read: it is named or kept from the last one, and stops nothing else."""
 
+import errno
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tests.engine.test_backup import TWO, restored_queue
+from tests.failing_files import FailingFiles
 from tests.support import Workshop, claim_of, drain, flip, put_all, put_each, spec_at
 from ullage.contract import Quantity
 from ullage.engine.engine import Engine
@@ -67,6 +69,32 @@ def test_damaged_content_is_named_and_the_rest_is_backed_up(
         assert all(any(id in problem for problem in problems) for id in lost)
         assert drain(again, "q") == [contents[n] for n, one in enumerate(records) if one.id not in lost]
         assert again.queue("q").figures().unavailable == len(lost)
+
+
+@pytest.mark.parametrize("what", ["content", "swap file"])
+def test_what_the_disk_does_not_give_is_named_and_the_rest_is_backed_up(
+    workshop: Workshop, tmp_path: Path, files: FailingFiles, what: str
+) -> None:
+    """The disk says that it cannot read it; another error says nothing about the file, and fails the backup."""
+    is_swapped = what == "swap file"
+    repository = workshop.make(
+        claims={"max_flow_files": 1}, flow_file={"swap_threshold": 2, "swap_batch": 2} if is_swapped else {}
+    )
+    records = put_each(repository, "q", [bytes([n]) * KB for n in range(8)])
+    content = workshop.content_file(claim_of(records[3]).resource)
+    path = str(min((workshop.path / "swap").iterdir()) if is_swapped else content)
+    files.fail("read", path, error=errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        repository.backup(str(tmp_path / "failed"))
+    files.heal()
+    files.fail("read", path, times=1_000_000)
+
+    report = repository.backup(str(tmp_path / "b"))
+
+    files.heal()
+    (told,) = report.lost
+    assert (told.queue, told.path, report.damaged_files) == ("q", path, 1)
+    assert "Input/output error" in told.reason
 
 
 @pytest.mark.parametrize("was_there_before", [False, True])

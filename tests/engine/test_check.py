@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.reclaim import test_punch
+from tests.engine.reclaim.test_rewrite import PLAIN, compact, fill
 from tests.support import Workshop, claim_of, content_sizes, put_all
 from ullage.engine.engine import Engine
 from ullage.engine.model import ContentClaim
@@ -87,6 +89,30 @@ def test_rot_is_found_by_the_deep_check_only(damaged: Workshop) -> None:
 
     assert problems_of(damaged) == ""
     assert "do not match their checksum" in problems_of(damaged, deep=True)
+
+
+def test_a_relocated_file_whose_claims_lie_nowhere_is_found(workshop: Workshop) -> None:
+    """An address that lives, and was not moved."""
+    repository = workshop.make(**PLAIN)
+    fill(repository)
+    assert compact(repository) > 0
+    entry = next(entry for entry in repository.ledger.entries() if entry.relocation is not None)
+    entry.add(ContentClaim(entry.claim.index, MB, 100, 0))
+    workshop.expects_problems = True
+
+    assert "in use, but: " in problems_of(workshop)
+
+
+def test_a_lost_file_with_holes_is_found(workshop: Workshop) -> None:
+    """What was given back of it cannot be looked at, and everything else is."""
+    repository = workshop.make(**test_punch.PLAIN)
+    test_punch.fill(repository)
+    repository.reclamation.execute(test_punch.plan_of(repository))
+    path = largest(workshop)
+    path.unlink()
+    workshop.expects_problems = True
+
+    assert f"{path} is missing" in problems_of(workshop, deep=True)
 
 
 def test_a_lost_swap_file_is_found(damaged: Workshop) -> None:

@@ -10,6 +10,7 @@ from threading import Event, Thread
 
 import pytest
 
+from tests.fuzz.corpus import header_of, with_header
 from tests.support import Workshop, event_store, put_all
 from ullage.engine.files import OsFile
 from ullage.errors import RepositoryDamaged
@@ -118,6 +119,17 @@ def test_a_start_stops_at_what_the_check_has_named(busy: Workshop) -> None:
 
     with pytest.raises(RepositoryDamaged, match="snapshot"):
         busy.open()
+
+
+def test_a_log_file_whose_header_was_written_wrong_is_named(busy: Workshop) -> None:
+    """Its checksum is right, and what it says does not decode; a checkpoint makes the file unnecessary."""
+    path = max((busy.path / "flowfile").glob("partition-*/*.wal"))
+    data = path.read_bytes()
+    path.write_bytes(with_header(data, b"\xc1" * len(header_of(data))))
+
+    assert any(str(path) in problem for problem in busy.repository.check(deep=True).problems)
+
+    path.write_bytes(data)
 
 
 def test_a_log_file_that_is_gone_is_named(busy: Workshop) -> None:

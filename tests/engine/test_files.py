@@ -343,3 +343,30 @@ def test_no_room_is_told_from_a_broken_disk() -> None:
     assert is_disk_full(OSError(errno.ENOSPC, ""))
     assert is_disk_full(OSError(errno.EDQUOT, ""))
     assert not is_disk_full(OSError(errno.EIO, ""))
+
+
+def test_a_parent_that_may_not_be_synced_stops_nobody(tmp_path: Path, files: FailingFiles) -> None:
+    """In a directory that we may not read nothing of ours was made; any other error is one."""
+    files.fail("sync_directory", str(tmp_path.parent), error=errno.EACCES)
+    make_directories(files, str(tmp_path / "a"))
+    assert DISK.exists(str(tmp_path / "a"))
+
+    files.fail("sync_directory", str(tmp_path.parent))
+    with pytest.raises(OSError, match="Input/output error"):
+        make_directories(files, str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(("code", "can"), [(errno.EOPNOTSUPP, False), (errno.EIO, True)])
+def test_whether_holes_can_be_made_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, can: bool
+) -> None:
+    """Only a filesystem that says that it can't is taken for one that can't, and the try leaves nothing behind."""
+    monkeypatch.setattr("ullage.engine.files._punch", refusing(code))
+
+    assert DISK.can_punch(str(tmp_path)) is can
+    assert DISK.list_directory(str(tmp_path)) == []
+
+
+def test_where_it_can_not_be_tried_the_first_hole_tells() -> None:
+    """A filesystem without files that have no name may make holes all the same."""
+    assert DISK.can_punch("/proc")

@@ -8,9 +8,12 @@ import inspect
 import subprocess
 import sys
 import threading
+from _thread import start_new_thread
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -75,6 +78,15 @@ def test_the_warning_names_where_it_was_opened(opened: EmbeddedRepository) -> No
     with pytest.warns(ResourceWarning, match=f"a content stream opened at {line} was forgotten"):
         del stream
     assert opened.state().forgotten == 3
+
+
+def test_a_thread_that_begins_with_the_call_opens_as_any_other(repository: Engine) -> None:
+    """Above the call there is no program then, whose line a warning could name."""
+    opened: SimpleQueue[ProcessSession] = SimpleQueue()
+    start_new_thread(deque, (map(opened.put, map(repository.session, ["component"])),))  # no frame of Python's own
+
+    with opened.get(timeout=60) as session:
+        assert session.get_many("q", 1) == []
 
 
 def test_what_was_ended_is_not_forgotten(opened: EmbeddedRepository) -> None:

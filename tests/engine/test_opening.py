@@ -39,6 +39,18 @@ def test_an_init_interrupted_at_any_step_is_resumed(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / f"at-{last}")
 
 
+def test_an_init_whose_first_file_was_torn_is_begun_anew(tmp_path: Path) -> None:
+    """Nothing else was made when power was lost."""
+    spec = spec_at(tmp_path / "r")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "ullage.json.partial").write_bytes(b'{"repos')
+
+    Engine.initialize(spec)
+
+    with Engine.open(spec) as repository:
+        put_all(repository, "q", [b"x"])
+
+
 def test_an_init_that_did_not_end_is_told_and_not_resumed_for_another(tmp_path: Path, files: FailingFiles) -> None:
     """The way out is to run init again; it takes over no container that belongs to somebody else by then."""
     spec = spec_at(tmp_path / "r", storage=TWO)

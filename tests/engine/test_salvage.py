@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import ullage
+from tests.fuzz.corpus import with_header
 from ullage.engine.check.salvage import SurveyedSource, survey
 from ullage.engine.files import OsFiles
 from ullage.engine.wal.format import FRAME_HEADER_BYTES
@@ -50,6 +51,16 @@ def test_a_snapshot_without_a_header_is_named(root: Path) -> None:
     source = surveyed(root)
     assert not source.is_whole
     assert [lost.path for lost in source.lost][:1] == [str(path)]
+
+
+@pytest.mark.parametrize("what", ["snapshot", "partition-*/*.wal"])
+def test_a_header_that_was_written_wrong_is_named(root: Path, what: str) -> None:
+    """Its checksum is right, so it proves that nobody knows what follows it."""
+    path = next((root / "flowfile").glob(what))
+    path.write_bytes(with_header(path.read_bytes(), b"\xc1"))
+    source = surveyed(root)
+    assert not source.is_whole
+    assert str(path) in {lost.path for lost in source.lost}
 
 
 def test_an_empty_directory_gives_nothing_and_says_what_is_missing(tmp_path: Path) -> None:

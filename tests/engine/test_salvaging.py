@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import ullage
 from tests.engine.reclaim.test_rewrite import PLAIN, compact, fill, in_queue
+from tests.failing_files import FailingFiles
 from tests.support import Workshop, claim_of, flip, put_all, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.files import File, FileSize, OsFiles
@@ -151,6 +152,29 @@ def test_a_failing_disk_ends_no_salvage(workshop: Workshop, tmp_path: Path) -> N
         report = salvage(str(workshop.path), spec_at(tmp_path / str(number)), files=_BadPage(path, 0))
         assert not report.is_whole
         assert str(path) in {each.path for each in report.damaged}
+
+
+@pytest.mark.parametrize("kind", ["open", "list_directory"])
+@pytest.mark.parametrize("what", ["log", "snapshot", "content"])
+def test_what_the_disk_neither_opens_nor_lists_is_named(
+    workshop: Workshop, tmp_path: Path, files: FailingFiles, kind: str, what: str
+) -> None:
+    """A file for itself, a directory with all that lies in it; the rest is salvaged."""
+    put_all(workshop.make(), "q", [b"first"])
+    workshop.shut()
+    (record,) = put_all(workshop.open(), "q", [b"second"])
+    content = workshop.content_file(claim_of(record).resource)
+    workshop.kill()
+    path = {"log": newest_log(workshop.path), "snapshot": workshop.path / "flowfile" / "snapshot", "content": content}[
+        what
+    ]
+    bad = path if kind == "open" else path.parent
+    files.fail(kind, str(bad), times=1_000_000)
+
+    report = salvage(str(workshop.path), spec_at(tmp_path / "new"), files=files)
+
+    assert not report.is_whole
+    assert str(bad) in {each.path for each in report.damaged} | {each.path for each in report.lost}
 
 
 def test_nothing_is_made_where_it_could_do_harm(workshop: Workshop, tmp_path: Path) -> None:

@@ -154,6 +154,21 @@ def test_a_dropped_record_gives_its_space_back_and_is_told_of(workshop: Workshop
     assert workshop.crash().set_aside.listed(10) == []
 
 
+def test_a_transaction_without_a_time_costs_none_of_its_records(workshop: Workshop) -> None:
+    """It says when, and nothing follows from that."""
+    repository = workshop.make()
+    serde = repository.log._place.serde  # type: ignore[attr-defined]
+    encode = serde.encode
+    serde.encode = lambda millis, operations: encode("then", operations)
+    put_all(repository, "q", [b"x"])
+    serde.encode = encode
+
+    repository = restarted(workshop, "log")
+
+    assert repository.set_aside.listed(10) == []
+    assert drain(repository, "q") == [b"x"]
+
+
 def test_a_transaction_that_is_none_holds_everything_back(workshop: Workshop) -> None:
     """Nobody can say what it meant: nothing that was there before goes, until it is given up."""
     repository = workshop.make(archive={"enabled": False})
@@ -222,6 +237,24 @@ def test_a_swap_file_gives_back_what_can_be_used(workshop: Workshop) -> None:
     assert entry_of(repository, extra[1]) is not None
     repository = workshop.crash()
     assert {each.uuids for each in repository.set_aside.listed(10)} == {UUID, b"v" * 16}
+
+
+def test_a_swap_file_whose_block_is_none_gives_back_nothing_and_stops_nobody(workshop: Workshop) -> None:
+    """It is passed over as a damaged one is, and the log and snapshot behind it are read."""
+    repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 2})
+    serde = repository.log._place.serde  # type: ignore[attr-defined]
+    put_each(repository, "q", [b"1", b"2"])
+    encode = serde.encode_block
+    serde.encode_block = lambda operations: b"\x07"
+    put_each(repository, "q", [b"3", b"4"])
+    serde.encode_block = encode
+
+    assert drain(repository, "q") == [b"1", b"2"]
+    repository = restarted(workshop, "log")
+
+    workshop.expects_problems = True
+    put_all(repository, "q", [b"5"])
+    assert drain(repository, "q") == [b"5"]
 
 
 def test_a_check_names_them_and_succeeds(workshop: Workshop) -> None:

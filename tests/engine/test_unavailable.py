@@ -235,6 +235,20 @@ def test_nothing_is_dropped_without_a_word(workshop: Workshop, swapped: bool) ->
     assert [event.details for event in told.events] == ["its content could not be read, and its loss was accepted"]
 
 
+def test_a_handle_whose_time_is_over_is_passed_over_by_a_drop(workshop: Workshop) -> None:
+    """The purge takes it; what is named beside it is dropped."""
+    workshop.expects_problems = True
+    repository = workshop.make()
+    expired, other = (repository.handles.put(b"h" * SMALL, ttl_millis=ttl) for ttl in (1_000, 0))
+    for handle in (expired, other):
+        spoil(workshop, repository.handles.head(handle))
+    uuids = [repository.handles.head(handle).uuid for handle in (expired, other)]
+    repository = workshop.crash()
+    workshop.clock.advance(2)
+
+    assert repository.unavailable.drop(uuids) == 1
+
+
 def test_reclamation_leaves_a_file_with_damage_as_it_is(workshop: Workshop) -> None:
     """Its live neighbours are not moved and its dead ones not punched: who mends it wants it as it was."""
     workshop.expects_problems = True

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.failing_files import FailingFiles
 from tests.faults.detached import Detached
 from tests.support import TWO, Workshop, content_sizes, drain, put_each
+from tests.threads import begin
 from ullage.engine import documents
 from ullage.engine.content.containers import VolumeState
 from ullage.engine.engine import Engine
@@ -165,6 +167,49 @@ def test_what_was_open_on_a_volume_is_sealed_when_it_is_back(workshop: Workshop)
     assert list(repository.ledger.entries()) == []
 
 
+def test_what_was_open_on_a_volume_that_fails_when_it_is_back_stops_only_that_one(
+    workshop: Workshop, files: FailingFiles
+) -> None:
+    """A sync may have failed: nothing more is written there until a restart, which seals the file."""
+    repository = workshop.make(storage=TWO)
+    put_each(repository, "q", [b"a%d" % number for number in range(4)])
+    (half,) = (entry.claim for entry in repository.ledger.entries() if not entry.claim.sealed)
+    volume = Detached(workshop.path, half.container)
+    volume.take_away()
+    repository.volumes.look()
+    put_each(repository, "q", [b"b%d" % number for number in range(4)])
+    files.fail("sync", f"*-{half.index}", times=1_000)
+    volume.bring_back()
+    repository.volumes.look()
+
+    repository.reclamation.clean()
+
+    assert repository.content.containers[half.container].failure is not None
+    assert len(drain(workshop.reopen(), "q")) == 8
+
+
+def test_a_volume_that_goes_away_during_a_checkpoint_fails_it_for_nobody(
+    workshop: Workshop, files: FailingFiles
+) -> None:
+    """Its reserve is made when it is back."""
+    repository = workshop.make(storage=TWO)
+    volume = Detached(workshop.path)
+    reserve = volume.path / "ballast"
+    reserve.unlink()
+    gate = files.hold("create", str(reserve))
+
+    checkpoint = begin(repository.checkpoint)
+    gate.wait_until_reached()
+    volume.take_away(leaves_mount_point=False)
+    gate.open()
+
+    checkpoint.result(60)
+    volume.bring_back()
+    repository.volumes.look()
+    repository.checkpoint()
+    assert reserve.exists()
+
+
 def test_files_made_ahead_on_a_volume_that_went_away_are_not_left_there(workshop: Workshop) -> None:
     """They are empty, and orphans once the volume is back: they are found and given back by the running process."""
     repository = workshop.make(storage=TWO, claims=SMALL, archive={"enabled": False})
@@ -264,7 +309,8 @@ def test_the_survey_of_a_volume_that_is_away_does_not_call_it_full(workshop: Wor
     repository = workshop.make(storage=TWO, claims=SMALL)
     put_each(repository, "q", contents_of(24))
     volume = Detached(workshop.path)
-    volume.take_away()
+    volume.take_away(leaves_mount_point=False)
+    assert repository.content.containers["c2"].usage().total_bytes == 0
     repository.volumes.look()
 
     there, gone = (documents.container_usage(each, 0) for each in repository.reclamation.survey().containers)

@@ -19,7 +19,7 @@ from ullage.engine.files import COPY_BYTES, Files
 from ullage.engine.model import ContentClaim
 from ullage.engine.oserrors import is_about_file
 from ullage.engine.reclaim.liveness import LivenessScanner, Survivor
-from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed
+from ullage.errors import ContentCorrupt, ContentMissing
 
 HOLE_BYTES = 64 << 10
 """Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
@@ -91,11 +91,9 @@ class ContentGatherer:
         return () if liveness is None else liveness.survivors
 
     def _reason(self, claim: ContentClaim) -> str | None:
-        """Why a claim can't be read; None if it can after all, or was given back by right."""
+        """Why a claim can't be read; None if it can after all."""
         try:
             self._reader.verify(claim)
-        except ContentReclaimed:
-            return None
         except (ContentMissing, ContentCorrupt) as error:
             return str(error)
         return None

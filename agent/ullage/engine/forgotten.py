@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from types import CodeType
 from typing import Final
@@ -71,18 +72,18 @@ class Forgotten:
 
     def give_back(self) -> None:
         """Give back what waits. Called by whoever holds no lock that this takes; that it fails is not their failure."""
-        while self._waiting:
-            try:
+        if not self._waiting:
+            return
+        with suppress(IndexError):  # none is left: other threads take some, too
+            while True:
                 work = self._waiting.popleft()
-            except IndexError:  # another thread was faster
-                return
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - told by `tend`, and not to whoever happened to come by
-                self.failure = error
-            except BaseException:
-                self._waiting.appendleft(work)
-                raise
+                try:
+                    work()
+                except Exception as error:  # noqa: BLE001 - told by `tend`, and not to whoever happened to come by
+                    self.failure = error
+                except BaseException:
+                    self._waiting.appendleft(work)
+                    raise
 
     def tend(self) -> None:
         """The same, as a task: raises what could not be given back since the last time."""

@@ -42,6 +42,21 @@ def test_a_failed_write_is_definite_and_seals_the_file(workshop: Workshop, files
     assert drain(workshop.reopen(), "q") == [b"first", b"third"]
 
 
+def test_a_file_that_cannot_be_cut_back_stops_its_container(workshop: Workshop, files: FailingFiles) -> None:
+    """Where it ends nobody knows before the next start, which seals it there."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"first"])
+    files.fail("write", CONTENT, keeps=3)
+    files.fail("truncate", CONTENT, times=1_000)
+
+    with pytest.raises(ContentWriteFailed, match="offset 5"):
+        put_all(repository, "q", [b"second"])
+    repository.content.retire_idle()
+
+    assert repository.content.containers["c1"].failure is not None
+    assert drain(workshop.reopen(), "q") == [b"first"]
+
+
 def test_a_failed_write_amid_a_batch_dooms_the_sessions_commit(workshop: Workshop, files: FailingFiles) -> None:
     """Claims in the lost bytes were handed out already, so catching the error does not make the commit possible."""
     repository = workshop.make()

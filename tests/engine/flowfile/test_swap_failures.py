@@ -69,13 +69,14 @@ def test_a_failed_swap_out_spares_the_other_queues(repository: Engine, files: Fa
 
 
 def test_a_file_that_cannot_be_given_up_goes_at_the_next_start(workshop: Workshop, files: FailingFiles) -> None:
-    """If the remains of a failed swap-out cannot be removed either, nothing else suffers."""
+    """If the remains of a failed swap-out cannot be removed either, nothing else suffers; the first error is told."""
     repository = workshop.make(flow_file=SMALL)
     put_each(repository, "q", numbers(8))
-    files.fail("sync", "*.swap")
+    files.fail("sync", "*.swap", error=errno.ENOSPC)
     files.fail("unlink", "*.swap", times=9)
     put_all(repository, "q", numbers(1, 8))
     assert len(os.listdir(repository.swap_files.directory)) == 1
+    assert "No space left" in str(repository.queues.swap_failure)
 
     repository = workshop.crash()
 
@@ -121,6 +122,20 @@ def test_a_missing_swap_file_is_passed_over_and_named(repository: Engine) -> Non
     assert drain(repository, "q") == numbers(3, 6)
     assert repository.unavailable.passed_over(10) == []
     assert other.name not in [path.name for path in swap_paths(repository)]
+
+
+def test_a_swap_file_that_the_disk_does_not_give_is_passed_over(repository: Engine, files: FailingFiles) -> None:
+    """As one that is missing or damaged; once the disk gives it, it is served."""
+    put_each(repository, "q", numbers(12))
+    lost, _ = swap_paths(repository)
+    files.fail("read", str(lost), times=1_000)
+
+    assert drain(repository, "q", 9) == [*numbers(6), *numbers(3, 9)]
+    with repository.session() as session, pytest.raises(RepositoryDamaged, match=f"{lost.name} can't be read"):
+        session.get("q")
+
+    files.heal()
+    assert drain(repository, "q") == numbers(3, 6)
 
 
 @pytest.mark.parametrize("priority", ["FirstInFirstOut", "NewestFirst"])
@@ -252,7 +267,7 @@ def test_a_swap_in_that_cannot_be_logged_changes_nothing(repository: Engine, fil
 def test_a_poll_keeps_what_it_has_when_a_swap_in_fails(repository: Engine, files: FailingFiles) -> None:
     """An error on the way to more never costs a poll what it already held."""
     put_each(repository, "q", numbers(9))
-    files.fail("open", "*.swap")
+    files.fail("open", "*.swap", error=errno.EMFILE)
 
     with repository.session() as session:
         assert [session.read(record).read() for record in session.get_many("q", 9)] == numbers(6)

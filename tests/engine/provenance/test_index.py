@@ -1,5 +1,6 @@
 """The index: it hurries an answer and never makes one, whatever has become of its files."""
 
+import errno
 import random
 from itertools import count
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support import Workshop, committing, event_store, put_all
+from tests.failing_files import FailingFiles
+from tests.support import Workshop, committing, event_store, flip, put_all
 from ullage.contract import IndexedField, Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
@@ -178,6 +180,52 @@ def test_a_block_that_fails_in_the_middle_of_an_answer_costs_no_event(
     assert found == (wanted[::-1] if newest_first else wanted)
     assert repository.provenance.index_step() == 6_500
     assert repository.provenance.index_step() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("list_directory", "*/index"), ("open", "*/index/*"), ("read", "*/index/*")]
+)
+def test_an_index_that_the_disk_does_not_give_makes_no_answer(
+    workshop: Workshop, files: FailingFiles, kind: str, path: str
+) -> None:
+    """The event files answer alone, and a shard that is not given is made anew."""
+    repository = workshop.make()
+    made = put_all(repository, "q", [b"x"] * 3)
+    place(repository)
+    workshop.shut()
+    repository = workshop.open(files)
+    files.fail(kind, path)
+
+    assert pages(repository, EventQuery(flow_file=made[1].id)) == [2]
+    assert repository.provenance.index_step() == (0 if kind == "list_directory" else 3)
+
+
+def test_a_shard_that_is_damaged_keeps_no_others_from_being_merged(workshop: Workshop, repository: Engine) -> None:
+    """None of them is in the new one, and all that they held is indexed anew."""
+    for number in range(3):
+        put_all(repository, "q", [b"x"], n=str(number))
+        place(repository)
+    flip(shards(workshop)[1], 5)
+
+    put_all(repository, "q", [b"x"], n="3")
+    place(repository)
+
+    assert repository.provenance.index_step() == 4
+    assert pages(repository, EventQuery(types=["CREATE"], limit=3)) == [1, 2, 3, 4]
+
+
+def test_a_shard_that_finds_no_room_leaves_that_error(workshop: Workshop, files: FailingFiles) -> None:
+    """Also where what was written of it cannot be removed; the next step begins anew."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+    repository.provenance.drain()
+    files.fail("write", "*/index/*", error=errno.ENOSPC)
+    files.fail("unlink", "*/index/*")
+
+    with pytest.raises(OSError, match="No space left"):
+        repository.provenance.index_step()
+
+    assert repository.provenance.index_step() == 1
 
 
 def test_small_shards_become_one(workshop: Workshop, repository: Engine) -> None:

@@ -167,6 +167,19 @@ def test_a_failed_rollover_loses_nothing(workshop: Workshop, kind: str, path: st
     assert [told(event) for event in history(workshop.crash())] == expected
 
 
+def test_a_rollover_that_finds_no_room_leaves_that_error(workshop: Workshop, files: FailingFiles) -> None:
+    """Also where what was written of it cannot be removed: the next one begins anew."""
+    repository = workshop.make()
+    _work(repository)
+    files.fail("write", "*.parquet", error=errno.ENOSPC)
+    files.fail("unlink", "*.parquet")
+
+    with pytest.raises(OSError, match="No space left"):
+        repository.provenance.drain()
+
+    assert repository.provenance.drain() == 4
+
+
 def test_a_rollover_that_is_cut_short_after_a_failed_one_loses_nothing(workshop: Workshop, files: FailingFiles) -> None:
     """The disk may have the manifest whose sync failed: the file that it lists is not written anew under it."""
     repository = workshop.make()

@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, claim_of, committing, containers, content_sizes, drain, open_descriptors, put_all
+from tests.support import (
+    TWO,
+    Workshop,
+    claim_of,
+    committing,
+    containers,
+    content_sizes,
+    drain,
+    open_descriptors,
+    put_all,
+    put_each,
+)
 from ullage.contract import Quantity, TruncationMode
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action, ContentClaim
@@ -52,6 +63,37 @@ def test_free_resource_claims_move_to_the_archive_and_stay_readable(workshop: Wo
     assert content_sizes(workshop.path) == {}
     with pytest.raises(ContentReclaimed):
         repository.reader.read(small, 0, 1)
+
+
+def test_names_that_cannot_be_synced_keep_nothing_on_another_volume(workshop: Workshop, files: FailingFiles) -> None:
+    """What was deleted there is freed; of this one only a restart can tell what the disk holds."""
+    repository = workshop.make(storage=TWO, archive={"enabled": False}, claims={"max_flow_files": 1})
+    put_each(repository, "q", [bytes([number]) * MB for number in range(8)])
+    assert {entry.claim.container for entry in repository.ledger.entries()} == {"c1", "c2"}
+    drain(repository, "q")
+    files.fail("sync_directory", "*/c1/[0-9]*", times=1_000)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        repository.reclamation.clean()
+
+    assert {entry.claim.container for entry in repository.ledger.entries()} == {"c1"}
+    assert [name for name in content_sizes(workshop.path) if name.startswith("c2")] == []
+    files.heal()
+    workshop.crash().reclamation.clean()
+    assert list(workshop.repository.ledger.entries()) == []
+
+
+@pytest.mark.parametrize("kind", ["make_directory", "rename"])
+def test_a_full_disk_keeps_nothing_from_the_archive(workshop: Workshop, files: FailingFiles, kind: str) -> None:
+    """The reserve is spent on the block that a directory or a name needs."""
+    repository = workshop.make(storage=QUOTA, claims={"max_flow_files": 1})
+    put_and_kill(repository, b"L" * (2 * MB))
+    reserve = workshop.path / "c1" / "ballast"
+    assert reserve.stat().st_size > 0
+    files.fail(kind, "*/archive*", error=errno.ENOSPC)
+
+    assert repository.reclamation.clean().done == {Action.ARCHIVE: 1}
+    assert reserve.stat().st_size == 0
 
 
 def test_without_an_archive_they_are_deleted(workshop: Workshop) -> None:

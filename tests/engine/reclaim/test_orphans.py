@@ -3,8 +3,11 @@
 from pathlib import Path
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, containers, content_sizes, put_all
+from tests.faults.detached import Detached
+from tests.support import TWO, RoomyFiles, Workshop, containers, content_sizes, put_all
+from tests.threads import begin
 from ullage.engine.engine import Engine
+from ullage.engine.files import FileSize
 from ullage.engine.maintenance import MaintenanceRunner
 
 MB = 1 << 20
@@ -32,6 +35,48 @@ def test_a_start_keeps_orphans(workshop: Workshop) -> None:
     assert orphan.stat().st_size == 2 * MB
     (found,) = repository.reclamation.orphans.look()
     assert (found.path, found.length, found.is_adoptable) == (str(orphan), 2 * MB, True)
+
+
+def test_a_volume_that_goes_away_during_the_look_is_passed_over(workshop: Workshop, files: FailingFiles) -> None:
+    """It is looked through when it is back; the others are now."""
+    repository = workshop.make(storage=TWO)
+    stray = [workshop.path / container / "7" / "1700000000000-7777777" for container in ("c1", "c2")]
+    for path in stray:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"stray")
+    volume = Detached(workshop.path)
+    gate = files.hold("list_directory", f"{volume.path}*")
+
+    looking = begin(repository.reclamation.orphans.look)
+    gate.wait_until_reached()
+    volume.take_away(leaves_mount_point=False)
+    gate.open()
+
+    assert [orphan.path for orphan in looking.result(60)] == [str(stray[0])]
+    volume.bring_back()
+    repository.volumes.look()
+    for path in stray:
+        path.unlink()
+
+
+def test_a_file_that_goes_during_the_look_is_no_orphan(workshop: Workshop) -> None:
+    """It was listed, and had been unlinked or archived before its size was asked."""
+    stray = workshop.path / "c1" / "7" / "1700000000000-7777777"
+
+    class Going(RoomyFiles):
+        def size(self, path: str) -> FileSize:
+            if path == str(stray):
+                stray.unlink()
+            return super().size(path)
+
+    repository = workshop.make(Going())
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"stray")
+
+    assert repository.check().orphans == ()
+    stray.write_bytes(b"stray")
+    assert repository.account.explain(repository.spec)
+    assert not stray.exists()
 
 
 def test_a_running_repository_counts_orphans_and_gives_them_back(workshop: Workshop) -> None:

@@ -1,10 +1,12 @@
 """Punching: dead middles come back without a byte being copied."""
 
+import errno
 import random
 from typing import Any
 
 import pytest
 
+from tests.failing_files import FailingFiles
 from tests.support import RoomyFiles, Workshop, claim_of, committing, drain
 from ullage.contract import CompactionTrigger, PunchSettings, Quantity
 from ullage.engine.engine import Engine
@@ -74,6 +76,31 @@ def test_holes_give_blocks_back_and_live_content_reads(workshop: Workshop, resta
     assert repository.reclamation.survey().containers[0].disk_bytes == disk
     assert plan_of(repository).steps == ()
     assert drain(repository, "keep") == kept
+
+
+def test_a_hole_that_is_refused_leaves_the_file_as_it_is(workshop: Workshop, files: FailingFiles) -> None:
+    """A filesystem whose first hole tells that it has none; what lives still reads."""
+    repository = workshop.make(**PLAIN)
+    kept, _ = fill(repository)
+    files.fail("punch", error=errno.EOPNOTSUPP, times=1_000)
+
+    report = repository.reclamation.execute(plan_of(repository))
+
+    assert (report.freed_bytes, report.problems) == (0, [])
+    assert drain(repository, "keep") == kept
+
+
+def test_a_proof_passes_over_what_was_given_back_since_it_began(workshop: Workshop) -> None:
+    """It is no damage, and what comes behind it is proved."""
+    repository = workshop.make(**PLAIN)
+    _, dead = fill(repository)
+    live = [claim_of(record) for record in repository.ledger.flow_files()]
+    repository.reclamation.execute(plan_of(repository))
+
+    found = list(repository.reader.proved([*dead, *live]))
+
+    assert [claim for _, claim in found if claim is not None] == []
+    assert sum(count for count, _ in found) == sum(claim.length for claim in live)
 
 
 def test_a_dead_address_in_a_hole_is_reclaimed_and_not_corrupt(workshop: Workshop) -> None:

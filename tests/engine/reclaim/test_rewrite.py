@@ -1,12 +1,16 @@
 """Rewriting: bytes move, addresses stay, whatever happens in between."""
 
+import errno
 import os
 import random
 from typing import Any
 
 import pytest
 
+from tests.failing_files import FailingFiles
+from tests.faults.detached import Detached
 from tests.support import TWO, RoomyFiles, Workshop, claim_of, committing, content_sizes, drain, flip, put_all
+from tests.threads import begin
 from ullage.contract import Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.files import File
@@ -196,6 +200,75 @@ def test_a_source_that_does_not_read_back_stays_as_it_is(workshop: Workshop, rep
     assert "checksum" in report.problems[0]
     assert path.read_bytes() == rotten
     flip(path, claim.offset)
+
+
+def test_an_output_that_finds_no_room_leaves_its_sources(workshop: Workshop, files: FailingFiles) -> None:
+    """Also where the disk fills up in the middle of the copy; once there is room it is copied."""
+    repository = workshop.make(**PLAIN)
+    kept = fill(repository)
+    plan = repository.compactor.plan(policy="CompactAll")
+    files.fail("write*", "*/c1/*", error=errno.ENOSPC)
+
+    report = repository.compactor.execute(plan, bytes_per_second=0)
+
+    assert any("no room" in left.reason for left in report.left)
+    assert compact(repository) > 0
+    assert in_queue(repository, "keep") == sorted(kept)
+
+
+def test_a_source_that_a_damaged_swap_file_may_point_into_is_left(workshop: Workshop) -> None:
+    """A plan was made while the swap file could be read; the report says why nothing is done."""
+    repository = workshop.make(**PLAIN, flow_file={"swap_threshold": 10, "swap_batch": 5})
+    fill(repository, 2)
+    plan = repository.compactor.plan(policy="CompactAll")
+    repository = workshop.reopen()
+    swap_files = sorted((workshop.path / "swap").iterdir())
+    kept = [path.read_bytes() for path in swap_files]
+    for path in swap_files:
+        path.write_bytes(b"damaged")
+
+    report = repository.compactor.execute(plan, bytes_per_second=0)
+
+    assert {left.reason for left in report.left} == {"a swap file that may refer to it cannot be read"}
+    for path, data in zip(swap_files, kept, strict=True):
+        path.write_bytes(data)
+
+
+def test_a_swap_file_that_comes_back_under_a_plan_is_no_damage(workshop: Workshop, files: FailingFiles) -> None:
+    """Its file went while it was looked for: what it held is in memory now."""
+    repository = workshop.make(**PLAIN, flow_file={"swap_threshold": 10, "swap_batch": 5})
+    kept = fill(repository, 2)
+    workshop.shut()
+    repository = workshop.open(files)
+    plan = repository.compactor.plan(policy="CompactAll")
+    gate = files.hold("open", "*.swap")
+
+    running = begin(lambda: repository.compactor.execute(plan, bytes_per_second=0))
+    gate.wait_until_reached()
+    with repository.session() as session:
+        while session.get_many("keep", 10):
+            pass
+        repository.checkpoint()
+    gate.open()
+
+    assert running.result(60).problems == []
+    assert sorted(drain(repository, "keep")) == sorted(kept)
+
+
+def test_a_volume_that_vanishes_before_the_run_stops_no_other_volume(workshop: Workshop) -> None:
+    """Nobody has looked yet, so its disk does not answer: its sources are left, and all others are rewritten."""
+    repository = workshop.make(storage=TWO, **PLAIN)
+    fill(repository, 8)
+    plan = repository.compactor.plan(policy="CompactAll")
+    volume = Detached(workshop.path)
+    volume.take_away(leaves_mount_point=False)
+
+    report = repository.compactor.execute(plan, bytes_per_second=0)
+
+    assert report.done[Action.REWRITE] > 0
+    assert any("c2" in left.reason for left in report.left)
+    volume.bring_back()
+    repository.volumes.look()
 
 
 class Vanishing(RoomyFiles):

@@ -25,6 +25,18 @@ def test_no_room_for_the_next_blocks_takes_nothing(logbook: Logbook, files: Fail
     assert logbook.commit(2) == 2
 
 
+def test_a_log_whose_end_finds_no_room_is_closed_all_the_same(logbook: Logbook, files: FailingFiles) -> None:
+    """What was committed is there; the next start finds an end like that of a crash."""
+    logbook.open(files)
+    logbook.commit(1)
+    files.fail("write*", "*.wal", error=errno.ENOSPC, times=1_000)
+
+    logbook.log.close()
+
+    logbook.open()
+    assert logbook.state.numbers == {1}
+
+
 @pytest.mark.parametrize("kept", [0, 1, 39, 40, 60, 10_000])
 def test_frames_that_cannot_be_written_stop_the_log(logbook: Logbook, files: FailingFiles, kept: int) -> None:
     """However much of them was written: nobody is told how it ended, and a restart finds whole frames only."""
