@@ -20,7 +20,7 @@ from ullage.engine.check.salvagestate import SalvagedState
 from ullage.engine.content.containers import LOST_AND_FOUND
 from ullage.engine.content.writer import ContentWriter, WriterAdmission
 from ullage.engine.engine import Engine
-from ullage.engine.files import Files, OsFiles, make_directories, replace_file
+from ullage.engine.files import Files, OsFiles, make_directories
 from ullage.engine.handles import given_up
 from ullage.engine.model import (
     HANDLE_QUEUE,
@@ -74,7 +74,8 @@ def salvage(
         content = SalvagedContent(files, disk, source, state.moves)
         make_directories(files, root)
         marker = os.path.join(root, SALVAGING)
-        replace_file(files, marker, b"")
+        # Durable before there is an identity: the init syncs the root's names before its own commit point.
+        files.create(marker).close()
         identity = Engine.initialize(spec, files, clock)
         with Engine.open(spec, files, clock, is_salvage=True) as engine:
             salvager = Salvager(engine, state, content, on_progress)
