@@ -59,7 +59,7 @@ def salvage(
     """Make a repository where the spec says, of all that the one at `source` proves; what it lacks is in the report.
 
     InvalidArgument: one lies in the other. DirectoryNotEmpty; NotARepository: nothing at `source` proves anything.
-    RepositoryLocked: somebody has it open. FormatTooNew.
+    RepositoryLocked: somebody has it open. FormatTooNew. An error that leaves something there says so in a note.
     """
     files, clock, root = files or OsFiles(), clock or Clock(), spec.storage.host_path.path
     _require_empty(files, source, spec)
@@ -76,13 +76,17 @@ def salvage(
         marker = os.path.join(root, SALVAGING)
         # Durable before there is an identity: the init syncs the root's names before its own commit point.
         files.create(marker).close()
-        identity = Engine.initialize(spec, files, clock)
-        with Engine.open(spec, files, clock, is_salvage=True) as engine:
-            salvager = Salvager(engine, state, content, on_progress)
-            salvager.fill()
-            engine.checkpoint()
-        files.unlink(marker)
-        files.sync_directory(root)
+        try:
+            identity = Engine.initialize(spec, files, clock)
+            with Engine.open(spec, files, clock, is_salvage=True) as engine:
+                salvager = Salvager(engine, state, content, on_progress)
+                salvager.fill()
+                engine.checkpoint()
+            files.unlink(marker)
+            files.sync_directory(root)
+        except Exception as error:
+            error.add_note(f"what is in {root} by now is no repository: remove it before you try again")
+            raise
     return _report(identity.repository, found, state, content, disk, salvager)
 
 
@@ -247,10 +251,12 @@ def _place(record: FlowFileRecord) -> tuple[int, int]:
 
 
 def _require_empty(files: Files, source: str, spec: ContentRepositorySpec) -> None:
-    root = os.path.realpath(spec.storage.host_path.path)
-    damaged = os.path.realpath(source)
-    if os.path.commonpath([root, damaged]) in (root, damaged):
-        raise InvalidArgument(f"{source} and {root} lie one in the other: the damaged repository is only read")
+    root = spec.storage.host_path.path
+    places = os.path.realpath(root), os.path.realpath(source)
+    if os.path.commonpath(places) in places:
+        raise InvalidArgument(
+            f"{source} is only read, and {root} is the same directory, or lies in it, or around it: choose another one"
+        )
     mounts = {container.sub_path.split("/")[0] for container in spec.storage.containers}
     mounts |= {path.split("/")[0] for path in spec.storage.provenance_directories} | {"flowfile"}
     for directory in (root, *(os.path.join(root, container.sub_path) for container in spec.storage.containers)):
