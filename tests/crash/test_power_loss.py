@@ -150,7 +150,7 @@ def test_a_salvaged_repository_survives_a_loss_of_power() -> None:
     files, clock = _put_and_killed()
     _salvaged(files, clock)
     for recovered, _ in recoveries(files.crash_point(), SECOND):
-        assert _served(recovered)[0] == 32
+        assert _served(recovered) == (32, 32)
 
 
 def test_a_loss_of_power_during_a_salvage_leaves_nothing_that_opens_or_all() -> None:
@@ -172,7 +172,7 @@ def test_a_loss_of_power_during_a_salvage_leaves_nothing_that_opens_or_all() -> 
             continue
         with repository:
             require_sound(repository)
-            assert _served(repository)[0] == 32
+            assert _served(repository) == (32, 32)
             whole += 1
     print(f"seed {SEED}: {len(points)} crash points, {whole} whole, {refused} refused")
     assert min(whole, refused) > 0

@@ -38,6 +38,12 @@ class SalvageReport(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int
     """How many those are in all."""
 
+    events: int
+    """How many provenance events are in it."""
+
+    lost_events: int
+    """How many the numbers of those say are not."""
+
     lost_transactions: tuple[tuple[int, int], ...]
     """The first and the last id of each run of transactions that nothing is left of."""
 
@@ -53,5 +59,13 @@ class SalvageReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_whole(self) -> bool:
         """Whether everything that was in the damaged repository could be proved."""
-        missing = self.held, self.lost_count, self.lost_transactions, self.doubts, self.damaged, self.set_aside
+        missing = (
+            self.held,
+            self.lost_count,
+            self.lost_events,
+            self.lost_transactions,
+            self.doubts,
+            self.damaged,
+            self.set_aside,
+        )
         return not any(missing)

@@ -232,7 +232,8 @@ def salvage(source: Path, root: Path | None, config: Path | None, as_json: bool)
     tell_or_print(
         {**msgspec.to_builtins(made), "whole": made.is_whole},
         f"salvaged {many(sum(made.queues.values()), 'FlowFile')}{f' ({kept})' if kept else ''} and "
-        f"{many(made.handles, 'handle')}; {made.held:,} held in queue salvaged, {made.lost_count:,} without content",
+        f"{many(made.handles, 'handle')}; {made.held:,} held in queue salvaged, {made.lost_count:,} without content; "
+        f"{many(made.events, 'provenance event')}, {made.lost_events:,} lost",
         as_json,
     )
     if not made.is_whole:

@@ -39,6 +39,13 @@ class SurveyedSource:
     """Why later transactions than those of the chain may be lost, of which nothing is there to tell."""
 
     @property
+    def last_id(self) -> int:
+        """The last transaction that there is any trace of."""
+        ids = [frame.header.id for frame in (*self.chain.proved, *self.chain.behind)]
+        ids += [last for _, last in self.chain.gaps]
+        return max([self.snapshot_header.last_id if self.snapshot_header else 0, *ids])
+
+    @property
     def is_whole(self) -> bool:
         """Whether nothing that the log or the snapshot ought to hold is missing."""
         return self.snapshot is not None and self.snapshot.is_whole and not self.chain.gaps and not self.doubts

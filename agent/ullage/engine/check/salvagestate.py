@@ -18,6 +18,7 @@ from ullage.engine.model import (
     STAGED_QUEUE,
     Delete,
     FlowFileRecord,
+    IndexCeiling,
     Operation,
     QueueDefinition,
     Relocation,
@@ -52,6 +53,7 @@ class SalvagedState:
         self.moves: dict[int, Relocation] = {}
         self.held: dict[bytes, str] = {}
         self.unusable: list[UnusableRecord] = []
+        self.index_ceiling = 0
         self._swapped = swapped
         self._serde = serde
         self._swaps: dict[str, SwapOut] = {}
@@ -64,6 +66,7 @@ class SalvagedState:
             Delete: lambda each: self._delete(each.uuids),
             QueueDefinition: self._define,
             Relocation: self._relocate,
+            IndexCeiling: self._raise_ceiling,
             SwapOut: self._swap_out,
             SwapIn: lambda each: self._ended_swaps.add(each.name),
             SwapDrop: self._swap_drop,
@@ -154,6 +157,9 @@ class SalvagedState:
 
     def _relocate(self, relocation: Relocation) -> None:
         self.moves[relocation.source] = relocation
+
+    def _raise_ceiling(self, each: IndexCeiling) -> None:
+        self.index_ceiling = max(self.index_ceiling, each.ceiling)
 
     def _swap_out(self, swap: SwapOut) -> None:
         # Records that are here already stay: the file may be damaged.
