@@ -12,6 +12,7 @@ import pytest
 
 import ullage
 from tests.cli.test_errors import assert_fails, run, small_disk as small_disk  # the fixture
+from tests.support import flip
 from ullage_agent.cli.exits import ExitCode
 
 NOBODY = 65534
@@ -164,3 +165,40 @@ def test_a_disk_that_is_too_small_is_told_and_what_is_there_is_no_repository(tmp
     assert_fails(run("salvage", source, target), ExitCode.NO_ROOM)
     assert_salvaged(source, tmp_path / "new")
     assert digests(source) == before
+
+
+def test_what_is_held_says_why_and_goes_back_to_its_queues_in_one_command(tmp_path: Path) -> None:
+    """In batches; a handle has no queue, and stays to be read."""
+    source, target = tmp_path / "source", tmp_path / "new"
+    ullage.initialize(source)
+    with ullage.open(source) as repository:
+        repository.queues.put("lost", b"content", {"kind": "of which the log is damaged"})
+        repository.queues.put_many("a", [b"a"] * 1_100, attributes={"kind": "first"})
+        repository.queues.put("b", b"b")
+        handle = repository.handles.put(b"handle")
+        # What a process that was killed leaves: the log as it is, and no later snapshot.
+        shutil.copytree(source, tmp_path / "killed")
+    (log,) = (tmp_path / "killed").glob("flowfile/partition-0/*.wal")
+    flip(log, log.read_bytes().index(b"the log is damaged"))
+
+    made = run("salvage", tmp_path / "killed", target)
+
+    assert made.exit_code == ExitCode.INCOMPLETE
+    said = " ".join(made.stderr.split())
+    assert "held: 1,102 FlowFiles and handles wait in queue salvaged, because something that is lost may" in said
+    assert "`ullage held release` puts the others back" in said
+    with ullage.open(target) as repository:
+        assert [queue.name for queue in repository.queues.all() if queue.flow_files] == ["salvaged"]
+
+    released = run("held", "release", "--root", target)
+
+    assert released.stdout == "1,101 FlowFiles put back, 1 left in queue salvaged\n"
+    with ullage.open(target) as repository:
+        counts = {queue.name: queue.flow_files for queue in repository.queues.all() if queue.flow_files}
+        assert counts == {"a": 1_100, "b": 1, "salvaged": 1}
+        assert all(
+            not name.startswith("salvaged") for each in repository.queues.flow_files("a") for name in each.attributes
+        )
+        assert [each.attributes["salvaged.uuid"] for each in repository.queues.flow_files("salvaged")] == [handle]
+        assert repository.check(deep=True).problems == ()
+    assert "0 FlowFiles put back" in run("held", "release", "--root", target).stdout

@@ -14,9 +14,10 @@ from tests.support import Workshop, claim_of, flip, put_all, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.files import File, FileSize, OsFiles
 from ullage.engine.model import FlowFileRecord
-from ullage.engine.salvaging import HELD_QUEUE, salvage
+from ullage.engine.salvaging import salvage
 from ullage.engine.wal.failingdisk import PAGE_BYTES, FailingDisk
 from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotARepository, RepositoryLocked
+from ullage.wire.salvage import HELD_QUEUE
 from ullage_agent.cli.app import app
 
 
@@ -97,6 +98,27 @@ def test_what_a_lost_header_may_have_disowned_is_held(workshop: Workshop, tmp_pa
     assert any(later.name in doubt for doubt in report.doubts)
     with ullage.open(tmp_path / "new") as repository:
         assert repository.queues.find(HELD_QUEUE).flow_files == 1
+
+
+def test_what_a_kill_tore_off_holds_nothing_back(workshop: Workshop, tmp_path: Path) -> None:
+    """A frame that no sync is known to have covered was not acknowledged: to a start it is no damage either."""
+    repository = workshop.make(flow_file={"partitions": 1})
+    put_all(repository, "q", [b"first"])
+    put_all(repository, "q", [b"second"])
+    workshop.kill()
+    path = newest_log(workshop.path)
+    whole = path.read_bytes()
+    used = len(whole.rstrip(b"\0"))
+    path.write_bytes(whole[: used - 5] + bytes(len(whole) - used + 5))
+
+    report = salvage(str(workshop.path), spec_at(tmp_path / "new"))
+
+    assert (report.queues, report.held, report.doubts, report.lost_transactions) == ({"q": 1}, 0, (), ())
+    (torn,) = report.damaged
+    assert "Nothing proves that these bytes were ever synced" in torn.reason
+    assert not report.is_whole
+    assert workshop.open().restored.torn
+    assert len(list(workshop.repository.ledger.flow_files())) == 1
 
 
 class _BadFile:

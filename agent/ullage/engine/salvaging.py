@@ -40,11 +40,8 @@ from ullage.engine.wal.lenient import LostRange
 from ullage.engine.wal.serde import SerDe, Undecodable
 from ullage.engine.working import with_blocks_of
 from ullage.errors import ContentCorrupt, DirectoryNotEmpty, InvalidArgument, NotARepository
-from ullage.wire.salvage import DamagedRange, SalvageReport
+from ullage.wire.salvage import HELD_IN, HELD_QUEUE, HELD_REASON, HELD_UUID, DamagedRange, SalvageReport
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
-
-HELD_QUEUE = "salvaged"
-"""Where FlowFiles and handles wait for a person of which something lost may say more."""
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 32 << 20
@@ -133,7 +130,7 @@ def decided(found: SurveyedSource, events: SalvagedEvents, serde: SerDe) -> Salv
         millis, transaction = serde.decode_each(frame.payload, serde.version)
         state.take(transaction, f"transaction {id}", doubt)
         events.take(id, millis, transaction)
-    doubts = [_lost_ids(gap) for gap in gaps] or found.doubts
+    doubts = [_lost_ids(gap) for gap in gaps if found.chain.is_loss] or found.doubts
     doubt = f"{doubts[0]}: it may have been changed or deleted since" if doubts else ""
     state.finish(doubt, is_snapshot_whole=found.snapshot is not None and found.snapshot.is_whole)
     return state
@@ -240,9 +237,9 @@ class Salvager:
         if record.queue != self._held_queue:
             what = "it was a deleted handle; " if record.deleted_millis else ""
             attributes |= {
-                "salvaged.queue": self._queue_name(record),
-                "salvaged.reason": what + reason,
-                "salvaged.uuid": record.id,
+                HELD_IN: self._queue_name(record),
+                HELD_REASON: what + reason,
+                HELD_UUID: record.id,
             }
         # A time limit must not end it before somebody has decided.
         return msgspec.structs.replace(
@@ -320,7 +317,7 @@ def _report(
         lost_count=salvager.lost_count,
         events=salvager.events,
         lost_events=events.lost_count,
-        lost_transactions=tuple(found.chain.gaps),
+        lost_transactions=tuple(found.chain.gaps) if found.chain.is_loss else (),
         doubts=tuple(found.doubts),
         damaged=tuple(
             DamagedRange(path=each.path, offset=each.offset, length=each.length, reason=each.reason) for each in damaged

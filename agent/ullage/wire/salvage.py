@@ -4,6 +4,12 @@ import msgspec
 
 from ullage.wire.unavailable import UnavailableContent
 
+HELD_QUEUE = "salvaged"
+"""Where FlowFiles and handles wait for a person of which something lost may say more."""
+
+HELD_IN, HELD_REASON, HELD_UUID = "salvaged.queue", "salvaged.reason", "salvaged.uuid"
+"""Attributes of what is held: its queue, empty for a handle, why it is held, and its uuid."""
+
 
 class DamagedRange(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a file of records that can't be used, and why; length 0: all of it, or what is missing behind."""

@@ -222,6 +222,20 @@ def test_transactions_count_up_to_the_first_gap() -> None:
     assert judged(logs, 2) == ([3, 4, 5], [8], [(6, 7)])
 
 
+def test_only_a_missing_transaction_that_was_synced_is_a_loss(tmp_path: Path) -> None:
+    """No frame says that the last one was, nor one behind which another is not synced either; of others one does."""
+    path, offsets = write_log(tmp_path, [b"one", b"two", b"three", b"four"])
+    whole = path.read_bytes()
+    for victim, gap, is_loss in ((3, (4, 4), False), (2, (3, 3), True), (0, (1, 1), True)):
+        path.write_bytes(whole)
+        spoil(path, offsets[victim] + FRAME_HEADER_BYTES)
+        found = read_log(OsFiles(), str(path), None)
+        assert (chain([found], 0).gaps, chain([found], 0).is_loss) == ([gap], is_loss)
+        assert found.is_torn is not is_loss
+    assert not chain([log_of((1, b"")), log_of((3, b""), durable=1, path="b", sequence=9)], 0).is_loss
+    assert chain([log_of((1, b"")), log_of((3, b""), durable=2, path="b", sequence=9)], 0).is_loss
+
+
 def test_a_lost_end_that_was_durable_is_a_gap() -> None:
     """`durable` says that transactions were there which are not found."""
     assert judged([log_of((1, b""), durable=4)]) == ([1], [], [(2, 4)])
