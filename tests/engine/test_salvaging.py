@@ -2,6 +2,7 @@
 
 import errno
 import json
+import tracemalloc
 from pathlib import Path
 from typing import cast
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 import ullage
 from tests.engine.reclaim.test_rewrite import PLAIN, compact, fill, in_queue
-from tests.support import Workshop, claim_of, flip, put_all, spec_at
+from tests.support import Workshop, claim_of, drain, event_store, flip, put_all, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.files import File, FileSize, OsFiles
 from ullage.engine.model import FlowFileRecord
@@ -119,6 +120,29 @@ def test_what_a_kill_tore_off_holds_nothing_back(workshop: Workshop, tmp_path: P
     assert not report.is_whole
     assert workshop.open().restored.torn
     assert len(list(workshop.repository.ledger.flow_files())) == 1
+
+
+def test_memory_follows_what_is_alive_and_not_the_log(workshop: Workshop, tmp_path: Path) -> None:
+    """A log may be larger than the memory: most of it tells of what is gone."""
+    repository = workshop.make()
+    for number in range(40):
+        put_all(repository, "q", [b"x"] * 100, long=f"{number} " * 700)
+        drain(repository, "q")
+    event_store(repository).drain()
+    workshop.kill()
+    log = sum(len(path.read_bytes().rstrip(b"\0")) for path in workshop.path.glob("flowfile/partition-*/*.wal"))
+    assert log > 8 << 20
+    salvage(str(workshop.path), spec_at(tmp_path / "first"))  # what is imported and kept does not count
+
+    tracemalloc.start()
+    try:
+        report = salvage(str(workshop.path), spec_at(tmp_path / "new"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert (report.is_whole, report.events) == (True, 8_000)
+    assert peak < log // 2
 
 
 class _BadFile:

@@ -36,7 +36,7 @@ from ullage.engine.model import (
 from ullage.engine.opening import SALVAGING, Predecessor, lock_directory
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.wal.failingdisk import FailingDisk
-from ullage.engine.wal.lenient import LostRange
+from ullage.engine.wal.lenient import LostRange, payloads
 from ullage.engine.wal.serde import SerDe, Undecodable
 from ullage.engine.working import with_blocks_of
 from ullage.errors import ContentCorrupt, DirectoryNotEmpty, InvalidArgument, NotARepository
@@ -73,7 +73,7 @@ def salvage(
             raise NotARepository(f"{source} holds no log, snapshot or swap file whose header can be read")
         there = FoundFiles(files, source)
         events = SalvagedEvents(files, disk, source, found.repository, there.events)
-        state = decided(found, events, SerDe())
+        state = decided(disk, found, events, SerDe())
         content = SalvagedContent(disk, there.content, state.moves)
         make_directories(files, root)
         marker = os.path.join(root, SALVAGING)
@@ -103,8 +103,8 @@ def _predecessor(found: SurveyedSource, state: SalvagedState, events: SalvagedEv
     return Predecessor(max(found.last_id, events.last_id), ceiling)
 
 
-def decided(found: SurveyedSource, events: SalvagedEvents, serde: SerDe) -> SalvagedState:
-    """What the proved records come to; `events` gets what they tell. It looks at no file."""
+def decided(disk: FailingDisk, found: SurveyedSource, events: SalvagedEvents, serde: SerDe) -> SalvagedState:
+    """What the proved records come to; `events` gets what they tell. Of files it reads the frames that were found."""
     swapped = {
         name: [each for _, data in blocks.payloads for each in serde.decode_block_each(data, header.serde_version)]
         for name, (header, blocks) in found.swaps.items()
@@ -122,12 +122,12 @@ def decided(found: SurveyedSource, events: SalvagedEvents, serde: SerDe) -> Salv
                 if isinstance(each, Undrained):
                     events.take(each.transaction, each.millis, each.operations)
     gaps = found.chain.gaps
-    for frame in (*found.chain.proved, *found.chain.behind):
+    for frame, payload in payloads(disk, (*found.chain.proved, *found.chain.behind)):
         id, doubt = frame.header.id, ""
         if gaps and id > gaps[0][0]:
             before = max(gap for gap in gaps if gap[0] < id)
             doubt = f"behind {_lost_ids(before)}, which may say more of it, came transaction {id}"
-        millis, transaction = serde.decode_each(frame.payload, serde.version)
+        millis, transaction = serde.decode_each(payload, serde.version)
         state.take(transaction, f"transaction {id}", doubt)
         events.take(id, millis, transaction)
     doubts = [_lost_ids(gap) for gap in gaps if found.chain.is_loss] or found.doubts

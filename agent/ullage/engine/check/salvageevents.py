@@ -10,6 +10,7 @@ Numbers stay. Between two files stands what transactions between them have to te
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -50,15 +51,17 @@ class SalvagedEvents:
         self._told: dict[int, RecordedTransaction] = {}
         self._manifest = self._read_manifest(files, os.path.join(root, PROVENANCE, MANIFEST), repository, paths)
         if self._manifest is not None:
-            self._files = [(os.path.join(root, file.directory, file.name), file) for file in self._manifest.files]
+            listed = [(os.path.join(root, file.directory, file.name), file) for file in self._manifest.files]
+            self._files = [(path, file) for path, file in listed if self._read(path, file) is not None]
         else:
             self._files = self._proved_alone(paths)
         drained = 0 if self._manifest is None else self._manifest.drained
         self.last_id = max([drained, *(file.last_id for _, file in self._files)])
+        self._ends = [file.last_id for _, file in self._files]
 
     def take(self, id: int, millis: int, found: Sequence[Operation | Undecodable]) -> None:
         """A transaction of the log or the snapshot. Its events are told by all of its operations, or not at all."""
-        if not found or not isinstance(found[-1], TransactionEvents):
+        if not found or not isinstance(found[-1], TransactionEvents) or self._is_in_a_file(id):
             return
         operations = [each for each in found if not isinstance(each, Undecodable)]
         try:
@@ -93,6 +96,10 @@ class SalvagedEvents:
         for told in self._between(last_id, None):
             yield Numbered(told, at)
             at += told.events
+
+    def _is_in_a_file(self, id: int) -> bool:
+        at = bisect_left(self._ends, id)
+        return at < len(self._files) and self._files[at][1].first_id <= id
 
     @property
     def _first(self) -> int:

@@ -54,7 +54,7 @@ class SalvagedState:
         self.held: dict[bytes, str] = {}
         self.unusable: list[UnusableRecord] = []
         self.index_ceiling = 0
-        self._swapped = swapped
+        self._swapped: Mapping[str, Sequence[FlowFileRecord]] = swapped
         self._serde = serde
         self._swaps: dict[str, SwapOut] = {}
         self._ended_swaps: set[str] = set()
@@ -105,6 +105,7 @@ class SalvagedState:
         known = {HANDLE_QUEUE, STAGED_QUEUE, *self.queues}
         for number in sorted({record.queue for record in self.records.values()} - known):
             self.queues[number] = self.made_queue(number, f"queue {number}")
+        self._swapped = {}  # those that the log has as well are there twice
 
     def _take_unnamed_swaps(self) -> None:
         """Without any loss such a file is a leftover, whose FlowFiles are elsewhere or gone."""

@@ -10,7 +10,7 @@ itself, and whatever is not read is named as a `LostRange`. Nothing is believed 
 
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,12 +55,11 @@ class LostRange(NamedTuple):
 
 
 class FoundFrame(NamedTuple):
-    """A frame whose header and payload are proved."""
+    """Where a frame is whose header and payload are proved. A log may be larger than the memory: see `payloads`."""
 
     path: str
     offset: int
     header: FrameHeader
-    payload: bytes
 
 
 @dataclass(slots=True)
@@ -148,7 +147,7 @@ def _read_frames(file: Readable, start: int, end: int, salt: int, found: FoundLo
         payload = file.read(header.length, offset + FRAME_HEADER_BYTES)
         length = FRAME_HEADER_BYTES + header.length
         if len(payload) == header.length and crc32c(payload) == header.payload_crc:
-            found.frames.append(FoundFrame(found.path, offset, header, payload))
+            found.frames.append(FoundFrame(found.path, offset, header))
         else:
             id = header.id if header.kind == TRANSACTION else None
             found.lost.append(LostRange(found.path, offset, length, "the payload of this frame is damaged", id))
@@ -242,7 +241,7 @@ def chain(logs: Iterable[FoundLog], last_id: int) -> SalvagedLog:
             if frame.header.kind != TRANSACTION or id <= last_id or (limit is not None and id > limit):
                 continue
             # A copy of a frame is the frame. Two that differ can't both have happened, and nobody knows which did.
-            if id in ids and ids[id].payload != frame.payload:
+            if id in ids and _payload_of(ids[id]) != _payload_of(frame):
                 contradicted.add(id)
             ids.setdefault(id, frame)
     usable = sorted(ids.keys() - contradicted)
@@ -261,6 +260,26 @@ def chain(logs: Iterable[FoundLog], last_id: int) -> SalvagedLog:
     behind = [ids[id] for id in usable if id > first_gap]
     is_torn = first_gap > durable and all(log.is_torn or not log.lost for log in logs)
     return SalvagedLog(proved, behind, gaps, is_loss=bool(gaps) and not is_torn)
+
+
+def _payload_of(frame: FoundFrame) -> tuple[int, int]:
+    return frame.header.length, frame.header.payload_crc
+
+
+def payloads(files: Openable, frames: Iterable[FoundFrame]) -> Iterator[tuple[FoundFrame, bytes]]:
+    """The frames with their payloads, read one by one. RepositoryDamaged for one that is not what it was."""
+    with ExitStack() as stack:
+        opened: dict[str, Readable] = {}
+        for frame in frames:
+            if frame.path not in opened:
+                opened[frame.path] = stack.enter_context(closing(files.open(frame.path)))
+            payload = opened[frame.path].read(frame.header.length, frame.offset + FRAME_HEADER_BYTES)
+            if (len(payload), crc32c(payload)) != _payload_of(frame):
+                raise RepositoryDamaged(
+                    f"{frame.path}: the frame at offset {frame.offset} changed between two reads: copy the repository "
+                    "to a disk that does not fail, and salvage the copy"
+                )
+            yield frame, payload
 
 
 def _disowned_above(log: FoundLog, logs: list[FoundLog]) -> int | None:
