@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import cast
@@ -120,6 +121,27 @@ def test_what_a_kill_tore_off_holds_nothing_back(workshop: Workshop, tmp_path: P
     assert not report.is_whole
     assert workshop.open().restored.torn
     assert len(list(workshop.repository.ledger.flow_files())) == 1
+
+
+def test_a_repeat_with_its_key_gets_its_first_answer_and_leases_are_gone(tmp_path: Path) -> None:
+    """From the snapshot and from the log; a lease was held by a process on the damaged repository."""
+    source = tmp_path / "source"
+    ullage.initialize(source)
+    with ullage.open(source) as repository:
+        first = repository.handles.put(b"one", key="1")
+        repository.leases.acquire(3_600_000, purpose="reader")
+        repository.checkpoint()
+        second = [repository.queues.put("q", b"%d" % number, key=f"many {number}") for number in range(300)]
+        shutil.copytree(source, tmp_path / "killed")
+
+    salvage(str(tmp_path / "killed"), spec_at(tmp_path / "new"))
+
+    with ullage.open(tmp_path / "new") as repository:
+        assert repository.handles.put(b"one", key="1") == first
+        assert [repository.queues.put("q", b"%d" % number, key=f"many {number}") for number in range(300)] == second
+        assert repository.queues.find("q").flow_files == 300
+        assert repository.handles.put(b"one") != first
+        assert list(repository.leases.all()) == []
 
 
 def test_memory_follows_what_is_alive_and_not_the_log(workshop: Workshop, tmp_path: Path) -> None:

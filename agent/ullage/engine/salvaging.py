@@ -1,7 +1,7 @@
 """Making a repository of what a damaged one still proves. The damaged one is only read.
 
-survey, decide | marker | init | contents and records, batch by batch | events | checkpoint | marker removed
-                                                                                             ^ commit point
+survey, decide | marker | init | contents and records, batch by batch | answers, events | checkpoint | marker removed
+                                                                                                     ^ commit point
 A crash before it leaves what `open` refuses: whoever removes it and begins again has lost nothing.
 """
 
@@ -27,6 +27,7 @@ from ullage.engine.handles import given_up
 from ullage.engine.model import (
     HANDLE_QUEUE,
     STAGED_QUEUE,
+    Answer,
     ContentClaim,
     FlowFileRecord,
     Undrained,
@@ -46,6 +47,7 @@ from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 32 << 20
 BATCH_ATTRIBUTE_BYTES = 8 << 20
+BATCH_ANSWER_BYTES = 64 << 10
 
 Progress = Callable[[int, int], None]
 
@@ -84,6 +86,7 @@ def salvage(
             with Engine.open(spec, files, clock, is_salvage=True) as engine:
                 salvager = Salvager(engine, state, content, on_progress)
                 salvager.fill()
+                salvager.remember()
                 salvager.tell(events)
                 engine.checkpoint()
             files.unlink(marker)
@@ -128,7 +131,7 @@ def decided(disk: FailingDisk, found: SurveyedSource, events: SalvagedEvents, se
             before = max(gap for gap in gaps if gap[0] < id)
             doubt = f"behind {_lost_ids(before)}, which may say more of it, came transaction {id}"
         millis, transaction = serde.decode_each(payload, serde.version)
-        state.take(transaction, f"transaction {id}", doubt)
+        state.take(transaction, f"transaction {id}", doubt, id)
         events.take(id, millis, transaction)
     doubts = [_lost_ids(gap) for gap in gaps if found.chain.is_loss] or found.doubts
     doubt = f"{doubts[0]}: it may have been changed or deleted since" if doubts else ""
@@ -174,6 +177,18 @@ class Salvager:
             writer.release(committed=True)
             self._done += sum(record.size for record in batch)
             self._on_progress(self._done, total)
+
+    def remember(self) -> None:
+        """The answers to idempotency keys that are good still, durable."""
+        self._state.answers.forget(self._engine.clock.now_millis())
+        batch: list[Answer] = []
+        for answer in self._state.answers.all():
+            if batch and sum(len(each.answer) for each in batch) + len(answer.answer) > BATCH_ANSWER_BYTES:
+                self._engine.committer.commit(batch, creates=True)
+                batch = []
+            batch.append(answer)
+        if batch:
+            self._engine.committer.commit(batch, creates=True)
 
     def tell(self, events: SalvagedEvents) -> None:
         """The history, durable, where the new repository keeps one in files as the old one did."""
