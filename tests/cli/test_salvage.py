@@ -142,7 +142,7 @@ def test_a_source_that_is_none_is_refused(source: Path) -> None:
 def test_a_source_that_is_open_is_refused(source: Path) -> None:
     """What its process writes meanwhile would be taken for damage."""
     copy = shutil.copytree(source, source.parent / "copy")
-    with ullage.open(copy):
+    with ullage.open(copy, maintain=False):  # which would change files by itself
         before = digests(copy)
         assert_fails(run("salvage", copy, copy.parent / "new"), ExitCode.LOCKED, "is open in another process")
         assert digests(copy) == before
@@ -153,7 +153,7 @@ def test_a_disk_that_is_too_small_is_told_and_what_is_there_is_no_repository(tmp
     """It says what to remove, every command refuses what is there, and once removed another try succeeds."""
     source, target = tmp_path / "source", small_disk / "new"
     ullage.initialize(source)
-    with ullage.open(source) as repository:
+    with ullage.open(source, maintain=False) as repository:
         repository.queues.put("q", CONTENT)
     before = digests(source)
 
@@ -171,7 +171,7 @@ def test_what_is_held_says_why_and_goes_back_to_its_queues_in_one_command(tmp_pa
     """In batches; a handle has no queue, and stays to be read."""
     source, target = tmp_path / "source", tmp_path / "new"
     ullage.initialize(source)
-    with ullage.open(source) as repository:
+    with ullage.open(source, maintain=False) as repository:
         repository.queues.put("lost", b"content", {"kind": "of which the log is damaged"})
         repository.queues.put_many("a", [b"a"] * 1_100, attributes={"kind": "first"})
         repository.queues.put("b", b"b")

@@ -127,7 +127,7 @@ def test_a_repeat_with_its_key_gets_its_first_answer_and_leases_are_gone(tmp_pat
     """From the snapshot and from the log; a lease was held by a process on the damaged repository."""
     source = tmp_path / "source"
     ullage.initialize(source)
-    with ullage.open(source) as repository:
+    with ullage.open(source, maintain=False) as repository:
         first = repository.handles.put(b"one", key="1")
         repository.leases.acquire(3_600_000, purpose="reader")
         repository.checkpoint()
