@@ -7,6 +7,7 @@ from ullage.engine.ledger.aside import set_aside
 from ullage.engine.model import (
     NO_ATTRIBUTES,
     STAGED_QUEUE,
+    Answer,
     ContentClaim,
     Delete,
     FlowFileRecord,
@@ -112,6 +113,13 @@ def test_what_was_set_aside_is_held_until_it_was_given_up(state: SalvagedState) 
     state.take([SetAsideEnd(aside.id)], "2")
     state.finish("", is_snapshot_whole=True)
     assert not state.records
+
+
+def test_an_answer_stays_given(state: SalvagedState) -> None:
+    """Also behind a gap: a repeat of its request would store a second time what is held."""
+    state.take([Answer(b"old", b"put", b"1", 1, transaction=7)], "the snapshot")
+    state.take([A, Answer(b"new", b"put", b"2", 1)], "9", "behind 8", 9)
+    assert [(each.key, each.transaction) for each in state.answers.all()] == [(b"old", 7), (b"new", 9)]
 
 
 def test_a_slice_outside_its_content_and_an_unknown_queue(state: SalvagedState) -> None:

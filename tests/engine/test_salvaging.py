@@ -2,6 +2,8 @@
 
 import errno
 import json
+import shutil
+import tracemalloc
 from pathlib import Path
 from typing import cast
 
@@ -11,13 +13,14 @@ from click.testing import CliRunner
 import ullage
 from tests.engine.reclaim.test_rewrite import PLAIN, compact, fill, in_queue
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, claim_of, flip, put_all, spec_at
+from tests.support import Workshop, claim_of, drain, event_store, flip, put_all, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.files import File, FileSize, OsFiles
 from ullage.engine.model import FlowFileRecord
-from ullage.engine.salvaging import HELD_QUEUE, salvage
+from ullage.engine.salvaging import salvage
 from ullage.engine.wal.failingdisk import PAGE_BYTES, FailingDisk
 from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotARepository, RepositoryLocked
+from ullage.wire.salvage import HELD_QUEUE
 from ullage_agent.cli.app import app
 
 
@@ -98,6 +101,71 @@ def test_what_a_lost_header_may_have_disowned_is_held(workshop: Workshop, tmp_pa
     assert any(later.name in doubt for doubt in report.doubts)
     with ullage.open(tmp_path / "new") as repository:
         assert repository.queues.find(HELD_QUEUE).flow_files == 1
+
+
+def test_what_a_kill_tore_off_holds_nothing_back(workshop: Workshop, tmp_path: Path) -> None:
+    """A frame that no sync is known to have covered was not acknowledged: to a start it is no damage either."""
+    repository = workshop.make(flow_file={"partitions": 1})
+    put_all(repository, "q", [b"first"])
+    put_all(repository, "q", [b"second"])
+    workshop.kill()
+    path = newest_log(workshop.path)
+    whole = path.read_bytes()
+    used = len(whole.rstrip(b"\0"))
+    path.write_bytes(whole[: used - 5] + bytes(len(whole) - used + 5))
+
+    report = salvage(str(workshop.path), spec_at(tmp_path / "new"))
+
+    assert (report.queues, report.held, report.doubts, report.lost_transactions) == ({"q": 1}, 0, (), ())
+    (torn,) = report.damaged
+    assert "Nothing proves that these bytes were ever synced" in torn.reason
+    assert not report.is_whole
+    assert workshop.open().restored.torn
+    assert len(list(workshop.repository.ledger.flow_files())) == 1
+
+
+def test_a_repeat_with_its_key_gets_its_first_answer_and_leases_are_gone(tmp_path: Path) -> None:
+    """From the snapshot and from the log; a lease was held by a process on the damaged repository."""
+    source = tmp_path / "source"
+    ullage.initialize(source)
+    with ullage.open(source, maintain=False) as repository:
+        first = repository.handles.put(b"one", key="1")
+        repository.leases.acquire(3_600_000, purpose="reader")
+        repository.checkpoint()
+        second = [repository.queues.put("q", b"%d" % number, key=f"many {number}") for number in range(300)]
+        shutil.copytree(source, tmp_path / "killed")
+
+    salvage(str(tmp_path / "killed"), spec_at(tmp_path / "new"))
+
+    with ullage.open(tmp_path / "new") as repository:
+        assert repository.handles.put(b"one", key="1") == first
+        assert [repository.queues.put("q", b"%d" % number, key=f"many {number}") for number in range(300)] == second
+        assert repository.queues.find("q").flow_files == 300
+        assert repository.handles.put(b"one") != first
+        assert list(repository.leases.all()) == []
+
+
+def test_memory_follows_what_is_alive_and_not_the_log(workshop: Workshop, tmp_path: Path) -> None:
+    """A log may be larger than the memory: most of it tells of what is gone."""
+    repository = workshop.make()
+    for number in range(40):
+        put_all(repository, "q", [b"x"] * 100, long=f"{number} " * 700)
+        drain(repository, "q")
+    event_store(repository).drain()
+    workshop.kill()
+    log = sum(len(path.read_bytes().rstrip(b"\0")) for path in workshop.path.glob("flowfile/partition-*/*.wal"))
+    assert log > 8 << 20
+    salvage(str(workshop.path), spec_at(tmp_path / "first"))  # what is imported and kept does not count
+
+    tracemalloc.start()
+    try:
+        report = salvage(str(workshop.path), spec_at(tmp_path / "new"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert (report.is_whole, report.events) == (True, 8_000)
+    assert peak < log // 2
 
 
 class _BadFile:

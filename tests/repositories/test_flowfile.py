@@ -16,7 +16,7 @@ from ullage.engine.repositories import FLOWFILE_REPOSITORIES
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.serde import SerDe
-from ullage.engine.wal.snapshot import write_empty_snapshot
+from ullage.engine.wal.snapshot import write_first_snapshot
 from ullage.engine.wal.state import RecordDirectory
 from ullage.errors import (
     CommitOutcomeUnknown,
@@ -53,7 +53,7 @@ class Logged:
         self.clock = ManualClock()
         self._parts = RepositoryParts(RoomyFiles(), self.clock, spec_at(path), SerDe(), "r")
         place = RecordDirectory(self._parts.files, str(path / FLOWFILE), "r", self._parts.serde)
-        write_empty_snapshot(place, 0)  # ours asks for it
+        write_first_snapshot(place, 0)  # ours asks for it
         self.replayed: list[Sequence[Operation]] = []
         self.restart()
 

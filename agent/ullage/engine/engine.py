@@ -43,7 +43,9 @@ from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.looking import FlowFileViewer
 from ullage.engine.model import IndexCeiling
 from ullage.engine.opening import (
+    NONE_BEFORE,
     SWAP,
+    Predecessor,
     RepositoryIdentity,
     identity_problems,
     initialize,
@@ -237,9 +239,10 @@ class Engine:
         spec: ContentRepositorySpec,
         files: Files | None = None,
         clock: Clock | None = None,
+        after: Predecessor = NONE_BEFORE,
     ) -> RepositoryIdentity:
         """Make an empty repository where the spec says; an interrupted one is finished."""
-        return initialize(files or OsFiles(), BelievedClock(clock or Clock()), spec)
+        return initialize(files or OsFiles(), BelievedClock(clock or Clock()), spec, after)
 
     @classmethod
     def open(

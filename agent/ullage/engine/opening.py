@@ -7,6 +7,7 @@ a crash before it: no repository yet; the next init finds the partial and goes o
 
 import os
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,12 +24,12 @@ from ullage.engine.files import (
     replace_file,
 )
 from ullage.engine.flowfile_repository import FLOWFILE
-from ullage.engine.model import format_uuid, new_uuids
+from ullage.engine.model import IndexCeiling, format_uuid, new_uuids
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.repositories import ContentStore, chosen
 from ullage.engine.wal.format import FORMAT_VERSION, decode_header
 from ullage.engine.wal.serde import SerDe
-from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT, write_empty_snapshot
+from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT, write_first_snapshot
 from ullage.engine.wal.state import RecordDirectory
 from ullage.errors import (
     ForeignContainer,
@@ -94,7 +95,21 @@ def lock_directory(files: Files, root: str) -> File:
         raise RepositoryLocked(f"{root} is open in another process: close that one, or work through it") from error
 
 
-def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec) -> RepositoryIdentity:
+class Predecessor(NamedTuple):
+    """What must not be numbered twice, because events name it: the last transaction of the repository that the new one
+    takes the place of, and the last index of a resource claim.
+    """
+
+    last_id: int
+    index_ceiling: int
+
+
+NONE_BEFORE = Predecessor(0, 0)
+
+
+def initialize(
+    files: Files, clock: Clock, spec: ContentRepositorySpec, after: Predecessor = NONE_BEFORE
+) -> RepositoryIdentity:
     """Make an empty repository; an interrupted init is resumed. RepositoryExists if there is one; UnknownPlugin if the
     spec names an implementation that there is not.
     """
@@ -113,7 +128,8 @@ def initialize(files: Files, clock: Clock, spec: ContentRepositorySpec) -> Repos
             make_directories(files, os.path.join(root, name))
         if not spec.flow_file.repository:
             log = RecordDirectory(files, os.path.join(root, FLOWFILE), identity.repository, parts.serde)
-            write_empty_snapshot(log, clock.now_millis())
+            records = [IndexCeiling(after.index_ceiling)] if after.index_ceiling else []
+            write_first_snapshot(log, clock.now_millis(), after.last_id, records)
         # Everything that the identity promises is there and durable: from here on its absence is damage.
         files.rename(identity_path + PARTIAL_SUFFIX, identity_path)
         files.sync_directory(root)

@@ -1,7 +1,7 @@
 """Making a repository of what a damaged one still proves. The damaged one is only read.
 
-survey, decide | marker | init | contents and records, batch by batch | checkpoint | marker removed
-                                                                                    ^ commit point
+survey, decide | marker | init | contents and records, batch by batch | answers, events | checkpoint | marker removed
+                                                                                                     ^ commit point
 A crash before it leaves what `open` refuses: whoever removes it and begins again has lost nothing.
 """
 
@@ -14,37 +14,40 @@ import msgspec
 
 from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec
+from ullage.engine.careful import CEILING_JUMP
 from ullage.engine.check.salvage import SurveyedSource, survey
-from ullage.engine.check.salvagecontent import SalvagedContent
+from ullage.engine.check.salvagecontent import FoundFiles, SalvagedContent
+from ullage.engine.check.salvageevents import SalvagedEvents
 from ullage.engine.check.salvagestate import SalvagedState
 from ullage.engine.content.containers import LOST_AND_FOUND
 from ullage.engine.content.writer import ContentWriter, WriterAdmission
 from ullage.engine.engine import Engine
-from ullage.engine.files import Files, OsFiles, make_directories, replace_file
+from ullage.engine.files import Files, OsFiles, make_directories
 from ullage.engine.handles import given_up
 from ullage.engine.model import (
     HANDLE_QUEUE,
     STAGED_QUEUE,
+    Answer,
     ContentClaim,
     FlowFileRecord,
+    Undrained,
     pack_attributes,
     unpack_attributes,
 )
-from ullage.engine.opening import SALVAGING, lock_directory
+from ullage.engine.opening import SALVAGING, Predecessor, lock_directory
+from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.wal.failingdisk import FailingDisk
-from ullage.engine.wal.lenient import LostRange
+from ullage.engine.wal.lenient import LostRange, payloads
 from ullage.engine.wal.serde import SerDe, Undecodable
 from ullage.engine.working import with_blocks_of
 from ullage.errors import ContentCorrupt, DirectoryNotEmpty, InvalidArgument, NotARepository
-from ullage.wire.salvage import DamagedRange, SalvageReport
+from ullage.wire.salvage import HELD_IN, HELD_QUEUE, HELD_REASON, HELD_UUID, DamagedRange, SalvageReport
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
-
-HELD_QUEUE = "salvaged"
-"""Where FlowFiles and handles wait for a person of which something lost may say more."""
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 32 << 20
 BATCH_ATTRIBUTE_BYTES = 8 << 20
+BATCH_ANSWER_BYTES = 64 << 10
 
 Progress = Callable[[int, int], None]
 
@@ -59,7 +62,7 @@ def salvage(
     """Make a repository where the spec says, of all that the one at `source` proves; what it lacks is in the report.
 
     InvalidArgument: one lies in the other. DirectoryNotEmpty; NotARepository: nothing at `source` proves anything.
-    RepositoryLocked: somebody has it open. FormatTooNew.
+    RepositoryLocked: somebody has it open. FormatTooNew. An error that leaves something there says so in a note.
     """
     files, clock, root = files or OsFiles(), clock or Clock(), spec.storage.host_path.path
     _require_empty(files, source, spec)
@@ -70,23 +73,41 @@ def salvage(
         found = survey(files, source, disk)
         if found.repository is None:
             raise NotARepository(f"{source} holds no log, snapshot or swap file whose header can be read")
-        state = decided(found, SerDe())
-        content = SalvagedContent(files, disk, source, state.moves)
+        there = FoundFiles(files, source)
+        events = SalvagedEvents(files, disk, source, found.repository, there.events)
+        state = decided(disk, found, events, SerDe())
+        content = SalvagedContent(disk, there.content, state.moves)
         make_directories(files, root)
         marker = os.path.join(root, SALVAGING)
-        replace_file(files, marker, b"")
-        identity = Engine.initialize(spec, files, clock)
-        with Engine.open(spec, files, clock, is_salvage=True) as engine:
-            salvager = Salvager(engine, state, content, on_progress)
-            salvager.fill()
-            engine.checkpoint()
-        files.unlink(marker)
-        files.sync_directory(root)
-    return _report(identity.repository, found, state, content, disk, salvager)
+        # Durable before there is an identity: the init syncs the root's names before its own commit point.
+        files.create(marker).close()
+        try:
+            identity = Engine.initialize(spec, files, clock, _predecessor(found, state, events, there))
+            with Engine.open(spec, files, clock, is_salvage=True) as engine:
+                salvager = Salvager(engine, state, content, on_progress)
+                salvager.fill()
+                salvager.remember()
+                salvager.tell(events)
+                engine.checkpoint()
+            files.unlink(marker)
+            files.sync_directory(root)
+        except Exception as error:
+            error.add_note(f"what is in {root} by now is no repository: remove it before you try again")
+            raise
+    return _report(identity.repository, found, state, events, there, disk, salvager)
 
 
-def decided(found: SurveyedSource, serde: SerDe) -> SalvagedState:
-    """What the proved records come to. It looks at no file."""
+def _predecessor(found: SurveyedSource, state: SalvagedState, events: SalvagedEvents, there: FoundFiles) -> Predecessor:
+    """What the new repository numbers on from: events name transactions and content of the old one."""
+    ceiling = max([state.index_ceiling, *there.content, *state.moves])
+    if not found.is_whole:
+        # The record that says how far indexes went may be lost.
+        ceiling += CEILING_JUMP
+    return Predecessor(max(found.last_id, events.last_id), ceiling)
+
+
+def decided(disk: FailingDisk, found: SurveyedSource, events: SalvagedEvents, serde: SerDe) -> SalvagedState:
+    """What the proved records come to; `events` gets what they tell. Of files it reads the frames that were found."""
     swapped = {
         name: [each for _, data in blocks.payloads for each in serde.decode_block_each(data, header.serde_version)]
         for name, (header, blocks) in found.swaps.items()
@@ -98,15 +119,21 @@ def decided(found: SurveyedSource, serde: SerDe) -> SalvagedState:
         state.take([each for each in every if isinstance(each, Undecodable)], f"swap file {name}")
     if found.snapshot is not None:
         for offset, data in found.snapshot.payloads:
-            state.take(serde.decode_block_each(data, serde.version), f"the snapshot's block at offset {offset}")
+            block = serde.decode_block_each(data, serde.version)
+            state.take(block, f"the snapshot's block at offset {offset}")
+            for each in block:
+                if isinstance(each, Undrained):
+                    events.take(each.transaction, each.millis, each.operations)
     gaps = found.chain.gaps
-    for frame in found.chain.proved:
-        state.take(serde.decode_each(frame.payload, serde.version)[1], f"transaction {frame.header.id}")
-    for frame in found.chain.behind:
-        before = max(gap for gap in gaps if gap[0] < frame.header.id)
-        doubt = f"behind {_lost_ids(before)}, which may say more of it, came transaction {frame.header.id}"
-        state.take(serde.decode_each(frame.payload, serde.version)[1], f"transaction {frame.header.id}", doubt)
-    doubts = [_lost_ids(gap) for gap in gaps] or found.doubts
+    for frame, payload in payloads(disk, (*found.chain.proved, *found.chain.behind)):
+        id, doubt = frame.header.id, ""
+        if gaps and id > gaps[0][0]:
+            before = max(gap for gap in gaps if gap[0] < id)
+            doubt = f"behind {_lost_ids(before)}, which may say more of it, came transaction {id}"
+        millis, transaction = serde.decode_each(payload, serde.version)
+        state.take(transaction, f"transaction {id}", doubt, id)
+        events.take(id, millis, transaction)
+    doubts = [_lost_ids(gap) for gap in gaps if found.chain.is_loss] or found.doubts
     doubt = f"{doubts[0]}: it may have been changed or deleted since" if doubts else ""
     state.finish(doubt, is_snapshot_whole=found.snapshot is not None and found.snapshot.is_whole)
     return state
@@ -121,7 +148,7 @@ class Salvager:
 
     def __init__(self, engine: Engine, state: SalvagedState, content: SalvagedContent, on_progress: Progress) -> None:
         self.lost: list[UnavailableContent] = []
-        self.lost_count = self.handles = self.held = 0
+        self.lost_count = self.handles = self.held = self.events = 0
         self.queues: Counter[str] = Counter()
         self._engine = engine
         self._state = state
@@ -150,6 +177,24 @@ class Salvager:
             writer.release(committed=True)
             self._done += sum(record.size for record in batch)
             self._on_progress(self._done, total)
+
+    def remember(self) -> None:
+        """The answers to idempotency keys that are good still, durable."""
+        self._state.answers.forget(self._engine.clock.now_millis())
+        batch: list[Answer] = []
+        for answer in self._state.answers.all():
+            if batch and sum(len(each.answer) for each in batch) + len(answer.answer) > BATCH_ANSWER_BYTES:
+                self._engine.committer.commit(batch, creates=True)
+                batch = []
+            batch.append(answer)
+        if batch:
+            self._engine.committer.commit(batch, creates=True)
+
+    def tell(self, events: SalvagedEvents) -> None:
+        """The history, durable, where the new repository keeps one in files as the old one did."""
+        provenance = self._engine.provenance
+        if isinstance(provenance, ProvenanceStore) and self._engine.spec.provenance.enabled:
+            self.events = provenance.inherit(events.inherited())
 
     def _batches(self) -> Iterator[list[FlowFileRecord]]:
         """In the order of the files, which is that of the disk. Those that share a claim stay together."""
@@ -207,9 +252,9 @@ class Salvager:
         if record.queue != self._held_queue:
             what = "it was a deleted handle; " if record.deleted_millis else ""
             attributes |= {
-                "salvaged.queue": self._queue_name(record),
-                "salvaged.reason": what + reason,
-                "salvaged.uuid": record.id,
+                HELD_IN: self._queue_name(record),
+                HELD_REASON: what + reason,
+                HELD_UUID: record.id,
             }
         # A time limit must not end it before somebody has decided.
         return msgspec.structs.replace(
@@ -246,10 +291,12 @@ def _place(record: FlowFileRecord) -> tuple[int, int]:
 
 
 def _require_empty(files: Files, source: str, spec: ContentRepositorySpec) -> None:
-    root = os.path.realpath(spec.storage.host_path.path)
-    damaged = os.path.realpath(source)
-    if os.path.commonpath([root, damaged]) in (root, damaged):
-        raise InvalidArgument(f"{source} and {root} lie one in the other: the damaged repository is only read")
+    root = spec.storage.host_path.path
+    places = os.path.realpath(root), os.path.realpath(source)
+    if os.path.commonpath(places) in places:
+        raise InvalidArgument(
+            f"{source} is only read, and {root} is the same directory, or lies in it, or around it: choose another one"
+        )
     mounts = {container.sub_path.split("/")[0] for container in spec.storage.containers}
     mounts |= {path.split("/")[0] for path in spec.storage.provenance_directories} | {"flowfile"}
     for directory in (root, *(os.path.join(root, container.sub_path) for container in spec.storage.containers)):
@@ -264,12 +311,13 @@ def _report(
     repository: str,
     found: SurveyedSource,
     state: SalvagedState,
-    content: SalvagedContent,
+    events: SalvagedEvents,
+    there: FoundFiles,
     disk: FailingDisk,
     salvager: Salvager,
 ) -> SalvageReport:
-    damaged = [*found.lost]
-    damaged += [LostRange(path, 0, 0, f"it can't be listed: {error}") for path, error in content.unlisted.items()]
+    damaged = [*found.lost, *events.lost]
+    damaged += [LostRange(path, 0, 0, f"it can't be listed: {error}") for path, error in there.unlisted.items()]
     damaged += [
         LostRange(path, offset, 0, f"the disk does not give it: {error}")
         for path, pages in disk.unreadable.items()
@@ -282,7 +330,9 @@ def _report(
         held=salvager.held,
         lost=tuple(salvager.lost),
         lost_count=salvager.lost_count,
-        lost_transactions=tuple(found.chain.gaps),
+        events=salvager.events,
+        lost_events=events.lost_count,
+        lost_transactions=tuple(found.chain.gaps) if found.chain.is_loss else (),
         doubts=tuple(found.doubts),
         damaged=tuple(
             DamagedRange(path=each.path, offset=each.offset, length=each.length, reason=each.reason) for each in damaged

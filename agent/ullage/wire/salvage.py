@@ -4,6 +4,12 @@ import msgspec
 
 from ullage.wire.unavailable import UnavailableContent
 
+HELD_QUEUE = "salvaged"
+"""Where FlowFiles and handles wait for a person of which something lost may say more."""
+
+HELD_IN, HELD_REASON, HELD_UUID = "salvaged.queue", "salvaged.reason", "salvaged.uuid"
+"""Attributes of what is held: its queue, empty for a handle, why it is held, and its uuid."""
+
 
 class DamagedRange(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a file of records that can't be used, and why; length 0: all of it, or what is missing behind."""
@@ -38,6 +44,12 @@ class SalvageReport(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int
     """How many those are in all."""
 
+    events: int
+    """How many provenance events are in it."""
+
+    lost_events: int
+    """How many the numbers of those say are not."""
+
     lost_transactions: tuple[tuple[int, int], ...]
     """The first and the last id of each run of transactions that nothing is left of."""
 
@@ -53,5 +65,13 @@ class SalvageReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_whole(self) -> bool:
         """Whether everything that was in the damaged repository could be proved."""
-        missing = self.held, self.lost_count, self.lost_transactions, self.doubts, self.damaged, self.set_aside
+        missing = (
+            self.held,
+            self.lost_count,
+            self.lost_events,
+            self.lost_transactions,
+            self.doubts,
+            self.damaged,
+            self.set_aside,
+        )
         return not any(missing)

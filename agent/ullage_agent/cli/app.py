@@ -48,6 +48,7 @@ COMMANDS: Final = {
     "spark": Listed(OTHER, "spark", "Ask and plan over a whole fleet, with Spark."),
     "unavailable": Listed(OTHER, "unavailable", "Retry or drop contents that can't be read."),
     "set-aside": Listed(OTHER, "set_aside", "Drop records that can't be used."),
+    "held": Listed(OTHER, "held", "Put back what a salvage held."),
     "volumes": Listed(OTHER, "volumes", "Show the volumes that containers lie on, and what is on them."),
     "clock": Listed(OTHER, "clock", "Show whether the machine's clock is believed, and accept it."),
     "check": Listed(OTHER, "upkeep", "Verify everything against everything."),

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 import ullage
+from ullage.wire.salvage import HELD_QUEUE, HELD_REASON
 from ullage.wire.unavailable import UnavailableContent
 from ullage.wire.upkeep import RepairReport
 from ullage_agent.cli.choice import ChosenRepository, say_recovery
@@ -228,11 +229,18 @@ def salvage(source: Path, root: Path | None, config: Path | None, as_json: bool)
         say(f"can't be used: {record}")
     for each in made.lost:
         say(f"not salvaged: {_named(each)}")
+    if made.held:
+        say(
+            f"held: {made.held:,} FlowFiles and handles wait in queue {HELD_QUEUE}, because something that is lost may "
+            f"have changed or deleted them; their attribute {HELD_REASON} says what. Drop those that were processed "
+            "already; `ullage held release` puts the others back into their queues."
+        )
     kept = ", ".join(f"{count:,} in {queue}" for queue, count in made.queues.items())
     tell_or_print(
         {**msgspec.to_builtins(made), "whole": made.is_whole},
         f"salvaged {many(sum(made.queues.values()), 'FlowFile')}{f' ({kept})' if kept else ''} and "
-        f"{many(made.handles, 'handle')}; {made.held:,} held in queue salvaged, {made.lost_count:,} without content",
+        f"{many(made.handles, 'handle')}; {made.held:,} held in queue {HELD_QUEUE}, {made.lost_count:,} without "
+        f"content; {many(made.events, 'provenance event')}, {made.lost_events:,} lost",
         as_json,
     )
     if not made.is_whole:

@@ -19,7 +19,7 @@ from ullage.engine.wal.format import LogHeader, salt_number
 from ullage.engine.wal.log import WriteAheadLog
 from ullage.engine.wal.restore import RestoreReport, read_frames
 from ullage.engine.wal.serde import SerDe, Transaction
-from ullage.engine.wal.snapshot import write_empty_snapshot
+from ullage.engine.wal.snapshot import write_first_snapshot
 from ullage.engine.wal.state import RecordDirectory
 
 REPOSITORY = "6f0c1c3e-0000-4000-8000-000000000003"
@@ -132,7 +132,7 @@ class Logbook:
         place = RecordDirectory(files or OsFiles(), str(self.path), REPOSITORY, serde or SerDe())
         if not self.path.exists():
             self.path.mkdir()
-            write_empty_snapshot(place, 0)
+            write_first_snapshot(place, 0)
         self.state = Notes()
         self.log = WriteAheadLog(
             place,

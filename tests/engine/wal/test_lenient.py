@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
 from ullage.engine.files import OsFiles
 from ullage.engine.model import Delete, Operation
@@ -20,9 +21,10 @@ from ullage.engine.wal.format import (
     salt_number,
     salt_of,
 )
-from ullage.engine.wal.lenient import FoundFrame, FoundLog, chain, read_blocks, read_log
+from ullage.engine.wal.lenient import FoundFrame, FoundLog, chain, payloads, read_blocks, read_log
 from ullage.engine.wal.records import RecordHeader, write_records
 from ullage.engine.wal.serde import SerDe
+from ullage.errors import RepositoryDamaged
 
 KEY = b"k" * 16
 MAGIC = b"ULLAGESN"
@@ -172,8 +174,8 @@ def test_no_ruin_of_either_file_gives_what_was_never_written(tmp_path: Path, see
     """Cut, remove, repeat, zero or overwrite bytes anywhere: what is read was written."""
     print("seed", seed)
     rng = random.Random(seed)
-    payloads = [rng.randbytes(rng.randrange(1, 300)) for _ in range(8)]
-    log, _ = write_log(tmp_path, payloads)
+    written_payloads = [rng.randbytes(rng.randrange(1, 300)) for _ in range(8)]
+    log, _ = write_log(tmp_path, written_payloads)
     blocks = tmp_path / "snapshot"
     write_blocks(blocks, 6)
     written = {payload for _, payload in read_blocks(OsFiles(), str(blocks), MAGIC).payloads}
@@ -190,7 +192,7 @@ def test_no_ruin_of_either_file_gives_what_was_never_written(tmp_path: Path, see
         )
         path.write_bytes(rng.choice(ruins))
     frames = read_log(OsFiles(), str(log), KEY).frames
-    assert all(payloads[frame.header.id - 1] == frame.payload for frame in frames)
+    assert all(written_payloads[frame.header.id - 1] == payload for frame, payload in payloads(OsFiles(), frames))
     assert {payload for _, payload in read_blocks(OsFiles(), str(blocks), MAGIC).payloads} <= written
 
 
@@ -207,7 +209,7 @@ def log_of(
         previous_last_id=previous,
         salt=SALT,
     )
-    frames = [FoundFrame(path, 0, FrameHeader(TRANSACTION, 0, id, 0, 0, 0), data) for id, data in found]
+    frames = [FoundFrame(path, 0, FrameHeader(TRANSACTION, len(data), id, 0, 0, crc32c(data))) for id, data in found]
     return FoundLog(path, header, frames, durable=durable)
 
 
@@ -220,6 +222,20 @@ def test_transactions_count_up_to_the_first_gap() -> None:
     """Behind it nobody can exclude that something was deleted."""
     logs = [log_of((3, b""), (5, b"")), log_of((4, b""), (8, b""), path="b", sequence=9)]
     assert judged(logs, 2) == ([3, 4, 5], [8], [(6, 7)])
+
+
+def test_only_a_missing_transaction_that_was_synced_is_a_loss(tmp_path: Path) -> None:
+    """No frame says that the last one was, nor one behind which another is not synced either; of others one does."""
+    path, offsets = write_log(tmp_path, [b"one", b"two", b"three", b"four"])
+    whole = path.read_bytes()
+    for victim, gap, is_loss in ((3, (4, 4), False), (2, (3, 3), True), (0, (1, 1), True)):
+        path.write_bytes(whole)
+        spoil(path, offsets[victim] + FRAME_HEADER_BYTES)
+        found = read_log(OsFiles(), str(path), None)
+        assert (chain([found], 0).gaps, chain([found], 0).is_loss) == ([gap], is_loss)
+        assert found.is_torn is not is_loss
+    assert not chain([log_of((1, b"")), log_of((3, b""), durable=1, path="b", sequence=9)], 0).is_loss
+    assert chain([log_of((1, b"")), log_of((3, b""), durable=2, path="b", sequence=9)], 0).is_loss
 
 
 def test_a_lost_end_that_was_durable_is_a_gap() -> None:
@@ -237,12 +253,22 @@ def test_frames_that_the_next_file_disowns_do_not_count() -> None:
     """Their write failed, and the id was given again."""
     logs = [log_of((1, b""), (2, b"failed")), log_of((2, b"again"), path="b", sequence=2, previous=1)]
     found = chain(logs, 0)
-    assert [frame.payload for frame in found.proved] == [b"", b"again"]
+    assert [(frame.path, frame.header.id) for frame in found.proved] == [("a", 1), ("b", 2)]
+
+
+def test_a_frame_that_is_another_one_at_the_second_read_is_refused(tmp_path: Path) -> None:
+    """Payloads are read when they are wanted: a disk that fails meanwhile must not make up what they say."""
+    path, offsets = write_log(tmp_path, [b"one", b"two"])
+    frames = read_log(OsFiles(), str(path), None).frames
+    assert [payload for _, payload in payloads(OsFiles(), frames)] == [b"one", b"two"]
+    spoil(path, offsets[1] + FRAME_HEADER_BYTES)
+    with pytest.raises(RepositoryDamaged, match=f"offset {offsets[1]} changed between two reads"):
+        list(payloads(OsFiles(), frames))
 
 
 def test_a_close_is_no_transaction() -> None:
     """It changes nothing."""
-    closed = FoundLog("a", None, [FoundFrame("a", 0, FrameHeader(CLOSE, 0, 1, 0, 0, 0), b"")])
+    closed = FoundLog("a", None, [FoundFrame("a", 0, FrameHeader(CLOSE, 0, 1, 0, 0, 0))])
     assert judged([closed]) == ([], [], [])
 
 

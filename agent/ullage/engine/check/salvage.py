@@ -21,6 +21,11 @@ from ullage.errors import RepositoryDamaged
 
 Header = TypeVar("Header", bound=RecordHeader)
 
+TORN = (
+    "here the log ends. Nothing proves that these bytes were ever synced, so they are taken for what a killed process "
+    "had not acknowledged, as at any start; if the disk has damaged them, the last commits are lost with them"
+)
+
 _LOG_DIRECTORY = "flowfile"
 _SWAP_DIRECTORY = "swap"
 
@@ -39,9 +44,17 @@ class SurveyedSource:
     """Why later transactions than those of the chain may be lost, of which nothing is there to tell."""
 
     @property
+    def last_id(self) -> int:
+        """The last transaction that there is any trace of."""
+        chain = self.chain
+        ids = [frame.header.id for frame in (*chain.proved, *chain.behind)]
+        ids += [last for _, last in chain.gaps]
+        return max([self.snapshot_header.last_id if self.snapshot_header else 0, *ids])
+
+    @property
     def is_whole(self) -> bool:
         """Whether nothing that the log or the snapshot ought to hold is missing."""
-        return self.snapshot is not None and self.snapshot.is_whole and not self.chain.gaps and not self.doubts
+        return self.snapshot is not None and self.snapshot.is_whole and not self.chain.is_loss and not self.doubts
 
 
 def survey(files: Files, root: str, disk: FailingDisk | None = None) -> SurveyedSource:
@@ -56,9 +69,10 @@ def survey(files: Files, root: str, disk: FailingDisk | None = None) -> Surveyed
         if log.header is not None and log.header.repository != source.repository:
             source.lost.append(LostRange(log.path, 0, 0, f"it belongs to repository {log.header.repository}"))
     ours = [log for log in logs if log.header is None or log.header.repository == source.repository]
-    source.lost += [lost for log in ours for lost in log.lost]
+    source.lost += [lost._replace(reason=TORN) if log.is_torn else lost for log in ours for lost in log.lost]
     # What was lost may have been the newest, and a frame beside it may be one that a later start disowned.
-    source.doubts += [f"{lost.path} at offset {lost.offset}: {lost.reason}" for log in ours for lost in log.lost]
+    damaged = [lost for log in ours if not log.is_torn for lost in log.lost]
+    source.doubts += [f"{lost.path} at offset {lost.offset}: {lost.reason}" for lost in damaged]
     source.doubts += _missing_files(ours, source.snapshot_header)
     for name, (header, found) in swaps.items():
         if header.repository == source.repository and header.summary.name == name:

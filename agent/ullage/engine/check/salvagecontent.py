@@ -1,7 +1,7 @@
 """The content of a damaged repository: a claim's bytes, wherever a file has them that its CRC-32C proves."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from crc32c import crc32c
@@ -10,6 +10,7 @@ from ullage.engine.byteranges import find_move
 from ullage.engine.content.containers import ARCHIVE
 from ullage.engine.files import Files
 from ullage.engine.model import ContentClaim, Relocation
+from ullage.engine.provenance.eventfiles import SUFFIX
 from ullage.engine.wal.failingdisk import FailingDisk
 from ullage.errors import ContentCorrupt
 
@@ -18,16 +19,46 @@ DEPTH_MAX = 8
 """Of directories below the root. A link that leads back up ends here."""
 
 
-class SalvagedContent:
-    """Finds content files by their names, which nothing else has, anywhere below the root: it needs no identity."""
+class FoundFiles:
+    """Content and event files by their names, which nothing else has, anywhere below a root: they need no identity.
 
-    def __init__(self, files: Files, disk: FailingDisk, root: str, moves: Mapping[int, Relocation]) -> None:
+    `content` are paths by resource claim; `unlisted` says of directories why they can't be read.
+    """
+
+    def __init__(self, files: Files, root: str) -> None:
+        self.unlisted: dict[str, str] = {}
+        self.content: dict[int, list[str]] = {}
+        self.events: list[str] = []
+        for path in self._walk(files, root, DEPTH_MAX):
+            if path.endswith(SUFFIX):
+                self.events.append(path)
+            else:
+                self.content.setdefault(int(path.rpartition("-")[2]), []).append(path)
+
+    def _walk(self, files: Files, directory: str, depth: int) -> Iterator[str]:
+        try:
+            names = files.list_directory(directory)
+        except (NotADirectoryError, FileNotFoundError):
+            return
+        except OSError as error:
+            self.unlisted[directory] = str(error)
+            return
+        for name in names:
+            path = os.path.join(directory, name)
+            millis, _, index = name.partition("-")
+            if name.endswith(SUFFIX) or (millis.isdecimal() and index.isdecimal()):
+                yield path
+            elif depth and (name == ARCHIVE or not name.endswith((".json", ".wal", ".swap"))):
+                yield from self._walk(files, path, depth - 1)
+
+
+class SalvagedContent:
+    """The bytes of claims; `paths` are the content files that were found, by resource claim."""
+
+    def __init__(self, disk: FailingDisk, paths: Mapping[int, Sequence[str]], moves: Mapping[int, Relocation]) -> None:
         self._disk = disk
         self._moves = moves
-        self.unlisted: dict[str, str] = {}
-        self._paths: dict[int, list[str]] = {}
-        for path in self._walk(files, root, DEPTH_MAX):
-            self._paths.setdefault(int(path.rpartition("-")[2]), []).append(path)
+        self._paths = paths
 
     def path_of(self, claim: ContentClaim) -> str:
         """Where the bytes should be, for people; empty if there is no such file."""
@@ -67,19 +98,3 @@ class SalvagedContent:
         # Also where it was born: the record of a move may be lost, or the file of one that moved may still be there.
         for path in self._paths.get(claim.resource, ()):
             yield path, claim.offset
-
-    def _walk(self, files: Files, directory: str, depth: int) -> Iterator[str]:
-        try:
-            names = files.list_directory(directory)
-        except (NotADirectoryError, FileNotFoundError):
-            return
-        except OSError as error:
-            self.unlisted[directory] = str(error)
-            return
-        for name in names:
-            path = os.path.join(directory, name)
-            millis, _, index = name.partition("-")
-            if millis.isdecimal() and index.isdecimal():
-                yield path
-            elif depth and (name == ARCHIVE or not name.endswith((".json", ".wal", ".swap", ".parquet"))):
-                yield from self._walk(files, path, depth - 1)

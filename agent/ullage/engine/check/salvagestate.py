@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 
 from ullage.contract import QueuePriority
 from ullage.engine.ledger.aside import named_by
+from ullage.engine.ledger.remembered import RememberedAnswers
 from ullage.engine.model import (
     HANDLE_QUEUE,
     STAGED_QUEUE,
+    Answer,
     Delete,
     FlowFileRecord,
+    IndexCeiling,
     Operation,
     QueueDefinition,
     Relocation,
@@ -52,18 +55,23 @@ class SalvagedState:
         self.moves: dict[int, Relocation] = {}
         self.held: dict[bytes, str] = {}
         self.unusable: list[UnusableRecord] = []
-        self._swapped = swapped
+        self.index_ceiling = 0
+        self.answers = RememberedAnswers()
+        self._swapped: Mapping[str, Sequence[FlowFileRecord]] = swapped
         self._serde = serde
         self._swaps: dict[str, SwapOut] = {}
         self._ended_swaps: set[str] = set()
         self._asides: dict[bytes, SetAside] = {}
         self._place = self._doubt = ""
+        self._id = 0
         self._take: dict[type, Callable[[Any], None]] = {
             FlowFileRecord: self._create,
             Update: self._update,
             Delete: lambda each: self._delete(each.uuids),
             QueueDefinition: self._define,
             Relocation: self._relocate,
+            IndexCeiling: self._raise_ceiling,
+            Answer: lambda each: self.answers.add(each, self._id),
             SwapOut: self._swap_out,
             SwapIn: lambda each: self._ended_swaps.add(each.name),
             SwapDrop: self._swap_drop,
@@ -71,9 +79,12 @@ class SalvagedState:
             SetAsideEnd: self._end_set_aside,
         }
 
-    def take(self, found: Sequence[Operation | Undecodable], place: str, doubt: str = "") -> None:
-        """Take in a block of the snapshot or a transaction. With a `doubt` it is behind a gap, which that describes."""
-        self._doubt = doubt
+    def take(self, found: Sequence[Operation | Undecodable], place: str, doubt: str = "", id: int = 0) -> None:
+        """Take in a block of the snapshot, or a transaction. With a `doubt` it is behind a gap, which that describes.
+
+        What was answered stays answered in any case: a repeat would store anew what is there, or held.
+        """
+        self._doubt, self._id = doubt, id
         for number, each in enumerate(found):
             self._place = f"record {number} of {place}"
             if isinstance(each, Undecodable):
@@ -102,6 +113,7 @@ class SalvagedState:
         known = {HANDLE_QUEUE, STAGED_QUEUE, *self.queues}
         for number in sorted({record.queue for record in self.records.values()} - known):
             self.queues[number] = self.made_queue(number, f"queue {number}")
+        self._swapped = {}  # those that the log has as well are there twice
 
     def _take_unnamed_swaps(self) -> None:
         """Without any loss such a file is a leftover, whose FlowFiles are elsewhere or gone."""
@@ -154,6 +166,9 @@ class SalvagedState:
 
     def _relocate(self, relocation: Relocation) -> None:
         self.moves[relocation.source] = relocation
+
+    def _raise_ceiling(self, each: IndexCeiling) -> None:
+        self.index_ceiling = max(self.index_ceiling, each.ceiling)
 
     def _swap_out(self, swap: SwapOut) -> None:
         # Records that are here already stay: the file may be damaged.

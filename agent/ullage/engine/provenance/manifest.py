@@ -43,7 +43,7 @@ class EventFile(msgspec.Struct, frozen=True, array_like=True):
 
 class LostEvents(msgspec.Struct, frozen=True, array_like=True):
     """Events that were given up because there was no room for them (`onFull: Drop`), or set aside with the transaction
-    that they are of, because they cannot be told.
+    that they are of, because they cannot be told, or that a salvage found no proof of.
     """
 
     first_sequence: Whole
@@ -78,7 +78,10 @@ class ManifestFile(NamedTuple):
             return None
         # A killed process may not have come to it, and the snapshot of an unclean start leaves out what is drained.
         self.files.sync_directory(os.path.dirname(self.path))
-        data = read_file(self.files, self.path)
+        return self.decoded(read_file(self.files, self.path))
+
+    def decoded(self, data: bytes) -> ProvenanceManifest:
+        """What the bytes of the file say; as `read`."""
         found = unpack_file_header(MAGIC, data, len(data))
         if found is None or found[1] != len(data):
             raise RepositoryDamaged(f"{self.path} is damaged: restore it from a backup; no event file was touched")

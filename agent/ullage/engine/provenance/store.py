@@ -13,8 +13,9 @@ Nothing here runs by itself: `step` does what is due, and `MaintenanceRunner` ca
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -49,6 +50,20 @@ FILE_EVENTS_MAX = 50_000
 """Events of one file, but for the last transaction's: to show one event of it its footer has to be read, a millisecond
 where it lists 25 row groups.
 """
+
+
+class InheritedFile(NamedTuple):
+    """An event file of another repository, with its bytes. Its directory says nothing here."""
+
+    file: EventFile
+    data: memoryview
+
+    @property
+    def first_sequence(self) -> int:
+        return self.file.first_sequence
+
+
+Inherited = InheritedFile | LostEvents | Numbered
 
 
 class ProvenanceStore:
@@ -161,6 +176,46 @@ class ProvenanceStore:
             self._renew_manifest()
         except Exception as error:  # noqa: BLE001 - whatever ails a rollover, no snapshot may fail for it
             self.failure = error
+
+    def inherit(self, found: Iterable[Inherited]) -> int:
+        """Begin with the events of another repository, whose transactions were numbered below ours; returns how many.
+
+        They come in order, no number left out. For a repository that nobody else has open yet, whose events these are
+        to come before: an error leaves a part of them.
+        """
+        with self._drain_lock:
+            is_begun = False
+            for each in found:
+                if not is_begun:
+                    first, is_begun = each.first_sequence, True
+                    empty = self._place.new(0)
+                    self._go_on(msgspec.structs.replace(empty, removed_through=first - 1, next_sequence=first))
+                if isinstance(each, Numbered):
+                    self.tail.take(each.told.transaction, each.told.millis, each.told.operations)
+                    continue
+                if self.tail.events:
+                    self.drain()
+                if isinstance(each, LostEvents):
+                    lost, following = (*self.manifest.lost, each), each.first_sequence + each.events
+                    self._go_on(msgspec.structs.replace(self.manifest, lost=lost, next_sequence=following))
+                else:
+                    self._go_on(self._with_file(each))
+            self.drain()
+            self._replace(self.manifest)
+            return sum(file.events for file in self.manifest.files)
+
+    def _go_on(self, manifest: ProvenanceManifest) -> None:
+        """After these events, which count once a manifest is written."""
+        self.manifest = manifest
+        self.tail = Tail(manifest.drained, manifest.next_sequence)
+
+    def _with_file(self, found: InheritedFile) -> ProvenanceManifest:
+        directory = self.event_files.directory_for(self._rollovers)
+        self._rollovers += 1
+        self.event_files.write(directory, found.file.name, found.data)
+        file = msgspec.structs.replace(found.file, directory=directory)
+        files, following = (*self.manifest.files, file), file.last_sequence + 1
+        return msgspec.structs.replace(self.manifest, files=files, drained=file.last_id, next_sequence=following)
 
     def admit(self) -> None:
         """A writer helps to drain where so many events wait in memory; where that fails, it obeys `onFull`."""

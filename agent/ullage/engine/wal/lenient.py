@@ -10,7 +10,7 @@ itself, and whatever is not read is named as a `LostRange`. Nothing is believed 
 
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,18 +55,17 @@ class LostRange(NamedTuple):
 
 
 class FoundFrame(NamedTuple):
-    """A frame whose header and payload are proved."""
+    """Where a frame is whose header and payload are proved. A log may be larger than the memory: see `payloads`."""
 
     path: str
     offset: int
     header: FrameHeader
-    payload: bytes
 
 
 @dataclass(slots=True)
 class FoundLog:
     """One log file. `header` is None where it is damaged. `durable` is the most that a proved header says was synced,
-    of frames with a damaged payload too.
+    of frames with a damaged payload too; `synced` how far those behind the first lost bytes say that the file was.
     """
 
     path: str
@@ -74,6 +73,14 @@ class FoundLog:
     frames: list[FoundFrame] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)
     durable: int = 0
+    synced: int = 0
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether nothing proves that what is lost was synced, so that nobody was told that it is safe: to a start this
+        is a torn tail, and no damage.
+        """
+        return self.header is not None and bool(self.lost) and self.synced <= self.lost[0].offset
 
 
 @dataclass(slots=True)
@@ -92,12 +99,14 @@ class FoundBlocks:
 class SalvagedLog(NamedTuple):
     """Transactions by what can be said of them: `proved` follow the snapshot without a gap; before each of `behind`
     one is missing, so what they leave may have been changed or deleted by it. `gaps` are the missing ids, both ends
-    included; one that ends the list was durable, and nothing behind it was found.
+    included; one that ends the list was there, and nothing behind it was found. `is_loss` is False where nothing proves
+    that the first missing one was synced: nobody was told of it, or of what is behind it, and a start discards these.
     """
 
     proved: list[FoundFrame]
     behind: list[FoundFrame]
     gaps: list[tuple[int, int]]
+    is_loss: bool = False
 
 
 def read_log(files: Openable, path: str, salt_key: bytes | None) -> FoundLog:
@@ -133,10 +142,12 @@ def _read_frames(file: Readable, start: int, end: int, salt: int, found: FoundLo
             continue
         # A close repeats the last id of the whole log, which another partition's lost end may have held.
         found.durable = max(found.durable, header.id if header.kind == CLOSE else header.durable)
+        if found.lost:
+            found.synced = max(found.synced, header.synced)
         payload = file.read(header.length, offset + FRAME_HEADER_BYTES)
         length = FRAME_HEADER_BYTES + header.length
         if len(payload) == header.length and crc32c(payload) == header.payload_crc:
-            found.frames.append(FoundFrame(found.path, offset, header, payload))
+            found.frames.append(FoundFrame(found.path, offset, header))
         else:
             id = header.id if header.kind == TRANSACTION else None
             found.lost.append(LostRange(found.path, offset, length, "the payload of this frame is damaged", id))
@@ -230,22 +241,45 @@ def chain(logs: Iterable[FoundLog], last_id: int) -> SalvagedLog:
             if frame.header.kind != TRANSACTION or id <= last_id or (limit is not None and id > limit):
                 continue
             # A copy of a frame is the frame. Two that differ can't both have happened, and nobody knows which did.
-            if id in ids and ids[id].payload != frame.payload:
+            if id in ids and _payload_of(ids[id]) != _payload_of(frame):
                 contradicted.add(id)
             ids.setdefault(id, frame)
     usable = sorted(ids.keys() - contradicted)
-    durable = max((log.durable for log in logs), default=0)
+    durable = max([0, *contradicted, *(log.durable for log in logs)])
     gaps = []
     expected = last_id + 1
     for id in usable:
         if id > expected:
             gaps.append((expected, id - 1))
         expected = id + 1
-    known = max([durable, *contradicted, *(lost.id for log in logs for lost in log.lost if lost.id is not None)])
+    known = max([durable, *(lost.id for log in logs for lost in log.lost if lost.id is not None)])
     if known >= expected:
         gaps.append((expected, known))
     first_gap = gaps[0][0] if gaps else expected
-    return SalvagedLog([ids[id] for id in usable if id < first_gap], [ids[id] for id in usable if id > first_gap], gaps)
+    proved = [ids[id] for id in usable if id < first_gap]
+    behind = [ids[id] for id in usable if id > first_gap]
+    is_torn = first_gap > durable and all(log.is_torn or not log.lost for log in logs)
+    return SalvagedLog(proved, behind, gaps, is_loss=bool(gaps) and not is_torn)
+
+
+def _payload_of(frame: FoundFrame) -> tuple[int, int]:
+    return frame.header.length, frame.header.payload_crc
+
+
+def payloads(files: Openable, frames: Iterable[FoundFrame]) -> Iterator[tuple[FoundFrame, bytes]]:
+    """The frames with their payloads, read one by one. RepositoryDamaged for one that is not what it was."""
+    with ExitStack() as stack:
+        opened: dict[str, Readable] = {}
+        for frame in frames:
+            if frame.path not in opened:
+                opened[frame.path] = stack.enter_context(closing(files.open(frame.path)))
+            payload = opened[frame.path].read(frame.header.length, frame.offset + FRAME_HEADER_BYTES)
+            if (len(payload), crc32c(payload)) != _payload_of(frame):
+                raise RepositoryDamaged(
+                    f"{frame.path}: the frame at offset {frame.offset} changed between two reads: copy the repository "
+                    "to a disk that does not fail, and salvage the copy"
+                )
+            yield frame, payload
 
 
 def _disowned_above(log: FoundLog, logs: list[FoundLog]) -> int | None:

@@ -6,7 +6,9 @@ repositories whose snapshot was lost by other means, and only of a `.partial` th
 """
 
 import os
+from collections.abc import Sequence
 
+from ullage.engine.model import Operation
 from ullage.engine.wal.records import RecordHeader, write_records
 from ullage.engine.wal.state import RecordDirectory
 
@@ -42,8 +44,15 @@ def publish(place: RecordDirectory) -> None:
     place.files.sync_directory(place.path)
 
 
-def write_empty_snapshot(place: RecordDirectory, millis: int) -> None:
-    """Begin a log: from here on, one without a snapshot is damaged rather than new."""
-    header = place.header(SnapshotHeader, last_id=0, created_millis=millis, next_sequences={}, salt_key=new_salt_key())
-    write_records(place.files, os.path.join(place.path, PARTIAL), SNAPSHOT_MAGIC, header, (), place.serde)
+def write_first_snapshot(
+    place: RecordDirectory, millis: int, last_id: int = 0, records: Sequence[Operation] = ()
+) -> None:
+    """Begin a log, whose transactions are numbered after `last_id`: from here on, one without a snapshot is damaged
+    rather than new.
+    """
+    header = place.header(
+        SnapshotHeader, last_id=last_id, created_millis=millis, next_sequences={}, salt_key=new_salt_key()
+    )
+    blocks = [list(records)] if records else []
+    write_records(place.files, os.path.join(place.path, PARTIAL), SNAPSHOT_MAGIC, header, blocks, place.serde)
     publish(place)
