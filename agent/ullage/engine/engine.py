@@ -183,7 +183,7 @@ class Engine:
 
     def _volumes(self) -> Volumes:
         parts = self.content, self.queues, self.ledger, self.swap_files, self.unavailable, self.committer
-        return Volumes(*parts, self._forget)
+        return Volumes(*parts, self._add, self._forget)
 
     def _backups(self, parts: RepositoryParts, scanner: LivenessScanner) -> Backup:
         return Backup(
@@ -420,8 +420,9 @@ class Engine:
         try:
             return self.log.restore(before_serving, on_replayed)
         except RepositoryDamaged as error:
-            if away := sorted(self.content.away):
-                raise ForeignContainer(self.content.containers[away[0]].condition.reason) from error
+            # Of one that could not be made the log knows nothing.
+            for name in sorted(name for name in self.content.away if not self.content.containers[name].unmade):
+                raise ForeignContainer(self.content.containers[name].condition.reason) from error
             error.add_note(WAY_ON)
             raise
 
@@ -441,6 +442,12 @@ class Engine:
             for name in self.identity.containers.keys() - kept.keys():
                 self.content.forget(name)
             self.identity = write_containers(self._files, self.root, self.identity, kept)
+
+    def _add(self, name: str) -> None:
+        """Write down that the repository has a container that the spec lists."""
+        (path,) = [each.sub_path for each in self.spec.storage.containers if each.name == name]
+        known = self.identity.containers | {name: path}
+        self.identity = write_containers(self._files, self.root, self.identity, known)
 
     def _forget(self, name: str, is_over: bool) -> None:
         """Write down that a container's loss was accepted; `is_over`: that nothing names it any more."""

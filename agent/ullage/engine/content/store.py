@@ -75,15 +75,16 @@ class FileContentStore(StripedStore[ContainerDirectory]):
             container.is_forgotten = container.name in forgotten
             if container.name not in known:
                 try:
-                    container.create(self._repository, FORMAT_VERSION)
+                    self.make(container.name)
                 except (OSError, ForeignContainer) as error:
                     if not known:
                         raise
-                    # One that is to be added holds nothing yet: it stops no start.
-                    container.unmade = (
-                        f"container {container.name} could not be made, and is tried again at the next start: {error}"
-                    )
+                    container.unmade = str(error)  # it holds nothing yet, and stops no start
         self.look_at_volumes()
+
+    def make(self, name: str) -> None:
+        container = self.containers[name]
+        container.create(self._repository, FORMAT_VERSION)
 
     def close(self) -> None:
         super().close()
