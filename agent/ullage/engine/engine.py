@@ -55,7 +55,7 @@ from ullage.engine.opening import (
     write_containers,
 )
 from ullage.engine.parts import RepositoryParts
-from ullage.engine.proof import ContentProof
+from ullage.engine.proof import ContentProof, SwapProof
 from ullage.engine.purges import PurgeSchedule
 from ullage.engine.reclaim.account import SpaceAccount
 from ullage.engine.reclaim.compactor import Compactor
@@ -156,7 +156,6 @@ class Engine:
         purges = PurgeSchedule(self.ledger, clock, int(spec.compaction.deleted_retention), self.availability)
         scanner = LivenessScanner(self.ledger, self.swap_files.read)
         space = ReclamationParts(self.ledger, self.content, scanner, self.committer, clock, self.forgotten)
-        self.proof = ContentProof(space, self.reader, self.availability)
         self.reclamation, self.compactor, self.account = self._reclaimers(space, purges, permission)
 
         admission = WriterAdmission(self.content, clock, self.compactor.relieve)
@@ -166,9 +165,8 @@ class Engine:
         self.queues = QueueManager(changing, self.swap_files, spec.flow_file, self.availability)
         self.handles = HandleStore(changing, purges)
         self._parts = SessionParts(*shared, self.queues, self.handles, Counters())
-        self.unavailable = UnavailableContents(
-            self.ledger, self.availability, self.swap_files, self.proof, self.queues, self.handles
-        )
+        self.proof, self.swap_proof = self._proofs(space)
+        self.unavailable = self._unavailable()
         self.volumes = self._volumes()
         self.history = History(changing, self.provenance, self.queues)
         self.flow_files = FlowFileViewer(self.ledger, self.reader, self.swap_files)
@@ -180,6 +178,14 @@ class Engine:
         self._checked = self._what_is_checked()
         self.repair = Repair(self._checked, root, self.reclamation, self.committer)
         self._backup = self._backups(parts, scanner)
+
+    def _proofs(self, space: ReclamationParts) -> tuple[ContentProof, SwapProof]:
+        content = ContentProof(space, self.reader, self.availability)
+        return content, SwapProof(self.queues, self.swap_files, self.clock)
+
+    def _unavailable(self) -> UnavailableContents:
+        proofs = self.proof, self.swap_proof
+        return UnavailableContents(self.ledger, self.availability, self.swap_files, *proofs, self.queues, self.handles)
 
     def _volumes(self) -> Volumes:
         parts = self.content, self.queues, self.ledger, self.swap_files, self.unavailable, self.committer
@@ -407,6 +413,7 @@ class Engine:
             self.staging.resume()
             self._forget_containers()
             self.proof.begin()
+            self.swap_proof.begin()
         except BaseException:
             self.log.close()
             self.content.close()

@@ -62,6 +62,7 @@ class Faults(NamedTuple):
 
     containers_away: tuple[str, ...]
     unavailable_contents: int
+    unavailable_swap_files: int
     records_set_aside: int
 
     def condition(self) -> tuple[bool, str, str]:
@@ -71,6 +72,8 @@ class Faults(NamedTuple):
             found.append(("VolumeAway", f"the volumes of {', '.join(self.containers_away)} are away"))
         if self.unavailable_contents:
             found.append(("ContentUnavailable", f"contents that can't be read: {self.unavailable_contents}"))
+        if self.unavailable_swap_files:
+            found.append(("ContentUnavailable", f"swap files that can't be read: {self.unavailable_swap_files}"))
         if self.records_set_aside:
             found.append(("RecordsSetAside", f"records that can't be used: {self.records_set_aside}"))
         if not found:
@@ -116,7 +119,7 @@ class NodeAgent:
         self._report: TicketReport | None = None
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
-        self._faults = Faults((), 0, 0)
+        self._faults = Faults((), 0, 0, 0)
         self._clock = ClockFault("", is_ahead=False)
         self._reclaimed = 0
         self._under: Counter[str] = Counter()  # what was done under the ticket that was heard of last
@@ -267,7 +270,7 @@ class NodeAgent:
         state = self._host.repository.state()
         away = tuple(each.name for each in containers if each.volume in AWAY)
         self._volumes = _devices(path for name, path in self._host.repository.paths().items() if name not in away)
-        self._faults = Faults(away, state.unavailable_contents, state.records_set_aside)
+        self._faults = Faults(away, state.unavailable_contents, state.unavailable_swap_files, state.records_set_aside)
         self._clock = ClockFault(state.clock.reason, state.clock.machine_millis > state.clock.believed_millis)
         self._space = Space(
             capacity_bytes=sum(each.total_bytes for each in containers),
