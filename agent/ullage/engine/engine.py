@@ -91,7 +91,7 @@ WAY_ON: Final = (
     "nothing was changed or removed: restore a backup (`ullage restore`), put the damaged file back from a copy made "
     "since it was last written, or make a new repository of what can be proved (`ullage salvage`)"
 )
-"""Beside what says which file of log or snapshot can't be trusted, and where."""
+"""Beside what says which file a start can't do without, and where it is damaged."""
 
 
 class Engine:
@@ -284,8 +284,10 @@ class Engine:
                 if not is_full(error) or not reserve.spend():
                     raise
                 return restored()
-        except BaseException:
+        except BaseException as error:
             lock.close()
+            if isinstance(error, RepositoryDamaged):
+                error.add_note(WAY_ON)
             raise
 
     def __enter__(self) -> Self:
@@ -430,7 +432,6 @@ class Engine:
             # Of one that could not be made the log knows nothing.
             for name in sorted(name for name in self.content.away if not self.content.containers[name].unmade):
                 raise ForeignContainer(self.content.containers[name].condition.reason) from error
-            error.add_note(WAY_ON)
             raise
 
     def _tell(self, name: str, report: ReclamationReport) -> ReclamationReport:
