@@ -188,7 +188,7 @@ class Scenario:
         api = NodeObjectClient(
             ApiServer(self.fleet.url, str(self.token), str(self.fleet.ca)), self.place, "flows", NODE
         )
-        joined = NodeAgent(self.server.host, api, self._office, lambda: generation, ("8:1",))
+        joined = NodeAgent(self.server.host, api, self._office, lambda: generation)
         self._joined.append(joined)
         joined.start()
 

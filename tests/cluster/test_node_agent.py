@@ -56,7 +56,7 @@ class AgentHere:
         )
         self.host.start(makes=True)
         self.generation = 1
-        self.agent = NodeAgent(self.host, self.api, self.office, lambda: self.generation, ("8:1",))
+        self.agent = NodeAgent(self.host, self.api, self.office, lambda: self.generation)
 
     def take(self, *windows: Window) -> None:
         """Settings with these windows, as the operator's latest."""

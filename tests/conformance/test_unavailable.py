@@ -1,12 +1,15 @@
 """Content that is damaged, as a program meets it, here and over HTTP."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.conftest import opened
+from tests.service.running import until
 from tests.service.socket.conftest import short_path as short_path
+from tests.support import flip
 from ullage import Repository
 from ullage.errors import ContentCorrupt, InvalidArgument, RepositoryDamaged
 
@@ -121,6 +124,36 @@ def test_a_consumer_goes_on_past_a_swap_file_that_is_lost(way: str, tmp_path: Pa
         lost.write_bytes(whole)
         assert repository.retry_unavailable() == 3
         assert repository.unavailable() == []
+        assert take(repository, 3) == [6, 7, 8]
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "cut"])
+def test_a_swap_file_that_was_damaged_meanwhile_is_listed_before_anybody_needs_it(
+    damage: str, tmp_path: Path, short_path: Path
+) -> None:
+    """A start does not read it; what is read in the background after it finds it, without a poll."""
+    swapping = {"swap_threshold": 6, "swap_batch": 3}
+    root = tmp_path / "repository"
+    with opened("embedded", root, short_path, flow_file=swapping) as repository:
+        for number in range(12):
+            repository.queues.put("in", str(number).encode())
+        assert repository.state().unavailable_swap_files == 0
+    lost, _ = sorted((root / "swap").iterdir())
+    whole = lost.read_bytes()
+    if damage == "missing":
+        lost.unlink()
+    elif damage == "flipped":
+        flip(lost, lost.stat().st_size // 2)
+    else:
+        os.truncate(lost, 300)
+
+    with opened("http", root, short_path, flow_file=swapping) as repository:
+        until(lambda: bool(repository.unavailable()), "the swap file to be read")
+        (told,) = repository.unavailable()
+        assert (told.filename, told.queue, told.path) == (lost.name, "in", str(lost))
+        assert repository.state().unavailable_swap_files == 1
+        assert take(repository, 9) == [0, 1, 2, 3, 4, 5, 9, 10, 11]
+        lost.write_bytes(whole)
         assert take(repository, 3) == [6, 7, 8]
 
 

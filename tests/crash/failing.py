@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tests.crash.away import ASIDE, CONTAINER, VOLUME, is_out_of_reach
+from tests.crash.away import ASIDE, CONTAINER, STRANGER, VOLUME, is_out_of_reach
 from tests.crash.explore import SEED, some_images
 from tests.crash.model import State, records_of, state_after
 from tests.crash.specs import SPEC
@@ -186,10 +186,12 @@ class Trial:
         was_struck = self.fault.struck is not None
         self._repository = None
         repository = Engine.open(self._spec, self._files, self._clock)
-        if any(container.unmade for container in repository.content.containers.values()):
+        with self._quiet():
+            is_in_the_way = is_out_of_reach(repository)
+        if any(container.unmade for container in repository.content.containers.values()) and not is_in_the_way:
             assert self.fault.struck is not None, "a container could not be made on a healthy disk"
-            repository.close()
-            repository = Engine.open(self._spec, self._files, self._clock)  # which makes it
+            repository.volumes.look()
+            assert not repository.content.away
         self._is_made = True
         self._watch(repository)
         self._repository = repository
@@ -378,7 +380,11 @@ def problems_of(repository: Engine, report: CheckReport) -> list[str]:
     """But for what a workload has taken away itself."""
     if not is_out_of_reach(repository):
         return list(report.problems)
-    own = f"{VOLUME} has no {IDENTITY}", f"what lay on container {CONTAINER} was given up"
+    own = (
+        f"{VOLUME} has no {IDENTITY}",
+        f"{VOLUME} holds content files",
+        f"what lay on container {CONTAINER} was given up",
+    )
     return [problem for problem in report.problems if not any(reason in problem for reason in own)]
 
 
@@ -411,6 +417,7 @@ def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
         path
         for path in files.image().files
         if path not in needed
+        and path != STRANGER
         and not path.startswith(gone)
         and os.path.basename(path) not in (IDENTITY, ASIDE, "snapshot", "ballast", "manifest")
         and not path.endswith((".wal", SUFFIX))

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec
 from weakref import WeakKeyDictionary
 
 from tests.crash.ailing import commit_carelessly, swap_out_ailing, well_in
-from tests.crash.away import CONTAINER, mount, unmount
+from tests.crash.away import CONTAINER, mount, occupy, unmount
 from tests.support import ManualClock, committing, event_store
 from ullage.engine.engine import Engine
 from ullage.engine.history import Reason
@@ -379,8 +379,13 @@ def unmounted(repository: Engine, clock: ManualClock) -> None:
     unmount(repository)
 
 
+def occupied(repository: Engine, clock: ManualClock) -> None:
+    """Where it is to be made something else lies."""
+    occupy(repository)
+
+
 def mounted(repository: Engine, clock: ManualClock) -> None:
-    """It is back."""
+    """It is back, or nothing is in its way any more."""
     mount(repository)
 
 

@@ -45,6 +45,7 @@ from tests.crash.steps import (
     maintain,
     merge,
     mounted,
+    occupied,
     patterned,
     put,
     refuse,
@@ -399,27 +400,28 @@ class Workload:
 GROWTH: list[Step | Restart] = [
     put("a", 300),
     Restart(spec=TWO_CONTAINERS),
-    put("a", LARGE),
-    put("a", LARGE),
+    *[put("a", LARGE), put("a", LARGE)],
     Restart(is_kill=True),
-    put("a", LARGE, 100),
-    checkpoint,
-    drop("a"),
-    clean,
+    *[put("a", LARGE, 100), checkpoint, drop("a"), clean],
 ]
+
+LATE_GROWTH: list[Step | Restart] = [
+    *[put("a", 300), occupied],
+    Restart(spec=TWO_CONTAINERS),
+    *[put("a", LARGE), mounted, put("a", LARGE), put("a", LARGE)],
+    Restart(is_kill=True),
+    *[put("a", LARGE, 100), drop("a"), clean],
+]
+"""A container that could not be made at the start is made while the repository is open."""
 
 EVACUATION: list[Step | Restart] = [
     spread(("keep", 1300), ("drop", 2200), ("keep", 900)),
     spread(("keep", 1400), ("drop", 2300), ("keep", 800)),
-    drop("drop"),
-    compact("CompactAll"),
-    put("other", 40),
+    *[drop("drop"), compact("CompactAll"), put("other", 40)],
     Restart(spec=LEAVING),
-    compact("StatsBased", Action.REWRITE),
-    put("other", 50),
+    *[compact("StatsBased", Action.REWRITE), put("other", 50)],
     Restart(is_kill=True),
-    compact("StatsBased"),
-    clean,
+    *[compact("StatsBased"), clean],
     Restart(spec=SPEC),
     take("keep", 2),
 ]
@@ -428,11 +430,7 @@ EVACUATION: list[Step | Restart] = [
 TURNS: list[Step | Restart] = [
     put("a", 300),
     Restart(spec=THREE_PARTITIONS),
-    put("a", 100),
-    put("a", 200),
-    put("a", 300),
-    checkpoint,
-    take("a", 2),
+    *[put("a", 100), put("a", 200), put("a", 300), checkpoint, take("a", 2)],
     Restart(is_kill=True, spec=SPEC),
     put("a", 10),
     checkpoint,
@@ -480,6 +478,7 @@ WORKLOADS = {
         Workload("seals", SEALS),
         Workload("restarts", RESTARTS),
         Workload("growth", GROWTH),
+        Workload("late growth", LATE_GROWTH),
         Workload("evacuation", EVACUATION, TWO_CONTAINERS),
         Workload("turns", TURNS),
         Workload("punches", PUNCHES),

@@ -153,6 +153,9 @@ def test_a_swap_file_that_cannot_be_read_is_named_and_the_rest_is_backed_up(
         first.write_bytes(whole[: len(whole) // 2])
     else:
         flip(first, len(whole) // 2)
+    repository.swap_proof.begin()
+    if how == "flipped":  # what was copied whole is not read again, unless it is known to be damaged
+        repository.swap_proof.run()
 
     report = repository.backup(str(tmp_path / "b"))
 
@@ -160,7 +163,9 @@ def test_a_swap_file_that_cannot_be_read_is_named_and_the_rest_is_backed_up(
     Engine.restore_backup(str(tmp_path / "b"), spec)
     with Engine.open(spec) as again:
         if had_before:
-            assert report.lost == ()
+            assert ([each.path for each in report.saved], report.lost) == ([str(first)], ())
+            assert "2 FlowFiles are in a swap file that can't be read" in report.saved[0].reason
+            assert report.damaged_files == 1
             assert len(drain(again, "q")) == len(records)
         else:
             (told,) = report.lost
@@ -250,6 +255,25 @@ def test_the_last_backups_copy_of_damaged_content_is_kept(workshop: Workshop, tm
     report = repository.backup(str(tmp_path / "b"))
 
     assert (report.lost, report.saved) == ((), ())
+    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == [b"1" * 60 * KB, b"2" * 60 * KB]
+
+
+@pytest.mark.parametrize("how", ["gone", "cut", "flipped"])
+def test_content_that_the_last_backup_has_whole_is_named_as_kept(workshop: Workshop, tmp_path: Path, how: str) -> None:
+    """Its file did not change since by right, so it is not copied anew; once a read has met the damage, it is told."""
+    repository = workshop.make(claims={"max_flow_files": 1})
+    first, _ = put_each(repository, "q", [b"1" * 60 * KB, b"2" * 60 * KB])
+    repository.backup(str(tmp_path / "b"))
+    path, whole = damage(workshop, first, how)
+    repository.check(deep=True)
+
+    for _ in range(2):
+        report = repository.backup(str(tmp_path / "b"))
+        assert ([saved.id for saved in report.saved], report.lost, report.damaged_files) == ([first.id], (), 1)
+    path.write_bytes(whole)
+    repository.unavailable.retry()
+
+    assert repository.backup(str(tmp_path / "b")).saved == ()
     assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == [b"1" * 60 * KB, b"2" * 60 * KB]
 
 

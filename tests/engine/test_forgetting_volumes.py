@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.provenance.history import history
+from tests.failing_files import FailingFiles
 from tests.faults.detached import Detached
 from tests.faults.test_lost_volumes import SMALL, contents_of
 from tests.support import TWO, Workshop, claim_of, drain, entry_of, put_all, put_each, spec_at
@@ -241,6 +242,35 @@ def test_what_a_rewrite_moved_there_is_lost_with_it(workshop: Workshop) -> None:
     assert list(repository.content.containers) == ["c1"]
     assert repository.check(deep=True).problems == ()
     assert workshop.crash().check(deep=True).problems == ()
+
+
+@pytest.mark.parametrize("how", ["running", "in two steps", "closed", "killed"])
+def test_a_container_that_was_never_made_is_forgotten_at_once(workshop: Workshop, how: str) -> None:
+    """Nothing lies there, so nothing is lost, and nothing is made in its place any more."""
+    repository = workshop.make(claims=SMALL)
+    put_each(repository, "q", contents_of(1))
+    workshop.close()
+    (workshop.path / "c2").write_text("in the way")
+    files = FailingFiles()
+    repository = workshop.open(files, storage=TWO, claims=SMALL)
+    (_, (_, held)) = repository.volumes.listed()
+
+    if how == "in two steps":
+        files.fail("create", "*/snapshot.partial")
+        with pytest.raises(OSError, match="Input/output"):
+            repository.volumes.forget("c2")
+    else:
+        repository.volumes.forget("c2")
+
+    assert (held.flow_files, held.handles, held.live_bytes) == ({}, 0, 0)
+    (workshop.path / "c2").unlink()
+    if how in ("closed", "killed"):
+        repository = workshop.reopen() if how == "closed" else workshop.crash()
+    repository.volumes.look()
+    assert list(repository.content.containers) == ["c1"]
+    assert repository.identity.forgotten == ("c2",)
+    assert not (workshop.path / "c2").exists()
+    assert drain(repository, "q") == contents_of(1)
 
 
 def refused(workshop: Workshop) -> dict[str, Callable[[Engine], object]]:

@@ -53,7 +53,7 @@ class Node:
         self.clock, self.api, self.tickets = ManualClock(), Written(), TicketHolder()
         permission = self.tickets.permission_of
         self.host = Host(document_at(root, **document), clock=self.clock, files=RoomyFiles(), permission=permission)
-        self.agent = NodeAgent(self.host, self.api, self.tickets, lambda: generation, ("8:1",))
+        self.agent = NodeAgent(self.host, self.api, self.tickets, lambda: generation)
 
     def report(self) -> TicketReport:
         """What was written of the ticket last."""
@@ -130,11 +130,17 @@ def test_what_cannot_be_read_or_used_is_told(tmp_path: Path, careless_log: None)
         told = "contents that can't be read: 1; records that can't be used: 1"
         assert condition(node) == ("True", "ContentUnavailable", told)
         (root / "c2").rename(root / "aside")
+        node.clock.advance(LOOK_SECONDS + 1)
+        node.agent.tell()  # before anybody has seen it
         node.host.repository.engine.volumes.look()
         node.clock.advance(LOOK_SECONDS + 1)
         node.agent.tell()
         assert node.api.statuses[-1].containers_away == ("c2",)
         assert condition(node)[1] == "VolumeAway"
+    with serving(root, storage=TWO, claims={"max_flow_files": 1}) as node:
+        node.agent.tell()
+        assert node.api.statuses[-1].containers_away == ("c2",)
+        assert node.api.statuses[-1].volumes == (str(root.stat().st_dev),)
         (root / "aside").rename(root / "c2")
 
 

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.running import Running, document_at
+from ullage.errors import RepositoryDamaged
 from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 
 
@@ -95,6 +96,27 @@ def test_refusals_are_counted_and_routes_are_templates(metered: Running) -> None
     assert found["requests_total", ("GET", "/v1/handles/{id}", "404")] == 20
     assert found["requests_total", ("GET", "none", "404")] == 20
     assert not any("00000" in label for _, labels in found for label in labels)
+
+
+def test_a_swap_file_that_is_lost_is_counted(tmp_path: Path) -> None:
+    """The state has the same figure."""
+    small = {"swap_threshold": 6, "swap_batch": 3}
+    with Running(document_at(tmp_path / "r", service={"metrics_port": 0}, flow_file=small)) as running:
+        queues = running.server.host.repository.queues
+        for number in range(9):
+            queues.put("q", str(number).encode())
+        assert scrape(running)["unavailable_swap_files", ()] == 0
+        (lost,) = (tmp_path / "r" / "swap").iterdir()
+        whole = lost.read_bytes()
+        lost.unlink()
+        with running.server.host.repository.session() as session:
+            assert len(session.get_many("q", 9)) == 6
+            with pytest.raises(RepositoryDamaged):
+                session.get("q")
+
+        assert scrape(running)["unavailable_swap_files", ()] == 1
+        assert running.client.get("/v1/state").json()["unavailable_swap_files"] == 1
+        lost.write_bytes(whole)
 
 
 def test_only_metrics_are_on_their_port(metered: Running) -> None:

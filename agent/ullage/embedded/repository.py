@@ -187,6 +187,7 @@ class EmbeddedRepository(Repository):
             leases=len(engine.leases.all()),
             remembered_answers=len(engine.ledger.answers),
             unavailable_contents=engine.availability.count,
+            unavailable_swap_files=sum(len(queue.passed_over()) for queue in engine.queues.all()),
             unproved_files=engine.proof.files_left,
             records_set_aside=len(engine.ledger.set_aside),
             forgotten=engine.forgotten.noted,

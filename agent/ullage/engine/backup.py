@@ -27,7 +27,7 @@ from ullage.engine.backupfiles import (
     encode_manifest,
     read_manifest,
 )
-from ullage.engine.backupswaps import SwapSources, swap_sources
+from ullage.engine.backupswaps import swap_sources
 from ullage.engine.committer import Committer
 from ullage.engine.content.availability import Damage
 from ullage.engine.content.containers import LOST_AND_FOUND, ContainerDirectory, directories_of
@@ -38,6 +38,7 @@ from ullage.engine.documents import (
     unavailable_swap_file,
 )
 from ullage.engine.files import PARTIAL_SUFFIX, Files, OsFiles, make_directories, replace_file
+from ullage.engine.flowfile.queues import PassedOver
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, SetAside, SwapOut
@@ -105,7 +106,8 @@ class Backup:
             sequence = 1 if previous is None else previous.sequence + 1
             (snapshot, header, named), (events, event_sources) = self._write_moment(destination, sequence)
             had = {} if previous is None else {file.path: file for file in all_files(previous)}
-            swaps = swap_sources(self._files, self._swap_files, named.swaps, named.set_aside, had, sequence)
+            doubted = {each.summary.name for each, _ in self._unavailable.passed_over(LISTED_MAX)}
+            swaps = swap_sources(self._files, self._swap_files, named.swaps, named.set_aside, had, doubted, sequence)
             sources = [*swaps.sources, *self._sources(content, named), *event_sources]
             # What the last backup has under the same path has the same bytes: no file of one is written twice.
             kept = [msgspec.structs.replace(file, crc=had[file.path].crc) for _, file in sources if file.path in had]
@@ -131,23 +133,32 @@ class Backup:
             replace_file(self._files, os.path.join(destination, MANIFEST), encode_manifest(manifest))
         # After the commit point: what the last backup alone had was still its own until then.
         self._remove_unlisted(destination, manifest)
+        kept_damages = self._named_kept(kept)
         return BackupReport(
             last_id=header.last_id,
             copied_files=len(copied),
             copied_bytes=sum(file.length for file in copied),
             kept_files=len(kept),
             kept_bytes=sum(file.length for file in kept),
-            lost=(*self._named(damages.lost), *self._named_swaps(swaps), *damages.events[:LISTED_MAX]),
-            saved=self._named(damages.saved),
-            damaged_files=damages.files + len(swaps.unreadable),
+            lost=(*self._named(damages.lost), *self._named_swaps(swaps.unreadable), *damages.events[:LISTED_MAX]),
+            saved=(*self._named(damages.saved), *kept_damages, *self._named_swaps(swaps.saved)),
+            damaged_files=sum(
+                (damages.files, len({each.path for each in kept_damages}), len(swaps.unreadable), len(swaps.saved))
+            ),
         )
 
     def _named(self, damages: dict[tuple[int, int], Damage]) -> tuple[UnavailableContent, ...]:
         found = self._unavailable.having(damages, LISTED_MAX)
         return tuple(unavailable_content(each, self._queue_name) for each in found)
 
-    def _named_swaps(self, swaps: SwapSources) -> Iterator[UnavailableContent]:
-        for found, path in swaps.unreadable[:LISTED_MAX]:
+    def _named_kept(self, kept: list[BackupFile]) -> list[UnavailableContent]:
+        """What is known to be damaged in files that the last backup copied whole, and that are not read again."""
+        copied = {file.resource for file in kept if file.container}
+        known = self._unavailable.listed(LISTED_MAX)
+        return [unavailable_content(each, self._queue_name) for each in known if each.damage.file in copied]
+
+    def _named_swaps(self, swaps: list[tuple[PassedOver, str]]) -> Iterator[UnavailableContent]:
+        for found, path in swaps[:LISTED_MAX]:
             yield unavailable_swap_file(found, path, self._queue_name)
 
     def _copied_content(self, identity: RepositoryIdentity) -> FileContentStore:

@@ -58,7 +58,7 @@ from ullage.engine.opening import (
 )
 from ullage.engine.oserrors import NotAFile
 from ullage.engine.parts import RepositoryParts
-from ullage.engine.proof import ContentProof
+from ullage.engine.proof import ContentProof, SwapProof
 from ullage.engine.purges import PurgeSchedule
 from ullage.engine.reclaim.account import SpaceAccount
 from ullage.engine.reclaim.compactor import Compactor
@@ -94,7 +94,7 @@ WAY_ON: Final = (
     "nothing was changed or removed: restore a backup (`ullage restore`), put the damaged file back from a copy made "
     "since it was last written, or make a new repository of what can be proved (`ullage salvage`)"
 )
-"""Beside what says which file of log or snapshot can't be trusted, and where."""
+"""Beside what says which file a start can't do without, and where it is damaged."""
 
 
 class Engine:
@@ -159,7 +159,6 @@ class Engine:
         purges = PurgeSchedule(self.ledger, clock, int(spec.compaction.deleted_retention), self.availability)
         scanner = LivenessScanner(self.ledger, self.swap_files.read)
         space = ReclamationParts(self.ledger, self.content, scanner, self.committer, clock, self.forgotten)
-        self.proof = ContentProof(space, self.reader, self.availability)
         self.reclamation, self.compactor, self.account = self._reclaimers(space, purges, permission)
 
         admission = WriterAdmission(self.content, clock, self.compactor.relieve)
@@ -169,9 +168,8 @@ class Engine:
         self.queues = QueueManager(changing, self.swap_files, spec.flow_file, self.availability)
         self.handles = HandleStore(changing, purges)
         self._parts = SessionParts(*shared, self.queues, self.handles, Counters())
-        self.unavailable = UnavailableContents(
-            self.ledger, self.availability, self.swap_files, self.proof, self.queues, self.handles
-        )
+        self.proof, self.swap_proof = self._proofs(space)
+        self.unavailable = self._unavailable()
         self.volumes = self._volumes()
         self.history = History(changing, self.provenance, self.queues)
         self.flow_files = FlowFileViewer(self.ledger, self.reader, self.swap_files)
@@ -184,9 +182,17 @@ class Engine:
         self.repair = Repair(self._checked, root, self.reclamation, self.committer)
         self._backup = self._backups(parts, scanner)
 
+    def _proofs(self, space: ReclamationParts) -> tuple[ContentProof, SwapProof]:
+        content = ContentProof(space, self.reader, self.availability)
+        return content, SwapProof(self.queues, self.swap_files, self.clock)
+
+    def _unavailable(self) -> UnavailableContents:
+        proofs = self.proof, self.swap_proof
+        return UnavailableContents(self.ledger, self.availability, self.swap_files, *proofs, self.queues, self.handles)
+
     def _volumes(self) -> Volumes:
         parts = self.content, self.queues, self.ledger, self.swap_files, self.unavailable, self.committer
-        return Volumes(*parts, self._forget)
+        return Volumes(*parts, self._add, self._forget)
 
     def _backups(self, parts: RepositoryParts, scanner: LivenessScanner) -> Backup:
         return Backup(
@@ -284,8 +290,10 @@ class Engine:
                 if not is_full(error) or not reserve.spend():
                     raise
                 return restored()
-        except BaseException:
+        except BaseException as error:
             lock.close()
+            if isinstance(error, RepositoryDamaged):
+                error.add_note(WAY_ON)
             raise
 
     def __enter__(self) -> Self:
@@ -413,6 +421,7 @@ class Engine:
             self.staging.resume()
             self._forget_containers()
             self.proof.begin()
+            self.swap_proof.begin()
         except BaseException:
             self.log.close()
             self.content.close()
@@ -426,9 +435,9 @@ class Engine:
         try:
             return self.log.restore(before_serving, on_replayed)
         except RepositoryDamaged as error:
-            if away := sorted(self.content.away):
-                raise ForeignContainer(self.content.containers[away[0]].condition.reason) from error
-            error.add_note(WAY_ON)
+            # Of one that could not be made the log knows nothing.
+            for name in sorted(name for name in self.content.away if not self.content.containers[name].unmade):
+                raise ForeignContainer(self.content.containers[name].condition.reason) from error
             raise
 
     def _tell(self, name: str, report: ReclamationReport) -> ReclamationReport:
@@ -447,6 +456,12 @@ class Engine:
             for name in self.identity.containers.keys() - kept.keys():
                 self.content.forget(name)
             self.identity = write_containers(self._files, self.root, self.identity, kept)
+
+    def _add(self, name: str) -> None:
+        """Write down that the repository has a container that the spec lists."""
+        (path,) = [each.sub_path for each in self.spec.storage.containers if each.name == name]
+        known = self.identity.containers | {name: path}
+        self.identity = write_containers(self._files, self.root, self.identity, known)
 
     def _forget(self, name: str, is_over: bool) -> None:
         """Write down that a container's loss was accepted; `is_over`: that nothing names it any more."""

@@ -483,6 +483,15 @@ def discard_partial(files: Files, path: str) -> None:
         files.unlink(path + PARTIAL_SUFFIX)
 
 
+def length_of(files: Files, path: str) -> int | None:
+    """The length of a file; None if there is none, or something else lies in its place."""
+    try:
+        size = files.size(path)
+    except FileNotFoundError:
+        return None
+    return size.length if size.is_file else None
+
+
 def read_file(files: Files, path: str) -> bytes:
     """A whole small file."""
     with closing(files.open(path)) as file:

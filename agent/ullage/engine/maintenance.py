@@ -62,6 +62,7 @@ class MaintenanceRunner:
             ("swap", SWAP_FREQUENCY_SECONDS, repository.queues.swap_out_all),
             ("expire", EXPIRATION_FREQUENCY_SECONDS, repository.queues.expire),
             ("proof", TICK_SECONDS, repository.proof.step),
+            ("swap proof", TICK_SECONDS, repository.swap_proof.step),
             ("orphans", EXPIRATION_FREQUENCY_SECONDS, repository.reclamation.tend_orphans),
             ("purge", EXPIRATION_FREQUENCY_SECONDS, self._purge),
             ("provenance", TICK_SECONDS, repository.provenance.step),

@@ -1,10 +1,11 @@
-"""Proving content in the background after an unclean end: read it all, and say what does not read back.
+"""Proving in the background what a start did not read: content after an unclean end, and swap files after each.
 
     start: files that the log named since the checkpoint are marked, the marks are in the snapshot | serving
     proof: each of their claims in use is read | the file's mark is taken off, in a transaction; a damaged one keeps it
 
 A start used to read all of it before it served anything, and one bad byte kept the node away. Reads are verified as
-ever meanwhile, so that nobody gets a wrong byte; a marked file is not reclaimed.
+ever meanwhile, so that nobody gets a wrong byte; a marked file is not reclaimed. A swap file that is damaged or missing
+would be found by the poll that needs it, perhaps months from now, when no backup has it any more.
 """
 
 import threading
@@ -12,11 +13,16 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ullage.clock import Clock
 from ullage.engine.content.availability import Availability
 from ullage.engine.content.reader import ContentReader
-from ullage.engine.model import Operation
+from ullage.engine.flowfile.manager import QueueManager
+from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver
+from ullage.engine.ledger.swap import SwapFiles
+from ullage.engine.model import Operation, SwapOut
 from ullage.engine.reclaim.execute import ReclamationParts
 from ullage.engine.uninterrupted import uninterrupted
+from ullage.errors import RepositoryDamaged
 
 PROOF_BYTES = 64 << 20
 """Bytes read at a step, of which there is one a second: what a slow disk reads in half of that."""
@@ -150,3 +156,42 @@ class ContentProof:
             raise
         finally:
             ledger.give_back(taken)
+
+
+class SwapProof:
+    """Reads each swap file that a start found once; polls pass over those that can't be read. Thread-safe; one step at
+    a time.
+    """
+
+    def __init__(self, queues: QueueManager, swap_files: SwapFiles, clock: Clock) -> None:
+        self._queues = queues
+        self._swap_files = swap_files
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[FlowFileQueue, SwapOut]] = []
+
+    def begin(self) -> None:
+        """All that there are now, from the next step on."""
+        with self._lock:
+            self._waiting = [(queue, summary) for queue in self._queues.all() for summary in queue.swap_summaries()]
+
+    def step(self, bytes_max: int = PROOF_BYTES) -> None:
+        """Read up to so many bytes, or one file more. An error of the disk leaves its file for the next step, behind
+        all others.
+        """
+        with self._lock:
+            read = 0
+            while read < bytes_max and self._waiting:
+                queue, summary = self._waiting.pop()
+                try:
+                    read += self._swap_files.prove(summary.name)
+                except RepositoryDamaged as error:
+                    queue.pass_over(PassedOver(summary, error, self._clock.monotonic()))
+                except OSError:
+                    self._waiting.insert(0, (queue, summary))
+                    raise
+
+    def run(self) -> None:
+        """All that is left, at once."""
+        while self._waiting:
+            self.step()

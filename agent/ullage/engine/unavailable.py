@@ -16,7 +16,7 @@ from ullage.engine.handles import HandleStore
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import HANDLE_QUEUE, STAGED_QUEUE, FlowFileRecord, format_uuid
-from ullage.engine.proof import ContentProof
+from ullage.engine.proof import ContentProof, SwapProof
 from ullage.errors import HandleDeleted, RepositoryDamaged, VolumeAway
 
 
@@ -36,6 +36,7 @@ class UnavailableContents:
         availability: Availability,
         swap_files: SwapFiles,
         proof: ContentProof,
+        swap_proof: SwapProof,
         queues: QueueManager,
         handles: HandleStore,
     ) -> None:
@@ -43,6 +44,7 @@ class UnavailableContents:
         self._availability = availability
         self._swap_files = swap_files
         self._proof = proof
+        self._swap_proof = swap_proof
         self._queues = queues
         self._handles = handles
 
@@ -54,7 +56,7 @@ class UnavailableContents:
         return sorted(found, key=lambda each: (each.record.queue, each.record.queued))
 
     def passed_over(self, limit: int) -> list[tuple[PassedOver, str]]:
-        """Up to `limit` swap files that polls, or a retry, could not read, each with its path."""
+        """Up to `limit` swap files that a poll, a retry or the proof after a start could not read, with their paths."""
         found = [each for queue in self._queues.all() for each in queue.passed_over()]
         return [(each, self._swap_files.path(each.summary.name)) for each in found[:limit]]
 
@@ -75,7 +77,9 @@ class UnavailableContents:
         """Read again what could not be read, and let what reads back return to its place; how many FlowFiles did."""
         self._proof.begin()
         self._proof.run()
-        return sum(queue.put_back() for queue in self._queues.all()) + self._queues.retry_passed_over()
+        returned = sum(queue.put_back() for queue in self._queues.all()) + self._queues.retry_passed_over()
+        self._swap_proof.run()
+        return returned
 
     def drop(self, uuids: Collection[bytes]) -> int:
         """Give up those of these that are unavailable and that nobody holds, each with a DROP event; how many.

@@ -3,6 +3,8 @@
 Contents on a volume that is away are unavailable, and nothing else is: writes go to the others, and each is reclaimed
 by itself. A start without one serves the rest.
 
+    add:    its directory and identity are durable | the repository has it | written to
+                                                     ^ made at a start, or whenever it can be made after that
     forget: its name is durably forgotten | what had content there is dropped | resource claims end | it is no container
             ^ from here on it is not looked for, and what a crash or a session left is dropped later
 """
@@ -24,7 +26,7 @@ from ullage.engine.model import Operation, ResourceClaimGone
 from ullage.engine.reclaim.execute import charged_bytes
 from ullage.engine.unavailable import UnavailableContents
 from ullage.engine.uninterrupted import uninterrupted
-from ullage.errors import InvalidArgument, RepositoryDamaged
+from ullage.errors import ForeignContainer, InvalidArgument, RepositoryDamaged
 
 GIVEN_UP = "its volume was forgotten, and the loss accepted"
 
@@ -43,15 +45,19 @@ class Volumes:
         swap_files: SwapFiles,
         unavailable: UnavailableContents,
         committer: Committer,
+        add: Callable[[str], None],
         record: Callable[[str, bool], None],
     ) -> None:
-        """`record` says durably that a container is forgotten; True: and that nothing is left of it."""
+        """`add` says durably that the repository has a container; `record` that one is forgotten, and with True that
+        nothing is left of it.
+        """
         self._content = content
         self._queues = queues
         self._ledger = ledger
         self._swap_files = swap_files
         self._unavailable = unavailable
         self._committer = committer
+        self._add = add
         self._record = record
         self._away = content.away
         self._lock = threading.RLock()
@@ -61,10 +67,14 @@ class Volumes:
         return [(container, self._holdings(container)) for container in list(self._content.containers.values())]
 
     def look(self) -> None:
-        """See which volumes are there. FlowFiles that consumers passed over while theirs was away return to their
-        places when it is back. What is left of a forgotten one is dropped.
+        """See which volumes are there. Containers that could not be made are tried again. FlowFiles that consumers
+        passed over while their volume was away return to their places when it is back. What is left of a forgotten one
+        is dropped.
         """
         with self._lock:
+            for container in self._content.containers.values():
+                if container.unmade and not container.is_forgotten:
+                    self._make(container)
             self._content.look_at_volumes()
             was, self._away = self._away, self._content.away
             if was - self._away:
@@ -98,6 +108,16 @@ class Volumes:
             self._content.retire_idle()  # a file there that waits for the next writer would be in use for ever
             self.look()
         return container, held
+
+    def _make(self, container: Container) -> None:
+        try:
+            self._content.make(container.name)
+            # A start that finds content there must know the container, whatever the settings list by then.
+            self._add(container.name)
+        except (OSError, ForeignContainer) as error:
+            container.unmade = str(error)  # what its condition says
+        else:
+            container.unmade = ""
 
     def _holdings(self, container: Container) -> Holdings:
         return holdings(self._ledger, self._swap_files.read, container.name)

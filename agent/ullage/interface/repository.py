@@ -96,7 +96,8 @@ class Repository(Closable):
     @abstractmethod
     def unavailable(self, limit: int = 1_000) -> list[UnavailableContent]:
         """Up to so many FlowFiles and handles whose content is known to be damaged or missing: by a read, by a deep
-        `check`, or by the proof that follows an unclean end. Consumers pass over them, and their time stands still.
+        `check`, or by the proof that follows an unclean end. Consumers pass over them, and their time stands still. A
+        swap file that a poll, or the reading of all of them after a start, found damaged or missing is one entry.
 
         >>> repository.unavailable()
         []

@@ -85,6 +85,9 @@ class MemoryContentStore(StripedStore[MemoryContainer]):
     def prepare(self, known: Mapping[str, str], forgotten: Collection[str] = ()) -> None:
         """There is nothing to make."""
 
+    def make(self, name: str) -> None:
+        """None is ever unmade."""
+
     def look_at_volumes(self) -> None:
         """Memory is there as long as the process is."""
 

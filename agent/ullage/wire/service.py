@@ -90,6 +90,9 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     unavailable_contents: int
     """Damaged contents, and content files that are missing, as far as reads have met them."""
 
+    unavailable_swap_files: int
+    """Swap files that are damaged or missing, as far as polls, or the proof after a start, have met them."""
+
     unproved_files: int
     """Content files that are still to be read after an unclean end."""
 

@@ -60,7 +60,9 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     saved: tuple[UnavailableContent, ...] = ()
-    """Those whose content can't be read any more, and is in it because the last backup had it."""
+    """The same of what is in it because the last backup had it. What that has whole is not read again: of such files
+    these are those whose damage is known, and swap files that are gone or cut.
+    """
 
     damaged_files: int = 0
     """Content files, and swap files, that could not be read whole."""

@@ -49,7 +49,7 @@ class _Settings:
 @from_environment("NAME", "--node", required=True, help="This node's name.")
 def agent(config: Path, node: str) -> None:
     """Serve a repository as one node of a cluster. It reclaims with tickets only, and reports to the operator."""
-    from ullage_agent.node.node import NodeAgent, volumes_of
+    from ullage_agent.node.node import NodeAgent
     from ullage_agent.node.objects import NodeObjectClient
     from ullage_agent.node.tickets import TicketHolder
     from ullage_agent.service.errors import CannotListen
@@ -69,9 +69,8 @@ def agent(config: Path, node: str) -> None:
     agents: list[NodeAgent] = []
 
     def join(_: dict[str, str]) -> None:
-        volumes = volumes_of(server.host.repository)
         joined = NodeAgent(
-            server.host, api, tickets, lambda: settings.generation(server.host.document, tickets.generation), volumes
+            server.host, api, tickets, lambda: settings.generation(server.host.document, tickets.generation)
         )
         agents.append(joined)
         joined.start()

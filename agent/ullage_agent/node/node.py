@@ -13,7 +13,8 @@ times of a ticket are held against this node's clock.
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -37,7 +38,6 @@ from ullage.contract import (
     conditions_of,
     time_of,
 )
-from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import CompactionRefused, UllageError
 from ullage.wire.space import RunReport
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
@@ -62,6 +62,7 @@ class Faults(NamedTuple):
 
     containers_away: tuple[str, ...]
     unavailable_contents: int
+    unavailable_swap_files: int
     records_set_aside: int
 
     def condition(self) -> tuple[bool, str, str]:
@@ -71,6 +72,8 @@ class Faults(NamedTuple):
             found.append(("VolumeAway", f"the volumes of {', '.join(self.containers_away)} are away"))
         if self.unavailable_contents:
             found.append(("ContentUnavailable", f"contents that can't be read: {self.unavailable_contents}"))
+        if self.unavailable_swap_files:
+            found.append(("ContentUnavailable", f"swap files that can't be read: {self.unavailable_swap_files}"))
         if self.records_set_aside:
             found.append(("RecordsSetAside", f"records that can't be used: {self.records_set_aside}"))
         if not found:
@@ -100,13 +103,12 @@ class NodeAgent:
         api: NodeObjectClient,
         tickets: TicketHolder,
         generation: Callable[[], int],
-        volumes: tuple[str, ...],
     ) -> None:
         self._host = host
         self._api = api
         self._tickets = tickets
         self._generation = generation
-        self._volumes = volumes
+        self._volumes: tuple[str, ...] = ()
         self._log = structlog.get_logger().bind(logger="node")
         self._stop = threading.Event()
         self._wakes = {"obey": threading.Event(), "tell": threading.Event()}
@@ -117,7 +119,7 @@ class NodeAgent:
         self._report: TicketReport | None = None
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
-        self._faults = Faults((), 0, 0)
+        self._faults = Faults((), 0, 0, 0)
         self._clock = ClockFault("", is_ahead=False)
         self._reclaimed = 0
         self._under: Counter[str] = Counter()  # what was done under the ticket that was heard of last
@@ -267,7 +269,8 @@ class NodeAgent:
         containers = self._host.repository.reclamation.survey().containers
         state = self._host.repository.state()
         away = tuple(each.name for each in containers if each.volume in AWAY)
-        self._faults = Faults(away, state.unavailable_contents, state.records_set_aside)
+        self._volumes = _devices(path for name, path in self._host.repository.paths().items() if name not in away)
+        self._faults = Faults(away, state.unavailable_contents, state.unavailable_swap_files, state.records_set_aside)
         self._clock = ClockFault(state.clock.reason, state.clock.machine_millis > state.clock.believed_millis)
         self._space = Space(
             capacity_bytes=sum(each.total_bytes for each in containers),
@@ -372,6 +375,10 @@ class NodeAgent:
                 self._stop.wait(RETRY_SECONDS)
 
 
-def volumes_of(repository: EmbeddedRepository) -> tuple[str, ...]:
-    """Device numbers of the containers' volumes."""
-    return tuple(sorted({str(os.stat(path).st_dev) for path in repository.paths().values()}))
+def _devices(paths: Iterable[str]) -> tuple[str, ...]:
+    """Numbers of the devices that these lie on."""
+    found = set()
+    for path in paths:
+        with suppress(OSError):  # its volume has gone away since it was looked at
+            found.add(str(os.stat(path).st_dev))
+    return tuple(sorted(found))

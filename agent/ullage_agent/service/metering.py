@@ -32,6 +32,7 @@ STATE_FIGURES = (
     "leases",
     "remembered_answers",
     "unavailable_contents",
+    "unavailable_swap_files",
     "unproved_files",
     "records_set_aside",
 )

@@ -69,6 +69,7 @@ TABLE: Final = (
     Entry("queue_bytes", GAUGE, "Their content.", ("queue",)),
     Entry("swap_files", GAUGE, "Swap files."),
     Entry("unavailable_contents", GAUGE, "Damaged contents, and missing content files, that reads have met."),
+    Entry("unavailable_swap_files", GAUGE, "Swap files that are damaged or missing: their FlowFiles can't be read."),
     Entry("unproved_files", GAUGE, "Content files still to be read after an unclean end."),
     Entry("records_set_aside", GAUGE, "Records that can't be used, kept until a person gives them up."),
     Entry("clock_offset_seconds", GAUGE, "How far the machine's clock is from the time believed, 0 if plausible."),

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import TWO, Workshop, content_sizes, drain, put_all, put_each, spec_at
+from tests.failing_files import FailingFiles
+from tests.support import TWO, RoomyFiles, Workshop, content_sizes, drain, flip, put_all, put_each, spec_at
 from ullage.contract import ContainerSettings, ContractError
 from ullage.engine.content.containers import VolumeState
 from ullage.engine.engine import Engine
-from ullage.errors import ForeignContainer
+from ullage.errors import ForeignContainer, RepositoryDamaged
 
 
 def make_and_close(workshop: Workshop) -> dict[str, int]:
@@ -102,8 +103,13 @@ def test_a_container_may_be_appended_and_is_used_from_then_on(workshop: Workshop
 
 
 @pytest.mark.parametrize("obstacle", ["file in its place", "somebody's content", "another repository's"])
-def test_a_container_that_cannot_be_added_stops_no_start(workshop: Workshop, tmp_path: Path, obstacle: str) -> None:
-    """It is shown as away, with the reason, and made by the first start that can; the rest serves meanwhile."""
+@pytest.mark.parametrize("how", ["running", "start"])
+def test_a_container_that_cannot_be_added_stops_no_start(
+    workshop: Workshop, tmp_path: Path, obstacle: str, how: str
+) -> None:
+    """It is shown as away, with the reason, and made as soon as it can be, by the repository that runs or a start. The
+    rest serves meanwhile.
+    """
     put_all(workshop.make(), "q", [b"old"])
     workshop.close()
     place = workshop.path / "c2"
@@ -116,7 +122,7 @@ def test_a_container_that_cannot_be_added_stops_no_start(workshop: Workshop, tmp
         Engine.initialize(spec_at(tmp_path / "other"))
         shutil.copytree(tmp_path / "other" / "c1", place)
 
-    repository = workshop.open(storage=TWO)
+    repository = workshop.open(storage=TWO, claims={"max_flow_files": 1})
 
     condition = repository.content.containers["c2"].condition
     assert condition.state is VolumeState.AWAY
@@ -124,13 +130,78 @@ def test_a_container_that_cannot_be_added_stops_no_start(workshop: Workshop, tmp
     repository.volumes.look()
     put_each(repository, "q", [b"new"] * 4)
     assert {entry.claim.container for entry in repository.ledger.entries()} == {"c1"}
-    workshop.expects_problems = True
-    workshop.close()
+    if how == "start":
+        workshop.expects_problems = True
+        workshop.close()
 
     place.unlink() if place.is_file() else shutil.rmtree(place)
-    repository = workshop.open(storage=TWO)
+    if how == "start":
+        repository = workshop.open(storage=TWO, claims={"max_flow_files": 1})
+    repository.volumes.look()
     assert repository.content.containers["c2"].condition.state is VolumeState.AVAILABLE
-    assert len(drain(repository, "q")) == 5
+    put_each(repository, "q", [b"newer"] * 4)
+    assert {entry.claim.container for entry in repository.ledger.entries()} == {"c1", "c2"}
+    # The repository has it, whatever the settings say from now on.
+    assert drain(workshop.crash(archive={}), "q") == [b"old", *[b"new"] * 4, *[b"newer"] * 4]
+
+
+def test_damage_is_told_as_such_beside_a_container_that_cannot_be_made(workshop: Workshop) -> None:
+    """The log knows nothing of that container, so mending it would mend nothing."""
+    put_all(workshop.make(), "q", [b"x"])
+    workshop.kill()
+    flip(workshop.path / "flowfile" / "snapshot", 50)
+    (workshop.path / "c2").write_text("in the way")
+
+    with pytest.raises(RepositoryDamaged, match="snapshot"):
+        workshop.open(storage=TWO)
+
+
+def test_a_container_is_written_once_the_repository_is_known_to_have_it(workshop: Workshop) -> None:
+    """Else a start under other settings would not know what content lies there."""
+    workshop.make(claims={"max_flow_files": 1})
+    workshop.close()
+    (workshop.path / "c2").write_text("in the way")
+    files = FailingFiles()
+    repository = workshop.open(files, storage=TWO, claims={"max_flow_files": 1})
+    (workshop.path / "c2").unlink()
+    files.fail("rename", str(workshop.path / "ullage.json"))
+
+    repository.volumes.look()
+    put_each(repository, "q", [b"x"] * 4)
+
+    assert {entry.claim.container for entry in repository.ledger.entries()} == {"c1"}
+    assert "Input/output error" in repository.content.containers["c2"].condition.reason
+    repository.volumes.look()
+    put_each(repository, "q", [b"x"] * 4)
+    assert {entry.claim.container for entry in repository.ledger.entries()} == {"c1", "c2"}
+
+
+def test_where_a_wrong_volume_was_unmounted_nothing_is_made_before_the_right_one_is_there(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right one would hide it a moment later, and look like one that lost its content."""
+    workshop.make()
+    workshop.close()
+    place = workshop.path / "c2"
+    (place / "7").mkdir(parents=True)
+    (place / "7" / "1700000000000-7").write_bytes(b"somebody's")
+    mounted = {str(place)}
+    usage = RoomyFiles.usage
+    monkeypatch.setattr(
+        RoomyFiles, "usage", lambda files, path: usage(files, path)._replace(device=2 if path in mounted else 1)
+    )
+    repository = workshop.open(storage=TWO)
+    shutil.rmtree(place)
+    place.mkdir()
+    mounted.clear()
+
+    repository.volumes.look()
+
+    assert "mount the volume" in repository.content.containers["c2"].condition.reason
+    assert list(place.iterdir()) == []
+    mounted.add(str(place))
+    repository.volumes.look()
+    assert repository.content.containers["c2"].condition.state is VolumeState.AVAILABLE
 
 
 def test_a_directory_with_content_but_no_identity_is_never_made_a_container(workshop: Workshop) -> None:

@@ -1,5 +1,6 @@
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -202,15 +203,20 @@ def test_one_lost_swap_file_keeps_no_other_from_being_looked_into(workshop: Work
     lost.write_bytes(kept)
 
 
+def damage(path: Path, place: str) -> None:
+    """Turn a bit over, or cut the file's end off."""
+    whole = path.read_bytes()
+    at = {"header": 9, "block": len(whole) // 2, "footer": len(whole) - 2, "end": len(whole)}[place]
+    path.write_bytes(whole[:-1] if place == "end" else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+
+
 @pytest.mark.parametrize("place", ["header", "block", "footer", "end"])
 def test_a_damaged_swap_file_is_named(repository: Engine, place: str) -> None:
     """Rot anywhere in a swap file is found when it is needed: file and offset, and not one wrong FlowFile."""
     put_each(repository, "q", numbers(9))
     (path,) = swap_paths(repository)
     whole = path.read_bytes()
-    at = {"header": 9, "block": len(whole) // 2, "footer": len(whole) - 2, "end": len(whole)}[place]
-    damaged = whole[:-1] if place == "end" else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-    path.write_bytes(damaged)
+    damage(path, place)
     drain(repository, "q", 6)
 
     with repository.session() as session, pytest.raises(RepositoryDamaged, match=rf"{path.name}.*(offset|ends)"):
@@ -218,6 +224,46 @@ def test_a_damaged_swap_file_is_named(repository: Engine, place: str) -> None:
 
     path.write_bytes(whole)
     assert drain(repository, "q") == numbers(3, 6)
+
+
+@pytest.mark.parametrize("place", ["header", "block", "footer", "end", "gone"])
+def test_a_damaged_swap_file_is_known_before_polls_need_it(workshop: Workshop, repository: Engine, place: str) -> None:
+    """Each that a start found is read once in the background, step by step; a damaged one is passed over from then."""
+    put_each(repository, "q", numbers(15))
+    first, path, last = swap_paths(repository)
+    workshop.shut()
+    whole = path.read_bytes()
+    if place == "gone":
+        path.unlink()
+    else:
+        damage(path, place)
+    files = FailingFiles()
+    repository = workshop.open(files)
+    files.fail("open", str(last))
+
+    for _ in range(4):
+        with suppress(OSError):  # the one above, which is the disk's
+            repository.swap_proof.step(bytes_max=1)
+
+    assert [files.count("open", str(each)) for each in (first, path, last)] == [1, 0 if place == "gone" else 1, 2]
+    ((passed_over, named),) = repository.unavailable.passed_over(10)
+    assert (passed_over.summary.name, named) == (path.name, str(path))
+    assert drain(repository, "q", 12) == [*numbers(6), *numbers(3, 6), *numbers(3, 12)]
+    path.write_bytes(whole)
+    assert drain(repository, "q") == numbers(3, 9)
+
+
+def test_the_proof_passes_by_a_swap_file_that_is_over(workshop: Workshop, repository: Engine) -> None:
+    """A poll, or a drop, was faster; that the file is gone then is no damage."""
+    put_each(repository, "q", numbers(12))
+    repository = workshop.reopen()
+
+    assert drain(repository, "q") == numbers(12)
+    repository.checkpoint()
+
+    assert list(repository.swap_files.names()) == []
+    repository.swap_proof.run()
+    assert repository.unavailable.passed_over(10) == []
 
 
 def test_a_lost_swap_file_can_be_dropped(workshop: Workshop, repository: Engine) -> None:

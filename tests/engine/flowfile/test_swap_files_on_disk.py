@@ -6,8 +6,9 @@ import pytest
 
 from tests.engine.flowfile.steps import SMALL, numbers
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, drain, put_all, put_each
+from tests.support import Workshop, drain, put_all, put_each, spec_at
 from ullage.engine.engine import Engine
+from ullage.engine.salvaging import salvage
 from ullage.errors import RepositoryDamaged
 
 
@@ -90,9 +91,14 @@ def test_a_clean_restart_keeps_retired_files(workshop: Workshop, repository: Eng
     assert drain(repository, "q") == numbers(2, 7)
 
 
-def test_a_retired_file_that_is_gone_stops_the_start(workshop: Workshop, repository: Engine) -> None:
-    """Restoring a swap-in needs its file: without it the start says which, and changes nothing."""
+def test_a_retired_file_that_is_gone_stops_the_start(workshop: Workshop, repository: Engine, tmp_path: Path) -> None:
+    """Until a snapshot covers its swap-in it is a part of the log, whose later records move and delete its FlowFiles.
+    A start that went on could apply none of these, and its snapshot would make that final: what was deleted would come
+    back with the file, or what was not be gone for good. So it says which file, and changes nothing; put back, it is
+    all there, and a salvage has what does not depend on it.
+    """
     put_each(repository, "q", numbers(9))
+    put_each(repository, "other", numbers(3))
     repository.checkpoint()
     drain(repository, "q", 7)
     path = Path(repository.swap_files.path(names(repository)[0]))
@@ -101,9 +107,14 @@ def test_a_retired_file_that_is_gone_stops_the_start(workshop: Workshop, reposit
     path.unlink()
 
     for _ in range(2):
-        with pytest.raises(RepositoryDamaged, match=f"{path.name} is missing"):
+        with pytest.raises(RepositoryDamaged, match=f"{path.name} is missing") as caught:
             workshop.open()
+        assert any("ullage salvage" in note for note in caught.value.__notes__)
 
+    report = salvage(str(workshop.path), spec_at(tmp_path / "salvaged"))
+    assert path.name in str(report)
+    with Engine.open(spec_at(tmp_path / "salvaged")) as salvaged:
+        assert drain(salvaged, "other") == numbers(3)
     path.write_bytes(kept)
     assert drain(workshop.open(), "q") == numbers(2, 7)
 

@@ -2,19 +2,21 @@
 
 import errno
 import io
+from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
 from tests.engine.provenance.history import history, told, types
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, committing, event_store, put_all, put_each
+from tests.support import Workshop, committing, drain, event_store, flip, put_all, put_each, spec_at
 from ullage.contract import Duration, OnFull, ProvenanceSettings, Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles, read_file
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.provenance import eventfiles, store
 from ullage.engine.provenance.holds import HOLDS_MAX, Hold, Holds, Retained, expired
+from ullage.engine.salvaging import salvage
 from ullage.engine.wal.log import WriteAheadLog
 from ullage.errors import ProvenanceDamaged, RepositoryDamaged
 from ullage.wire.provenance import EventQuery
@@ -360,16 +362,35 @@ def test_a_damaged_or_missing_event_file_is_named(workshop: Workshop, repository
     put_all(repository, "q", [b"x"])
 
 
-def test_a_lost_manifest_stops_the_start(workshop: Workshop, repository: Engine) -> None:
-    """Without it nobody knows what the event files hold; nothing is removed."""
+@pytest.mark.parametrize("how", ["gone", "flipped"])
+def test_a_lost_manifest_stops_the_start(workshop: Workshop, repository: Engine, tmp_path: Path, how: str) -> None:
+    """It says which of the log's events are in event files, and which numbers events have had. A start that began
+    another would give numbers twice, over which readers that follow the history would pass, and remove every event
+    file as one that nobody lists. Nothing is removed: put back, all is there; a salvage has everything but the history.
+    """
+    flow_files = list(put_each(repository, "kept", [b"1", b"2"]))
     _work(repository)
     repository.provenance.drain()
+    before = history(repository)
     workshop.close()
-    (workshop.path / "provenance" / "manifest").unlink()
+    manifest = workshop.path / "provenance" / "manifest"
+    kept = manifest.read_bytes()
+    if how == "gone":
+        manifest.unlink()
+    else:
+        flip(manifest, len(kept) - 5)
 
-    with pytest.raises(RepositoryDamaged, match="manifest is missing"):
+    with pytest.raises(RepositoryDamaged, match=str(manifest)) as caught:
         workshop.open()
+    assert any("ullage salvage" in note for note in caught.value.__notes__)
+
     assert len(list((workshop.path / "provenance" / "events").iterdir())) == 1
+    salvage(str(workshop.path), spec_at(tmp_path / "salvaged"))
+    with Engine.open(spec_at(tmp_path / "salvaged")) as salvaged:
+        assert [record.id for record in salvaged.queue("kept").records()] == [record.id for record in flow_files]
+        assert drain(salvaged, "kept") == [b"1", b"2"]
+    manifest.write_bytes(kept)
+    assert history(workshop.open()) == before
 
 
 def test_history_may_be_switched_off_and_on(workshop: Workshop, repository: Engine) -> None:

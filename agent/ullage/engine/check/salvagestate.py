@@ -73,7 +73,7 @@ class SalvagedState:
             IndexCeiling: self._raise_ceiling,
             Answer: lambda each: self.answers.add(each, self._id),
             SwapOut: self._swap_out,
-            SwapIn: lambda each: self._ended_swaps.add(each.name),
+            SwapIn: self._swap_in,
             SwapDrop: self._swap_drop,
             SetAside: self._set_aside,
             SetAsideEnd: self._end_set_aside,
@@ -100,7 +100,8 @@ class SalvagedState:
         """Once all is taken in. `doubt` says what was lost that may have changed anything; empty: nothing."""
         if doubt or not is_snapshot_whole:
             self._take_unnamed_swaps()
-        self._name_lost_of_swaps()
+        for name in sorted(self._swaps.keys() - self._ended_swaps):
+            self._name_lost_of(self._swaps[name])
         for uuid, record in list(self.records.items()):
             claim = record.claim
             if record.start + record.size > (claim.length if claim else 0):
@@ -122,13 +123,12 @@ class SalvagedState:
                 if self.records.setdefault(record.uuid, record) is record:
                     self._hold(record.uuid, f"it stands in swap file {name}, which no record names")
 
-    def _name_lost_of_swaps(self) -> None:
-        for name in sorted(self._swaps.keys() - self._ended_swaps):
-            swap, found = self._swaps[name], len(self._swapped.get(name, ()))
-            # Those whose records the log still has come back without the file.
-            found = max(found, sum(uuid in self.records for uuid in split_uuids(swap.uuids)))
-            if found < swap.count:
-                self._say(f"swap file {name}", f"{found} of its {swap.count} FlowFiles could be read")
+    def _name_lost_of(self, swap: SwapOut) -> None:
+        found = len(self._swapped.get(swap.name, ()))
+        # Those whose records the log still has come back without the file.
+        found = max(found, sum(uuid in self.records for uuid in split_uuids(swap.uuids)))
+        if found < swap.count:
+            self._say(f"swap file {swap.name}", f"{found} of its {swap.count} FlowFiles could be read")
 
     def made_queue(self, number: int, name: str) -> QueueDefinition:
         """A queue with the default settings; its name is made another one as long as a queue has it."""
@@ -176,6 +176,12 @@ class SalvagedState:
         for record in self._swapped.get(swap.name, ()):
             if self.records.setdefault(record.uuid, record) is record and self._doubt:
                 self._hold(record.uuid, self._doubt)
+
+    def _swap_in(self, back: SwapIn) -> None:
+        # As long as no snapshot covers it the file is all that says which FlowFiles came back.
+        if back.name in self._swaps:
+            self._name_lost_of(self._swaps[back.name])
+        self._ended_swaps.add(back.name)
 
     def _swap_drop(self, drop: SwapDrop) -> None:
         swap = self._swaps.get(drop.name)

@@ -7,6 +7,7 @@ for an empty one, nor another repository's files for orphans.
 import enum
 import os
 import threading
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -95,7 +96,7 @@ class Container:
         self.failure: BaseException | None = None
         self.condition = HERE
         self.unmade = ""
-        """Why it could not be made; until it is, the repository does not have it."""
+        """Why it could not be made; until it is, the repository does not have it. It is tried again at each look."""
         self.is_forgotten = False
         self._lock = threading.Lock()
         self._bytes_used = 0
@@ -164,10 +165,16 @@ class ContainerDirectory(Container):
         self._files = files
         self._sections = sections
         self._known: set[str] = set()
+        self._was_mounted = False
         self._directory_lock = threading.Lock()
 
     def create(self, repository: str, format: int) -> None:
         """Make the directory and its identity; ForeignContainer if it is another one's."""
+        was_mounted, self._was_mounted = self._was_mounted, self._was_mounted or self._is_mounted()
+        # A wrong volume was in the way before, and is unmounted now: what was made here would be hidden by the right
+        # one, mounted a moment later, which could never be made then.
+        if was_mounted and not self._is_mounted():
+            raise ForeignContainer(f"nothing is mounted at {self.path} any more: mount the volume that belongs there")
         make_directories(self._files, self.path)
         if self._files.exists(self._identity_path):
             self.require_identity(repository)
@@ -177,7 +184,7 @@ class ContainerDirectory(Container):
             return
         # The root of a volume that lost its identity, or another repository's: to write one here would make its files
         # orphans of ours, which are adopted and cleaned away.
-        if self.content_files():
+        if any(self._content_files()):
             raise ForeignContainer(
                 f"{self.path} holds content files but no {IDENTITY}: restore that file from a backup, or choose an "
                 "empty directory"
@@ -187,10 +194,10 @@ class ContainerDirectory(Container):
 
     def look(self, repository: str) -> VolumeCondition:
         """Whether the right volume is there at this moment, by the identity on it."""
-        if self.unmade:
-            return VolumeCondition(VolumeState.AWAY, self.unmade)
         if self.is_forgotten:
             return VolumeCondition(VolumeState.FORGOTTEN, f"what lay on container {self.name} was given up")
+        if self.unmade:
+            return VolumeCondition(VolumeState.AWAY, f"container {self.name} could not be made yet: {self.unmade}")
         try:
             self.require_identity(repository)
             is_read_only = self._files.usage(self.path).is_read_only
@@ -277,7 +284,9 @@ class ContainerDirectory(Container):
         return self._files.can_punch(self.path)
 
     def content_files(self) -> list[str]:
-        found: list[str] = []
+        return list(self._content_files())
+
+    def _content_files(self) -> Iterator[str]:
         for section in self._files.list_directory(self.path):
             if not section.isdigit():  # lost+found, our identity, the ballast
                 continue
@@ -285,10 +294,15 @@ class ContainerDirectory(Container):
             for name in self._names_in(directory):
                 path = os.path.join(directory, name)
                 if name == ARCHIVE:
-                    found.extend(os.path.join(path, archived) for archived in self._names_in(path))
+                    yield from (os.path.join(path, archived) for archived in self._names_in(path))
                 else:
-                    found.append(path)
-        return found
+                    yield path
+
+    def _is_mounted(self) -> bool:
+        try:
+            return self.volume().device != self._files.usage(os.path.dirname(self.path)).device
+        except OSError:
+            return False
 
     def _names_in(self, directory: str) -> list[str]:
         try:

@@ -84,7 +84,14 @@ class ContentStore(Protocol):
         """Make the containers that are not `known` yet, durably, and see which of the known ones are there
         (`Container.condition`). One that the spec does not list is taken up where it is known to lie, to be emptied.
         One that is `forgotten` is not looked for, and is none once it is not known any more.
-        Called before anything else; for a new repository nothing is known. ForeignContainer for one that can't be made.
+        Called before anything else; for a new repository nothing is known, and one that can't be made is a
+        ForeignContainer or OSError. Beside known ones it is `Container.unmade`.
+        """
+        ...
+
+    def make(self, name: str) -> None:
+        """Try again to make one that is `Container.unmade`, durably, which it stays until the caller has recorded that
+        the repository has it. ForeignContainer, OSError.
         """
         ...
 

@@ -9,7 +9,7 @@ import threading
 from contextlib import closing
 
 from ullage.engine.content.protocol import ContentStore
-from ullage.engine.files import Files
+from ullage.engine.files import Files, length_of
 from ullage.engine.oserrors import is_disk_full
 from ullage.errors import DiskFull
 
@@ -38,11 +38,7 @@ class Reserve:
     @property
     def size_bytes(self) -> int:
         """0 where there is none, or something else lies in its place."""
-        try:
-            size = self._files.size(self._path)
-        except FileNotFoundError:
-            return 0
-        return size.length if size.is_file else 0
+        return length_of(self._files, self._path) or 0
 
     def grow(self, wanted_bytes: int) -> bool:
         """Make the ballast at least this large (within its share of the volume); whether it now is.

@@ -38,7 +38,7 @@ from ullage.engine.content.failures import lost, not_tried
 from ullage.engine.content.openfiles import OpenFiles
 from ullage.engine.content.protocol import IntentOutcome, Orphan
 from ullage.engine.content.reserve import CONTENT_RESERVE_BYTES, Reserve
-from ullage.engine.files import COPY_BYTES, File
+from ullage.engine.files import COPY_BYTES, File, length_of
 from ullage.engine.model import Action, Lifetime, ResourceClaim
 from ullage.engine.oserrors import SyncNotTried, cannot_punch, is_disk_full
 from ullage.engine.parts import RepositoryParts
@@ -77,15 +77,16 @@ class FileContentStore(StripedStore[ContainerDirectory]):
             container.is_forgotten = container.name in forgotten
             if container.name not in known:
                 try:
-                    container.create(self._repository, FORMAT_VERSION)
+                    self.make(container.name)
                 except (OSError, ForeignContainer) as error:
                     if not known:
                         raise
-                    # One that is to be added holds nothing yet: it stops no start.
-                    container.unmade = (
-                        f"container {container.name} could not be made, and is tried again at the next start: {error}"
-                    )
+                    container.unmade = str(error)  # it holds nothing yet, and stops no start
         self.look_at_volumes()
+
+    def make(self, name: str) -> None:
+        container = self.containers[name]
+        container.create(self._repository, FORMAT_VERSION)
 
     def close(self) -> None:
         super().close()
@@ -161,11 +162,7 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         return self._look_at(self.container_of(claim))
 
     def length_of(self, claim: ResourceClaim) -> int | None:
-        try:
-            size = self._files.size(self.path_of(claim))
-        except FileNotFoundError:
-            return None
-        return size.length if size.is_file else None
+        return length_of(self._files, self.path_of(claim))
 
     def reading(self, claim: ResourceClaim) -> AbstractContextManager[File]:
         return self._open_files.reading(claim, self.container_of(claim))

@@ -8,8 +8,8 @@ the block CRCs of their large claims.
 """
 
 import os
-from collections.abc import Collection, Iterable
-from contextlib import closing, suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 
 import msgspec
 
@@ -71,28 +71,37 @@ class SwapFiles:
 
     def read(self, name: str) -> SwapContent:
         """All of a swap file, verified. RepositoryDamaged names the file and offset."""
+        with self._reading(name) as reader:
+            content = self._content(reader)
+            if len(content.records) + len(content.set_aside) != reader.header.summary.count:
+                raise RepositoryDamaged(
+                    f"{reader.path} holds {len(content.records)} FlowFiles, its summary says "
+                    f"{reader.header.summary.count}"
+                )
+            return content
+
+    def prove(self, name: str) -> int:
+        """Read all of a swap file against its checksums, and decode nothing; how many bytes. RepositoryDamaged."""
+        with self._reading(name) as reader:
+            reader.verify()
+            return reader.length
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[RecordReader[SwapHeader]]:
         if not is_swap_name(name):
             raise RepositoryDamaged(f"{name!r} is no name of a swap file")
         path = self.path(name)
         try:
-            return self._read(name, path)
+            with closing(RecordReader(self._files, path, SWAP_MAGIC, SwapHeader, self._place.serde)) as reader:
+                # A file of another repository, or a copy under another name, has checksums as good as ours.
+                if reader.header.repository != self._place.repository or reader.header.summary.name != name:
+                    raise RepositoryDamaged(f"{path} is swap file {reader.header.summary.name} of another place")
+                yield reader
         except OSError as error:
             if not is_about_file(error):
                 raise
             what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
             raise RepositoryDamaged(f"swap file {path} {what}: restore it from a backup") from error
-
-    def _read(self, name: str, path: str) -> SwapContent:
-        with closing(RecordReader(self._files, path, SWAP_MAGIC, SwapHeader, self._place.serde)) as reader:
-            # A file of another repository, or a copy under another name, has checksums as good as ours.
-            if reader.header.repository != self._place.repository or reader.header.summary.name != name:
-                raise RepositoryDamaged(f"{path} is swap file {reader.header.summary.name} of another place")
-            content = self._content(reader)
-            if len(content.records) + len(content.set_aside) != reader.header.summary.count:
-                raise RepositoryDamaged(
-                    f"{path} holds {len(content.records)} FlowFiles, its summary says {reader.header.summary.count}"
-                )
-            return content
 
     def _content(self, reader: RecordReader[SwapHeader]) -> SwapContent:
         records: list[FlowFileRecord] = []

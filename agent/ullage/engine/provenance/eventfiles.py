@@ -14,7 +14,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ullage.engine.beside import Beside
-from ullage.engine.files import COPY_BYTES, File, Files, make_directories
+from ullage.engine.files import COPY_BYTES, File, Files, length_of, make_directories
 from ullage.engine.oserrors import is_about_file
 from ullage.engine.provenance.arrow import pa, pc, pq
 from ullage.engine.provenance.columns import BOUNDED, DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
@@ -189,11 +189,7 @@ class EventFiles:
 
     def is_whole(self, file: EventFile) -> bool:
         """Whether it is there, as long as it was written."""
-        try:
-            size = self._files.size(self.path(file))
-        except FileNotFoundError:
-            return False
-        return size.is_file and size.length == file.bytes
+        return length_of(self._files, self.path(file)) == file.bytes
 
     def verify(self, file: EventFile) -> str:
         """What is wrong with a file: nothing, or a problem in words. Reads every byte."""

@@ -144,10 +144,10 @@ class RecordReader(Generic[Header]):
         self._serde = serde
         self._file = files.open(path)
         try:
-            self._length = self._file.size().length
+            self.length = self._file.size().length
             found = unpack_file_header(magic, self._file.read(HEADER_BYTES_MAX, 0))
             if found is None:
-                raise RepositoryDamaged(f"{path}: no valid file header at offset 0 of {self._length} bytes")
+                raise RepositoryDamaged(f"{path}: no valid file header at offset 0 of {self.length} bytes")
             body, self._start = found
             self.header = decode_header(body, header_type, path)
             require_serde(serde, self.header.serde, self.header.serde_version, path)
@@ -195,12 +195,12 @@ class RecordReader(Generic[Header]):
         while True:
             head = self._file.read(max(_BLOCK.size, FOOTER_BYTES), offset)
             if len(head) < _BLOCK.size:
-                raise RepositoryDamaged(f"{self.path}: ends at {self._length}, inside the block head at {offset}")
+                raise RepositoryDamaged(f"{self.path}: ends at {self.length}, inside the block head at {offset}")
             length, count, crc = _BLOCK.unpack_from(head)
             if length == 0:
                 break
             # A damaged length must not make us allocate more than there is to read.
-            is_there = length <= min(BLOCK_BYTES_MAX, self._length - offset - _BLOCK.size)
+            is_there = length <= min(BLOCK_BYTES_MAX, self.length - offset - _BLOCK.size)
             payload = self._file.read(length, offset + _BLOCK.size) if is_there else b""
             if len(payload) != length or crc32c(payload) != crc:
                 raise RepositoryDamaged(f"{self.path}: block of {length} bytes at offset {offset} is damaged")
