@@ -382,7 +382,7 @@ def test_what_cannot_be_read_is_listed_retried_and_dropped(root: Path, tmp_path:
 
     for path, whole in files.items():
         path.write_bytes(whole)
-    assert "0 contents still unavailable" in ullage("unavailable", "retry", root=root).stdout
+    assert "0 contents and 0 swap files still unavailable" in ullage("unavailable", "retry", root=root).stdout
     assert ullage_json("ls", "--unavailable", root=root)["unavailable"] == []
 
     spoil()

@@ -11,7 +11,7 @@ whose generation or length differs gets another file.
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 
 import msgspec
@@ -133,7 +133,7 @@ class Backup:
             replace_file(self._files, os.path.join(destination, MANIFEST), encode_manifest(manifest))
         # After the commit point: what the last backup alone had was still its own until then.
         self._remove_unlisted(destination, manifest)
-        kept_damages = self._named_kept(kept)
+        kept_damages = self._named_kept(sources, had, {claim.index for claim in named.claims if claim.unproved})
         return BackupReport(
             last_id=header.last_id,
             copied_files=len(copied),
@@ -151,9 +151,16 @@ class Backup:
         found = self._unavailable.having(damages, LISTED_MAX)
         return tuple(unavailable_content(each, self._queue_name) for each in found)
 
-    def _named_kept(self, kept: list[BackupFile]) -> list[UnavailableContent]:
-        """What is known to be damaged in files that the last backup copied whole, and that are not read again."""
-        copied = {file.resource for file in kept if file.container}
+    def _named_kept(
+        self, sources: list[tuple[str, BackupFile]], had: Mapping[str, BackupFile], marked: set[int]
+    ) -> list[UnavailableContent]:
+        """What is damaged in files that the last backup copied whole. Of these only what is gone, cut or `marked`, in
+        which a read may have met damage before, is read again.
+        """
+        copied = {file.resource for _, file in sources if file.container and file.path in had}
+        for source, file in sources:
+            if file.resource in copied and (file.resource in marked or not self._holds(source, file.length)):
+                self._gatherer.damaged(file.resource)  # notes what it finds
         known = self._unavailable.listed(LISTED_MAX)
         return [unavailable_content(each, self._queue_name) for each in known if each.damage.file in copied]
 

@@ -60,8 +60,8 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     saved: tuple[UnavailableContent, ...] = ()
-    """The same of what is in it because the last backup had it. What that has whole is not read again: of such files
-    these are those whose damage is known, and swap files that are gone or cut.
+    """The same of what is in it because the last backup had it. What that has whole is read again only if it is gone or
+    cut, or if a read has met damage in it.
     """
 
     damaged_files: int = 0

@@ -20,9 +20,11 @@ def retry(where: ChosenRepository, as_json: bool) -> None:
     """Read again what could not be read, after its file was put back. What reads back returns to its place."""
     with where.opened() as repository:
         count = repository.retry_unavailable()
-        left = repository.state().unavailable_contents
-    found: dict[str, Any] = {"flow_files": count, "unavailable_contents": left}
-    tell_or_print(found, f"{many(count, 'FlowFile')} returned; {many(left, 'content')} still unavailable", as_json)
+        state = repository.state()
+    contents, files = state.unavailable_contents, state.unavailable_swap_files
+    found: dict[str, Any] = {"flow_files": count, "unavailable_contents": contents, "unavailable_swap_files": files}
+    left = f"{many(contents, 'content')} and {many(files, 'swap file')} still unavailable"
+    tell_or_print(found, f"{many(count, 'FlowFile')} returned; {left}", as_json)
 
 
 @unavailable.command()

@@ -239,10 +239,10 @@ def test_a_damaged_swap_file_is_known_before_polls_need_it(workshop: Workshop, r
         damage(path, place)
     files = FailingFiles()
     repository = workshop.open(files)
-    files.fail("open", str(last))
+    files.fail("open", str(last), error=errno.EMFILE)
 
     for _ in range(4):
-        with suppress(OSError):  # the one above, which is the disk's
+        with suppress(OSError):  # the one above, which says nothing of the file
             repository.swap_proof.step(bytes_max=1)
 
     assert [files.count("open", str(each)) for each in (first, path, last)] == [1, 0 if place == "gone" else 1, 2]

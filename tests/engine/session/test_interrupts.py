@@ -1,21 +1,29 @@
 """What a signal handler raises in the main thread, between any two lines, fails the call in which it fell alone."""
 
 import contextlib
+import itertools
 import os
 import random
 import signal
+<<<<<<< HEAD
 from collections.abc import Iterator
+=======
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+>>>>>>> wt-volumes
 from types import FrameType
+from typing import Any
 
 import pytest
 
-from tests.strikes import Alarm, strikes
+from tests.strikes import Alarm, Strike, strikes
 from tests.support import Workshop, drain, put_all
 from tests.threads import begin
 from ullage.engine import uninterrupted as module
 from ullage.engine.engine import Engine
 from ullage.engine.uninterrupted import uninterrupted
-from ullage.errors import CommitOutcomeUnknown, DiskFull
+from ullage.errors import CommitOutcomeUnknown, DiskFull, RepositoryStopped
 
 SEED = 20261121
 STEP = int(os.environ.get("ULLAGE_STRIKES", "3"))
@@ -98,6 +106,55 @@ def test_an_interrupt_at_any_line_of_a_session_fails_that_call_alone(
     restarted = workshop.crash()
     assert sorted(drain(restarted, "kept")) == sorted(kept)
     assert len(drain(restarted, "other")) == 3 * (at + 1)
+
+
+class ApplyStrike(Strike):
+    """Falls while a transaction that has its id is taken into memory."""
+
+    def _enter(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        caller = frame.f_back
+        while caller is not None and caller.f_code.co_name != "_write_and_apply":
+            caller = caller.f_back
+        return super()._enter(frame, event, argument) if caller is not None else None
+
+
+def struck_work(strike: Strike, repository: Engine, at: int, done: list[int]) -> None:
+    with strike.armed():
+        work(repository, at, done)
+
+
+def test_no_memory_while_a_transaction_is_applied_leaves_its_outcome_to_a_reopen(workshop: Workshop) -> None:
+    """Half of it may be in memory, and who would take that back needs memory as well: so nothing may follow. The caller
+    is told that nobody knows; a reopen in the same process finds all of it or nothing, and everything else.
+    """
+    repository = workshop.make(claims={"large_claim": 2_048})
+    kept: list[bytes] = []
+    struck = 0
+    for at in itertools.count(STEP, STEP):
+        put_all(repository, "in", [b"old %d" % at])
+        strike, done = ApplyStrike(at, MemoryError), list[int]()
+
+        # No signal falls into this thread, so that the call is made in it, and traced.
+        trial = begin(partial(struck_work, strike, repository, at, done))
+        if isinstance(error := trial.exception(60), CommitOutcomeUnknown):
+            struck += 1
+            with pytest.raises(RepositoryStopped):
+                put_all(repository, "kept", [b"later"])
+            workshop.shut()
+            repository = workshop.open()
+            repository.proof.run()
+        else:
+            assert error is None, strike.where
+        require_whole(repository, strike.where)
+        found = contents(repository)
+        assert found in ([outcomes(at)[True]] if done else list(outcomes(at).values())), strike.where
+        put_all(repository, "kept", found)
+        kept += found
+        if not strike.where:
+            break
+
+    assert struck > 10
+    assert sorted(drain(workshop.crash(), "kept")) == sorted(kept)
 
 
 @contextlib.contextmanager
