@@ -1,4 +1,4 @@
-"""Interrupts at chosen lines of the engine: a real signal, whose handler raises."""
+"""Errors at chosen lines of the engine: of its own, as one for want of memory, or of a signal's handler."""
 
 import dis
 import linecache
@@ -19,7 +19,7 @@ class Alarm(TimeoutError):
 
 
 class Strike:
-    """A signal comes before the `at`-th line of the engine that the main thread comes to, and its handler raises."""
+    """Raises before the `at`-th line of the engine that the current thread comes to."""
 
     def __init__(self, at: int, error: type[BaseException]) -> None:
         self.error = error
@@ -28,15 +28,14 @@ class Strike:
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        tracer, handler = sys.gettrace(), signal.signal(signal.SIGUSR1, self._handle)
+        before = sys.gettrace()
         sys.settrace(self._enter)
         try:
             yield
         finally:
-            sys.settrace(tracer)
-            signal.signal(signal.SIGUSR1, handler)
+            sys.settrace(before)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _fall(self) -> None:
         raise self.error(self.where)
 
     def _enter(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
@@ -49,8 +48,27 @@ class Strike:
             self._left -= 1
             if self._left == 0:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                signal.raise_signal(signal.SIGUSR1)
+                self._fall()
         return self._line
+
+
+class SignalStrike(Strike):
+    """A real signal comes there, of which the main thread calls the handler, and that raises."""
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGUSR1, self._handle)
+        try:
+            with super().armed():
+                yield
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    def _fall(self) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        super()._fall()
 
 
 def is_between(frame: FrameType) -> bool:
@@ -65,12 +83,12 @@ def is_between(frame: FrameType) -> bool:
     return is_with and name in ("LOAD_CONST", "SWAP", "PUSH_EXC_INFO")
 
 
-def strikes(error: type[BaseException], step: int) -> Iterator[Strike]:
-    """One for every `step` lines, until one finds nothing left to strike."""
+def strikes(error: type[BaseException], step: int) -> Iterator[SignalStrike]:
+    """A signal for every `step` lines, until one finds nothing left to strike."""
     at = 0
     while True:
         at += step
-        strike = Strike(at, error)
+        strike = SignalStrike(at, error)
         yield strike
         if not strike.where:
             return

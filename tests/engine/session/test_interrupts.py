@@ -5,13 +5,8 @@ import itertools
 import os
 import random
 import signal
-<<<<<<< HEAD
-from collections.abc import Iterator
-=======
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
->>>>>>> wt-volumes
 from types import FrameType
 from typing import Any
 
@@ -134,7 +129,6 @@ def test_no_memory_while_a_transaction_is_applied_leaves_its_outcome_to_a_reopen
         put_all(repository, "in", [b"old %d" % at])
         strike, done = ApplyStrike(at, MemoryError), list[int]()
 
-        # No signal falls into this thread, so that the call is made in it, and traced.
         trial = begin(partial(struck_work, strike, repository, at, done))
         if isinstance(error := trial.exception(60), CommitOutcomeUnknown):
             struck += 1
