@@ -38,7 +38,7 @@ import sys, threading
 from tests.support import RoomyFiles, spec_at
 from ullage.engine.engine import Engine
 
-threading.stack_size(1 << 46)  # no thread finds room for that
+threading.stack_size(1 << 47)  # all addresses that there are
 spec = spec_at(sys.argv[1])
 Engine.initialize(spec, RoomyFiles())
 with Engine.open(spec, RoomyFiles()) as repository:
