@@ -235,6 +235,20 @@ def test_nothing_is_dropped_without_a_word(workshop: Workshop, swapped: bool) ->
     assert [event.details for event in told.events] == ["its content could not be read, and its loss was accepted"]
 
 
+def test_a_damaged_swap_file_hides_no_damaged_content(workshop: Workshop) -> None:
+    """What it holds of the same content file nobody knows; the rest is listed, and can be dropped."""
+    workshop.expects_problems = True
+    repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 2})
+    records = put_all(repository, "q", contents(SMALL, 8))
+    spoil(workshop, records[0])
+    repository = workshop.crash()
+    names = [summary.name for summary in repository.queue("q").swap_summaries()]
+    (workshop.path / "swap" / names[0]).write_bytes(b"damaged")
+    assert len(names) > 1
+
+    assert named(repository) == [records[0].id]
+
+
 def test_a_handle_whose_time_is_over_is_passed_over_by_a_drop(workshop: Workshop) -> None:
     """The purge takes it; what is named beside it is dropped."""
     workshop.expects_problems = True

@@ -1,5 +1,6 @@
 """Each volume is a domain of its own: one that goes away, turns read-only or is swapped stops nothing on the others."""
 
+import errno
 import random
 from pathlib import Path
 
@@ -186,6 +187,20 @@ def test_what_was_open_on_a_volume_that_fails_when_it_is_back_stops_only_that_on
 
     assert repository.content.containers[half.container].failure is not None
     assert len(drain(workshop.reopen(), "q")) == 8
+
+
+def test_a_volume_that_does_not_answer_is_away(workshop: Workshop, files: FailingFiles) -> None:
+    """The disk gives no identity; that there are too many open files says nothing of the volume."""
+    repository = workshop.make(storage=TWO)
+    identity = str(workshop.path / "c2" / "ullage.json")
+    files.fail("open", identity, error=errno.EMFILE)
+    repository.volumes.look()
+    assert state(repository) is VolumeState.AVAILABLE
+    files.fail("open", identity)
+    repository.volumes.look()
+    assert state(repository) is VolumeState.AWAY
+    repository.volumes.look()
+    assert state(repository) is VolumeState.AVAILABLE
 
 
 def test_a_volume_that_goes_away_during_a_checkpoint_fails_it_for_nobody(
