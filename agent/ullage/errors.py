@@ -204,7 +204,7 @@ class VolumeAway(ContentMissing):
 
 
 class ContentCorrupt(UllageError):
-    """A claim's bytes do not match the CRC-32C recorded when they were written."""
+    """A claim's bytes do not match the CRC-32C recorded when they were written, or the disk refuses to read them."""
 
 
 class ContentReclaimed(UllageError):
