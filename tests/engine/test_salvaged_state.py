@@ -123,9 +123,9 @@ def test_an_answer_stays_given(state: SalvagedState) -> None:
 
 
 def test_a_slice_outside_its_content_and_an_unknown_queue(state: SalvagedState) -> None:
-    """The one is left out and named, the other gets a queue."""
+    """The one is left out, the other gets a queue; both are told of."""
     state.take([flow_file(1, claim=ContentClaim(1, 0, 5, 0), size=6), flow_file(2, queue=7)], "1")
     state.finish("", is_snapshot_whole=True)
     assert set(state.records) == {B.uuid}
     assert state.queues[7].name == "queue 7"
-    assert len(state.unusable) == 1
+    assert [each.place for each in state.unusable] == [f"FlowFile {A.id}", "queue number 7"]

@@ -113,7 +113,8 @@ class SalvagedState:
                 self._hold(uuid, doubt)
         known = {HANDLE_QUEUE, STAGED_QUEUE, *self.queues}
         for number in sorted({record.queue for record in self.records.values()} - known):
-            self.queues[number] = self.made_queue(number, f"queue {number}")
+            made = self.queues[number] = self.made_queue(number, f"queue {number}")
+            self._say(f"queue number {number}", f"its name and settings are lost; its FlowFiles are in {made.name!r}")
         self._swapped = {}  # those that the log has as well are there twice
 
     def _take_unnamed_swaps(self) -> None:

@@ -63,7 +63,8 @@ class SwapFiles:
         """Write a swap file and make it and its name durable: only then may a transaction name it."""
         header = self._place.header(SwapHeader, summary=msgspec.structs.replace(summary, shares=()))
         operations: list[Operation] = [*records, *blocks]
-        make_directories(self._files, self.directory)
+        if not self._files.exists(self.directory):  # somebody took it away
+            make_directories(self._files, self.directory)
         runs = (operations[at : at + BLOCK_RECORDS] for at in range(0, len(operations), BLOCK_RECORDS))
         write_records(self._files, self.path(summary.name), SWAP_MAGIC, header, runs, self._place.serde)
         # | file synced | SwapOut durable, records gone from memory | power | no name: FlowFiles lost |
