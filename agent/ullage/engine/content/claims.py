@@ -330,7 +330,8 @@ class StripedStore(ABC, Generic[C]):
                 return self._create(container, lifetime)
             except (DiskFull, ContentWriteFailed) as error:
                 failure = failure or error  # of one volume: nothing was written, and the others may have room
-                self._indexes.leave_section()  # or of one section: the next attempt is made in another one
+                if isinstance(error, ContentWriteFailed):
+                    self._indexes.leave_section()  # or of one section: the next attempt is made in another one
         if failure is not None:
             raise failure
         if admitted:
