@@ -4,8 +4,10 @@ import pytest
 
 from tests.failing_files import FailingFiles
 from tests.support import Workshop, claim_of, drain, entry_of, flip, put_all
+from ullage.embedded.repository import recovery_of
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action
+from ullage.wire.upkeep import RecoveryReport
 
 MB = 1 << 20
 
@@ -129,3 +131,14 @@ def test_what_a_clean_close_left_open_is_sealed_by_the_next_start(workshop: Work
     assert entry.claim.sealed
     assert entry.claim.length == repository.content.containers["c1"].bytes_used
     assert repository.check(deep=True).problems == ()
+
+
+def test_a_start_tells_of_a_log_that_holds_nothing_but_torn_bytes(workshop: Workshop) -> None:
+    """Of what was in it nothing can be said; after a kill in which nothing was begun there is nothing to tell."""
+    workshop.make()
+    assert recovery_of(workshop.crash()) is None
+    workshop.kill()
+    newest = max((workshop.path / "flowfile" / "partition-0").iterdir())
+    newest.write_bytes(b"junk")
+
+    assert recovery_of(workshop.open()) == RecoveryReport(transactions=0, torn_bytes=4, discarded=0)

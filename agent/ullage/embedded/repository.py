@@ -331,9 +331,9 @@ def open_embedded(
 
 
 def recovery_of(engine: Engine) -> RecoveryReport | None:
-    """What the start had to do after an unclean end; None after a clean one."""
+    """What the start had to do after an unclean end; None after a clean one, and where nothing was begun."""
     report = engine.restored
-    if report.clean or not report.transactions:
+    if report.clean or not (report.transactions or report.torn or report.discarded):
         return None
     return RecoveryReport(
         transactions=report.transactions,
