@@ -12,6 +12,7 @@ WITHIN = {
     "Engine.__init__.reserve_indexes": "called while a writer takes a resource claim, which is guarded",
     "Engine._restore": "nobody has the repository yet: an interrupt ends the start",
     "Salvager.fill": "nobody has the new repository yet: an interrupt ends the salvage",
+    "Salvager.remember": "the same",
     "QueueManager._remove": "called by a poll of a session and by `_take_out`, which are guarded",
     "QueueManager._write_file": "called by what writes and rewrites swap files, which is guarded",
     "HandleStore.commit_new": "called by `put_many` and `HandlePut.commit`, which are guarded",
