@@ -31,6 +31,15 @@ def is_about_file(error: OSError) -> bool:
     return error.errno is not None and error.errno not in TOO_MANY
 
 
+def unreadable(error: OSError) -> str:
+    """What it says of a file that was to be read, for a message that begins with its path. Raises it again if it says
+    nothing of the file.
+    """
+    if not is_about_file(error):
+        raise error
+    return "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
+
+
 def is_disk_full(error: OSError) -> bool:
     """Whether it means that there is no room, rather than that the disk failed."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

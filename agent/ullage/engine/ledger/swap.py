@@ -35,7 +35,7 @@ from ullage.engine.model import (
     pack_attributes,
     unpack_attributes,
 )
-from ullage.engine.oserrors import is_about_file
+from ullage.engine.oserrors import unreadable
 from ullage.engine.wal.records import BLOCK_RECORDS, RecordHeader, RecordReader, write_records
 from ullage.engine.wal.serde import Undecodable
 from ullage.engine.wal.state import RecordDirectory
@@ -99,10 +99,7 @@ class SwapFiles:
                     raise RepositoryDamaged(f"{path} is swap file {reader.header.summary.name} of another place")
                 yield reader
         except OSError as error:
-            if not is_about_file(error):
-                raise
-            what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
-            raise RepositoryDamaged(f"swap file {path} {what}: restore it from a backup") from error
+            raise RepositoryDamaged(f"swap file {path} {unreadable(error)}: restore it from a backup") from error
 
     def _content(self, reader: RecordReader[SwapHeader]) -> SwapContent:
         records: list[FlowFileRecord] = []

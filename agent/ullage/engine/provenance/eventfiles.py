@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from ullage.engine.beside import Beside
 from ullage.engine.files import COPY_BYTES, File, Files, length_of, make_directories
-from ullage.engine.oserrors import is_about_file
+from ullage.engine.oserrors import unreadable
 from ullage.engine.provenance.arrow import pa, pc, pq
 from ullage.engine.provenance.columns import BOUNDED, DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
@@ -201,10 +201,7 @@ class EventFiles:
                     crc = crc32c(piece, crc)
                     length += len(piece)
         except OSError as error:
-            if not is_about_file(error):
-                raise
-            what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
-            return f"{path} {what}: events {file.first_sequence} to {file.last_sequence} cannot be read"
+            return f"{path} {unreadable(error)}: events {file.first_sequence} to {file.last_sequence} cannot be read"
         if (length, crc) != (file.bytes, file.crc):
             return f"{path}: {length} bytes do not match the manifest ({file.bytes} bytes)"
         return ""
