@@ -166,6 +166,7 @@ class StorageReader:
 
     def _chain(self, directory: Path, partition: int, first: int) -> list[_Frame]:
         files = [self._log_file(path, partition) for path in sorted(directory.glob("*.wal"))]
+        _require(first in {file.sequence for file in files}, f"{directory}: file number {first} is missing")
         chain = sorted(file for file in files if file.frames and file.sequence >= first)
         frames: list[_Frame] = []
         for expected, file in enumerate(chain, start=first):

@@ -6,6 +6,8 @@ import pytest
 
 from tests.engine.wal.logbook import Logbook
 from tests.failing_files import FailingFiles
+from tests.support import cut
+from tests.threads import begin
 from ullage.errors import RepositoryDamaged
 
 
@@ -36,6 +38,42 @@ def test_all_log_files_missing_stops_the_start(logbook: Logbook) -> None:
 
     with pytest.raises(RepositoryDamaged, match="log file number 2, which the snapshot needs, is missing"):
         logbook.open()
+
+
+@pytest.mark.parametrize("left", [0, 1, 40])
+def test_a_file_that_the_snapshot_needs_and_that_was_cut_to_nothing_stops_the_start(
+    logbook: Logbook, left: int
+) -> None:
+    """Its header was durable before the snapshot was, so it is no file that never came to be: what it held is gone."""
+    logbook.open()
+    logbook.commit(1)
+    logbook.log.checkpoint()
+    logbook.commit(2)
+    logbook.crash()
+    cut(logbook.logs()[0], left)
+
+    with pytest.raises(
+        RepositoryDamaged, match="log file number 2, which the snapshot needs, is missing; it may be one"
+    ):
+        logbook.open()
+
+
+def test_an_idle_open_removes_the_old_file_once_its_successors_header_is_durable(
+    logbook: Logbook, files: FailingFiles
+) -> None:
+    """| new file made | old one removed, for good | power | the new one without a header: no file that the snapshot
+    names.
+    """
+    logbook.open()
+    logbook.log.close()
+    gate = files.hold("sync", "*.wal")
+    opening = begin(lambda: logbook.open(files))
+    gate.wait_until_reached()
+
+    assert len(logbook.logs()) == 2
+    gate.open()
+    opening.result(60)
+    assert len(logbook.logs()) == 1
 
 
 def test_a_missing_partition_directory_stops_the_start(logbook: Logbook) -> None:

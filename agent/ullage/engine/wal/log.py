@@ -350,8 +350,10 @@ class WriteAheadLog:
             raise _checkpoint_error(self._directory, error) from error
         try:
             # A snapshot ahead of `durable` would make durable what nobody was promised, and the logs that know better
-            # go.
-            self.wait_durable(rotation.last_id)
+            # go. Also where all was durable: the headers of the new files are from now on, and a start may demand them.
+            with self._sync_lock:
+                self._require_trust()
+                self._sync()
             header = self._place.header(
                 SnapshotHeader,
                 last_id=rotation.last_id,
@@ -429,15 +431,17 @@ class WriteAheadLog:
                 partition.last_id = min(chain.last_id, last_id)
                 partition.inherit(sum(log.end for log in chain.files))
             partition.rotate(*partition.prepare(last_id + 1))
-            if chain is not None:
-                self._remove_unused(chain)
+            if chain is not None and chain.unused:
+                self._remove_unused(partition, chain)
 
-    def _remove_unused(self, chain: Chain) -> None:
+    def _remove_unused(self, partition: Partition, chain: Chain) -> None:
         """Files without a frame hold nothing; left alone, each idle open would leave one behind.
 
-        Their successor was made first: a partition that a snapshot knows is never without a file. No sync: what a
-        crash brings back holds nothing either, and the next open removes it.
+        Their successor was made first, and its header durable: a partition that a snapshot knows is never without the
+        file that it names. No sync of the removal: what a crash brings back holds nothing either, and the next open
+        removes it.
         """
+        partition.sync(partition.begin_sync())
         for path in chain.unused:
             self._files.unlink(path)
 

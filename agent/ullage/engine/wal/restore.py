@@ -173,10 +173,12 @@ def scan_partition(place: RecordDirectory, number: int, first_sequence: int | No
             _link(chain, log, directory)
         else:
             chain.unused.append(log.path)
-    if not chain.files and not chain.unused:
+    # Its header was durable before the snapshot was: a file that was cut to nothing is no file that never came to be.
+    if salt_key is not None and all(log.header.sequence != first_sequence for log in scanned):
+        others = f"; it may be one of these, whose header is gone: {', '.join(chain.unused)}" if chain.unused else ""
         raise RepositoryDamaged(
-            f"{directory}: log file number {first_sequence}, which the snapshot needs, is missing; "
-            "restore it from a backup of this volume"
+            f"{directory}: log file number {first_sequence}, which the snapshot needs, is missing{others}; restore it "
+            "from a backup of this volume"
         )
     return chain
 
