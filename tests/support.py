@@ -89,7 +89,7 @@ class RoomyFiles(OsFiles):
 
     def usage(self, path: str) -> DiskUsage:
         found = super().usage(path)
-        return DiskUsage(found.free_bytes * 10 // 9, found.free_bytes, found.device, found.is_read_only)
+        return DiskUsage(found.free_bytes * 10 // 9, found.free_bytes, found.is_read_only)
 
 
 class Workshop:

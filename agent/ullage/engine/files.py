@@ -41,11 +41,10 @@ _IN_PLACE = frozenset((0xEF53, 0x58465342))
 
 
 class DiskUsage(NamedTuple):
-    """A filesystem's size and what an unprivileged writer can still take, in bytes; `device` tells them apart."""
+    """A filesystem's size and what an unprivileged writer can still take, in bytes."""
 
     total_bytes: int
     free_bytes: int
-    device: int
     is_read_only: bool = False
 
 
@@ -62,68 +61,54 @@ class File(Protocol):
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of it at `offset`; on error any part of it may be there."""
-        ...
 
     def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Write the buffers back to back at `offset`; on error any part may be there."""
-        ...
 
     def read(self, count: int, offset: int) -> bytes:
         """Up to `count` bytes; fewer only at the end of the file."""
-        ...
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         """Fill the buffers with what lies back to back at `offset`; how many bytes: fewer only at the end of the file.
 
         Where much is read, memory that is used again is worth more than the reading costs.
         """
-        ...
 
     def sync(self) -> None:
         """Make bytes and size durable. After an error the file must never be trusted or synced again."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Set the file's length; not durable before `sync`."""
-        ...
 
     def allocate(self, offset: int, count: int) -> None:
         """Reserve blocks, so that later writes there need no new ones; the file grows with zeros.
 
         A filesystem that cannot reserve is no error: later writes find out by themselves whether there is room.
         """
-        ...
 
     def start_writeback(self, offset: int, count: int) -> None:
         """Ask the kernel to begin writing these bytes: a hint with no promise, errors are left to `sync`."""
-        ...
 
     def punch(self, offset: int, count: int) -> None:
         """Give the blocks of [offset, offset + count) back; they read as zeros. Not durable before `sync`.
 
         OSError with EOPNOTSUPP where the filesystem cannot (see `Files.can_punch`).
         """
-        ...
 
     def is_cached(self, offset: int) -> bool:
         """Whether the byte there can be read without waiting for the disk, if the filesystem can tell: a hint."""
-        ...
 
     def expect_reads(self, offset: int, count: int) -> None:
         """Ask the kernel to read these bytes ahead: a hint."""
-        ...
 
     def drop_cache(self, offset: int, count: int) -> None:
         """Let the page cache forget these bytes once they are clean: a hint, so that copying evicts nobody's pages."""
-        ...
 
     def size(self) -> FileSize:
         """Length and allocated bytes now."""
-        ...
 
     def close(self) -> None:
         """Release the descriptor. Not a sync."""
-        ...
 
 
 class Files(Protocol):
@@ -131,17 +116,14 @@ class Files(Protocol):
 
     def create(self, path: str) -> File:
         """A new, empty file for reading and writing; FileExistsError if there is one."""
-        ...
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """An existing file."""
-        ...
 
     def open_descriptor(self, path: str) -> int:
         """A descriptor for reading only, for the caller to pass to another process and to close. It is not shared with
         anybody: whoever holds it can neither change the file nor disturb other readers.
         """
-        ...
 
     def exists(self, path: str) -> bool: ...
 
@@ -149,11 +131,9 @@ class Files(Protocol):
 
     def list_directory(self, path: str) -> list[str]:
         """Names in the directory, sorted; FileNotFoundError, NotADirectoryError."""
-        ...
 
     def make_directory(self, path: str) -> None:
         """Create one directory; an existing one is fine."""
-        ...
 
     def rename(self, source: str, target: str) -> None: ...
 
@@ -164,25 +144,23 @@ class Files(Protocol):
 
         SyncNotTried where the process has too many files open to try; any other error is a failed sync.
         """
-        ...
 
     def usage(self, path: str) -> DiskUsage:
         """The filesystem's figures at this moment."""
-        ...
+
+    def device(self, path: str) -> int:
+        """What tells the filesystem on which a path lies from others. Not of `usage`, which each writer asks for."""
 
     def overwrites_in_place(self, path: str) -> bool:
         """Whether bytes that are written again keep their blocks: not so on a copy-on-write filesystem."""
-        ...
 
     def can_punch(self, directory: str) -> bool:
         """Whether files in this directory can have holes punched. Tried on a file without a name."""
-        ...
 
     def lock(self, directory: str) -> File:
         """An exclusive lock on a directory that lives as long as what is returned, which is no file to read or write;
         BlockingIOError if somebody holds it.
         """
-        ...
 
 
 class OsFile:
@@ -373,7 +351,10 @@ class OsFiles:
         block = figures.f_frsize
         # As df does: blocks kept back for root are neither used nor ours, or an empty disk would look used.
         total = (figures.f_blocks - figures.f_bfree + figures.f_bavail) * block
-        return DiskUsage(total, figures.f_bavail * block, os.stat(path).st_dev, bool(figures.f_flag & os.ST_RDONLY))
+        return DiskUsage(total, figures.f_bavail * block, bool(figures.f_flag & os.ST_RDONLY))
+
+    def device(self, path: str) -> int:
+        return os.stat(path).st_dev
 
     def overwrites_in_place(self, path: str) -> bool:
         figures = (ctypes.c_long * _STATFS_LONGS)()

@@ -18,7 +18,7 @@ from ullage.engine.model import (
     Operation,
     unpack_attributes,
 )
-from ullage.engine.provenance.eventruns import EventRunBuilder, template
+from ullage.engine.provenance.eventruns import PLAIN, EventRunBuilder, template
 from ullage.engine.provenance.reporter import AS_EMITTED, Reported
 from ullage.engine.working import Settled, Working
 
@@ -202,6 +202,8 @@ class Registration:
 
     def _like(self, type: EventType, relationship: str = "") -> EventRun:
         """One template for all events alike, so that they can run together."""
+        if not relationship:
+            return PLAIN[type]
         key = (type, relationship)
         found = self._common.get(key)
         if found is None:

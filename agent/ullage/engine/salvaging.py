@@ -23,7 +23,7 @@ from ullage.engine.content.containers import LOST_AND_FOUND
 from ullage.engine.content.writer import ContentWriter, WriterAdmission
 from ullage.engine.engine import Engine
 from ullage.engine.files import Files, OsFiles, make_directories
-from ullage.engine.handles import given_up
+from ullage.engine.handles import GivenUpOnError
 from ullage.engine.model import (
     HANDLE_QUEUE,
     STAGED_QUEUE,
@@ -168,7 +168,7 @@ class Salvager:
         total = sum(record.size for record in self._state.records.values())
         for batch in self._batches():
             writer = self._admission.new_writer()
-            with given_up(writer):
+            with GivenUpOnError(writer):
                 records = list(self._moved(writer, batch))
                 if records or writer.has_content:
                     claims = {record.claim for record in records}

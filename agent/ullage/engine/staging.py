@@ -29,7 +29,7 @@ from ullage.engine.batches import Attributes, new_records, packed_attributes
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.writer import ContentWriter
 from ullage.engine.flowfile.manager import QueueManager
-from ullage.engine.handles import HandleStore, given_up
+from ullage.engine.handles import GivenUpOnError, HandleStore
 from ullage.engine.ledger.staged import WriteProgress
 from ullage.engine.model import (
     HANDLE_QUEUE,
@@ -134,7 +134,7 @@ class Staging:
                 return []
             packed = packed_attributes(attributes, len(contents))
             writer = self._parts.admission.new_writer()
-            with given_up(writer):
+            with GivenUpOnError(writer):
                 claims = writer.put_many(contents, lifetime)
             return self._store(write, attempt, number, writer, claims, packed)
 
@@ -160,7 +160,7 @@ class Staging:
             except BaseException:
                 writer.release(committed=False)
                 raise
-            with given_up(writer):
+            with GivenUpOnError(writer):
                 claim = stream.close().claim
             return self._store(write, attempt, number, writer, [claim], packed)
 
@@ -268,7 +268,7 @@ class Staging:
         packed: Iterable[bytes],
     ) -> list[bytes]:
         """One transaction: content, records that nobody sees, and whose they are."""
-        with given_up(writer):
+        with GivenUpOnError(writer):
             operations = writer.sync()
             now = self._parts.clock.now_millis()
             records = new_records(STAGED_QUEUE, claims, packed, now)

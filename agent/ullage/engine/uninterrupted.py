@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from functools import wraps
 from itertools import compress
+from threading import get_ident
 from types import FrameType
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -52,7 +53,7 @@ def uninterrupted(call: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(call)
     def whole(*arguments: P.args, **options: P.kwargs) -> R:
-        if threading.get_ident() != threading.main_thread().ident or not _last.is_over:
+        if get_ident() != _main or not _last.is_over:
             return call(*arguments, **options)
         failure: BaseException | None = None
         deferral = _Deferral()
@@ -145,9 +146,16 @@ class _Deferral:
 _last = _Deferral()
 """The main thread's. There is one in a process, and it does one thing at a time."""
 
+_main = threading.main_thread().ident
+"""Kept, because to ask for it takes longer than all else that a call in another thread costs."""
+
 
 def _forked() -> None:
-    """Another thread forked while the main thread was at such work: that goes on in the parent alone."""
+    """Another thread forked while the main thread was at such work: that goes on in the parent alone. In the child the
+    thread that forked is the main one.
+    """
+    global _main
+    _main = threading.main_thread().ident
     _last.is_over = True
 
 

@@ -65,7 +65,10 @@ class MemoryContainer(Container):
 
     def volume(self) -> DiskUsage:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return DiskUsage(total, max(0, total - self.bytes_used), 0)
+        return DiskUsage(total, max(0, total - self.bytes_used))
+
+    def device(self) -> int:
+        return 0
 
 
 class MemoryContentStore(StripedStore[MemoryContainer]):

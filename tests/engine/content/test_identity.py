@@ -186,10 +186,7 @@ def test_where_a_wrong_volume_was_unmounted_nothing_is_made_before_the_right_one
     (place / "7").mkdir(parents=True)
     (place / "7" / "1700000000000-7").write_bytes(b"somebody's")
     mounted = {str(place)}
-    usage = RoomyFiles.usage
-    monkeypatch.setattr(
-        RoomyFiles, "usage", lambda files, path: usage(files, path)._replace(device=2 if path in mounted else 1)
-    )
+    monkeypatch.setattr(RoomyFiles, "device", lambda files, path: 2 if path in mounted else 1)
     repository = workshop.open(storage=TWO)
     shutil.rmtree(place)
     place.mkdir()

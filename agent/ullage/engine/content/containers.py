@@ -143,7 +143,11 @@ class Container:
         return Usage(volume.total_bytes, volume.total_bytes - volume.free_bytes)
 
     def volume(self) -> DiskUsage:
-        """The figures of what the container lies on; containers on one device share its speed."""
+        """The figures of what the container lies on."""
+        raise NotImplementedError
+
+    def device(self) -> int:
+        """The number of what the container lies on: containers on one device share its speed."""
         raise NotImplementedError
 
     def can_punch(self) -> bool:
@@ -280,6 +284,9 @@ class ContainerDirectory(Container):
     def volume(self) -> DiskUsage:
         return self._files.usage(self.path)
 
+    def device(self) -> int:
+        return self._files.device(self.path)
+
     def can_punch(self) -> bool:
         return self._files.can_punch(self.path)
 
@@ -300,7 +307,7 @@ class ContainerDirectory(Container):
 
     def _is_mounted(self) -> bool:
         try:
-            return self.volume().device != self._files.usage(os.path.dirname(self.path)).device
+            return self.device() != self._files.device(os.path.dirname(self.path))
         except OSError:
             return False
 

@@ -226,15 +226,15 @@ class QueueManager:
     ) -> list[FlowFileRecord]:
         records: list[FlowFileRecord] = []
         try:
-            while len(records) < count:
+            while rest := count - len(records):
                 while queue.needs_swap_in():
                     self._swap_in(queue)
                 now = self._parts.clock.now_millis()
-                rest = count - len(records)
                 polled = queue.poll(rest, now) if wanted is None else queue.poll_by(rest, now, wanted)
                 records.extend(polled.records)
-                self._remove(queue, polled.expired, EventType.EXPIRE, EXPIRED)
-                if wanted is not None or (queue.is_drained and not polled.expired):
+                if polled.expired:
+                    self._remove(queue, polled.expired, EventType.EXPIRE, EXPIRED)
+                if wanted is not None or (not any(polled) and queue.is_drained):
                     break
         except BaseException as error:
             if records and isinstance(error, UllageError | OSError):

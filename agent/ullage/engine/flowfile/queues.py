@@ -430,10 +430,14 @@ class FlowFileQueue:
     def _enqueue(self, records: list[FlowFileRecord]) -> None:
         if isinstance(self._active, Fifo):
             early = self._count_early(records)
-            self._active.push(records[:early])
-            records = records[early:]
+            if early:
+                self._active.push(records[:early])
+                records = records[early:]
         if not self._is_waiting:
             room = max(0, self._swap_threshold - len(self._active))
+            if len(records) <= room:
+                self._active.push(records)
+                return
             self._active.push(records[:room])
             records = records[room:]
         is_late = self._overflow and records and self._overflow[-1].queued > records[0].queued

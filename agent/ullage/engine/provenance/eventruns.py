@@ -5,6 +5,7 @@ they were.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -80,6 +81,10 @@ class EventRunBuilder:
 def template(type: EventType, **fields: object) -> EventRun:
     """What events of one kind have in common, whoever they are about."""
     return EventRun(type, 0, 1, **fields)  # type: ignore[arg-type]
+
+
+PLAIN: Final = {type: template(type) for type in EventType}
+"""Of events of which there is nothing more to say: made once, since each session would make three."""
 
 
 def _at(run: EventRun, first: int, count: int) -> EventRun:

@@ -227,7 +227,7 @@ class Compactor:
         for group in groups.values():
             container = self._parts.content.containers[group[0].container]
             try:
-                device = container.volume().device if container.is_writable else None
+                device = container.device() if container.is_writable else None
             except OSError:
                 device = None
             if device is None:
