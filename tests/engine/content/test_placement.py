@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, claim_of, committing, content_sizes, drain, entry_of, put_all, put_each
+from tests.support import TWO, Workshop, claim_of, committing, content_sizes, drain, entry_of, put_all, put_each
 from ullage.contract import Quantity
 from ullage.engine.content.claims import Indexes
 from ullage.engine.engine import Engine
@@ -227,3 +227,14 @@ def test_a_file_is_not_appended_to_once_its_seal_is_logged(workshop: Workshop, f
 
     assert repository.check(deep=True).problems == ()
     assert drain(workshop.crash(), "q") == [b"first", b"0123456789", b"more"]
+
+
+def test_programs_that_store_one_content_each_fill_all_containers(workshop: Workshop) -> None:
+    """A store begins where least lies: the turn of a program that has ended is not known any more."""
+    repository = workshop.make(storage=TWO)
+    for _ in range(8):
+        put_each(repository, "q", [bytes(10 * KB)])
+        repository = workshop.reopen()
+
+    names = Counter(name.split("/")[0] for name in content_sizes(workshop.path))
+    assert names == {"c1": 4, "c2": 4}

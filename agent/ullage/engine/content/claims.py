@@ -15,8 +15,9 @@ Files that are made one after the other then share a directory, and one sync mak
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -141,7 +142,6 @@ class StripedStore(ABC, Generic[C]):
         self._clock = parts.clock
         self._indexes = Indexes(parts.spec.storage.sections, reserve_indexes)
         self._lock = threading.Lock()
-        self._turn = count(1)
         self._pool: dict[int, list[WritableClaim]] = {lifetime: [] for lifetime in Lifetime}
         self._active: dict[int, WritableClaim] = {}
         self._unsealed: list[ResourceClaim] = []
@@ -307,6 +307,11 @@ class StripedStore(ABC, Generic[C]):
         with self._lock:
             self._active[claim.index] = writable
         return writable
+
+    @cached_property
+    def _turn(self) -> Iterator[int]:
+        """Begins where least lies: programs that store one content each would else all fill the same container."""
+        return count(min(range(len(self._order)), key=lambda at: self._order[at].bytes_used))
 
     def _writing(self, turn: int = 0) -> list[C]:
         """Round robin: the container whose turn it is first, then the others, without those that can't be written."""
