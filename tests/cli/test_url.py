@@ -71,7 +71,8 @@ Tell = Callable[[Callable[[Teller], None]], None]
 def both_ways(tmp_path: Path) -> Tell:
     """Tells a story twice, beginning with the same repository at the same place: on its files, and on a service."""
     sections = LOCAL | {"archive": {"enabled": False}, "flow_file": {"queue_defaults": QueueDefaults(max_count=7)}}
-    document = document_at(tmp_path / "r", storage=containers(c1=1 << 30), **sections)
+    service = {"backup_directory": str(tmp_path / "out")}
+    document = document_at(tmp_path / "r", storage=containers(c1=1 << 30), service=service, **sections)
     config = tmp_path / "r.yaml"
     config.write_text(yaml.safe_dump(dump(document)))
     on_files = Teller("--config", str(config))

@@ -38,7 +38,7 @@ def opened(way: str, path: Path, sockets: Path, **sections: Any) -> Iterator[Rep
         assert is_kept == path.exists()
         return
     ways = {} if way == "http" else {"flight_port": 0, "socket_path": str(sockets / "socket")}
-    with Running(document_at(path, service=ways, **sections)) as running:
+    with Running(document_at(path, service=ways | {"backup_directory": str(path.parent)}, **sections)) as running:
         urls = running.server.urls
         with ullage.connect(urls["http"], flight=urls.get("flight"), socket=urls.get("socket")) as repository:
             yield repository

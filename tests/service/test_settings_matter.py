@@ -60,6 +60,9 @@ CASES = {
     "service.maxRequestBytes": Case(
         {}, {"service": ServiceSettings(max_request_bytes=Quantity(1))}, lambda spec: spec.service.max_request_bytes
     ),
+    "service.backupDirectory": Case(
+        {}, {"service": ServiceSettings(backup_directory="/b")}, lambda spec: spec.service.backup_directory
+    ),
     "tls.mode": Case({}, {"tls": TlsSettings(mode=TlsMode.SECRET)}, _listening("tls")),
     "tls.directory": Case(OPEN, OPEN | {"tls": TlsSettings(mode=TlsMode.SECRET, directory="/x")}, _listening("tls")),
     "auth.mode": Case({}, {"auth": AuthSettings(mode=AuthMode.TOKEN_FILE)}, _authenticator),

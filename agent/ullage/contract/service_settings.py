@@ -68,6 +68,10 @@ class ServiceSettings(Settings, frozen=True, kw_only=True):
     """The bytes of content that one request may bring. 0 allows as many as there is room for (NiFi:
     nifi.web.max.content.size)."""
 
+    backup_directory: Annotated[str, Meta(max_length=1024)] = ""
+    """The absolute path of the folder beneath which clients may have the service write backups. Empty lets them have
+    none written: whoever may ask for a backup would otherwise choose any path that the service's process can write."""
+
 
 class TlsSettings(Settings, frozen=True, kw_only=True):
     """Encryption of what leaves the machine."""
@@ -125,6 +129,7 @@ def service_problems(service: ServiceSettings, tls: TlsSettings, auth: AuthSetti
         yield "spec.service: httpPort, flightPort and metricsPort must differ"
     for field, path in (
         ("service.socketPath", service.socket_path),
+        ("service.backupDirectory", service.backup_directory),
         ("tls.directory", tls.directory),
         ("auth.tokenFile", auth.token_file),
     ):

@@ -262,11 +262,11 @@ class EmbeddedRepository(Repository):
         log = self.engine.log
         return CheckpointReport(last_transaction=log.snapshot_id, snapshot_bytes=log.snapshot_bytes)
 
-    def backup(self, destination: str, *, on_progress: Bytes | None = None) -> BackupReport:
+    def backup(self, destination: str, *, on_progress: Bytes | None = None, within: str = "") -> BackupReport:
+        """`within` is a folder that others may write to, with the destination in it: no link below it is followed."""
         self._require_open()
-        return self.engine.backup(
-            checked_path(destination, "a backup's directory"), on_progress or (lambda _done, _total: None)
-        )
+        path = checked_path(destination, "a backup's directory")
+        return self.engine.backup(path, on_progress or (lambda _done, _total: None), within)
 
     def forked(self) -> None:
         """Called in a forked child: from now on everything is refused."""

@@ -120,7 +120,7 @@ def salvage(
 
 def _document_of(source: str, root: str | os.PathLike[str], mapped: dict[str, str]) -> ContentRepository:
     """The repository that a backup becomes."""
-    identity = read_manifest(OsFiles(), source).identity
+    identity = read_manifest(OsFiles().without_links_below(source), source).identity
     if unknown := sorted(mapped.keys() - identity.containers.keys()):
         raise InvalidArgument(f"the backup has no container {unknown[0]}, only {', '.join(identity.containers)}")
     storage = StorageSettings(

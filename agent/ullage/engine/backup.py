@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, nullcontext
 
 import msgspec
 
-from ullage.contract import ContentRepositorySpec
+from ullage.beneath import LeadsOut
 from ullage.engine.backupcontent import ContentGatherer, copy_file, crc_of
 from ullage.engine.backupfiles import (
     BACKUP_FORMAT,
@@ -25,33 +25,32 @@ from ullage.engine.backupfiles import (
     BackupManifest,
     all_files,
     encode_manifest,
+    lies_in,
     read_manifest,
 )
 from ullage.engine.backupswaps import swap_sources
 from ullage.engine.committer import Committer
 from ullage.engine.content.availability import Damage
-from ullage.engine.content.containers import LOST_AND_FOUND, ContainerDirectory, directories_of
 from ullage.engine.content.store import FileContentStore
 from ullage.engine.documents import (
     unavailable_content,
     unavailable_event_file,
     unavailable_swap_file,
 )
-from ullage.engine.files import PARTIAL_SUFFIX, Files, OsFiles, make_directories, replace_file
+from ullage.engine.files import PARTIAL_SUFFIX, Files, make_directories, replace_file
 from ullage.engine.flowfile.queues import PassedOver
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, SetAside, SwapOut
-from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
+from ullage.engine.opening import SWAP, RepositoryIdentity
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
 from ullage.engine.reclaim.compactor import Compactor
 from ullage.engine.repositories import ContentStore, ProvenanceRepository
 from ullage.engine.unavailable import UnavailableContents
-from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.records import RecordReader, write_records
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
-from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument, RepositoryDamaged
+from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport
 
@@ -90,17 +89,27 @@ class Backup:
         self._queue_name = queue_name
         self._lock = threading.Lock()
 
-    def write(self, identity: RepositoryIdentity, destination: str, on_progress: Progress) -> BackupReport:
+    def write(
+        self, identity: RepositoryIdentity, destination: str, on_progress: Progress, within: str = ""
+    ) -> BackupReport:
         """Bring the backup in `destination` up to date, or begin one; `on_progress` gets bytes copied and to copy.
 
         Until it returns, nothing dead is given back. DirectoryNotEmpty: it holds something else; InvalidArgument: it
         lies in the repository, or another package or memory keeps content or FlowFiles. An error leaves the last backup
         as it was. Content that can't be read is none: the report names what the backup lacks, and what it keeps of the
         last one because it can't be read any more.
+
+        No link is followed below `within`, which is the destination if it is empty: InvalidArgument where one lies.
         """
-        content = self._copied_content(identity)
         self._require_apart(destination)
-        with self._lock, self._keeping():
+        content = self._copied_content(identity)
+        with self._lock, self._following_no_links(within or destination):
+            return self._write(identity, content, destination, on_progress)
+
+    def _write(
+        self, identity: RepositoryIdentity, content: FileContentStore, destination: str, on_progress: Progress
+    ) -> BackupReport:
+        with self._keeping():
             previous = _previous(self._files, destination, identity)
             make_directories(self._files, destination)
             sequence = 1 if previous is None else previous.sequence + 1
@@ -177,10 +186,24 @@ class Backup:
 
     def _require_apart(self, destination: str) -> None:
         inside = [self._root, *(container.path for container in self._content.containers.values())]
-        if any(_lies_in(destination, place) for place in inside):
+        if any(lies_in(destination, place) for place in inside):
             raise InvalidArgument(
                 f"{destination} lies in the repository: choose a directory elsewhere, best on another disk"
             )
+
+    @contextmanager
+    def _following_no_links(self, folder: str) -> Iterator[None]:
+        """Whoever can plant one where backups lie would have the repository's process write or read elsewhere."""
+        files = self._files
+        self._files = files.without_links_below(folder)
+        try:
+            yield
+        except LeadsOut as error:
+            raise InvalidArgument(
+                f"a link lies where the backup goes, on the way to {error.filename}: remove it"
+            ) from error
+        finally:
+            self._files = files
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
@@ -297,7 +320,7 @@ class Backup:
                 partial = msgspec.structs.replace(file, path=f"{file.path}-{sequence}")
                 target = os.path.join(destination, partial.path)
                 earlier = os.path.join(destination, before[file.resource]) if file.resource in before else None
-                found = self._gatherer.gather(file.resource, source, earlier, target, file.length, damaged)
+                found = self._gatherer.gather(self._files, file.resource, source, earlier, target, file.length, damaged)
                 damages.add(found.lost, found.saved)
                 if found.is_written:
                     copied.append(msgspec.structs.replace(partial, crc=crc_of(self._files, target, file.length)))
@@ -385,64 +408,6 @@ class _Named:
         self._ends[resource] = max(self._ends.get(resource, 0), end)
 
 
-def restore(
-    source: str,
-    spec: ContentRepositorySpec,
-    files: Files | None = None,
-    on_progress: Progress = lambda _done, _total: None,
-) -> BackupReport:
-    """Make the repository of a backup where the spec says; every file is verified against its CRC-32C on the way.
-
-    contents, swap files, snapshot, each synced | container identities | rename root identity
-                                                                         ^ commit point: until then no repository
-
-    DirectoryNotEmpty; InvalidArgument: the spec lacks a container. Open it and check deeply afterwards.
-    """
-    files = files or OsFiles()
-    manifest = read_manifest(files, source)
-    root = spec.storage.host_path.path
-    identity = msgspec.structs.replace(
-        manifest.identity, containers={one.name: one.sub_path for one in spec.storage.containers}, forgotten=()
-    )
-    containers = {container.name: container for container in directories_of(files, spec)}
-    _require_restorable(files, manifest, spec, containers)
-    for directory in ("", FLOWFILE, SWAP, *sorted({file.directory for file in manifest.provenance})):
-        make_directories(files, os.path.join(root, directory))
-    for container in containers.values():
-        container.create(identity.repository, FORMAT_VERSION)
-    total = sum(file.length for file in all_files(manifest))
-    done = 0
-    directories: set[str] = set()
-    for file in all_files(manifest):
-        target = _target(file, root, containers)
-        directories.add(os.path.dirname(target))
-        path = os.path.join(source, file.path)
-        if copy_file(files, path, target, file.length) != file.crc:
-            raise RepositoryDamaged(f"{path} does not match its checksum in {MANIFEST}: use another backup")
-        done += file.length
-        on_progress(done, total)
-    for directory in sorted(directories):
-        files.sync_directory(directory)
-    # Last: until it is there an `open` finds no repository, and a restoration that was cut short is begun again.
-    replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
-    count = len(all_files(manifest))
-    return BackupReport(last_id=manifest.last_id, copied_files=count, copied_bytes=total, kept_files=0, kept_bytes=0)
-
-
-def _target(file: BackupFile, root: str, containers: dict[str, ContainerDirectory]) -> str:
-    """Where a file goes; its directory is made."""
-    if file.directory:
-        return os.path.join(root, file.directory, file.name)
-    if not file.container:
-        return os.path.join(root, FLOWFILE if file.name == SNAPSHOT else SWAP, file.name)
-    container = containers[file.container]
-    millis = int(file.name.partition("-")[0])
-    claim = ResourceClaim(file.resource, file.container, millis)
-    path = container.archive_path(claim) if file.is_archived else container.live_path(claim)
-    container.ensure_directory(os.path.dirname(path))
-    return path
-
-
 def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> BackupManifest | None:
     if not files.exists(destination):
         return None
@@ -455,36 +420,6 @@ def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> B
     if foreign := [name for name in files.list_directory(destination) if name not in ours]:
         raise DirectoryNotEmpty(f"{destination} is not empty ({foreign[0]}), and no backup: choose another directory")
     return None
-
-
-def _require_restorable(
-    files: Files, manifest: BackupManifest, spec: ContentRepositorySpec, containers: dict[str, ContainerDirectory]
-) -> None:
-    if spec.storage.sections != manifest.identity.sections:
-        raise InvalidArgument(f"the backup has {manifest.identity.sections} sections: say so in spec.storage.sections")
-    if missing := sorted({file.container for file in manifest.contents} - set(containers)):
-        raise InvalidArgument(f"the backup has containers {', '.join(missing)}: list them in spec.storage.containers")
-    root = spec.storage.host_path.path
-    for file in manifest.provenance:
-        directory = os.path.join(root, file.directory)
-        if name := next((name for name, one in containers.items() if _lies_in(directory, one.path)), ""):
-            raise InvalidArgument(
-                f"the backup has event files in {file.directory}, which is where spec.storage.containers puts {name}: "
-                f"give that container another subPath"
-            )
-    mounts = {path.split("/")[0] for path in spec.storage.provenance_directories}
-    mounts |= {os.path.relpath(container.path, root).split(os.sep)[0] for container in containers.values()}
-    volumes = [os.path.join(root, FLOWFILE), *(container.path for container in containers.values())]
-    for directory, allowed in ((root, {*mounts, FLOWFILE}), *((volume, set[str]()) for volume in volumes)):
-        names = files.list_directory(directory) if files.exists(directory) else []
-        if foreign := [name for name in names if name not in allowed and name != LOST_AND_FOUND]:
-            raise DirectoryNotEmpty(f"{directory} is not empty ({foreign[0]}): restore into an empty directory")
-
-
-def _lies_in(path: str, place: str) -> bool:
-    """Whether a path is a place, or lies in it."""
-    place = os.path.abspath(place)
-    return os.path.commonpath([os.path.abspath(path), place]) == place
 
 
 def _found(files: Files, destination: str) -> Iterator[str]:

@@ -53,19 +53,26 @@ class ContentGatherer:
         return {claim: reason for claim, reason in reasons if reason is not None}
 
     def gather(
-        self, index: int, source: str, before: str | None, target: str, length: int, damaged: dict[ContentClaim, str]
+        self,
+        files: Files,
+        index: int,
+        source: str,
+        before: str | None,
+        target: str,
+        length: int,
+        damaged: dict[ContentClaim, str],
     ) -> Gathered:
         """Write a synced file of `length` bytes to `target`: of the copy `before`, and of the source what it lacks or
         has better. Nothing is written where neither gives anything.
         """
         survivors = self._survivors(index)
-        if self._files.exists(target):  # of a backup that was cut short
-            self._files.unlink(target)
+        if files.exists(target):  # of a backup that was cut short
+            files.unlink(target)
         is_written = False
-        with closing(self._files.create(target)) as writing:
+        with closing(files.create(target)) as writing:
             reached = 0
             for path in (before, source):
-                for offset, data in self._pieces(path, reached, length):
+                for offset, data in _pieces(files, path, reached, length):
                     writing.write(data, offset)
                     reached, is_written = offset + len(data), True
             for offset, claim in survivors:
@@ -77,12 +84,12 @@ class ContentGatherer:
             writing.truncate(length)
             writing.sync()
         if not is_written:
-            self._files.unlink(target)
+            files.unlink(target)
         lost: dict[tuple[int, int], Damage] = {}
         saved: dict[tuple[int, int], Damage] = {}
         for offset, claim in survivors:
             if claim in damaged:
-                into = saved if is_written and self._is_proved(target, offset, claim) else lost
+                into = saved if is_written and _is_proved(files, target, offset, claim) else lost
                 into[claim.resource, claim.offset] = Damage(index, source, damaged[claim])
         return Gathered(is_written, lost, saved)
 
@@ -98,27 +105,29 @@ class ContentGatherer:
             return str(error)
         return None
 
-    def _is_proved(self, path: str, offset: int, claim: ContentClaim) -> bool:
-        crc = reached = 0
-        for at, data in self._pieces(path, offset, offset + claim.length):
-            crc, reached = crc32c(data, crc), at + len(data) - offset
-        return reached == claim.length and crc == claim.crc
 
-    def _pieces(self, path: str | None, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """What can be read of a range from its beginning on, with its place."""
-        if path is None:
-            return
-        try:
-            with closing(self._files.open(path)) as file:
-                while start < end:
-                    data = file.read(min(COPY_BYTES, end - start), start)
-                    if not data:
-                        return
-                    yield start, data
-                    start += len(data)
-        except OSError as error:
-            if not is_about_file(error):
-                raise
+def _is_proved(files: Files, path: str, offset: int, claim: ContentClaim) -> bool:
+    crc = reached = 0
+    for at, data in _pieces(files, path, offset, offset + claim.length):
+        crc, reached = crc32c(data, crc), at + len(data) - offset
+    return reached == claim.length and crc == claim.crc
+
+
+def _pieces(files: Files, path: str | None, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """What can be read of a range from its beginning on, with its place."""
+    if path is None:
+        return
+    try:
+        with closing(files.open(path)) as file:
+            while start < end:
+                data = file.read(min(COPY_BYTES, end - start), start)
+                if not data:
+                    return
+                yield start, data
+                start += len(data)
+    except OSError as error:
+        if not is_about_file(error):
+            raise
 
 
 def copy_file(files: Files, source: str, target: str, length: int) -> int:

@@ -11,6 +11,7 @@ from itertools import accumulate
 import msgspec
 from crc32c import crc32c
 
+from ullage.beneath import LeadsOut
 from ullage.engine.files import Files, read_file
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.swap import SUFFIX as SWAP_SUFFIX
@@ -74,7 +75,10 @@ def read_manifest(files: Files, source: str) -> BackupManifest:
     path = os.path.join(source, MANIFEST)
     if not files.exists(path):
         raise NotABackup(f"{source} holds no backup: there is no {MANIFEST} in it")
-    body, _, crc = read_file(files, path).rpartition(b"\n")
+    try:
+        body, _, crc = read_file(files, path).rpartition(b"\n")
+    except LeadsOut as error:
+        raise RepositoryDamaged(f"{path} is a link, as in no backup: use another one") from error
     if crc != b"%08x" % crc32c(body):
         raise RepositoryDamaged(f"{path} is damaged: its checksum does not match; use another backup")
     try:
@@ -126,3 +130,9 @@ def _is_content_name(file: BackupFile) -> bool:
     """`<millis>-<index>`, of the resource claim that it says it is."""
     millis, _, index = file.name.partition("-")
     return millis.isdecimal() and millis.isascii() and index == str(file.resource) and file.resource > 0
+
+
+def lies_in(path: str, place: str) -> bool:
+    """Whether a path is a place, or lies in it."""
+    place = os.path.abspath(place)
+    return os.path.commonpath([os.path.abspath(path), place]) == place

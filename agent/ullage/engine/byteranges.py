@@ -4,7 +4,7 @@ Packed, because a repository keeps many of them and looks at few: 16 bytes a run
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import add, le
 from typing import NamedTuple
 
@@ -145,3 +145,14 @@ def whole_blocks(run: ByteRange) -> ByteRange:
 def allocated_bytes(length: int, holes: bytes = b"") -> int:
     """What a file of this length with these (aligned) holes takes on disk, in whole blocks."""
     return -(-length // FS_BLOCK_BYTES) * FS_BLOCK_BYTES - total(holes)
+
+
+def scatter(data: bytes, buffers: Sequence[memoryview], skip: int) -> None:
+    """Put data into buffers behind the first `skip` bytes of them."""
+    at = 0
+    for buffer in buffers:
+        begin = min(skip, len(buffer))
+        skip -= begin
+        count = min(len(buffer) - begin, len(data) - at)
+        buffer[begin : begin + count] = data[at : at + count]
+        at += count

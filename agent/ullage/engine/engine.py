@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec, PermissionFor, default_permission
-from ullage.engine.backup import Backup, restore
+from ullage.engine.backup import Backup
 from ullage.engine.backupcontent import ContentGatherer
 from ullage.engine.believed import BelievedClock, ClockReading
 from ullage.engine.careful import CarefulRestore
@@ -70,6 +70,7 @@ from ullage.engine.reclaim.rewrite import Rewriter
 from ullage.engine.recorded import RecordedState
 from ullage.engine.recovery import Recovery
 from ullage.engine.repositories import chosen
+from ullage.engine.restoring import restore
 from ullage.engine.session import ProcessSession
 from ullage.engine.setaside import SetAsideRecords
 from ullage.engine.snapshots import RepositorySnapshot, take_snapshot
@@ -353,9 +354,11 @@ class Engine:
         """Everything that was committed up to one durable transaction; see `snapshots.py`."""
         return take_snapshot(self.ledger, self.log, self.clock, self.swap_files)
 
-    def backup(self, destination: str, on_progress: Callable[[int, int], None] = lambda _d, _t: None) -> BackupReport:
+    def backup(
+        self, destination: str, on_progress: Callable[[int, int], None] = lambda _d, _t: None, within: str = ""
+    ) -> BackupReport:
         """Bring the backup in a directory up to date while sessions go on; see `Backup.write`."""
-        return self._backup.write(self.identity, destination, on_progress)
+        return self._backup.write(self.identity, destination, on_progress, within)
 
     def counters(self) -> dict[str, int]:
         """The counters that sessions adjusted since the open."""

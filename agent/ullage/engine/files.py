@@ -10,17 +10,19 @@ What callers may rely on, and no more:
 - After a failed sync the page cache lies (ext4, XFS and btrfs mark the pages clean), so nobody may retry a sync.
 """
 
-import ctypes
+import copy
 import errno
 import fcntl
 import os
 import stat
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
-from ullage.engine.byteranges import FS_BLOCK_BYTES
+from ullage.beneath import LeadsOut, without_links
+from ullage.engine.byteranges import FS_BLOCK_BYTES, scatter
 from ullage.engine.forking import lose, refuse_in_child, steady
+from ullage.engine.kernel import overwrites_in_place, punch_hole, start_writeback
 from ullage.engine.oserrors import TOO_MANY, NotAFile, SyncNotTried, cannot_punch, of_opening
 
 IOV_MAX = 1024
@@ -28,16 +30,6 @@ IOV_MAX = 1024
 
 COPY_BYTES = 1 << 20
 """Bytes moved at a time where a whole file passes through memory."""
-
-_SYNC_FILE_RANGE_WRITE = 2
-_FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
-_libc = ctypes.CDLL(None, use_errno=True)
-
-_STATFS_LONGS = 32
-"""Room for the kernel's `struct statfs`, whose first field is the kind of filesystem."""
-
-_IN_PLACE = frozenset((0xEF53, 0x58465342))
-"""ext2 to ext4, and XFS without reflinks to share (log files never have any)."""
 
 
 class DiskUsage(NamedTuple):
@@ -113,6 +105,10 @@ class File(Protocol):
 
 class Files(Protocol):
     """A filesystem, by absolute path."""
+
+    def without_links_below(self, folder: str) -> "Files":
+        """The same filesystem, but LeadsOut where the path of something below `folder` leads through a link."""
+        ...
 
     def create(self, path: str) -> File:
         """A new, empty file for reading and writing; FileExistsError if there is one."""
@@ -223,7 +219,7 @@ class OsFile:
                 data = self.read(expected - count, offset + got + count)
                 if not data:
                     return got + count
-                _scatter(data, part, count)
+                scatter(data, part, count)
                 count += len(data)
             got += expected
         return got
@@ -244,10 +240,10 @@ class OsFile:
                 raise
 
     def start_writeback(self, offset: int, count: int) -> None:
-        _libc.sync_file_range(self._descriptor, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
+        start_writeback(self._descriptor, offset, count)
 
     def punch(self, offset: int, count: int) -> None:
-        _punch(self._descriptor, offset, count)
+        punch_hole(self._descriptor, offset, count)
 
     def is_cached(self, offset: int) -> bool:
         try:
@@ -282,56 +278,81 @@ class OsFile:
 class OsFiles:
     """The operating system's filesystem. In a forked child it opens and changes nothing any more: ForkedRepository."""
 
+    _linkless = ""
+
     def __init__(self) -> None:
         refuse_in_child(self)
 
     def forked(self) -> None:
         lose(self)
 
+    def without_links_below(self, folder: str) -> Self:
+        made = copy.copy(self)
+        made._linkless = folder  # noqa: SLF001 - of its own kind
+        refuse_in_child(made)
+        return made
+
     def create(self, path: str) -> File:
         # O_EXCL: a name that is there already holds somebody's bytes, and names are never used twice.
-        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), path)
+        with without_links(path, self._linkless) as (name, at, _):
+            return OsFile(os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640, dir_fd=at), path)
 
     def open(self, path: str, *, writable: bool = False) -> File:
-        return OsFile(_open_regular(path, os.O_RDWR if writable else os.O_RDONLY), path)
+        return OsFile(self._open_regular(path, os.O_RDWR if writable else os.O_RDONLY), path)
 
     def open_descriptor(self, path: str) -> int:
-        return _open_regular(path, os.O_RDONLY)
+        return self._open_regular(path, os.O_RDONLY)
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        try:
+            with without_links(path, self._linkless) as (name, at, _):
+                os.stat(name, dir_fd=at, follow_symlinks=False)
+        except LeadsOut:
+            raise
+        except (OSError, ValueError):  # as os.path.lexists has it
+            return False
+        return True
 
     def size(self, path: str) -> FileSize:
         try:
-            status = os.stat(path)
+            with without_links(path, self._linkless) as (name, at, no_link):
+                status = os.stat(name, dir_fd=at, follow_symlinks=not no_link)
         except OSError as error:
             raise of_opening(error) from error
         return FileSize(status.st_size, status.st_blocks * 512, stat.S_ISREG(status.st_mode))
 
     def list_directory(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(path))
+            descriptor = self._open_directory(path)
+            try:
+                return sorted(os.listdir(descriptor))
+            finally:
+                os.close(descriptor)
         except OSError as error:
-            if error.errno == errno.ELOOP:
+            if error.errno == errno.ELOOP and not isinstance(error, LeadsOut):
                 raise NotADirectoryError(errno.ENOTDIR, "what lies there is no directory", path) from error
             raise
 
     def make_directory(self, path: str) -> None:
-        try:
-            os.mkdir(path, 0o750)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
+        with without_links(path, self._linkless) as (name, at, no_link):
+            try:
+                os.mkdir(name, 0o750, dir_fd=at)
+            except FileExistsError:
+                if not stat.S_ISDIR(os.stat(name, dir_fd=at, follow_symlinks=not no_link).st_mode):
+                    raise
 
     def rename(self, source: str, target: str) -> None:
-        os.rename(source, target)
+        below = self._linkless
+        with without_links(source, below) as (name, at, _), without_links(target, below) as (new_name, new_at, _):
+            os.rename(name, new_name, src_dir_fd=at, dst_dir_fd=new_at)
 
     def unlink(self, path: str) -> None:
-        os.unlink(path)
+        with without_links(path, self._linkless) as (name, at, _):
+            os.unlink(name, dir_fd=at)
 
     def sync_directory(self, path: str) -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = self._open_directory(path)
         except OSError as error:
             # Taken for a failed sync it stopped the writing of every container, also when the limit was lifted again.
             if error.errno in TOO_MANY:
@@ -357,11 +378,7 @@ class OsFiles:
         return os.stat(path).st_dev
 
     def overwrites_in_place(self, path: str) -> bool:
-        figures = (ctypes.c_long * _STATFS_LONGS)()
-        # os.statvfs does not tell which kind of filesystem it is.
-        if _libc.statfs(os.fsencode(path), figures) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-        return figures[0] in _IN_PLACE
+        return overwrites_in_place(path)
 
     def can_punch(self, directory: str) -> bool:
         try:
@@ -371,7 +388,7 @@ class OsFiles:
             return True  # no file without a name to try it on: the first punch finds out
         try:
             os.ftruncate(descriptor, 2 * FS_BLOCK_BYTES)
-            _punch(descriptor, 0, FS_BLOCK_BYTES)
+            punch_hole(descriptor, 0, FS_BLOCK_BYTES)
         except OSError as error:
             return not cannot_punch(error)
         finally:
@@ -389,36 +406,21 @@ class OsFiles:
                 raise
             return OsFile(descriptor, directory)
 
+    def _open_regular(self, path: str, flags: int) -> int:
+        try:
+            with without_links(path, self._linkless) as (name, at, no_link):
+                # Without O_NONBLOCK the open of a pipe waits for a writer, for ever; files take no notice of it.
+                descriptor = os.open(name, flags | os.O_CLOEXEC | os.O_NONBLOCK | no_link, dir_fd=at)
+        except OSError as error:
+            raise of_opening(error) from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise NotAFile(errno.ENOENT, "what lies there is no file", path)
+        return descriptor
 
-def _open_regular(path: str, flags: int) -> int:
-    try:
-        # Without O_NONBLOCK the open of a pipe waits for whoever writes into it, for ever; files take no notice of it.
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise of_opening(error) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotAFile(errno.ENOENT, "what lies there is no file", path)
-    return descriptor
-
-
-def _scatter(data: bytes, buffers: Sequence[memoryview], skip: int) -> None:
-    """Put data into buffers behind the first `skip` bytes of them."""
-    at = 0
-    for buffer in buffers:
-        begin = min(skip, len(buffer))
-        skip -= begin
-        count = min(len(buffer) - begin, len(data) - at)
-        buffer[begin : begin + count] = data[at : at + count]
-        at += count
-
-
-def _punch(descriptor: int, offset: int, count: int) -> None:
-    """fallocate(2), which the os module lacks."""
-    mode = ctypes.c_int(_FALLOC_KEEP_SIZE_PUNCH_HOLE)
-    if _libc.fallocate64(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(count)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    def _open_directory(self, path: str) -> int:
+        with without_links(path, self._linkless) as (name, at, no_link):
+            return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link, dir_fd=at)
 
 
 def make_directories(files: Files, path: str) -> None:
@@ -474,6 +476,6 @@ def length_of(files: Files, path: str) -> int | None:
 
 
 def read_file(files: Files, path: str) -> bytes:
-    """A whole small file."""
+    """A small file, whole."""
     with closing(files.open(path)) as file:
         return file.read(file.size().length, 0)

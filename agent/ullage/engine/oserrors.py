@@ -2,6 +2,8 @@
 
 import errno
 
+from ullage.beneath import LeadsOut
+
 TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 CANNOT_PUNCH = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
@@ -23,7 +25,9 @@ class NotAFile(FileNotFoundError):
 
 def of_opening(error: OSError) -> OSError:
     """What opening a file has met, `NotAFile` where something else lies there."""
-    return NotAFile(*error.args[:2], error.filename) if error.errno in _NO_FILE else error
+    if isinstance(error, LeadsOut) or error.errno not in _NO_FILE:
+        return error
+    return NotAFile(*error.args[:2], error.filename)
 
 
 def is_about_file(error: OSError) -> bool:

@@ -64,7 +64,9 @@ def salvage(
     InvalidArgument: one lies in the other. DirectoryNotEmpty; NotARepository: nothing at `source` proves anything.
     RepositoryLocked: somebody has it open. FormatTooNew. An error that leaves something there says so in a note.
     """
-    files, clock, root = files or OsFiles(), clock or Clock(), spec.storage.host_path.path
+    # A link would have it read, as content, what whoever made the source can't read.
+    files, clock = (files or OsFiles()).without_links_below(source), clock or Clock()
+    root = spec.storage.host_path.path
     _require_empty(files, source, spec)
     if not files.exists(source):
         raise NotARepository(f"{source} does not exist")

@@ -12,7 +12,7 @@ class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Where a backup goes."""
 
     destination: Annotated[str, Meta(min_length=1, max_length=4_096)]
-    """The path of a directory on the node, from its root on."""
+    """The path of a directory on the node, from its root on. It lies in the folder spec.service.backupDirectory."""
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from ullage.beneath import NO_NAMES, LeadsOut, opened_folder, sync_folder, walk
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import FILE, command, on_repository, option
@@ -23,6 +27,11 @@ STDOUT = Path("-")
 NAME_BYTES_MAX = 200
 """Longer names are replaced by the uuid: a filesystem's limit is 255, and a uuid may have to be added."""
 
+FOLDERS_MAX = 32
+"""Folders that an attribute `path` may make below the directory: each one takes an inode, and a long path could make as
+many as the volume has.
+"""
+
 BATCH_FLOW_FILES = 100
 """FlowFiles that one commit takes out of a queue, after all of them are safe in the directory."""
 
@@ -35,6 +44,7 @@ BATCH_FLOW_FILES = 100
 @option(
     "--count", "-n", type=click.IntRange(min=0), metavar="N", default=1, help="With --queue: how many; 0 takes all."
 )
+@option("--hidden", is_flag=True, help="With --queue: keep names that begin with a dot, as .ssh/config.")
 @on_repository
 def get(
     where: ChosenRepository,
@@ -43,12 +53,14 @@ def get(
     range_: str | None,
     queue: str | None,
     count: int,
+    hidden: bool,
     as_json: bool,
 ) -> None:
     """Read content. By UUID it goes to stdout and stays where it is; its checksum is verified on the way.
 
     With --queue, FlowFiles are written to a directory (default: the current one) and leave the queue once they are
-    durable there.
+    durable there. Their attributes `path` and `filename` say where in it, but no file is replaced, no link followed,
+    and a name that is hidden or holds control characters becomes the uuid.
     """
     if (uuid is None) == (queue is None):
         raise click.UsageError("say either a UUID or --queue NAME")
@@ -59,7 +71,7 @@ def get(
     start, length = parse_range(range_)
     with where.opened() as repository:
         if queue is not None:
-            _get_from_queue(repository, queue, count, output or Path(), as_json)
+            _get_from_queue(repository, queue, count, output or Path(), as_json, hidden=hidden)
         elif uuid is not None:
             with interrupts.allowed():
                 _get_one(repository, uuid, start, length, output or STDOUT)
@@ -84,14 +96,16 @@ def _get_one(repository: Repository, id: str, start: int, length: int | None, ou
             _write_file(output, content, progress)
 
 
-def _get_from_queue(repository: Repository, queue: str, count: int, directory: Path, as_json: bool) -> None:
+def _get_from_queue(
+    repository: Repository, queue: str, count: int, directory: Path, as_json: bool, *, hidden: bool
+) -> None:
     waiting = repository.queues.find(queue).flow_files
     wanted = min(count, waiting) if count else waiting
     directory.mkdir(parents=True, exist_ok=True)
     taken: list[dict[str, Any]] = []
     with bar("Getting", wanted, is_bytes=False) as progress:
         while len(taken) < wanted:
-            batch = _take_batch(repository, queue, min(BATCH_FLOW_FILES, wanted - len(taken)), directory)
+            batch = _take_batch(repository, queue, min(BATCH_FLOW_FILES, wanted - len(taken)), directory, hidden=hidden)
             if not batch:
                 break
             taken.extend(batch)
@@ -105,56 +119,121 @@ def _get_from_queue(repository: Repository, queue: str, count: int, directory: P
     say(f"{many(len(taken), 'FlowFile')}, {size(total)}, from queue {queue} to {directory}; {left:,} are left")
 
 
-def _take_batch(repository: Repository, queue: str, count: int, directory: Path) -> list[dict[str, Any]]:
+def _take_batch(
+    repository: Repository, queue: str, count: int, directory: Path, *, hidden: bool
+) -> list[dict[str, Any]]:
     """Write the next FlowFiles to the directory, durably, then let them leave the queue."""
-    written: list[Path] = []
-    with repository.session(lease_seconds=60.0) as session:
+    with (
+        opened_folder(str(directory)) as folder,
+        closing(_NewFiles(folder)) as files,
+        repository.session(lease_seconds=60.0) as session,
+    ):
         try:
-            taken = _write_next(session, queue, count, directory, written)
+            taken = _write_next(session, queue, count, directory, files, hidden=hidden)
         except BaseException:
-            for path in written:
-                path.unlink(missing_ok=True)
+            files.remove()
             raise
         try:
             session.commit()
         except Exception as error:
             # They may be all that is left, if only the answer was lost.
             error.add_note(
-                f"{many(len(written), 'file')} stay in {directory}; the FlowFiles may be in their queue, too"
+                f"{many(len(files.written), 'file')} stay in {directory}; the FlowFiles may be in their queue, too"
             )
             raise
     return taken
 
 
-def _write_next(session: Session, queue: str, count: int, directory: Path, written: list[Path]) -> list[dict[str, Any]]:
+def _write_next(
+    session: Session, queue: str, count: int, directory: Path, files: _NewFiles, *, hidden: bool
+) -> list[dict[str, Any]]:
     taken = []
     for record in session.get_many(queue, count):
-        path = _free_path(directory, record.attributes, record.id)
-        with interrupts.allowed():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with session.read(record) as content, path.open("xb") as file:
-                written.append(path)
-                for piece in content:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-        taken.append({"uuid": record.id, "file": str(path), "size": record.size, "attributes": record.attributes})
+        below, name = place_of(record.attributes, record.id, hidden=hidden)
+        with interrupts.allowed(), session.read(record) as content:
+            place = files.write(below, name, record.id, content)
+        path = str(directory.joinpath(*place))
+        taken.append({"uuid": record.id, "file": path, "size": record.size, "attributes": record.attributes})
         session.remove(record)
-    for folder in sorted({path.parent for path in written}):
-        _sync_directory(folder)
+    files.sync_names()
     return taken
 
 
-def _free_path(directory: Path, attributes: Mapping[str, str], id: str) -> Path:
-    """Where a FlowFile goes by its attributes `path` and `filename`: below the directory, over no other file."""
-    name = PurePosixPath(attributes.get("filename", "")).name
-    if name in ("", ".", "..") or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
+def place_of(attributes: Mapping[str, str], id: str, *, hidden: bool) -> tuple[tuple[str, ...], str]:
+    """Where a FlowFile goes by its attributes `path` and `filename`: the folders below the directory, and its name.
+
+    Whoever wrote the FlowFile chose these. What could lead out of the directory, surprise a terminal, or (without
+    `hidden`) be taken for a program's settings is left: for the directory itself, and for the uuid as a name.
+    """
+    name = attributes.get("filename", "").rpartition("/")[2]
+    if not _is_plain(name, hidden=hidden):
         name = id
-    below = PurePosixPath(attributes.get("path", ""))
-    if below.is_absolute() or ".." in below.parts or "\0" in str(below):
-        below = PurePosixPath()
-    path = directory / below / name
-    return path.with_name(f"{name}.{id}") if os.path.lexists(path) else path
+    path = attributes.get("path", "")
+    below = tuple(part for part in path.split("/") if part not in ("", "."))
+    is_plain = len(below) <= FOLDERS_MAX and all(_is_plain(part, hidden=hidden) for part in below)
+    return (() if path.startswith("/") or not is_plain else below), name
+
+
+def _is_plain(name: str, *, hidden: bool) -> bool:
+    if name in NO_NAMES or (name.startswith(".") and not hidden):
+        return False
+    # Control characters, those that turn the direction of writing, halves of surrogate pairs, ends of lines.
+    if any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp") for each in name):
+        return False
+    return len(name.encode()) <= NAME_BYTES_MAX
+
+
+class _NewFiles:
+    """Files that one batch writes below a folder: each is new, and none lies behind a link."""
+
+    def __init__(self, folder: int) -> None:
+        self.written: list[tuple[int, str]] = []
+        self._folders: dict[tuple[str, ...], int] = {(): folder}
+
+    def close(self) -> None:
+        """Give back the descriptors of folders."""
+        for names, folder in self._folders.items():
+            if names:
+                os.close(folder)
+
+    def write(self, below: tuple[str, ...], name: str, id: str, content: Iterable[bytes]) -> tuple[str, ...]:
+        """Write a synced file; the names that lead to it. With the uuid behind its name where that is taken."""
+        below, folder = self._folder(below)
+        for each in (name, f"{name}.{id}"):
+            try:
+                # O_EXCL follows no link: it finds the name taken.
+                descriptor = os.open(each, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+            except FileExistsError:
+                continue  # under the other name, then
+            with open(descriptor, "wb") as file:
+                self.written.append((folder, each))
+                file.writelines(content)
+                file.flush()
+                os.fsync(file.fileno())
+            return (*below, each)
+        raise FileExistsError(
+            errno.EEXIST, "it is there, with and without the uuid behind it", "/".join((*below, name))
+        )
+
+    def remove(self) -> None:
+        """Take back all that was written."""
+        for folder, name in self.written:
+            with suppress(FileNotFoundError):  # somebody took it away already
+                os.unlink(name, dir_fd=folder)
+
+    def sync_names(self) -> None:
+        """They are durable afterwards."""
+        for folder in {folder for folder, _ in self.written}:
+            sync_folder(folder)
+
+    def _folder(self, below: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+        if below not in self._folders:
+            try:
+                self._folders[below] = walk(self._folders[()], below, make=True)
+            except (LeadsOut, PermissionError):
+                # A link, a file or a locked folder has this name: what others left there must not stop a queue.
+                return (), self._folders[()]
+        return below, self._folders[below]
 
 
 def _write_file(path: Path, content: Iterable[bytes], progress: Bar) -> None:
@@ -168,8 +247,10 @@ def _write_file(path: Path, content: Iterable[bytes], progress: Bar) -> None:
             _copy(content, file, progress)
         return
     partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)
     try:
-        with partial.open("wb") as file:
+        # Never through a link that somebody put there.
+        with partial.open("xb") as file:
             _copy(content, file, progress)
         partial.replace(path)
     except BaseException:
@@ -182,12 +263,3 @@ def _copy(pieces: Iterable[bytes], file: IO[bytes], progress: Bar) -> None:
     for piece in pieces:
         file.write(piece)
         progress.advance(len(piece))
-
-
-def _sync_directory(path: Path) -> None:
-    """Names in it are durable afterwards."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

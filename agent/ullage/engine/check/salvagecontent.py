@@ -16,7 +16,7 @@ from ullage.errors import ContentCorrupt
 
 PIECE_BYTES = 1 << 20
 DEPTH_MAX = 8
-"""Of directories below the root. A link that leads back up ends here."""
+"""Of directories below the root."""
 
 
 class FoundFiles:

@@ -5,6 +5,7 @@ import os
 import msgspec
 from litestar import Response
 
+from ullage.beneath import names_below
 from ullage.embedded.content import ReadableContent
 from ullage.errors import InvalidArgument
 from ullage.wire import operations
@@ -125,10 +126,15 @@ def drop_set_aside(asked: Asked) -> SetAsideResult:
 @serves(operations.BACK_UP)
 def backup(asked: Asked) -> BackupReport:
     destination = asked.data.destination
+    folder = asked.served.host.spec.service.backup_directory
     if not os.path.isabs(destination):
         raise InvalidArgument(f"{destination}: say the path of the directory from its root on")
+    if not folder:
+        raise InvalidArgument("spec.service.backupDirectory names no folder, so this service writes no backup")
+    if names_below(destination, folder) is None:
+        raise InvalidArgument(f"{destination} is not in {folder}, where spec.service.backupDirectory has backups go")
     asked.served.audit.warning("backup", owner=asked.owner, destination=destination)
-    return asked.repository.backup(destination)
+    return asked.repository.backup(os.path.normpath(destination), within=folder)
 
 
 list_leases = answers(operations.LIST_LEASES, lambda asked: asked.repository.leases.all())
