@@ -58,7 +58,7 @@ async def remove(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
     plain = {key: dict(value) if hasattr(value, "items") else value for key, value in dict(body).items()}
     repository = RepositoryObject.of(plain)
     try:
-        waits = await removed(memo.api, memo.reconciler.cache, repository, memo.settings.agent_image)
+        waits = await removed(memo.api, memo.reconciler.cache, repository, memo.settings)
     except OperatorError as error:
         raise kopf.TemporaryError(str(error), delay=RETRY_SECONDS) from error
     if waits:

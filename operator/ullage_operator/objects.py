@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -194,7 +195,7 @@ class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
         if self.document is None or self.spec.storage.local_persistent_volume is not None:
             return ""
         # A directory for each repository: no name can lead out of it or into another's.
-        return f"{self.spec.storage.host_path.path.rstrip('/')}/{self.namespace}/{self.name}"
+        return f"{normal(self.spec.storage.host_path.path)}/{self.namespace}/{self.name}"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -251,6 +252,11 @@ class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
             self.owned("Role", name, rules=rules),
             self.owned("RoleBinding", name, **binding("Role", name, name, self.namespace)),
         ]
+
+
+def normal(path: str) -> str:
+    """A directory's one name: two slashes, a dot or a slash at the end make no other directory of it."""
+    return posixpath.normpath(f"/{path.strip('/')}")
 
 
 STEPS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

@@ -2,10 +2,14 @@
 
 import os
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from ullage.contract import ENGINE_FORMAT
+
+LISTS: Final = ("images", "roots", "namespaces")
+"""Settings that name several, with commas between them."""
 
 
 def _variable(field: str) -> str:
@@ -23,6 +27,16 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_variab
 
     spark_image: str = "ullage-spark:latest"
     """Of planning whose ContentRepository names none."""
+
+    images: tuple[str, ...] = ()
+    """What a ContentRepository may name beside those two, each exactly as it is named there, separated by commas. Who
+    may choose any image may run any program on every node.
+    """
+
+    roots: tuple[str, ...] = ("/var/lib/ullage",)
+    """Directories of nodes, separated by commas: spec.storage.hostPath.path must be one of them. Only root may write
+    there, so that each repository's own directory below is a real one and leads nowhere else.
+    """
 
     namespaces: tuple[str, ...] = ()
     """Namespaces that are looked after, separated by commas; none: all of the cluster."""
@@ -64,6 +78,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_variab
 def settings_from(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
     """Read the environment; msgspec.ValidationError names a variable that is not what it should be."""
     given: dict[str, object] = dict(environment)
-    variable = _variable("namespaces")
-    given[variable] = [part for part in environment.get(variable, "").split(",") if part]
+    for field in LISTS:
+        if (variable := _variable(field)) in environment:
+            given[variable] = [part.strip() for part in environment[variable].split(",") if part.strip()]
     return msgspec.convert(given, OperatorSettings, strict=False)

@@ -14,6 +14,7 @@ from tests.cluster.tools import tool
 from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 from ullage_operator.metrics import REGISTRY
 from ullage_operator.rbac import OPERATOR_CLUSTER_RULES, OPERATOR_NAMESPACED_RULES, SPARK_RULES, admission_policy
+from ullage_operator.settings import OperatorSettings, settings_from
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/ullage"
@@ -54,7 +55,10 @@ def test_rendering_twice_gives_the_same_bytes() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["image.digest=abc", "namespaces={A_b}", "uninstall.repositories=Force", "nosuch=1", "metrics.interval=soon"],
+    [
+        *("image.digest=abc", "hostPathRoots={relative}", "allowedImages={a b}", "namespaces={A_b}"),
+        *("uninstall.repositories=Force", "nosuch=1", "metrics.interval=soon"),
+    ],
 )
 def test_bad_values_are_refused_by_name(value: str) -> None:
     """The message says which."""
@@ -127,6 +131,19 @@ def test_values_reach_the_pod() -> None:
         {"a": "b"},
         "p",
     )
+
+
+def test_what_repositories_may_name_reaches_the_operator() -> None:
+    """Its own images and one directory unless somebody says more, as its settings have them."""
+
+    def settings(*values: str) -> OperatorSettings:
+        (deployment,) = [o for o in rendered(*values) if o["kind"] == "Deployment"]
+        environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+        return settings_from({each["name"]: each["value"] for each in environment if "value" in each})
+
+    assert (settings().images, settings().roots) == ((), OperatorSettings().roots)
+    more = settings("allowedImages={a:1,b@sha256:0}", "hostPathRoots={/disks/1,/disks/2}")
+    assert (more.images, more.roots) == (("a:1", "b@sha256:0"), ("/disks/1", "/disks/2"))
 
 
 def test_alerts_and_dashboards_name_metrics_that_exist() -> None:

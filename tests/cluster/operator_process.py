@@ -22,7 +22,16 @@ from ullage_operator.install import NAME, NAMESPACE
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 60.0
-QUICK = {"ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2", "ULLAGE_OPERATOR_FIGURES_SECONDS": "1"}
+ROOTS = ("/var/lib/ullage", "/var/lib/ullage/nested")
+IMAGES = ("agent:1", "agent:2", "agent:3", "agent:broken", "agent:mended", "spark:1")
+"""What the operator of these tests allows; the second directory lies where repositories of a namespace would."""
+
+QUICK = {
+    "ULLAGE_OPERATOR_SETTLE_SECONDS": "0.2",
+    "ULLAGE_OPERATOR_FIGURES_SECONDS": "1",
+    "ULLAGE_OPERATOR_ROOTS": ",".join(ROOTS),
+    "ULLAGE_OPERATOR_IMAGES": ",".join(IMAGES),
+}
 
 
 class Operator:
@@ -113,8 +122,7 @@ def place(fleet: Fleet, operator: Operator) -> Iterator[str]:
 
 
 def repository(place: str, spec: dict[str, Any] | None = None, name: str = "flows") -> dict[str, Any]:
-    own = {"storage": {"hostPath": {"path": f"/var/lib/{place}"}}}
-    return made(API_VERSION, "ContentRepository", name, place, spec=own | (spec or {}))
+    return made(API_VERSION, "ContentRepository", name, place, spec=spec or {})
 
 
 def objects(fleet: ControlPlane, place: str) -> dict[str, Any]:

@@ -43,6 +43,8 @@ def install(cluster: Cluster, chart: Path = CHART) -> None:
         "image.tag": tag,
         "image.pullPolicy": "Never",
         "agentImage": images.image_name("agent"),
+        "sparkImage": images.image_name("spark"),
+        "allowedImages[0]": images.BASE_NAME,
     }
     environment = [{"name": "ULLAGE_OPERATOR_FIGURES_SECONDS", "value": "1"}]
     sets = [f"--set={key}={value}" for key, value in values.items()]

@@ -12,6 +12,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import (
     ROOT,
+    ROOTS,
     Operator,
     condition,
     now_text,
@@ -117,7 +118,7 @@ def test_killed_at_any_moment_it_comes_to_the_same_end(fleet: Fleet, operator: O
     """SIGKILL at moments all over the first reconciliation: what is there at the end is whole each time."""
     for number in range(4):
         name = f"r{number}"
-        fleet.apply(repository(place, {"storage": {"hostPath": {"path": f"/var/{place}/{number}"}}}, name))
+        fleet.apply(repository(place, name=name))
         # The sleep is the point: each time the process has come a little further.
         with contextlib.suppress(ClusterError):
             fleet.wait_until("a moment has passed", lambda: False, 0.3 * number)
@@ -133,19 +134,21 @@ def test_killed_at_any_moment_it_comes_to_the_same_end(fleet: Fleet, operator: O
 
 def test_the_younger_of_two_with_one_directory_starts_nothing(fleet: Fleet, operator: Operator, place: str) -> None:
     """Accepted is False, with no workload; when the older is gone the younger starts."""
-    older = repository(place, {"storage": {"hostPath": {"path": f"/var/{place}/{place}/b"}}}, "a")
-    fleet.apply(older)
-    operator.until("the older runs", lambda: condition(fleet, place, "Accepted", "a") == "True")
-    fleet.wait_until("a second has passed", _after_a_second())
-    fleet.apply(repository(place, {"storage": {"hostPath": {"path": f"/var/{place}"}}}, "b"))
-    operator.until("the younger is refused", lambda: condition(fleet, place, "Accepted", "b") == "False")
-    operator.until("people are told", lambda: "AcceptedFalse" in fleet.kubectl("get", "events", "--namespace", place))
-    names = [each["metadata"]["name"] for each in fleet.get("daemonsets", "--namespace", place)["items"]]
-    assert names == ["a-ullage"]
+    with fleet.namespace("nested", awaits_end=False) as nested:
+        # It lies in nested/PLACE/PLACE/a, and the younger would lie in nested/PLACE.
+        fleet.apply(repository(place, {"storage": {"hostPath": {"path": ROOTS[1]}}}, "a"))
+        operator.until("the older runs", lambda: condition(fleet, place, "Accepted", "a") == "True")
+        fleet.wait_until("a second has passed", _after_a_second())
+        fleet.apply(repository(nested, {"storage": {"hostPath": {"path": f"{ROOTS[0]}//"}}}, place))
+        operator.until("the younger is refused", lambda: condition(fleet, nested, "Accepted", place) == "False")
+        told = ("get", "events", "--namespace", nested)
+        operator.until("people are told", lambda: "AcceptedFalse" in fleet.kubectl(*told))
+        assert fleet.get("daemonsets", "--namespace", nested)["items"] == []
 
-    fleet.kubectl("delete", "contentrepository", "a", "--namespace", place, "--timeout=60s")
+        fleet.kubectl("delete", "contentrepository", "a", "--namespace", place, "--timeout=60s")
 
-    operator.until("the younger starts", lambda: condition(fleet, place, "Accepted", "b") == "True")
+        operator.until("the younger starts", lambda: condition(fleet, nested, "Accepted", place) == "True")
+        fleet.kubectl("delete", "contentrepository", place, "--namespace", nested, "--timeout=60s")
 
 
 def _after_a_second() -> Callable[[], bool]:

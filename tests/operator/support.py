@@ -31,7 +31,7 @@ from ullage_operator.settings import OperatorSettings
 NOW = 1_772_323_200_000  # 2026-03-01T00:00:00Z, a Sunday
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-SETTINGS = OperatorSettings()
+SETTINGS = OperatorSettings(images=("mine:2",), roots=("/var/lib/ullage", "/a", "/a/data/flows"))
 WANTED = (MaintenanceOperation.REWRITE,)
 SINCE = time_of(NOW - HOUR)
 READY = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Serves", last_transition_time=SINCE)

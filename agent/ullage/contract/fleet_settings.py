@@ -144,7 +144,7 @@ class PlanningSettings(Settings, frozen=True, kw_only=True):
     """When a plan is made, as five fields of cron in spec.maintenance.timeZone. Empty never makes one."""
 
     image: Annotated[str, Meta(max_length=512)] = ""
-    """Spark's image. Empty takes the image that the operator came with."""
+    """Spark's image, of those that the operator allows. Empty takes the image that the operator came with."""
 
     suspend: bool = False
     """True begins no run of planning. A run that is under way goes on."""

@@ -214,7 +214,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
     """The resources that an agent requests, and those that it may not exceed."""
 
     image: Annotated[str, Meta(max_length=512)] = ""
-    """The agents' image. Empty takes the image that the operator came with."""
+    """The agents' image, of those that the operator allows. Empty takes the image that the operator came with."""
 
     storage: StorageSettings = StorageSettings()
     content: ContentSettings = ContentSettings()

@@ -81,8 +81,8 @@ class TlsSettings(Settings, frozen=True, kw_only=True):
     you, whichever of the three it says. With None the agent listens on loopback only (NiFi: nifi.security.keystore)."""
 
     directory: Annotated[str, Meta(min_length=1, max_length=1024)] = "/etc/ullage/tls"
-    """The directory that holds `tls.crt` and `tls.key`. They are read again when they change (NiFi:
-    nifi.security.autoreload.enabled)."""
+    """The directory that holds `tls.crt` and `tls.key`. They are read again when they change. In a cluster the operator
+    chooses it (NiFi: nifi.security.autoreload.enabled)."""
 
 
 class AuthSettings(Settings, frozen=True, kw_only=True):

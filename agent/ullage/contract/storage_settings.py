@@ -29,7 +29,8 @@ class HostPath(Settings, frozen=True, kw_only=True):
     """A directory of the node."""
 
     path: str = "/var/lib/ullage"
-    """The absolute path of the repository's root. The default is where Linux keeps the state of programs. Immutable."""
+    """The absolute path of the repository's root. The default is where Linux keeps the state of programs. In a cluster
+    it must be one of the directories that the operator allows. Immutable."""
 
 
 _Path = Annotated[str, Meta(min_length=1, max_length=1024)]

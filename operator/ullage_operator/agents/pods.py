@@ -16,6 +16,7 @@ ROOT: Final = "/var/lib/ullage"
 CONFIGURATION: Final = "/etc/ullage/repository"
 FILE: Final = "contentrepository.yaml"
 SOCKETS: Final = "/run/ullage"
+TLS: Final = "/etc/ullage/tls"
 SEAL_SECONDS: Final = 120
 """What an agent may take to end: sessions, checkpoint, lock."""
 
@@ -37,6 +38,8 @@ def agent_document(repository: RepositoryObject) -> Object:
     document["spec"]["storage"]["hostPath"] = {"path": ROOT}
     for field in ("maxConcurrentNodes", "blockers"):
         document["spec"]["maintenance"].pop(field, None)
+    # A secret that is mounted wherever somebody likes could lie over the program.
+    document["spec"]["tls"]["directory"] = TLS
     document["metadata"] |= {"generation": repository.generation}
     return document
 
@@ -108,26 +111,31 @@ def template(repository: RepositoryObject, image: str, node: str = "") -> Object
     """From which pods are made: those of the DaemonSet, or the one of a node's StatefulSet."""
     restart = restart_digest(agent_document(repository))
     spec, affinity = repository.spec, dict(repository.spec.affinity)
+    security: Object = {"seccompProfile": {"type": "RuntimeDefault"}}
     volumes: list[Object] = [{"name": "configuration", "configMap": {"name": f"{repository.name}-ullage"}}]
     if node:
         pinned = {"key": "metadata.name", "operator": "In", "values": [node]}
         required = {"nodeSelectorTerms": [{"matchFields": [pinned]}]}
         affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": required}
         volumes.append({"name": "sockets", "emptyDir": {}})
+        # The kubelet gives these volumes to the group by itself; only directories of nodes need somebody who is root.
+        starts: Object = {}
+        security["fsGroup"], security["fsGroupChangePolicy"] = USER, "OnRootMismatch"
     else:
         volumes.append(directory_volume("sockets", f"{SOCKETS}/{repository.namespace}/{repository.name}"))
         volumes.append(directory_volume("repository", repository.root))
+        starts = {"initContainers": [_owner(image)]}
     if spec.tls.mode != TlsMode.NONE:
         volumes.append({"name": "tls", "secret": {"secretName": repository.tls_secret}})
     pod: Object = {
         "serviceAccountName": repository.account,
         "terminationGracePeriodSeconds": SEAL_SECONDS,
-        "initContainers": [_owner(repository, image)],
         "containers": [_container(repository, image)],
         "volumes": volumes,
         "tolerations": [_said(each) for each in spec.tolerations],
         "nodeSelector": dict(spec.node_selector),
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": security,
+        **starts,
     }
     if affinity:
         pod["affinity"] = affinity
@@ -158,7 +166,7 @@ def _container(repository: RepositoryObject, image: str) -> Object:
         {"name": "sockets", "mountPath": SOCKETS},
     ]
     if spec.tls.mode != TlsMode.NONE:
-        mounts.append({"name": "tls", "mountPath": spec.tls.directory, "readOnly": True})
+        mounts.append({"name": "tls", "mountPath": TLS, "readOnly": True})
     where = {"path": "/healthz", "port": "http", "scheme": scheme}
     return {
         "name": "agent",
@@ -183,11 +191,13 @@ def _container(repository: RepositoryObject, image: str) -> Object:
     }
 
 
-def _owner(repository: RepositoryObject, image: str) -> Object:
-    """Hands the directories, which the kubelet makes as root, to the agent's user; the only thing done as root."""
+def _owner(image: str) -> Object:
+    """Hands the directories, which the kubelet makes as root, to the agent's user; the only thing done as root, and so
+    by the operator's own image, whatever image the repository names.
+    """
     return {
         "name": "own",
-        "image": repository.spec.image or image,
+        "image": image,
         "command": ["chown", f"{USER}:{USER}", ROOT, SOCKETS],
         "volumeMounts": [{"name": "repository", "mountPath": ROOT}, {"name": "sockets", "mountPath": SOCKETS}],
         "securityContext": confined(0, ["CHOWN"]),

@@ -9,7 +9,7 @@ import yaml
 from ullage.contract import AuthMode, NodeSpec, TlsMode, document_of, object_name
 from ullage_operator.agents.pods import FILE, ROOT, agent_document, daemon_set, directory_volume
 from ullage_operator.agents.rollout import stateful_sets
-from ullage_operator.objects import MANAGER, Object, RepositoryObject, binding, confined, digest, document, made
+from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, digest, document, made
 from ullage_operator.observation import AgentPod, Observation
 from ullage_operator.planning.build import account_objects, run_object
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
@@ -186,13 +186,15 @@ def node_object(repository: RepositoryObject, spec: NodeSpec) -> Object:
 
 
 def cleaning_job(repository: RepositoryObject, image: str, node: str) -> Object:
-    """Empties the repository's directory of one node, where policy Delete asks for it."""
+    """Empties the repository's directory of one node, where policy Delete asks for it: as the agent's user, who owns
+    all that is in there, so that whatever else it came upon would be left alone.
+    """
     container = {
         "name": "clean",
-        "image": repository.spec.image or image,
-        "command": ["find", ROOT, "-mindepth", "1", "-delete"],
+        "image": image,
+        "command": ["python3", "-m", "ullage_agent.node.cleaning", ROOT],
         "volumeMounts": [{"name": "repository", "mountPath": ROOT}],
-        "securityContext": confined(0, ["DAC_OVERRIDE"]),
+        "securityContext": {**confined(), "runAsGroup": USER},
     }
     pod = {
         "nodeName": node,
@@ -200,6 +202,7 @@ def cleaning_job(repository: RepositoryObject, image: str, node: str) -> Object:
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
         "automountServiceAccountToken": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "volumes": [directory_volume("repository", repository.root)],
     }
     spec = {"backoffLimit": 6, "ttlSecondsAfterFinished": 600, "template": {"spec": pod}}

@@ -17,7 +17,6 @@ from ullage.contract import (
     NodeSpec,
     RepositoryStatus,
     RunStatus,
-    TlsMode,
     conditions_of,
     millis_of,
     time_of,
@@ -27,16 +26,13 @@ from ullage_operator.node.runs import runs_due
 from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
 from ullage_operator.objects import rounded
 from ullage_operator.observation import NodeObject, Observation
-from ullage_operator.planning.decide import PlanningDecision, plan, timetable
-from ullage_operator.repository.placement import conflict, places
+from ullage_operator.planning.decide import PlanningDecision, plan
+from ullage_operator.repository.acceptance import VALID, acceptance_of
+from ullage_operator.repository.placement import places
 from ullage_operator.settings import OperatorSettings
 
 SILENCE_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 """After three missed heartbeats nobody vouches for a node."""
-
-
-VALID: Final = "Valid"
-"""The reason of who is accepted."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +54,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     """The one answer to an observation."""
-    acceptance = acceptance_of(seen)
+    acceptance = acceptance_of(seen, settings)
     is_accepted = acceptance[0] == VALID
     repository = seen.repository
     if repository.is_paused or not is_accepted or repository.document is None:
@@ -108,23 +104,6 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         rollout=rolls,
         next_millis=min((each for each in wakes if each is not None), default=None),
     )
-
-
-def acceptance_of(seen: Observation) -> tuple[str, str]:
-    """Whether it can be done, as reason and message: fields, cron and zones, who signs, directories of others."""
-    repository = seen.repository
-    if repository.document is None:
-        return "Invalid", repository.problem
-    if problem := conflict(repository, seen.others, seen.cluster_nodes):
-        return "PathConflict", problem
-    if repository.spec.tls.mode == TlsMode.CERT_MANAGER and not seen.has_cert_manager:
-        problem = "spec.tls.mode is CertManager, and the cluster does not serve cert-manager.io/v1: "
-        return "NoCertManager", problem + "install cert-manager, or choose Operator or Secret"
-    if problems := Calendar(repository.spec.maintenance).problems:
-        return "InvalidWindow", "; ".join(problems)
-    if repository.spec.planning.schedule and (problem := timetable(repository.spec).problem):
-        return "InvalidSchedule", problem
-    return VALID, "Every field can be obeyed."
 
 
 def is_ready(seen: Observation, node: str) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ullage.contract import ContentRepositorySpec, TaintEffect, Toleration, TolerationOperator
-from ullage_operator.objects import RepositoryObject
 from ullage_operator.observation import ClusterNode, Taint
 
 DAEMON_TAINTS: Final = frozenset(
@@ -23,31 +22,6 @@ def places(spec: ContentRepositorySpec, cluster_node: ClusterNode) -> bool:
         return False
     hard = [taint for taint in cluster_node.taints if taint.effect != TaintEffect.PREFER_NO_SCHEDULE]
     return all(_tolerated(taint, spec.tolerations) for taint in hard)
-
-
-def conflict(
-    repository: RepositoryObject, others: tuple[RepositoryObject, ...], cluster_nodes: tuple[ClusterNode, ...]
-) -> str:
-    """The older repository whose directory overlaps with this one's on some node, and where; empty if there is none."""
-    if not repository.root or repository.document is None:
-        return ""
-    mine = [cluster_node for cluster_node in cluster_nodes if places(repository.spec, cluster_node)]
-    for other in others:
-        if not other.root or other.document is None or other.is_going or other.key == repository.key:
-            continue
-        is_older = (other.created_millis, other.uid) < (repository.created_millis, repository.uid)
-        if is_older and _overlap(repository.root, other.root):
-            shared = [cluster_node.name for cluster_node in mine if places(other.document.spec, cluster_node)]
-            if shared:
-                return (
-                    f"{repository.root} and {other.root} of the older {other.namespace}/{other.name} overlap on node "
-                    f"{shared[0]}: choose another spec.storage.hostPath.path"
-                )
-    return ""
-
-
-def _overlap(one: str, other: str) -> bool:
-    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
 def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:

@@ -8,11 +8,15 @@ from ullage_operator import objects
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.objects import RepositoryObject
 from ullage_operator.repository import build
-from ullage_operator.repository.cache import InformerCache
+from ullage_operator.repository.acceptance import overlap, path_problem
+from ullage_operator.repository.cache import InformerCache, Key
 from ullage_operator.repository.decide import deletes_data
+from ullage_operator.settings import OperatorSettings
 
 
-async def removed(api: ApiClient, cache: InformerCache, repository: RepositoryObject, image: str) -> str:
+async def removed(
+    api: ApiClient, cache: InformerCache, repository: RepositoryObject, settings: OperatorSettings
+) -> str:
     """Do the next part; what is still waited for, empty when nothing is left."""
     namespace = repository.namespace
     selector = objects.selector_of(repository.labels)
@@ -27,9 +31,30 @@ async def removed(api: ApiClient, cache: InformerCache, repository: RepositoryOb
             return f"{len(pods)} agents to end"
         if repository.spec.storage.local_persistent_volume is not None:
             await _delete_all(api, "PersistentVolumeClaim", namespace, selector)
-        elif waits := await _emptied(api, cache, repository, image, nodes):
-            return waits
+        else:
+            waits = _in_the_way(cache, repository, nodes, settings)
+            waits = waits or await _emptied(api, cache, repository, settings.agent_image, nodes)
+            if waits:
+                return waits
     await _delete_all(api, "ContentRepositoryNode", namespace, selector)
+    return ""
+
+
+def _in_the_way(
+    cache: InformerCache, repository: RepositoryObject, nodes: list[str], settings: OperatorSettings
+) -> str:
+    """Why its directories must not be emptied: they are not allowed any more, or another one's lie with them."""
+    otherwise = "or set spec.deletionPolicy: Retain, and they stay as they are"
+    if nodes and (problem := path_problem(repository, settings)):
+        return f"its directories to be allowed, {otherwise}: {problem}"
+    others: dict[Key, str] = {}
+    for found in cache.node_objects.objects.values():
+        if found["spec"]["nodeName"] in nodes:
+            others[found["metadata"]["namespace"], found["spec"]["repository"]] = found["spec"]["nodeName"]
+    for key, node in others.items():
+        known = cache.repositories.objects.get(key)
+        if known is not None and overlap(repository, other := RepositoryObject.of(known)):
+            return f"{other.namespace}/{other.name} to go, whose {other.root} lies with it on node {node}, {otherwise}"
     return ""
 
 

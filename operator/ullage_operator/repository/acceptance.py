@@ -1,0 +1,101 @@
+"""Whether a ContentRepository can be obeyed, and may be. Pure.
+
+Who may create a ContentRepository has the operator make pods with directories of nodes in them. So what such a pod
+runs, and which directory it has, is never the author's choice alone: images and directories are those that the
+operator's settings allow, and one repository's directory never overlaps another's.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ullage.contract import Calendar, TlsMode
+from ullage_operator.objects import RepositoryObject, normal
+from ullage_operator.observation import ClusterNode, Observation
+from ullage_operator.planning.decide import timetable
+from ullage_operator.repository.placement import places
+from ullage_operator.settings import OperatorSettings
+
+VALID: Final = "Valid"
+"""The reason of who is accepted."""
+
+
+def acceptance_of(seen: Observation, settings: OperatorSettings) -> tuple[str, str]:
+    """Whether it can be done, as reason and message: of what is in the way, the first."""
+    return next(_problems(seen, settings), (VALID, "Every field can be obeyed."))
+
+
+def _problems(seen: Observation, settings: OperatorSettings) -> Iterator[tuple[str, str]]:
+    repository = seen.repository
+    if repository.document is None:
+        yield "Invalid", repository.problem
+        return
+    if problem := path_problem(repository, settings):
+        yield "PathNotAllowed", problem
+    if problem := image_problem(repository, settings):
+        yield "ImageNotAllowed", problem
+    if problem := conflict(repository, seen.others, seen.cluster_nodes, settings):
+        yield "PathConflict", problem
+    if repository.spec.tls.mode == TlsMode.CERT_MANAGER and not seen.has_cert_manager:
+        problem = "spec.tls.mode is CertManager, and the cluster does not serve cert-manager.io/v1: "
+        yield "NoCertManager", problem + "install cert-manager, or choose Operator or Secret"
+    if problems := Calendar(repository.spec.maintenance).problems:
+        yield "InvalidWindow", "; ".join(problems)
+    if repository.spec.planning.schedule and (problem := timetable(repository.spec).problem):
+        yield "InvalidSchedule", problem
+
+
+def path_problem(repository: RepositoryObject, settings: OperatorSettings) -> str:
+    """Why its directory is not allowed; empty if it is, or if it has none."""
+    if not repository.root:
+        return ""
+    path, roots = repository.spec.storage.host_path.path, sorted(map(normal, settings.roots))
+    if normal(path) in roots:
+        return ""
+    return (
+        f"spec.storage.hostPath.path: {path} is none of the directories that the operator allows "
+        f"({', '.join(roots) or 'none'}): choose one of these, or have it added to the operator's setting "
+        "ULLAGE_OPERATOR_ROOTS (hostPathRoots of the chart)"
+    )
+
+
+def image_problem(repository: RepositoryObject, settings: OperatorSettings) -> str:
+    """Which image is not allowed; empty if each is."""
+    spec = repository.spec
+    for field, image, own in (
+        ("image", spec.image, settings.agent_image),
+        ("planning.image", spec.planning.image, settings.spark_image),
+    ):
+        if image and image != own and image not in settings.images:
+            return (
+                f"spec.{field}: {image} is not an image that the operator allows: leave the field empty for {own}, or "
+                "have it added to the operator's setting ULLAGE_OPERATOR_IMAGES (allowedImages of the chart)"
+            )
+    return ""
+
+
+def conflict(
+    repository: RepositoryObject,
+    others: Iterable[RepositoryObject],
+    cluster_nodes: Iterable[ClusterNode],
+    settings: OperatorSettings,
+) -> str:
+    """The older repository whose directory overlaps with this one's on some node, and where; empty if there is none."""
+    for other in others:
+        is_older = (other.created_millis, other.uid) < (repository.created_millis, repository.uid)
+        # One that is not allowed has no directory, and must not keep others out of theirs. One that is going has.
+        if not is_older or path_problem(other, settings) or not overlap(repository, other):
+            continue
+        shared = [each for each in cluster_nodes if places(repository.spec, each) and places(other.spec, each)]
+        if shared:
+            return (
+                f"{repository.root} and {other.root} of the older {other.namespace}/{other.name} overlap on node "
+                f"{shared[0].name}: choose another spec.storage.hostPath.path"
+            )
+    return ""
+
+
+def overlap(one: RepositoryObject, other: RepositoryObject) -> bool:
+    """Whether one's directory is the other's, or lies in it."""
+    if not (one.root and other.root) or one.key == other.key:
+        return False
+    return f"{one.root}/".startswith(f"{other.root}/") or f"{other.root}/".startswith(f"{one.root}/")
