@@ -7,6 +7,7 @@ from tests.support import Workshop, claim_of, drain, entry_of, flip, put_all
 from ullage.embedded.repository import recovery_of
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action
+from ullage.engine.wal.format import FILE_MAGIC, unpack_file_header
 from ullage.wire.upkeep import RecoveryReport
 
 MB = 1 << 20
@@ -139,6 +140,10 @@ def test_a_start_tells_of_a_log_that_holds_nothing_but_torn_bytes(workshop: Work
     assert recovery_of(workshop.crash()) is None
     workshop.kill()
     newest = max((workshop.path / "flowfile" / "partition-0").iterdir())
-    newest.write_bytes(b"junk")
+    found = unpack_file_header(FILE_MAGIC, newest.read_bytes())
+    assert found is not None
+    with newest.open("r+b") as file:
+        file.seek(found[1])
+        file.write(b"junk")
 
     assert recovery_of(workshop.open()) == RecoveryReport(transactions=0, torn_bytes=4, discarded=0)
