@@ -267,8 +267,8 @@ class ProcessSession:
         working = self._find(flow_file)
         if "uuid" in attributes:
             raise InvalidArgument("the attribute uuid belongs to the FlowFile and cannot be set")
-        working.changed.update(attributes)
-        working.removed.difference_update(attributes)
+        working.changed = {**working.changed, **attributes}
+        working.removed = working.removed.difference(attributes)
         return self._refresh(working, Update(working.current.uuid, set_attributes=pack_attributes(attributes)))
 
     def put_attribute(self, flow_file: FlowFileRecord, name: str, value: str) -> FlowFileRecord:
@@ -279,9 +279,8 @@ class ProcessSession:
         """Remove attributes; the core ones fall back to their defaults."""
         working = self._find(flow_file)
         names = tuple(names)
-        working.removed.update(names)
-        for name in names:
-            working.changed.pop(name, None)
+        working.removed = working.removed.union(names)
+        working.changed = {name: value for name, value in working.changed.items() if name not in working.removed}
         return self._refresh(working, Update(working.current.uuid, remove_attributes=names))
 
     def transfer(self, flow_file: FlowFileRecord, queue: str, relationship: str = "") -> None:

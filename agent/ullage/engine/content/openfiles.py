@@ -2,8 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,17 +27,9 @@ class OpenFiles:
         self._forgotten = 0
         self._lock = threading.Lock()
 
-    @contextmanager
-    def reading(self, claim: ResourceClaim, container: ContainerDirectory) -> Iterator[File]:
+    def reading(self, claim: ResourceClaim, container: ContainerDirectory) -> AbstractContextManager[File]:
         """See `ContentStore.reading`."""
-        opened = self._acquire(claim, container)
-        try:
-            yield opened.file
-        finally:
-            with self._lock:
-                opened.users -= 1
-                if opened.is_doomed and opened.users == 0:
-                    opened.file.close()
+        return _Reading(self, claim, container)
 
     def descriptor(self, claim: ResourceClaim, container: ContainerDirectory) -> int:
         """See `ContentStore.open_descriptor`."""
@@ -65,7 +57,8 @@ class OpenFiles:
                 opened.doom()
             self._open.clear()
 
-    def _acquire(self, claim: ResourceClaim, container: ContainerDirectory) -> "_SharedFile":
+    def acquire(self, claim: ResourceClaim, container: ContainerDirectory) -> "_SharedFile":
+        """The file, open until it is released."""
         with self._lock:
             opened = self._open.get(claim.index)
             if opened is not None:
@@ -89,6 +82,31 @@ class OpenFiles:
                     self._open.popitem(last=False)[1].doom()
             opened.users += 1
             return opened
+
+    def release(self, opened: "_SharedFile") -> None:
+        """Give back what `acquire` gave."""
+        with self._lock:
+            opened.users -= 1
+            if opened.is_doomed and opened.users == 0:
+                opened.file.close()
+
+
+class _Reading(AbstractContextManager[File]):
+    """One read of a file. Not a generator, which takes a microsecond more of each small content's ten."""
+
+    __slots__ = ("_claim", "_container", "_files", "_opened")
+
+    def __init__(self, files: OpenFiles, claim: ResourceClaim, container: ContainerDirectory) -> None:
+        self._files = files
+        self._claim = claim
+        self._container = container
+
+    def __enter__(self) -> File:
+        self._opened = self._files.acquire(self._claim, self._container)
+        return self._opened.file
+
+    def __exit__(self, *exception: object) -> None:
+        self._files.release(self._opened)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,6 @@
 """Reading content: ranges and streams of any size in bounded memory, every byte verified before it is handed out."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 
 from crc32c import crc32c
 
@@ -110,8 +109,10 @@ class ContentReader:
         ledger, forgotten, begun = self._ledger, self._forgotten, place(2)
 
         def release() -> None:
-            with suppress(ForkedRepository):  # the pin is the parent's
+            try:
                 ledger.unpin([claim])
+            except ForkedRepository:
+                return  # the pin is the parent's
 
         return ContentStream(
             pieces, size, release, lambda stream: forgotten.note("a content stream", begun, stream.close)

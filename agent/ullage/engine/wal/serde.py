@@ -5,7 +5,8 @@ is told the version that wrote the bytes.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from itertools import compress
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -31,6 +32,9 @@ from ullage.errors import FormatTooNew, InvalidArgument, RepositoryDamaged, Tran
 
 READ_BACK_BYTES = 8 << 10
 """Transactions up to this size are read back whole before they are logged; it takes microseconds."""
+
+_READ_BACK = frozenset(get_args(Operation)) - {FlowFileRecord, Update}
+"""Of a large transaction: to read FlowFiles and updates takes longer than to encode them."""
 
 _NOT_COUNTED = {ResourceClaim, ClaimBlocks, TransactionEvents, Answer, StagedWrite, Staged, SetAside}
 
@@ -156,15 +160,13 @@ def require_readable(serde: SerDe, payload: bytes, operations: Sequence[Operatio
     """What is logged is read by the types that it was made with. The encoder does not look at them: a number beyond
     64 bits or a text where bytes belong would be acknowledged, and keep the repository shut from the next start on.
 
-    Entrances refuse such values by name (`ullage.interface.checks`); what one of them forgets ends here. Of a large
-    transaction FlowFiles and their updates are left out, because to read a batch takes longer than to encode it.
+    Entrances refuse such values by name (`ullage.interface.checks`); what one of them forgets ends here.
     """
     is_small = len(payload) <= READ_BACK_BYTES
     try:
         if not is_small:
-            payload = serde.encode(
-                0, [_told(each) for each in operations if type(each) not in (FlowFileRecord, Update)]
-            )
+            told = compress(operations, map(_READ_BACK.__contains__, map(type, operations)))
+            payload = serde.encode(0, list(map(_told, told)))
         found = serde.decode(payload, serde.version).operations
         for operation in found if is_small else ():
             if type(operation) is FlowFileRecord:
