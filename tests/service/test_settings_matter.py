@@ -16,11 +16,15 @@ from ullage.contract import (
     Metadata,
     MetricsAccess,
     Quantity,
+    QueueRule,
+    QueueUse,
     ServiceSettings,
     TlsMode,
     TlsSettings,
 )
+from ullage_agent.service.access import Anonymous, Principal, acting_of
 from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.limits import DEFAULTS
 from ullage_agent.service.listening import authenticator_of, listening_of
 
 OPEN = {"tls": TlsSettings(mode=TlsMode.SECRET), "auth": AuthSettings(mode=AuthMode.TOKEN_FILE)}
@@ -51,6 +55,11 @@ def _authenticator(spec: ContentRepositorySpec) -> object:
         return str(error)
 
 
+def _readable_queues(spec: ContentRepositorySpec) -> object:
+    acting = acting_of(Anonymous(), Principal("x"), spec.auth.queues, DEFAULTS)
+    return [acting.queues.allows(QueueUse.READ, queue) for queue in ("a", "b")]
+
+
 CASES = {
     "service.address": Case({}, {"service": ServiceSettings(address="::1")}, _listening("address")),
     "service.httpPort": Case({}, {"service": ServiceSettings(http_port=9)}, _listening("http_port")),
@@ -71,6 +80,7 @@ CASES = {
         {"auth": AuthSettings(mode=AuthMode.TOKEN_FILE, metrics=MetricsAccess.ANYONE)},
         _listening("asks_for_metrics"),
     ),
+    "auth.queues": Case({}, {"auth": AuthSettings(queues=(QueueRule(prefix="a"),))}, _readable_queues),
 }
 
 

@@ -413,7 +413,7 @@ class _StrictLoader(yaml.SafeLoader):
 _OPEN: Final = (
     *("archive", "claims", "compaction", "leases", "maintenance", "truncation"),
     *("flowFile.checkpointInterval", "flowFile.checkpointLogSize", "flowFile.queueDefaults", "flowFile.walMaxBytes"),
-    "service.maxRequestBytes",
+    *("auth.queues", "service.maxRequestBytes"),
 )
 _FIXED: Final = ("compaction.deletedRetention", "compaction.outputSize")
 """Exceptions below those: when a handle goes is decided when it is deleted, and outputs may be half written."""

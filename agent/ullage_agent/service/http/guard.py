@@ -56,6 +56,9 @@ class Guard:
         try:
             await self._answer(scope, exchange)
         finally:
+            state = scope.get("state", {})
+            if state.get("is_counted"):
+                self._served.quota.give_back(state["principal"].name)
             self._measure(scope, exchange)
 
     async def _answer(self, scope: Any, exchange: "_Exchange") -> None:

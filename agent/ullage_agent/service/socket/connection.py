@@ -19,9 +19,11 @@ from ullage.interface.checks import checked_all
 from ullage.uuids import parse_uuid
 from ullage.wire import frames
 from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Header, Place
+from ullage.wire.needs import FRAME_RIGHTS
 from ullage.wire.problems import is_expected
-from ullage_agent.service.access import Principal, Verb
+from ullage_agent.service.access import Principal, authorize_all
 from ullage_agent.service.listening import Terms
+from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
 from ullage_agent.service.socket.peers import Peer, admit
 
@@ -33,11 +35,15 @@ _attributes: Final = msgspec.json.Decoder(Attributes)
 class Connection:
     """See the module's text. `serve` runs in a thread of its own; `revoke` may be called from any."""
 
-    def __init__(self, channel: Channel, peer: Peer, terms: Terms, trusted: frozenset[int]) -> None:
+    def __init__(self, channel: Channel, peer: Peer, terms: Terms, trusted: frozenset[int], quota: Quota) -> None:
         self.peer = peer
         self._channel = channel
+        self._terms = terms
         self._repository, self._authenticator, self._limits, _, self._on_failure = terms
+        self._mine = terms.repository
         self._trusted = trusted
+        self._quota = quota
+        self._is_counted = False
         self.lent = self._repository.lend(str(peer), self._limits.socket_files)
         self._principal = Principal("")
         self._is_trusted = False
@@ -71,6 +77,8 @@ class Connection:
 
     def _end(self) -> None:
         self._channel.close()
+        if self._is_counted:
+            self._quota.give_back(self._principal.name)
         try:
             self.lent.release()
         except Exception as error:  # noqa: BLE001 - the next start releases it; see `release_leftovers`
@@ -92,6 +100,7 @@ class Connection:
                 )
             self._principal = admit(self.peer, hello.token, self._authenticator, self._trusted)
             self._is_trusted = hello.token is None
+            self._begin()
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._refuse(header.request, error)
             return False
@@ -100,6 +109,14 @@ class Connection:
         )
         self._channel.send(FrameKind.WELCOME, header.request, frames.pack_welcome(welcome))
         return True
+
+    def _begin(self) -> None:
+        """Serve whoever it is. QuotaReached."""
+        self._quota.take(self._principal.name)
+        self._is_counted = True
+        if not self._is_trusted:
+            self._mine = self._terms.acting_for(self._principal)
+        self.lent.acting = self._mine.acting
 
     def _converse(self) -> None:
         while (received := self._channel.receive(FRAME_BYTES_MAX)) is not None:
@@ -110,6 +127,7 @@ class Connection:
             if answer is None:
                 raise BadFrame(f"a {header.kind.name} is no request")
             try:
+                self._require(header)
                 answer(header, body)
             except (BadFrame, EOFError, OSError):
                 raise
@@ -120,11 +138,9 @@ class Connection:
                 self._refuse(header.request, error)
 
     def _resolve_handles(self, header: Header, body: bytes) -> None:
-        self._require(Verb.GET)
         self._resolved(header, self.lent.handles(frames.parse_uuids(body)))
 
     def _resolve_claims(self, header: Header, body: bytes) -> None:
-        self._require(Verb.GET)
         self._resolved(header, self.lent.claims(frames.parse_claims(body)))
 
     def _resolved(self, header: Header, places: list[Place]) -> None:
@@ -142,7 +158,6 @@ class Connection:
         self._channel.send(FrameKind.GIVEN_BACK, header.request)
 
     def _put(self, header: Header, body: bytes) -> None:
-        self._require(Verb.CREATE)
         head, at = frames.parse_put(body, has_content=True)
         if len(head.lengths) > self._limits.batch:
             raise RequestTooLarge(f"{len(head.lengths)} contents, at most {self._limits.batch} are allowed in one put")
@@ -156,8 +171,6 @@ class Connection:
 
     def _put_stream(self, header: Header, body: bytes) -> None:
         """The content comes in DATA frames up to END; after a refusal what is left of it is skipped."""
-        self._given_up = header.request
-        self._require(Verb.CREATE)
         head, _ = frames.parse_put(body, has_content=False)
         attributes, terms = _terms(head)
         if isinstance(attributes, list):
@@ -193,11 +206,13 @@ class Connection:
     @property
     def _handles(self) -> EmbeddedHandles:
         """Those of whoever greeted: their idempotency keys."""
-        return self._repository.acting_for(self._principal.name).handles
+        return self._mine.handles
 
-    def _require(self, verb: Verb) -> None:
+    def _require(self, header: Header) -> None:
+        if header.kind == FrameKind.PUT_STREAM:
+            self._given_up = header.request  # until its content has come, which is skipped after a refusal
         if not self._is_trusted:
-            self._authenticator.authorize(self._principal, verb)
+            authorize_all(self._authenticator, self._principal, FRAME_RIGHTS[header.kind])
 
     def _refuse(self, request: int, error: Exception) -> None:
         if isinstance(error, Unauthenticated | Forbidden):
