@@ -98,6 +98,7 @@ from ullage.contract.rights import (
     rules_of as rules_of,
 )
 from ullage.contract.service_settings import (
+    AuditSettings as AuditSettings,
     AuthMode as AuthMode,
     AuthSettings as AuthSettings,
     MetricsAccess as MetricsAccess,

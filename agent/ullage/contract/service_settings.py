@@ -82,6 +82,20 @@ class TlsSettings(Settings, frozen=True, kw_only=True):
     nifi.security.autoreload.enabled)."""
 
 
+class AuditSettings(Settings, frozen=True, kw_only=True):
+    """The audit log: who read content, changed, deleted or administered, and who was refused. docs/security.md."""
+
+    enabled: bool = True
+    """Whether it is written, into the folder `audit` of the repository's root."""
+
+    max_file_size: Quantity = Quantity(64 << 20)
+    """The size at which a file of it is put aside and another one begun (NiFi: the rolling policy of
+    nifi-request.log)."""
+
+    max_files: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    """How many files are kept, with the one that is written. The oldest goes first."""
+
+
 class AuthSettings(Settings, frozen=True, kw_only=True):
     """Who may do what. docs/security.md has the rights."""
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ullage.contract import QueueUse, Right
 from ullage.embedded.repository import EmbeddedRepository
@@ -73,8 +73,16 @@ class StagedSink:
         return self._staging.stage_stream(self._write, self._attempt, number, pieces, attributes, self._lifetime)[0]
 
 
-ContentSink = HandleSink | StagedSink
-"""Takes the contents of one stream, a transaction after the other; answers their uuids."""
+class ContentSink(Protocol):
+    """Takes the contents of one stream, a transaction after the other; answers their uuids."""
+
+    def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
+        """Contents that came together."""
+        ...
+
+    def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
+        """One content that comes piece by piece."""
+        ...
 
 
 def sink_of(repository: EmbeddedRepository, command: PutCommand) -> ContentSink:

@@ -3,7 +3,7 @@
 The agent asks for what stands in those tables; docs/security.md shows this list, and a test tries all of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from ullage.contract import Right
@@ -24,6 +24,15 @@ FRAME_RIGHTS: Final[dict[FrameKind, tuple[Right, ...]]] = {
     FrameKind.PUT_STREAM: PUTTING,
 }
 """Of the requests that the Unix socket takes."""
+
+
+UNAUDITED: Final = frozenset({Right.METRICS, Right.SPACE, Right.RECORDS, Right.PROVENANCE})
+"""Who may look, and looks, leaves no line in the audit log: that is of content, changes and administration."""
+
+
+def is_audited(rights: Iterable[Right]) -> bool:
+    """Whether an operation that needs these rights leaves a line in the audit log; whatever is refused leaves one."""
+    return not UNAUDITED.issuperset(rights)
 
 
 class Need(NamedTuple):

@@ -8,7 +8,7 @@ gRPC gives each call a thread; how many work at a time is bounded here.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -29,12 +29,11 @@ from ullage.wire.schemas import DESCRIPTIONS, GET_SCHEMA, PUT_SCHEMA, SCHEMAS
 from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket, rights_of
 from ullage_agent.service.access import Principal, authorize_all, bearer
 from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.flight.calls import ACCESS, Admitted, Call, CountedSink
 from ullage_agent.service.flight.puts import Puts
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.listening import Terms, TlsFiles
 from ullage_agent.service.quota import Quota
-
-ACCESS: Final = "access"
 
 DETAIL_CHARACTERS_MAX: Final = 500
 """An error travels twice in gRPC's headers, of 8 KiB in all, where a character takes up to 12 bytes. A message that
@@ -53,13 +52,6 @@ Act = Callable[[Principal, Any], object]
 """What carries an action out: who asks, its body, and the document that answers it, None for none."""
 
 
-class Admitted(flight.ServerMiddleware):  # type: ignore[misc]
-    """Who makes this call."""
-
-    def __init__(self, principal: Principal) -> None:
-        self.principal = principal
-
-
 class Admission(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Every call passes here first: its bearer token is somebody's, or it ends."""
 
@@ -74,6 +66,7 @@ class Admission(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         except Exception as error:
             if isinstance(error, Unauthenticated):
                 self._terms.on_failure("refused over Flight", error)
+                self._terms.audit.note(who="", via="Flight", operation="a call", allowed=False, why=str(error))
             raise _refusal_of(error) from error
 
 
@@ -124,34 +117,37 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Store a stream of contents."""
-        with self._call(context, PUTTING) as principal:
+        with self._call(context, PUTTING, "DoPut", descriptor.command) as call:
             command = tickets.parse_command(descriptor.command or b"")
-            sink = bulk.sink_of(self._terms.acting_for(principal), command)
+            sink = CountedSink(bulk.sink_of(self._terms.acting_for(call.principal), command), call)
             batches = (chunk.data for chunk in reader if chunk.data is not None)
             Puts(sink, self._terms.limits, batches, writer.write).store()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Contents, or a table."""
-        with self._call(context, ()) as principal:
-            wanted = tickets.parse_ticket(ticket.ticket)
-            self._authorize(principal, GETTING if isinstance(wanted, ContentTicket) else rights_of(wanted))
+        with self._call(context, (), "DoGet", ticket.ticket) as call:
+            wanted, principal = tickets.parse_ticket(ticket.ticket), call.principal
+            call.rights = GETTING if isinstance(wanted, ContentTicket) else rights_of(wanted)
+            self._authorize(principal, call.rights)
+            call.is_stream = True
             if isinstance(wanted, ContentTicket):
-                return self._streamed(GET_SCHEMA, content_batches(self._terms.acting_for(principal), wanted), principal)
+                call.ids = wanted.handles or []
+                return self._streamed(GET_SCHEMA, content_batches(self._terms.acting_for(principal), wanted), call)
             schema = schema_of(wanted)
             if wanted.stream is not None:
-                return self._streamed(schema, feed_batches(self._terms.acting_for(principal), wanted), principal)
+                return self._streamed(schema, feed_batches(self._terms.acting_for(principal), wanted), call)
             found = self._shared.snapshots.find(principal, wanted.snapshot)
-            return self._streamed(schema, found.batches(wanted), principal)
+            return self._streamed(schema, found.batches(wanted), call)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
         raw = b"" if action.body is None else action.body.to_pybytes()
         known = next((each for each in tickets.ACTIONS if each.name == action.type), None)
-        with self._call(context, () if known is None else known.rights) as principal:
+        with self._call(context, () if known is None else known.rights, f"action {action.type}", raw) as call:
             if known is None:
                 names = ", ".join(each.name for each in tickets.ACTIONS)
                 raise InvalidArgument(f"there is no action {action.type}: {names}")
-            answer = self._actions[known.name](principal, known.parse(raw))
+            answer = self._actions[known.name](call.principal, known.parse(raw))
             return iter([] if answer is None else [msgspec.json.encode(answer)])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -160,17 +156,17 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """The tables."""
-        with self._call(context, ()):
+        with self._call(context, (), "ListFlights"):
             return iter([_info(name) for name in SCHEMAS])
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """One table, by its name as the path."""
-        with self._call(context, ()):
+        with self._call(context, (), "GetFlightInfo"):
             return _info(_named(descriptor))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """The columns of a table; of a put for the path `put`."""
-        with self._call(context, ()):
+        with self._call(context, (), "GetSchema"):
             name = _named(descriptor)
             return flight.SchemaResult(PUT_SCHEMA if name == "put" else schema_of(TableTicket(name=name)))
 
@@ -189,22 +185,25 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def _act(self, act: Callable[[EmbeddedRepository, Any], object], principal: Principal, request: Any) -> object:
         return act(self._terms.acting_for(principal), request)
 
-    def _streamed(self, schema: Any, batches: Iterator[Any], principal: Principal) -> Any:
-        return flight.GeneratorStream(schema, self._bounded(batches, principal))
+    def _streamed(self, schema: Any, batches: Iterator[Any], call: Call) -> Any:
+        return flight.GeneratorStream(schema, self._bounded(batches, call))
 
-    def _bounded(self, batches: Iterator[Any], principal: Principal) -> Iterator[Any]:
+    def _bounded(self, batches: Iterator[Any], call: Call) -> Iterator[Any]:
         """The same while they are sent: counted as a call, their errors told."""
-        with self._telling("a Flight stream failed"), self._shared.counted(principal):
-            yield from batches
+        with self._telling("a Flight stream failed"), call.noted(), self._shared.counted(call.principal):
+            for batch in batches:
+                call.bytes += batch.nbytes
+                yield batch
 
     @contextmanager
-    def _call(self, context: Any, rights: Iterable[Right]) -> Iterator[Principal]:
+    def _call(self, context: Any, rights: Sequence[Right], name: str, about: bytes = b"") -> Iterator[Call]:
         """One call: admitted, permitted, counted; its errors told."""
         with self._telling("a Flight call failed"):
-            principal: Principal = context.get_middleware(ACCESS).principal
-            self._authorize(principal, rights)
-            with self._shared.counted(principal):
-                yield principal
+            call = Call(self._terms.audit, context, rights, name, about)
+            with call.noted(is_begin=True):
+                self._authorize(call.principal, rights)
+                with self._shared.counted(call.principal):
+                    yield call
 
     def _authorize(self, principal: Principal, rights: Iterable[Right]) -> None:
         try:

@@ -56,6 +56,7 @@ def put_batch(asked: Asked) -> StoredBatch:
 
 @serves(operations.GET_HANDLES)
 def get_batch(asked: Asked) -> list[HandleContent] | Response[bytes]:
+    asked.note_ids(asked.data.ids)
     found = _read_all(asked, asked.data.ids)
     if "msgpack" in asked.request.headers.get("accept", ""):
         return Response(msgspec.msgpack.encode(found), media_type="application/x-msgpack")

@@ -76,6 +76,10 @@ class Asked:
         """What remembers a document as the answer, for the transaction of the change."""
         return self.once.remember(msgspec.json.encode(document))
 
+    def note_ids(self, ids: Sequence[str]) -> None:
+        """What the audit log names; what was noted first stays."""
+        self.request.scope["state"].setdefault("ids", ids)
+
     def stored(self, ids: list[str]) -> StoredBatch:
         """The answer to a batch."""
         return StoredBatch(ids=ids, node=self.repository.node)
@@ -122,11 +126,21 @@ def serves(
                 arguments = {name: given[name] for name in names}
                 under_way: Any = work(asked, **arguments) if is_coroutine else call(work, asked, **arguments)
                 found = await under_way
+            asked.note_ids(_ids_of(found))
             return found if isinstance(found, Response) else json(msgspec.json.encode(found), operation.status)
 
         return _routed(operation, handler, parameters, Response[bytes])
 
     return made
+
+
+def _ids_of(found: object) -> Sequence[str]:
+    """The uuids of what was made, taken or read, of an answer."""
+    many = found if isinstance(found, list) else getattr(found, "flow_files", None)
+    if isinstance(many, list):
+        return [each.id for each in many if hasattr(each, "id")]
+    ids: Sequence[str] = getattr(found, "ids", ()) or [id for id in [getattr(found, "id", None)] if id]
+    return ids
 
 
 def answers(operation: Operation[A], work: Callable[[Asked], A]) -> HTTPRouteHandler:

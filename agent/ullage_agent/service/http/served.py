@@ -19,6 +19,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.runs import RequestedRun
 from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Authenticator, Principal, acting_of, authorize_all, bearer
+from ullage_agent.service.audit import Audit
 from ullage_agent.service.host import Host
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.log import logger
@@ -41,12 +42,15 @@ OPEN: Final = {"is_open": True}
 class Served:
     """One service, as its HTTP resources see it."""
 
-    def __init__(self, host: Host, authenticator: Authenticator, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, host: Host, authenticator: Authenticator, limits: Limits, metrics: Metrics, audit: Audit
+    ) -> None:
         self.host = host
         self.metrics = metrics
         self.authenticator = authenticator
         self.limits = limits
         self.audit = logger("audit")
+        self.trail = audit
         self._log = logger("reclamation")
         self.repository = host.repository
         self.repository.runs.hear(self._told)
@@ -110,9 +114,12 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         return
     served = served_by(connection)
     authenticator, operation = served.authenticator, handler.opt["operation"]
+    state = connection.scope["state"]
+    state["operation"] = operation
 
     def check() -> Principal:
         principal = authenticator.authenticate(bearer(connection.headers.get("authorization")))
+        state["principal"] = principal
         authorize_all(authenticator, principal, (*operation.rights, *handler.opt["more"](connection)))
         return principal
 
@@ -122,6 +129,5 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         client = connection.client.host if connection.client else ""
         served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
         raise
-    connection.scope["state"]["principal"] = principal
     served.quota.take(principal.name)
-    connection.scope["state"]["is_counted"] = True  # the Guard gives it back when the answer is out
+    state["is_counted"] = True  # the Guard gives it back when the answer is out
