@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from ullage_operator.rbac import (
+    CLIENT_ROLES,
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
     PLANNER_RULES,
@@ -171,6 +172,7 @@ def texts(definitions: Mapping[Path, str]) -> dict[Path, str]:
         "cluster": OPERATOR_CLUSTER_RULES,
         "spark": SPARK_RULES,
         "planner": PLANNER_RULES,
+        "clients": CLIENT_ROLES,
     }
     made[CHART / "files/rbac.yaml"] = yaml.safe_dump(rules, sort_keys=False)
     for document in admission_policy():

@@ -1,23 +1,25 @@
-"""Fills the tables of docs/api.md, docs/flight.md, docs/protocol.md and docs/spark.md from ullage.wire.
+"""Fills the tables of pages in docs/ from ullage.wire: api.md, flight.md, protocol.md, security.md and spark.md.
 
 A table stands between `<!-- wire: NAME -->` and `<!-- wire end -->`.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
+from ullage.contract import ROLES, Right
 from ullage.errors import Refused
 from ullage.wire.documents import field_texts
 from ullage.wire.frames import FrameKind
+from ullage.wire.needs import needs
 from ullage.wire.problems import PROBLEMS
 from ullage.wire.schemas import ATTRIBUTES, DESCRIPTIONS, MEANING, SCHEMAS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
-PAGES: Final = ("api.md", "flight.md", "protocol.md", "spark.md")
+PAGES: Final = ("api.md", "flight.md", "protocol.md", "security.md", "spark.md")
 SPARK: Final = {
     pa.int64(): " bigint",
     pa.int32(): " int",
@@ -38,6 +40,9 @@ def texts() -> dict[Path, str]:
     tables = {
         "problems": _problems(),
         "kinds": _kinds(),
+        "rights": _rights(),
+        "roles": _roles(),
+        "needs": _needs(),
         "columns": _columns(_meaning, DESCRIPTIONS),
         "spark": _columns(lambda field: SPARK[field.type], {}),
     }
@@ -58,6 +63,36 @@ def _problems() -> str:
         patience = "" if each.error.retry_after_seconds is None else f"{each.error.retry_after_seconds:g} s"
         rows.append(f"| {each.status} | `{each.slug}` | {name} | {each.title} | {patience} |\n")
     return head + "".join(rows)
+
+
+def _rights() -> str:
+    """Every right."""
+    texts = field_texts(Right)
+    rows = [
+        f"| `{right}` | `{right.verb}` on `contentrepositories/{right.subresource}` | {texts[right.name]} |\n"
+        for right in Right
+    ]
+    return "| right | in Kubernetes | what it allows |\n|---|---|---|\n" + "".join(rows)
+
+
+def _roles() -> str:
+    """Every role."""
+    rows = [f"| `{name}` | `ullage-{name}` | {_listed(rights)} |\n" for name, rights in ROLES.items()]
+    return "| role | ClusterRole | rights |\n|---|---|---|\n" + "".join(rows)
+
+
+def _needs() -> str:
+    """Every operation of every transport."""
+    rows = []
+    for need in needs():
+        rights = "none, and no token" if need.rights is None else _listed(need.rights) or "a known token"
+        more = "".join(f"; {case}, also `{right}`" for right, case in need.sometimes)
+        rows.append(f"| {need.transport} | `{need.operation}` | {rights}{more} |\n")
+    return "| transport | operation | needs |\n|---|---|---|\n" + "".join(rows)
+
+
+def _listed(rights: Iterable[Right]) -> str:
+    return ", ".join(f"`{right}`" for right in rights)
 
 
 def _kinds() -> str:

@@ -92,6 +92,12 @@ class ServiceBusy(UllageError):
     retry_after_seconds = SOON_SECONDS
 
 
+class QuotaReached(UllageError):
+    """Whoever asks has as much under way, or holds as much, as one principal may; what ends of it makes room."""
+
+    retry_after_seconds = SOON_SECONDS
+
+
 class ServiceStopping(UllageError):
     """The service is stopping, and takes nothing new."""
 

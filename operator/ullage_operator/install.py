@@ -4,6 +4,7 @@ from typing import Final
 
 from ullage_operator.objects import Object, binding, confined, document
 from ullage_operator.rbac import (
+    CLIENT_ROLES,
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
     PLANNER,
@@ -31,6 +32,7 @@ def install_objects() -> list[Object]:
         document("ClusterRole", everywhere, rules=rules),
         document("ClusterRoleBinding", everywhere, **binding("ClusterRole", NAME, NAME, NAMESPACE)),
         document("ClusterRole", {"name": PLANNER, "labels": LABELS}, rules=PLANNER_RULES),
+        *(document("ClusterRole", {"name": n, "labels": LABELS}, rules=rules) for n, rules in CLIENT_ROLES.items()),
         *admission_policy(),
         document("Deployment", place, spec=_deployment()),
     ]

@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from ullage.contract import ROLES, Right, rules_of
+
 READ: Final = ["get", "list", "watch"]
 WRITE: Final = ["create", "patch", "delete"]
 
@@ -36,15 +38,24 @@ PLANNER_RULES: Final = [
 """What a driver of Spark needs in its namespace to make executors, and to remove what is left of them."""
 
 
+PLANNER_RIGHTS: Final = (Right.SPACE, Right.LEASE)
+"""On agents: tables of space at one moment, and neither records nor content."""
+
+
 def planner_rules(repository: str) -> list[Rule]:
-    """A planner's: find the nodes of a repository, and read from it."""
+    """A planner's: find the nodes of a repository, and see what lies where in a snapshot of each."""
     return [
         rule("discovery.k8s.io", ["endpointslices"], ["list"]),
-        rule("ullage.dev", ["contentrepositories"], ["get"], [repository]),
+        *rules_of(PLANNER_RIGHTS, [repository]),
     ]
 
 
+CLIENT_ROLES: Final = {f"ullage-{name}": rules_of(rights) for name, rights in ROLES.items()}
+"""ClusterRoles to bind to whoever uses repositories, in a namespace or for all of them; nobody has one by default."""
+
+
 OPERATOR_NAMESPACED_RULES: Final = [
+    *rules_of(PLANNER_RIGHTS),  # which it gives away, and so must have
     rule("ullage.dev", ["contentrepositories"], [*READ, "patch"]),
     rule("ullage.dev", ["contentrepositories/status", "reclamationruns/status"], ["get", "patch"]),
     rule("ullage.dev", ["contentrepositories/finalizers"], ["update"]),

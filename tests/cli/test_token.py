@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import ManualClock
+from ullage.contract import Right
 from ullage.errors import Unauthenticated
 from ullage_agent.cli.app import app
-from ullage_agent.service.access import Verb
 from ullage_agent.service.tokens import TokenFile
 
 RUNNER = CliRunner()
@@ -19,12 +19,12 @@ def test_a_token_is_printed_once_and_only_its_hash_is_kept(tmp_path: Path) -> No
     """The file is its owner's alone; a second token stands beside the first."""
     path = tmp_path / "tokens"
 
-    first = RUNNER.invoke(app, ["token", str(path), "ingest", "-v", "get", "-v", "create"]).stdout.strip()
-    second = RUNNER.invoke(app, ["token", str(path), "admin", "-v", "reclaim", "--for", "0s"]).stdout.strip()
+    first = RUNNER.invoke(app, ["token", str(path), "ingest", "-r", "records", "-r", "content:create"]).stdout.strip()
+    second = RUNNER.invoke(app, ["token", str(path), "admin", "-r", "reclaim", "--for", "0s"]).stdout.strip()
 
     tokens = TokenFile(str(path), ManualClock())
-    assert tokens.authenticate(first).groups == ("get", "create")
-    tokens.authorize(tokens.authenticate(second), Verb.RECLAIM)
+    assert tokens.authenticate(first).rights == (Right.RECORDS, Right.WRITE)
+    tokens.authorize(tokens.authenticate(second), Right.RECLAIM)
     assert first not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -32,14 +32,16 @@ def test_a_token_is_printed_once_and_only_its_hash_is_kept(tmp_path: Path) -> No
 def test_a_token_expires(tmp_path: Path) -> None:
     """After the time it was made for."""
     path = tmp_path / "tokens"
-    token = RUNNER.invoke(app, ["token", str(path), "x", "--for", "1h"]).stdout.strip()
+    token = RUNNER.invoke(app, ["token", str(path), "x", "-r", "*", "--for", "1h"]).stdout.strip()
     clock = ManualClock(4_000_000_000_000)
 
     with pytest.raises(Unauthenticated, match="expired"):
         TokenFile(str(path), clock).authenticate(token)
 
 
-@pytest.mark.parametrize("arguments", [["a b"], ["x", "--for", "soon"], ["x", "-v", "fly"]])
+@pytest.mark.parametrize(
+    "arguments", [["a b", "-r", "*"], ["x", "-r", "*", "--for", "soon"], ["x", "-r", "fly"], ["x"]]
+)
 def test_what_makes_no_token_is_refused(tmp_path: Path, arguments: list[str]) -> None:
     """Exit code 2, and no file."""
     path = tmp_path / "tokens"

@@ -286,7 +286,7 @@ def test_nobody_there_is_told_with_a_code() -> None:
 
 
 def test_tokens_and_authorities_are_files(tmp_path: Path) -> None:
-    """No token, one for other verbs, a foreign authority: each is told with its code; the right ones work."""
+    """No token, one for other rights, a foreign authority: each is told with its code; the right ones work."""
     secured = Secured(tmp_path)
     ca, theirs = secured.ca_file, Authority(tmp_path / "theirs").certificate
     for name, token in secured.tokens.items():
@@ -298,8 +298,8 @@ def test_tokens_and_authorities_are_files(tmp_path: Path) -> None:
             return RUNNER.invoke(app, [*map(str, arguments), "--url", url], input=data).exit_code
 
         assert run("put", "-", "--ca", ca, "--token-file", tmp_path / "all") == 0
-        assert run("ls", "--ca", ca, "--token-file", tmp_path / "get") == 0
+        assert run("ls", "--ca", ca, "--token-file", tmp_path / "records:get") == 0
         assert run("ls", "--ca", ca) == ExitCode.DENIED
-        assert run("put", "-", "--ca", ca, "--token-file", tmp_path / "get") == ExitCode.DENIED
+        assert run("put", "-", "--ca", ca, "--token-file", tmp_path / "records:get") == ExitCode.DENIED
         assert run("ls", "--ca", theirs, "--token-file", tmp_path / "all") == ExitCode.UNREACHABLE
         assert run("ls", "--ca", ca, "--token-file", tmp_path / "nowhere") == ExitCode.USAGE

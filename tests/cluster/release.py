@@ -13,8 +13,8 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.node import Cluster
 from tests.cluster.operator_process import repository
 from ullage import Repository, Retries
+from ullage.contract import ROLES, rules_of
 from ullage_operator.objects import RBAC
-from ullage_operator.rbac import rule
 
 CHART = images.ROOT / "charts" / "ullage"
 SYSTEM = "ullage-system"
@@ -78,7 +78,7 @@ class Flows:
         self.here = f"--namespace={namespace}"
         self._folder = folder
         self._connected = ExitStack()
-        cluster.apply(*account(namespace, "flow", ["get", "create", "delete"]))
+        cluster.apply(*account(namespace, "flow", "writer"))
 
     def apply(self, windows: list[dict[str, Any]], **more: Any) -> None:
         """The repository with these windows, and more of its spec."""
@@ -183,8 +183,8 @@ class Flows:
         return f"{status}\n{pods}\n{logs}\n{operator}"
 
 
-def account(place: str, name: str, verbs: list[str]) -> list[dict[str, Any]]:
-    """Somebody with these verbs on the repository `flows`."""
-    rules = [rule("ullage.dev", ["contentrepositories"], verbs, ["flows"])]
-    role = workloads.made(f"{RBAC}/v1", "Role", name, place, rules=rules)
-    return [role, *workloads.account(name, place, name, "Role")]
+def account(place: str, name: str, role: str) -> list[dict[str, Any]]:
+    """Somebody with what belongs to this role on the repository `flows`."""
+    rules = rules_of(ROLES[role], ["flows"])
+    made = workloads.made(f"{RBAC}/v1", "Role", name, place, rules=rules)
+    return [made, *workloads.account(name, place, name, "Role")]

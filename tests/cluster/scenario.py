@@ -113,8 +113,8 @@ class Scenario:
             (tls / name).write_bytes(base64.b64decode(text))
         self.token = self._home / "token"
         self.token.write_text(token_of_pod(self.fleet, self.place, NODE))
-        for name, verbs in (("flow", ["get", "create", "delete"]), ("prometheus", ["get"])):
-            self.fleet.apply(*account(self.place, name, verbs))
+        for name, role in (("flow", "writer"), ("prometheus", "scraper")):
+            self.fleet.apply(*account(self.place, name, role))
             made = self.fleet.kubectl("create", "token", name, *here, "--duration=2h").strip()
             (self._home / name).write_text(made)
 

@@ -67,10 +67,11 @@ def test_a_job_makes_the_plan(fleet: Fleet, operator: Operator, place: str) -> N
         except ClusterError:
             return False
 
-    assert may("get", "contentrepositories.ullage.dev/flows")
+    assert may("get", "contentrepositories.ullage.dev/flows", "--subresource=space")
+    assert not may("get", "contentrepositories.ullage.dev/flows", "--subresource=content")
     assert may("list", "endpointslices.discovery.k8s.io")
     assert may("create", "pods")
-    assert not may("get", "contentrepositories.ullage.dev/others")
+    assert not may("get", "contentrepositories.ullage.dev/others", "--subresource=space")
     assert not may("get", "secrets")
 
     fleet.apply(repository(place, {"planning": PLANNING | {"schedule": ""}}))

@@ -49,7 +49,7 @@ def watched(story: Story) -> Iterator[Watched]:
     flows = story.flows
     cluster = flows.cluster
     cluster.load(images.base_archive())
-    cluster.apply(*account(flows.namespace, NAME, ["get"]), _configuration(flows), _pod(flows))
+    cluster.apply(*account(flows.namespace, NAME, "scraper"), _configuration(flows), _pod(flows))
     cluster.kubectl("wait", "--for=condition=Ready", f"pod/{NAME}", flows.here, "--timeout=120s")
     address = cluster.get(f"pod/{NAME}", flows.here)["status"]["podIP"]
     answers = Answers(f"http://127.0.0.1:{cluster.forward(address, PORT)}")

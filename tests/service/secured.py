@@ -1,9 +1,11 @@
 """A server with TLS and tokens, as tests of transports and refusals want it."""
 
 import ssl
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 from cryptography import x509
@@ -11,36 +13,50 @@ from cryptography import x509
 from tests.certificates import Authority
 from tests.service.running import Running, document_at
 from ullage.client.node import Node
-from ullage.contract import AuthMode, TlsMode
-from ullage_agent.service.access import Verb
+from ullage.contract import AuthMode, Right, TlsMode
+from ullage.wire.needs import needs
 from ullage_agent.service.tokens import line_of, new_token
 
 HOUR: Final = 3_600_000
 
 
 class Secured:
-    """`tokens`: one for each verb, one for `all`, and one that has `expired`. `running` is to be entered."""
+    """`tokens`: one for each right and for what an operation needs, one for all `but` each right, one for `all`, and
+    one     that has `expired`. `running` is to be entered.
+    """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, socket: bool = False, **sections: Any) -> None:
         self.tls, self.token_file = path / "tls", path / "tokens"
+        self.socket = f"{tempfile.mkdtemp(prefix='u-')}/s"
         self.authority = Authority(path / "authority")
         self.ca_file = str(self.authority.certificate)
         self.authority.issue(self.tls)
         self.tokens: dict[str, str] = {}
-        verbs = {verb.value: (verb,) for verb in Verb} | {"all": tuple(Verb), "expired": tuple(Verb)}
+        rights: dict[str, tuple[str, ...]] = {"all": ("*",), "expired": ("*",)}
+        for right in Right:
+            rights[right] = (right,)
+            rights[f"but {right}"] = tuple(other for other in Right if other != right)
+        for need in needs():
+            rights[self.only(need.rights)] = need.rights or (Right.METRICS,)
         with self.token_file.open("w") as file:
-            for name, allowed in verbs.items():
+            for name, allowed in rights.items():
                 self.tokens[name], digest = new_token()
                 until_millis = int(time.time() * 1000) - HOUR if name == "expired" else 0
-                file.write(line_of(name, allowed, until_millis, digest))
+                file.write(line_of(name.replace(" ", "-"), allowed, until_millis, digest))
         self.running = Running(
             document_at(
                 path / "r",
-                service={"flight_port": 0, "metrics_port": 0},
+                service={"flight_port": 0, "metrics_port": 0, "socket_path": self.socket if socket else ""},
                 tls={"mode": TlsMode.SECRET, "directory": str(self.tls)},
-                auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file)},
+                auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file), **sections.pop("auth", {})},
+                **sections,
             )
         )
+
+    @staticmethod
+    def only(rights: Sequence[Right] | None) -> str:
+        """The name of the token with just these rights; with one that is of no use here if there are none."""
+        return "_".join(rights or (Right.METRICS,))
 
     def url(self, name: str = "http") -> str:
         """Where one of its listeners is reached."""

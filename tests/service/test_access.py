@@ -1,4 +1,4 @@
-"""Who gets in: tokens, verbs, and what is answered to the others."""
+"""Who gets in: tokens, rights, and what is answered to the others."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import ManualClock
+from ullage.contract import Right
 from ullage.errors import Forbidden, Unauthenticated
-from ullage_agent.service.access import Principal, Verb, bearer
+from ullage_agent.service.access import Principal, bearer
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
@@ -25,19 +26,19 @@ def test_a_bearer_token_is_found_in_its_header() -> None:
     assert bearer(None) is None
 
 
-def test_a_token_of_the_file_has_its_name_and_verbs(tmp_path: Path) -> None:
+def test_a_token_of_the_file_has_its_name_and_rights(tmp_path: Path) -> None:
     """What the line does not name is forbidden."""
     token, digest = new_token()
     path = tmp_path / "tokens"
-    path.write_text("# who\n\n" + line_of("ingest", (Verb.GET, Verb.CREATE), 0, digest))
+    path.write_text("# who\n\n" + line_of("ingest", ("content:get", "leases"), 0, digest))
     tokens = TokenFile(str(path), ManualClock())
 
     who = tokens.authenticate(token)
 
-    assert who == Principal("ingest", ("get", "create"))
-    tokens.authorize(who, Verb.CREATE)
-    with pytest.raises(Forbidden, match="delete"):
-        tokens.authorize(who, Verb.DELETE)
+    assert who == Principal("ingest", rights=(Right.READ, Right.LEASE, Right.REVOKE))
+    tokens.authorize(who, Right.REVOKE)
+    with pytest.raises(Forbidden, match="content:delete"):
+        tokens.authorize(who, Right.DELETE)
 
 
 def test_unknown_missing_and_expired_tokens_are_refused_without_being_quoted(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_unknown_missing_and_expired_tokens_are_refused_without_being_quoted(tmp
     clock = ManualClock()
     token, digest = new_token()
     path = tmp_path / "tokens"
-    path.write_text(line_of("ingest", (Verb.GET,), clock.now_millis() + 1_000, digest))
+    path.write_text(line_of("ingest", ("content:get",), clock.now_millis() + 1_000, digest))
     tokens = TokenFile(str(path), clock)
 
     messages = []
@@ -66,11 +67,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     clock = ManualClock()
     (old, old_digest), (new, new_digest) = new_token(), new_token()
     path = tmp_path / "tokens"
-    path.write_text(line_of("a", (Verb.GET,), 0, old_digest))
+    path.write_text(line_of("a", ("content:get",), 0, old_digest))
     told: list[str] = []
     tokens = TokenFile(str(path), clock, told.append)
 
-    (tmp_path / "next").write_text(line_of("a", (Verb.GET,), 0, new_digest))
+    (tmp_path / "next").write_text(line_of("a", ("content:get",), 0, new_digest))
     os.replace(tmp_path / "next", path)
     clock.advance(2)
 
@@ -86,11 +87,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a get never",
+        "a content never",
         "a fly never " + "0" * 64,
-        "a get tomorrow " + "0" * 64,
-        "a get never 0123",
-        "../a\x00 get never " + "0" * 64,
+        "a content tomorrow " + "0" * 64,
+        "a content never 0123",
+        "../a\x00 content never " + "0" * 64,
     ],
 )
 def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, text: str) -> None:
@@ -105,4 +106,4 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, text: str) -
 def test_a_name_that_could_be_read_as_something_else_is_no_name() -> None:
     """A line is fields between blanks: a name has none."""
     with pytest.raises(ValueError, match="is no name"):
-        line_of("a b", (Verb.GET,), 0, "0" * 64)
+        line_of("a b", ("content:get",), 0, "0" * 64)

@@ -12,8 +12,9 @@ import pytest
 
 from tests.certificates import Authority
 from tests.support import ManualClock
+from ullage.contract import Right
 from ullage.errors import AccessUnknown, Forbidden, Unauthenticated
-from ullage_agent.service.access import Principal, Verb
+from ullage_agent.service.access import Principal
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.kubernetes import GRACE_SECONDS, KEPT_SECONDS, ApiServer, KubernetesReview
 
@@ -25,7 +26,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.users = {"good": ("alice", ["team"])}
-        self.allowed = {("alice", "get")}
+        self.allowed = {("alice", "content", "get")}
         self.asked: list[dict[str, Any]] = []
         self.status = 201
         self.authority = Authority(directory)
@@ -52,8 +53,12 @@ class Cluster:
             user = self.users.get(spec["token"])
             if user is None:
                 return {"authenticated": False, "error": "no such token"}
-            return {"authenticated": True, "user": {"username": user[0], "groups": user[1]}}
-        return {"allowed": (spec["user"], spec["resourceAttributes"]["verb"]) in self.allowed}
+            return {
+                "authenticated": True,
+                "user": {"username": user[0], "uid": "u-1", "groups": user[1], "extra": {"node": ["n"]}},
+            }
+        about = spec["resourceAttributes"]
+        return {"allowed": (spec["user"], about["subresource"], about["verb"]) in self.allowed}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         cluster = self
@@ -86,14 +91,16 @@ def test_the_cluster_says_who_and_what(cluster: Cluster) -> None:
     review = KubernetesReview(cluster.api, "data", "flows", ManualClock())
 
     who = review.authenticate("good")
-    review.authorize(who, Verb.GET)
+    review.authorize(who, Right.READ)
 
-    assert who == Principal("alice", ("team",))
+    assert who == Principal("alice", ("team",), uid="u-1", extra=(("node", ("n",)),))
     assert cluster.asked[0]["by"] == f"Bearer {POD_TOKEN}"
-    assert cluster.asked[1]["groups"] == ["team"]
+    asked = cluster.asked[1]
+    assert (asked["groups"], asked["uid"], asked["extra"]) == (["team"], "u-1", {"node": ["n"]})
     assert cluster.asked[1]["resourceAttributes"] == {
         "group": "ullage.dev",
         "resource": "contentrepositories",
+        "subresource": "content",
         "verb": "get",
         "namespace": "data",
         "name": "flows",
@@ -109,7 +116,7 @@ def test_unknown_tokens_and_missing_permissions_are_refused(cluster: Cluster) ->
     with pytest.raises(Unauthenticated) as caught:
         review.authenticate("secret")
     with pytest.raises(Forbidden, match="alice"):
-        review.authorize(review.authenticate("good"), Verb.RECLAIM)
+        review.authorize(review.authenticate("good"), Right.RECLAIM)
 
     assert "secret" not in str(caught.value)
 
@@ -119,7 +126,7 @@ def test_answers_are_kept_for_a_short_while(cluster: Cluster) -> None:
     clock = ManualClock()
     review = KubernetesReview(cluster.api, "data", "flows", clock)
     for _ in range(10):
-        review.authorize(review.authenticate("good"), Verb.GET)
+        review.authorize(review.authenticate("good"), Right.READ)
     assert len(cluster.asked) == 2
 
     cluster.users.clear()
@@ -134,13 +141,13 @@ def test_what_was_allowed_still_is_while_the_api_server_is_away(cluster: Cluster
     clock = ManualClock()
     review = KubernetesReview(cluster.api, "data", "flows", clock)
     who = review.authenticate("good")
-    review.authorize(who, Verb.GET)
+    review.authorize(who, Right.READ)
 
     cluster.status = 500
     clock.advance(KEPT_SECONDS + 1)
 
     assert review.authenticate("good") == who
-    review.authorize(who, Verb.GET)
+    review.authorize(who, Right.READ)
     with pytest.raises(AccessUnknown):
         review.authenticate("other")
     clock.advance(GRACE_SECONDS)

@@ -1,4 +1,4 @@
-"""Every field of the sections service, tls and auth changes something that can be seen."""
+"""Every field of the sections service, tls, auth and audit changes something that can be seen."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import ManualClock
 from ullage.contract import (
+    AuditSettings,
     AuthMode,
     AuthSettings,
     ContentRepository,
@@ -16,11 +17,16 @@ from ullage.contract import (
     Metadata,
     MetricsAccess,
     Quantity,
+    QueueRule,
+    QueueUse,
     ServiceSettings,
     TlsMode,
     TlsSettings,
 )
+from ullage_agent.service.access import Anonymous, Principal, acting_of
+from ullage_agent.service.audit import audit_log_of
 from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.limits import DEFAULTS
 from ullage_agent.service.listening import authenticator_of, listening_of
 
 OPEN = {"tls": TlsSettings(mode=TlsMode.SECRET), "auth": AuthSettings(mode=AuthMode.TOKEN_FILE)}
@@ -51,7 +57,35 @@ def _authenticator(spec: ContentRepositorySpec) -> object:
         return str(error)
 
 
+def _readable_queues(spec: ContentRepositorySpec) -> object:
+    acting = acting_of(Anonymous(), Principal("x"), spec.auth.queues, DEFAULTS)
+    return [acting.queues.allows(QueueUse.READ, queue) for queue in ("a", "b")]
+
+
+def _audit(field: str) -> Callable[[ContentRepositorySpec], object]:
+    """What of the log is there after two lines, each of which fills a file."""
+
+    def observe(spec: ContentRepositorySpec) -> object:
+        root = Path(spec.storage.host_path.path) / field / str(getattr(spec.audit, field))
+        root.mkdir(parents=True)
+        log = audit_log_of(spec.audit, str(root), ManualClock(), lambda _count, _error: None)
+        for number in range(2):
+            log.note(who="x", via="HTTP", operation=str(number), allowed=True)
+            log.settle()
+        log.close()
+        return len(list(root.glob("audit/*")))
+
+    return observe
+
+
 CASES = {
+    "audit.enabled": Case({}, {"audit": AuditSettings(enabled=False)}, _audit("enabled")),
+    "audit.maxFileSize": Case({}, {"audit": AuditSettings(max_file_size=Quantity(1))}, _audit("max_file_size")),
+    "audit.maxFiles": Case(
+        {"audit": AuditSettings(max_file_size=Quantity(1))},
+        {"audit": AuditSettings(max_file_size=Quantity(1), max_files=1)},
+        _audit("max_files"),
+    ),
     "service.address": Case({}, {"service": ServiceSettings(address="::1")}, _listening("address")),
     "service.httpPort": Case({}, {"service": ServiceSettings(http_port=9)}, _listening("http_port")),
     "service.flightPort": Case({}, {"service": ServiceSettings(flight_port=None)}, _listening("flight_port")),
@@ -74,6 +108,7 @@ CASES = {
         {"auth": AuthSettings(mode=AuthMode.TOKEN_FILE, metrics=MetricsAccess.ANYONE)},
         _listening("asks_for_metrics"),
     ),
+    "auth.queues": Case({}, {"auth": AuthSettings(queues=(QueueRule(prefix="a"),))}, _readable_queues),
 }
 
 

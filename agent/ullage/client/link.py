@@ -80,7 +80,7 @@ class NodeLink:
     def name(self) -> str:
         """What the node calls itself in handles."""
         if not self._name:
-            self._name = self.ask(operations.GET_STATE).node
+            self._name = self.ask(operations.GET_NODE).node
         return self._name
 
     @property

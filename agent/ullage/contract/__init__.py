@@ -65,6 +65,13 @@ from ullage.contract.provenance_settings import (
     OnFull as OnFull,
     ProvenanceSettings as ProvenanceSettings,
 )
+from ullage.contract.queue_rules import (
+    FEED_PREFIX as FEED_PREFIX,
+    NO_QUEUE as NO_QUEUE,
+    QueueAccess as QueueAccess,
+    QueueRule as QueueRule,
+    QueueUse as QueueUse,
+)
 from ullage.contract.repository import (
     ClaimSettings as ClaimSettings,
     ContentRepository as ContentRepository,
@@ -83,7 +90,15 @@ from ullage.contract.repository import (
     parse as parse,
     parse_maintenance as parse_maintenance,
 )
+from ullage.contract.rights import (
+    ROLES as ROLES,
+    Right as Right,
+    parse_rights as parse_rights,
+    rights_named as rights_named,
+    rules_of as rules_of,
+)
 from ullage.contract.service_settings import (
+    AuditSettings as AuditSettings,
     AuthMode as AuthMode,
     AuthSettings as AuthSettings,
     MetricsAccess as MetricsAccess,

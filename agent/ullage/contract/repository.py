@@ -29,6 +29,7 @@ from ullage.contract.fleet_settings import (
 )
 from ullage.contract.provenance_settings import ProvenanceSettings
 from ullage.contract.service_settings import (
+    AuditSettings,
     AuthMode,
     AuthSettings,
     ServiceSettings,
@@ -230,6 +231,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
     service: ServiceSettings = ServiceSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
+    audit: AuditSettings = AuditSettings()
     planning: PlanningSettings = PlanningSettings()
 
     deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN
@@ -413,7 +415,7 @@ class _StrictLoader(yaml.SafeLoader):
 _OPEN: Final = (
     *("archive", "claims", "compaction", "leases", "maintenance", "truncation"),
     *("flowFile.checkpointInterval", "flowFile.checkpointLogSize", "flowFile.queueDefaults", "flowFile.walMaxBytes"),
-    "service.maxRequestBytes",
+    *("auth.queues", "service.maxRequestBytes"),
 )
 _FIXED: Final = ("compaction.deletedRetention", "compaction.outputSize")
 """Exceptions below those: when a handle goes is decided when it is deleted, and outputs may be half written."""

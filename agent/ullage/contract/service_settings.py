@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from ullage.contract.queue_rules import QueueRule
 from ullage.contract.settings import Settings
 from ullage.contract.units import Quantity
 
@@ -85,19 +86,37 @@ class TlsSettings(Settings, frozen=True, kw_only=True):
     chooses it (NiFi: nifi.security.autoreload.enabled)."""
 
 
+class AuditSettings(Settings, frozen=True, kw_only=True):
+    """The audit log: who read content, changed, deleted or administered, and who was refused. docs/security.md."""
+
+    enabled: bool = True
+    """Whether it is written, into the folder `audit` of the repository's root."""
+
+    max_file_size: Quantity = Quantity(64 << 20)
+    """The size at which a file of it is put aside and another one begun (NiFi: the rolling policy of
+    nifi-request.log)."""
+
+    max_files: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    """How many files are kept, with the one that is written. The oldest goes first."""
+
+
 class AuthSettings(Settings, frozen=True, kw_only=True):
-    """Who may do what. The verbs are get, create, delete and reclaim."""
+    """Who may do what. docs/security.md has the rights."""
 
     mode: AuthMode = AuthMode.KUBERNETES
     """Who knows the bearer tokens. Kubernetes asks the cluster by TokenReview and SubjectAccessReview, TokenFile reads
     `tokenFile`, and None lets in everybody on this machine, on loopback only (NiFi: nifi.security.user.authorizer)."""
 
     token_file: Annotated[str, Meta(min_length=1, max_length=1024)] = "/etc/ullage/tokens"  # noqa: S105 - a path
-    """The file with the name, the verbs and the SHA-256 of each token, one token a line. It is read again when it
+    """The file with the name, the rights and the SHA-256 of each token, one token a line. It is read again when it
     changes."""
 
     metrics: MetricsAccess = MetricsAccess.AUTHENTICATED
-    """Whether `/metrics` asks for a token with the verb get. Where auth.mode is None nobody is asked."""
+    """Whether `/metrics` asks for a token with the right metrics:get. Where auth.mode is None nobody is asked."""
+
+    queues: tuple[QueueRule, ...] = ()
+    """Rules about queues, for principals that have the right at all. A queue that no rule is about is everybody's who
+    has the right. They are taken over while the agent runs. docs/security.md explains them."""
 
 
 def is_loopback(address: str) -> bool:
@@ -127,6 +146,9 @@ def service_problems(service: ServiceSettings, tls: TlsSettings, auth: AuthSetti
     ports = [port for port in (service.http_port, service.flight_port, service.metrics_port) if port]
     if len(set(ports)) < len(ports):
         yield "spec.service: httpPort, flightPort and metricsPort must differ"
+    prefixes = [rule.prefix for rule in auth.queues]
+    if repeated := sorted({prefix for prefix in prefixes if prefixes.count(prefix) > 1}):
+        yield f"spec.auth.queues: {', '.join(map(repr, repeated))} stands in several rules, and one must decide"
     for field, path in (
         ("service.socketPath", service.socket_path),
         ("service.backupDirectory", service.backup_directory),

@@ -11,7 +11,7 @@ from ullage.contract.units import Quantity
 
 SOCKET_NAME: Final = "ullage.sock"
 
-RESERVED_PATHS: Final = frozenset({"flowfile", "swap", "provenance", "ullage.json", SOCKET_NAME})
+RESERVED_PATHS: Final = frozenset({"audit", "flowfile", "swap", "provenance", "ullage.json", SOCKET_NAME})
 """What the root keeps for itself: no container may lie there."""
 
 

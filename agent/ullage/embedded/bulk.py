@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from ullage.contract import QueueUse, Right
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.provenance.holds import HOLDS_MAX, Hold
 from ullage.enums import Lifetime, WriteState
-from ullage.errors import Forbidden, InvalidArgument, ServiceBusy
+from ullage.errors import Forbidden, InvalidArgument, QuotaReached, ServiceBusy
 from ullage.interface.values import CheckedAttributes
 from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import tickets
@@ -72,8 +73,16 @@ class StagedSink:
         return self._staging.stage_stream(self._write, self._attempt, number, pieces, attributes, self._lifetime)[0]
 
 
-ContentSink = HandleSink | StagedSink
-"""Takes the contents of one stream, a transaction after the other; answers their uuids."""
+class ContentSink(Protocol):
+    """Takes the contents of one stream, a transaction after the other; answers their uuids."""
+
+    def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
+        """Contents that came together."""
+        ...
+
+    def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
+        """One content that comes piece by piece."""
+        ...
 
 
 def sink_of(repository: EmbeddedRepository, command: PutCommand) -> ContentSink:
@@ -114,11 +123,18 @@ def hold_all_events(repository: EmbeddedRepository) -> None:
 
 def _hold_events(repository: EmbeddedRepository, asked: EventHoldRequest) -> None:
     """Keep events that a reader wants still, or with no time let them go. ServiceBusy if too many are kept."""
-    holder = f"{repository.owner}/{asked.holder}"
+    # What no name of a principal holds, so that nobody's holder is somebody else's.
+    holder = f"{repository.owner}\0{asked.holder}"
     holds, now = repository.engine.provenance.holds, repository.engine.clock.now_millis()
     if not asked.lasts_millis:
         holds.end(holder)
-    elif not holds.set(holder, Hold(asked.after, now + asked.lasts_millis), now):
+        return
+    each_max = repository.acting.holds_max
+    if each_max is not None and holds.count(f"{repository.owner}\0", but=holder) >= each_max:
+        raise QuotaReached(
+            f"{repository.owner} holds events for {each_max} readers already, as many as one principal may (holds_each)"
+        )
+    if not holds.set(holder, Hold(asked.after, now + asked.lasts_millis), now):
         raise ServiceBusy(f"{HOLDS_MAX} readers hold events already")
 
 
@@ -127,6 +143,8 @@ def _feed(
 ) -> FeedStatus:
     """Take FlowFiles for a stream, remove what it has read, or give back what it does not want."""
     feeds, stream, queue = repository.engine.feeds, asked.stream, asked.queue
+    for use in (QueueUse.READ, QueueUse.DELETE):
+        repository.acting.require(use, queue)
     if action is tickets.FEED_DONE:
         return FeedStatus(through=asked.through, count=feeds.done(stream, queue, asked.through), waiting=0)
     if action is tickets.FEED_BACK:
@@ -141,11 +159,19 @@ def _write(
     asked: StagedWriteRequest,
 ) -> StagedWriteStatus:
     """A step of a staged write, and how it stands afterwards."""
-    staging, id = repository.engine.staging, _own_write(repository, asked.write)
+    staging, id = repository.engine.staging, _own_write(repository, asked.write, ends=action is tickets.WRITE_ABORT)
     attempts = {_uuid(attempt, "attempt"): count for attempt, count in asked.attempts.items()}
     if action is tickets.WRITE_BEGIN:
+        repository.acting.require(QueueUse.WRITE, asked.queue)
         lasts = asked.lasts_millis
-        staging.begin(id, repository.owner, queue=asked.queue, ttl_millis=asked.ttl_millis, lasts_millis=lasts)
+        staging.begin(
+            id,
+            repository.owner,
+            queue=asked.queue,
+            ttl_millis=asked.ttl_millis,
+            lasts_millis=lasts,
+            each_max=repository.acting.writes_max,
+        )
     elif action is tickets.WRITE_PREPARE:
         staging.prepare(id, attempts)
     elif action is tickets.WRITE_COMMIT:
@@ -171,11 +197,12 @@ ACTS: Final[dict[str, Callable[[EmbeddedRepository, Any], object]]] = {
 """By its name what carries an action out: its request, and the document that answers it, None for none."""
 
 
-def _own_write(repository: EmbeddedRepository, text: str) -> bytes:
-    """The id of a staged write, if it is nobody else's."""
+def _own_write(repository: EmbeddedRepository, text: str, *, ends: bool = False) -> bytes:
+    """The id of a staged write, if it is nobody else's, or to be ended by who may end what others hold."""
     id = _uuid(text, "write")
     found = repository.engine.staging.find(id)
-    if found is not None and found.owner != repository.owner:
+    is_own = found is None or found.owner == repository.owner
+    if not is_own and not (ends and repository.acting.may(Right.REVOKE)):
         raise Forbidden(f"staged write {format_uuid(id)} is somebody else's")
     return id
 

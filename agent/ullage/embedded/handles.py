@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from ullage.contract import QueueUse
+from ullage.embedded.acting import Acting
 from ullage.embedded.content import HandlePut, ReadableContent, known_crc
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
@@ -20,10 +22,11 @@ class EmbeddedHandles(Handles):
     _batch_bytes = 32 << 20
     """Large enough to make a transaction's sync cheap, small enough for one file."""
 
-    def __init__(self, store: HandleStore, keys: Keys, node: str) -> None:
+    def __init__(self, store: HandleStore, keys: Keys, node: str, acting: Acting) -> None:
         self._store = store
         self._keys = keys
         self._node = node
+        self._acting = acting
 
     def get_many(self, handles: Sequence[str]) -> list[bytes]:
         return [self.get(handle) for handle in checked_texts(handles, "a handle")]
@@ -39,6 +42,7 @@ class EmbeddedHandles(Handles):
         also: AlsoIds = nothing_else,
     ) -> list[str]:
         """Store one batch in one transaction, all of it or nothing; the ids, without a node's name."""
+        self._acting.require(QueueUse.WRITE)
         with self._keys.once(key, "put", attributes, ttl_millis, lifetime, contents=contents) as once:
             if once.first is not None:
                 return once.first.decode().split(",")
@@ -50,10 +54,12 @@ class EmbeddedHandles(Handles):
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> HandlePut:
         """A content that comes piece by piece, from one thread or several that take turns."""
+        self._acting.require(QueueUse.WRITE)
         return self._store.begin(lifetime)
 
     def readable(self, handle: str, *, include_deleted: bool = False) -> ReadableContent:
         """The content, before it is opened."""
+        self._acting.require(QueueUse.READ)
         id = own_id(handle, self._node)
         record = self._store.head(id) if include_deleted else self._store.record(parse_handle(id))
 
@@ -66,13 +72,16 @@ class EmbeddedHandles(Handles):
     def stream(
         self, handle: str, start: int = 0, size: int | None = None, *, include_deleted: bool = False
     ) -> ContentStream:
+        self._acting.require(QueueUse.READ)
         start, size = checked_part(start, size)
         return self._store.get(own_id(handle, self._node), start, size, includes_deleted=include_deleted)
 
     def head(self, handle: str) -> HandleHead:
+        self._acting.require(QueueUse.READ)
         return documents.handle_head(self._store.head(own_id(handle, self._node)), self._node)
 
     def page(self, after: str = "", limit: int = 100) -> HandlePage:
+        self._acting.require(QueueUse.READ)
         checked_number(limit, "limit", 1, PAGE_MAX)
         start = parse_handle(own_id(after, self._node)) if after else b""
         records = self._store.page(start, limit + 1)
@@ -80,12 +89,15 @@ class EmbeddedHandles(Handles):
         return HandlePage(handles=page, next=page[-1].id if len(records) > limit else None)
 
     def delete(self, handle: str, *, also: Operations = ()) -> None:
+        self._acting.require(QueueUse.DELETE)
         self._store.delete(own_id(handle, self._node), also)
 
     def undelete(self, handle: str, *, also: Operations = ()) -> None:
+        self._acting.require(QueueUse.DELETE)
         self._store.undelete(own_id(handle, self._node), also)
 
     def set_ttl(self, handle: str, ttl_millis: int, *, also: Operations = ()) -> HandleHead:
+        self._acting.require(QueueUse.DELETE)
         id = own_id(handle, self._node)
         checked_number(ttl_millis, "ttl_millis", 0)
         self._store.set_ttl(id, ttl_millis, also)
@@ -103,7 +115,7 @@ class EmbeddedHandles(Handles):
         with self._keys.once(key, "put", attributes, ttl_millis, lifetime) as once:
             if once.first is not None:
                 return self._named(once.first.decode())
-            put = self._store.begin(lifetime)
+            put = self.begin(lifetime)
             try:
                 for piece in pieces_of(content):
                     put.write(piece)

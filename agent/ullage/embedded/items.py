@@ -6,7 +6,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from ullage.contract import QueueUse
 from ullage.embedded.content import BLOCK_BYTES, pinned
+from ullage.embedded.deleted import Deleted
 from ullage.embedded.flowfiles import ROWS
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import CONTENT_BYTES, packed
@@ -59,16 +61,24 @@ def content_batches(repository: EmbeddedRepository, ticket: ContentTicket) -> It
         raise InvalidArgument("a ticket for contents has handles, or claims")
     if ticket.ranges is not None and len(ticket.ranges) != len(ticket.handles or ()):
         raise InvalidArgument(f"{len(ticket.handles or ())} handles came with {len(ticket.ranges)} ranges")
+    if ticket.claims is None:
+        repository.acting.require(QueueUse.READ)
+    else:
+        repository.acting.require_everywhere(QueueUse.READ, "reading by claims")
     groups = _groups(_wanted(repository, ticket))
     rows = chain.from_iterable(_read(repository.engine, group) for group in groups)
     return packed(rows, GET_SCHEMA, GET_SCHEMA.names)
 
 
 def _wanted(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[Wanted]:
+    deleted = Deleted(repository.engine, repository.acting)
     for item, (*address, start, size) in enumerate(ticket.claims or ()):
         claim = ContentClaim(*address)
         if start + size > claim.length:
             yield Wanted(item, problem="range-not-satisfiable")
+            continue
+        if deleted.hides(claim):
+            yield Wanted(item, problem=GONE)
             continue
         entry = repository.engine.ledger.entry(claim.resource)
         yield Wanted(item, claim, start, size, is_doubtful=entry is None or not entry.uses(claim))

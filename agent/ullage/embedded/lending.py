@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from ullage.contract import QueueUse
+from ullage.embedded.acting import LOCAL
+from ullage.embedded.deleted import Deleted
 from ullage.engine.engine import Engine
 from ullage.engine.ledger import placement
 from ullage.engine.model import ContentClaim, ResourceClaim
@@ -55,6 +58,8 @@ class LentFiles:
         self._lease: bytes | None = None
         self._births: dict[int, int] = {}
         self.files: set[int] = set()
+        self.acting = LOCAL
+        """For whom, as soon as that is known."""
 
     def require(self) -> None:
         """LeaseLost if what is held was revoked, or its time is over; any thread may ask."""
@@ -67,7 +72,8 @@ class LentFiles:
                     raise
 
     def handles(self, uuids: list[bytes]) -> list[Place]:
-        """Where the contents of handles are."""
+        """Where the contents of handles are. A file shows more than one content, so rules about queues forbid it."""
+        self._require_readable()
 
         def look(uuid: bytes) -> Wanted | Place:
             try:
@@ -80,13 +86,14 @@ class LentFiles:
 
     def claims(self, keys: list[ClaimKey]) -> list[Place]:
         """Where base claims are. What is not in use is found as long as its bytes are there."""
-        ledger = self._engine.ledger
+        self._require_readable()
+        ledger, deleted = self._engine.ledger, Deleted(self._engine, self.acting)
 
         def look(key: ClaimKey) -> Wanted | Place:
             entry = ledger.entry(key.resource)
             with ledger.lock:
                 is_held = key.resource in self._births or (entry is not None and not entry.is_free)
-            if not is_held:
+            if not is_held or deleted.hides(ContentClaim(*key)):
                 return _refusal(ClaimGone(f"resource claim {key.resource} holds nothing that lives"))
             return ContentClaim(*key), 0, key.length
 
@@ -137,6 +144,9 @@ class LentFiles:
         if lease is not None:
             self._engine.leases.release(lease)
 
+    def _require_readable(self) -> None:
+        self.acting.require_everywhere(QueueUse.READ, "descriptors of files")
+
     def _resolve(self, look: Lookup) -> list[Place]:
         for _ in range(TRIES):
             wanted = look()
@@ -155,7 +165,9 @@ class LentFiles:
         leases = self._engine.leases
         if self._lease is None:
             longest = int(self._engine.spec.leases.max_duration)
-            self._lease = leases.acquire(self._holder, longest, fresh, holds_files=True).id
+            self._lease = leases.acquire(
+                self._holder, longest, fresh, holds_files=True, owner=self.acting.owner, each_max=self.acting.leases_max
+            ).id
         else:
             leases.hold(self._lease, fresh | self._births.keys())
         self._births.update(dict.fromkeys(fresh, 0))

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Callable
 
+from ullage.contract import QueueUse
+from ullage.embedded.acting import Acting
 from ullage.embedded.content import ReadableContent, known_crc
+from ullage.embedded.deleted import Deleted
 from ullage.embedded.once import Operations, nothing_else
 from ullage.engine import documents
-from ullage.engine.history import History
+from ullage.engine.engine import Engine
 from ullage.engine.model import NO_CONTENT, FlowFileRecord
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.errors import EventNotFound, InvalidArgument
@@ -20,12 +23,15 @@ _SEQUENCE = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class EmbeddedProvenance(Provenance):
-    """The history of one engine."""
+    """The history of one engine. It tells of all queues alike, so who may not read one of them may not see it."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, engine: Engine, acting: Acting) -> None:
+        self._engine = engine
+        self._history = engine.history
+        self._acting = acting
 
     def search(self, query: EventQuery | None = None) -> EventPage:
+        self._require_readable()
         return documents.event_page(self._history.query(checked_query(query)))
 
     def event(self, event: str | int) -> Event:
@@ -35,9 +41,10 @@ class EmbeddedProvenance(Provenance):
         self, event: str | int, start: int = 0, size: int | None = None, *, previous: bool = False
     ) -> ContentStream:
         start, size = checked_part(start, size)
-        return self._history.content(self.found(event), before=previous, start=start, size=size)
+        return self._history.content(self._seen(event), before=previous, start=start, size=size)
 
     def lineage(self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000) -> Lineage:
+        self._require_readable()
         direction, depth, limit = lineage_bounds(way, depth, limit)
         checked_text(flow_file, "a FlowFile's id")
         try:
@@ -47,7 +54,7 @@ class EmbeddedProvenance(Provenance):
         return documents.lineage_graph(found)
 
     def replayability(self, event: str | int, queue: str = "") -> Replayability:
-        refusal = self._history.refusal(self.found(event), checked_text(queue, "a queue's name"))
+        refusal = self._history.refusal(self._seen(event), checked_text(queue, "a queue's name"))
         if refusal is None:
             return Replayability(is_possible=True)
         return Replayability(is_possible=False, reason=str(refusal.reason), message=refusal.message)
@@ -59,7 +66,8 @@ class EmbeddedProvenance(Provenance):
         *,
         also: Callable[[ReplayResult], Operations] = nothing_else,
     ) -> ReplayResult:
-        found, queue = self.found(event), checked_text(queue, "a queue's name")
+        found, queue = self._seen(event), checked_text(queue, "a queue's name")
+        self._acting.require(QueueUse.WRITE, queue or found.queue)
 
         def result(made: FlowFileRecord) -> ReplayResult:
             return ReplayResult(event=str(found.id), id=made.id, queue=queue or found.queue, size=made.size)
@@ -68,7 +76,7 @@ class EmbeddedProvenance(Provenance):
 
     def readable(self, event: str | int, *, previous: bool = False) -> ReadableContent:
         """The content at the event, or before it, before it is opened."""
-        found = self.found(event)
+        found = self._seen(event)
         content = (found.content_before if previous else found.content) or NO_CONTENT
 
         def opened(start: int, size: int, _blocks: int) -> ContentStream:
@@ -79,9 +87,19 @@ class EmbeddedProvenance(Provenance):
 
     def found(self, event: str | int) -> ProvenanceEvent:
         """The engine's event."""
+        self._require_readable()
         text = str(event)
         if match := _ID.fullmatch(text):
             return self._history.find(EventId(int(match[1]), int(match[2])))
         if _SEQUENCE.fullmatch(text) is None:
             raise EventNotFound(f"{text!r} is neither a sequence number nor an id like 17.0")
         return self._history.event(int(text))
+
+    def _seen(self, event: str | int) -> ProvenanceEvent:
+        """The same, if its content may be seen: HandleDeleted."""
+        found = self.found(event)
+        Deleted(self._engine, self._acting).require_seen(found)
+        return found
+
+    def _require_readable(self) -> None:
+        self._acting.require_everywhere(QueueUse.READ, "provenance")

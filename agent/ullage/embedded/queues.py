@@ -5,10 +5,13 @@ from typing import Any
 
 import msgspec
 
+from ullage.contract import QueueUse
+from ullage.embedded.acting import Acting
 from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.engine import Engine
+from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.interface.checks import checked_number, checked_queue, checked_text, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
 from ullage.interface.values import AnyContent, CheckedAttributes
@@ -22,29 +25,33 @@ COMPONENT = "queues"
 class EmbeddedQueues(Queues):
     """All queues of one engine."""
 
-    def __init__(self, engine: Engine, keys: Keys) -> None:
+    def __init__(self, engine: Engine, keys: Keys, acting: Acting) -> None:
         self._engine = engine
         self._keys = keys
+        self._acting = acting
 
     def all(self) -> list[QueueStatus]:
         self._engine.forgotten.give_back()
-        return [documents.queue_status(queue) for queue in self._engine.queues.all()]
+        queues, sees = self._engine.queues.all(), self._acting.queues.allows
+        return [documents.queue_status(queue) for queue in queues if sees(QueueUse.READ, queue.name)]
 
     def find(self, name: str) -> QueueStatus:
         self._engine.forgotten.give_back()
-        return documents.queue_status(self._engine.queues.find(checked_text(name, "a queue's name")))
+        return documents.queue_status(self._found(name, QueueUse.READ))
 
     def define(self, name: str, *, also: Operations = (), **settings: Any) -> QueueStatus:
+        self._acting.require(QueueUse.DELETE, checked_queue(name))
         asked = msgspec.structs.asdict(queue_settings(**settings))
-        return documents.queue_status(self._engine.queues.define(checked_queue(name), also=also, **asked))
+        return documents.queue_status(self._engine.queues.define(name, also=also, **asked))
 
     def remove(self, name: str, *, also: Operations = ()) -> None:
-        self._engine.queues.remove(checked_text(name, "a queue's name"), also)
+        self._acting.require(QueueUse.DELETE, checked_text(name, "a queue's name"))
+        self._engine.queues.remove(name, also)
 
     def flow_files(self, name: str, limit: int = 100, skip: int = 0) -> list[FlowFile]:
         checked_number(limit, "limit", 1, LISTED_MAX)
         checked_number(skip, "skip", 0)
-        queue = self._engine.queues.find(checked_text(name, "a queue's name"))
+        queue = self._found(name, QueueUse.READ)
         return [documents.flow_file(record) for record in self._engine.flow_files.listed(queue, skip, limit)]
 
     def drop(
@@ -55,14 +62,15 @@ class EmbeddedQueues(Queues):
         also: Callable[[int], Operations] = nothing_else,
     ) -> int:
         # A large queue takes several transactions: of a drop that a crash cut short, the repeat does the rest.
-        count = self._engine.queues.drop(self._engine.queues.find(checked_text(name, "a queue's name")), on_progress)
+        count = self._engine.queues.drop(self._found(name, QueueUse.DELETE), on_progress)
         if operations := also(count):
             self._engine.committer.commit(operations, creates=False)
         return count
 
     def begin(self, name: str, attributes: dict[str, str], *, force: bool = False) -> QueuePut:
         """A FlowFile whose content comes piece by piece."""
-        return QueuePut(self._engine.session(COMPONENT), checked_queue(name), attributes, force=force)
+        self._acting.require(QueueUse.WRITE, checked_queue(name))
+        return QueuePut(self._engine.session(COMPONENT), name, attributes, force=force)
 
     def store(
         self,
@@ -74,7 +82,7 @@ class EmbeddedQueues(Queues):
         also: AlsoIds = nothing_else,
     ) -> list[str]:
         """Put contents into a queue in one transaction; their ids, in order."""
-        checked_queue(name)
+        self._acting.require(QueueUse.WRITE, checked_queue(name))
         asked = self._keys.once(key, "queue", name, attributes, contents=contents)
         with asked as once, self._engine.session(COMPONENT) as session:
             if once.first is not None:
@@ -84,6 +92,11 @@ class EmbeddedQueues(Queues):
             ids = [record.id for record in session.ingest(name, contents, attributes)]
             session.commit([*also(ids), *once.remember(",".join(ids).encode())])
             return ids
+
+    def _found(self, name: str, use: QueueUse) -> FlowFileQueue:
+        """Forbidden before it says whether there is one."""
+        self._acting.require(use, checked_text(name, "a queue's name"))
+        return self._engine.queues.find(name)
 
     _put_many = store
 

@@ -6,13 +6,16 @@ from typing import Any, NoReturn
 
 from ullage import __version__
 from ullage.contract import (
+    NO_QUEUE,
     Calendar,
     ContentRepository,
     ContentRepositorySpec,
     Metadata,
     PermissionFor,
+    QueueUse,
     load_yaml,
 )
+from ullage.embedded.acting import LOCAL, Acting
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.handles import EmbeddedHandles
 from ullage.embedded.leases import EmbeddedLeases
@@ -28,6 +31,7 @@ from ullage.engine.engine import Engine
 from ullage.engine.files import File as File, Files as Files, OsFiles as OsFiles
 from ullage.engine.forking import REFUSED, lose, refuse_in_child
 from ullage.engine.maintenance import MaintenanceRunner
+from ullage.engine.model import FlowFileRecord
 from ullage.errors import ForkedRepository, HandleNotFound, InvalidArgument, NotARepository, RepositoryClosed
 from ullage.interface.checks import (
     accepted_loss,
@@ -46,9 +50,6 @@ from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport, RecoveryReport
 from ullage.wire.volumes import Volume
 
-OWNER = "this process"
-"""Who holds leases and asks for runs, where nobody else is told."""
-
 
 class ClosedPart:
     """Stands where a part of a repository was."""
@@ -66,34 +67,36 @@ class EmbeddedRepository(Repository):
         *,
         name: str = "",
         node: str = "",
-        owner: str = OWNER,
+        acting: Acting = LOCAL,
         runs: ReclamationRuns | None = None,
         maintenance: MaintenanceRunner | None = None,
     ) -> None:
-        """`name` is what the repository is called, `node` what its handles carry behind their `@`. `owner` is who holds
-        leases, asks for runs, and whose idempotency keys are meant. `maintenance` is ended before the engine is closed.
+        """`name` is what the repository is called, `node` what its handles carry behind their `@`. `acting` says
+        who holds leases, asks for runs, and whose idempotency keys are meant. `maintenance` is ended before the engine
+        is closed.
         """
         self.engine = engine
         self.clock = engine.clock
         self.name = name
         self.node = node
-        self.owner = owner
+        self.acting = acting
+        self.owner = acting.owner
         self.runs = runs or ReclamationRuns(engine)
-        self.keys = Keys(engine.idempotency, owner)
+        self.keys = Keys(engine.idempotency, self.owner)
         self._maintenance = maintenance
         self._is_closed = False
         self._is_forked = False
-        self.handles: EmbeddedHandles = EmbeddedHandles(engine.handles, self.keys, node)
-        self.queues: EmbeddedQueues = EmbeddedQueues(engine, self.keys)
-        self.provenance: EmbeddedProvenance = EmbeddedProvenance(engine.history)
-        self.reclamation: EmbeddedReclamation = EmbeddedReclamation(engine, self.runs, owner)
-        self.leases: EmbeddedLeases = EmbeddedLeases(engine.leases, owner)
+        self.handles: EmbeddedHandles = EmbeddedHandles(engine.handles, self.keys, node, acting)
+        self.queues: EmbeddedQueues = EmbeddedQueues(engine, self.keys, acting)
+        self.provenance: EmbeddedProvenance = EmbeddedProvenance(engine, acting)
+        self.reclamation: EmbeddedReclamation = EmbeddedReclamation(engine, self.runs, self.owner)
+        self.leases: EmbeddedLeases = EmbeddedLeases(engine.leases, acting)
         refuse_in_child(self)
 
-    def acting_for(self, owner: str) -> "EmbeddedRepository":
+    def acting_for(self, acting: Acting) -> "EmbeddedRepository":
         """The same repository for somebody else in this process. It is not theirs to close."""
         return EmbeddedRepository(
-            self.engine, name=self.name, node=self.node, owner=owner, runs=self.runs, maintenance=self._maintenance
+            self.engine, name=self.name, node=self.node, acting=acting, runs=self.runs, maintenance=self._maintenance
         )
 
     @property
@@ -145,13 +148,14 @@ class EmbeddedRepository(Repository):
     def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> EmbeddedSession:
         self._require_open()
         asked = session_request(component, component_type, lease_seconds)
-        return EmbeddedSession(self.engine.session(asked.component, asked.component_type, 2), self.node)
+        return EmbeddedSession(self.engine.session(asked.component, asked.component_type, 2), self.node, self.acting)
 
     def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
         start, size = checked_part(start, size)
         try:
             return self.handles.stream(id, start, size)
         except HandleNotFound:
+            self._require_readable(id)
             return self.engine.flow_files.content(id, start, size)
 
     def state(self) -> ServiceStatus:
@@ -206,6 +210,7 @@ class EmbeddedRepository(Repository):
 
     def unavailable(self, limit: int = 1_000) -> list[UnavailableContent]:
         self._require_open()
+        self.acting.require_everywhere(QueueUse.READ, "unavailable contents")
         limit, name, unavailable = (
             checked_number(limit, "limit", 1, LISTED_MAX),
             self.engine.ledger.queue_name,
@@ -226,6 +231,7 @@ class EmbeddedRepository(Repository):
 
     def set_aside(self, limit: int = 1_000) -> list[RecordSetAside]:
         self._require_open()
+        self.acting.require_everywhere(QueueUse.READ, "records set aside")
         found = self.engine.set_aside.listed(checked_number(limit, "limit", 1, LISTED_MAX))
         return [documents.record_set_aside(each) for each in found]
 
@@ -253,8 +259,13 @@ class EmbeddedRepository(Repository):
         try:
             return self.handles.readable(id)
         except HandleNotFound:
-            record, _ = self.engine.flow_files.find(id)
+            record = self._require_readable(id)
             return readable(record, lambda start, size, _blocks: self.engine.flow_files.content(id, start, size))
+
+    def _require_readable(self, id: str) -> FlowFileRecord:
+        record, _ = self.engine.flow_files.find(id)
+        self.acting.require(QueueUse.READ, self.engine.ledger.queue_name(record.queue) or NO_QUEUE)
+        return record
 
     def checkpoint(self, *, on_progress: Callable[[int], None] | None = None) -> CheckpointReport:
         self._require_open()

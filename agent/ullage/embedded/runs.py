@@ -142,7 +142,7 @@ class ReclamationRuns:
             calendar = Calendar(maintenance)
             opens = [calendar.status(operation, now).opens_millis for operation in request.operations]
             raise WindowClosed(
-                f"{refusal}. Whoever has the verb reclaim may override the windows; what is paused stays paused",
+                f"{refusal}. The right reclaim:create lets one override the windows; what is paused stays paused",
                 min((each for each in opens if each is not None), default=None),
             )
         run.note(reason=OVERRIDE if request.override else permission(request.operations[0], now).reason)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import ref
 
+from ullage.contract import QueueUse
+from ullage.embedded.acting import Acting
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.once import Operations
 from ullage.engine import documents
@@ -38,9 +40,10 @@ from ullage.wire.queues import FlowFile
 class EmbeddedSession(Session):
     """Knows the engine's record of each FlowFile that it holds, by id."""
 
-    def __init__(self, session: ProcessSession, node: str) -> None:
+    def __init__(self, session: ProcessSession, node: str, acting: Acting) -> None:
         self._open: ProcessSession | None = session
         self._node = node
+        self._acting = acting
         self._records: dict[str, FlowFileRecord] = {}
         self._ingested: dict[str, FlowFileRecord] = {}
         self.provenance = EmbeddedReporter(ref(self))
@@ -60,6 +63,8 @@ class EmbeddedSession(Session):
     def get_many(self, queue: str, count: int = BATCH_MAX, *, attributes: Attributes | None = None) -> list[FlowFile]:
         queue, wanted = checked_queue(queue), checked_conditions(attributes)
         checked_number(count, "count", 1, BATCH_MAX)
+        for use in (QueueUse.READ, QueueUse.DELETE):
+            self._acting.require(use, queue)
         if wanted is None:
             found = self._session.get_many(queue, count)
         else:
@@ -76,13 +81,15 @@ class EmbeddedSession(Session):
         attributes: Attributes | Sequence[Attributes] | None = None,
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> list[str]:
+        self._acting.require(QueueUse.WRITE, checked_queue(queue))
         contents, mappings = checked_batch(contents, attributes)
-        found = self._session.ingest(checked_queue(queue), contents, mappings, checked_lifetime(lifetime))
+        found = self._session.ingest(queue, contents, mappings, checked_lifetime(lifetime))
         ids = [record.id for record in found]
         self._ingested.update(zip(ids, found, strict=True))
         return ids
 
     def import_handle(self, handle: str, attributes: Attributes | None = None) -> FlowFile:
+        self._acting.require(QueueUse.READ)
         uuid = parse_handle(own_id(handle, self._node))
         return self.kept(self._session.import_handle(uuid, checked_attributes(attributes)))
 
@@ -114,9 +121,8 @@ class EmbeddedSession(Session):
         )
 
     def transfer(self, flow_files: Subjects, queue: str, relationship: str = "") -> None:
-        self._session.transfer_many(
-            self._all(flow_files), checked_queue(queue), checked_note(relationship, "a relationship")
-        )
+        self._acting.require(QueueUse.WRITE, checked_queue(queue))
+        self._session.transfer_many(self._all(flow_files), queue, checked_note(relationship, "a relationship"))
 
     def remove(self, flow_files: Subjects) -> None:
         self._session.remove_many(self._all(flow_files))
@@ -130,7 +136,8 @@ class EmbeddedSession(Session):
         self._session.adjust_counter(checked_name(name, "a counter's name"), checked_number(delta, "delta"))
 
     def require_room(self, queue: str) -> None:
-        self._session.require_room(checked_queue(queue))
+        self._acting.require(QueueUse.WRITE, checked_queue(queue))
+        self._session.require_room(queue)
 
     def unsettled(self) -> list[str]:
         """The ids of those that were neither transferred nor removed yet."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ullage.contract import NO_QUEUE, QueueUse
 from ullage.embedded.content import pinned
 from ullage.embedded.flowfiles import ROWS, KeptColumns, Piece, Room, Shares, batches_of
 from ullage.embedded.repository import EmbeddedRepository
@@ -45,7 +46,9 @@ class Moment:
         shares = Shares(self._snapshot, *wanted.part, is_kept=wanted.snapshot is not None)
         if wanted.name == "flowfiles":
             queues = {number: queue.name for number, queue in self._snapshot.queues.items()}
-            return batches_of(shares.pieces(), columns, queues, self.kept)
+            if self._sees_all:
+                return batches_of(shares.pieces(), columns, queues, self.kept)
+            return batches_of(map(self._visible, shares.pieces()), columns, queues, KeptColumns(Room(0)))
         reclamation = self._repository.reclamation
         rows: dict[str, Callable[[], Iterable[Row]]] = {
             "claims": partial(self._claims, shares),
@@ -64,6 +67,20 @@ class Moment:
             "content": partial(self._content, shares),
         }
         return packed(iter(rows[wanted.name]()), SCHEMAS[wanted.name], columns)
+
+    @property
+    def _sees_all(self) -> bool:
+        return self._repository.acting.queues.allows_everywhere(QueueUse.READ)
+
+    def _sees(self, queue: int) -> bool:
+        """Whether rows of this queue are shown."""
+        found = self._snapshot.queues.get(queue)
+        name = NO_QUEUE if queue == HANDLE_QUEUE or found is None else found.name
+        return self._repository.acting.queues.allows(QueueUse.READ, name)
+
+    def _visible(self, piece: Piece) -> Piece:
+        """The same without what is left out for whoever asks."""
+        return piece._replace(read=lambda: [record for record in piece.read() if self._sees(record.queue)])
 
     def _claims(self, shares: Shares) -> Iterator[Row]:
         containers = {claim.index: claim.container for claim in self._snapshot.resources}
@@ -113,7 +130,7 @@ class Moment:
             sizes[swap.queue] += swap.size_bytes
             swapped[swap.queue] += swap.count
         for queue in self._snapshot.queues.values():
-            if queue.is_removed and not counts[queue.number]:
+            if (queue.is_removed and not counts[queue.number]) or not self._sees(queue.number):
                 continue
             yield (
                 *(queue.name, queue.number, queue.priority, queue.priority_attribute, queue.count_max),
@@ -122,6 +139,7 @@ class Moment:
             )
 
     def _provenance(self, after: int, through: int | None) -> Iterator[Row]:
+        self._repository.acting.require_everywhere(QueueUse.READ, "the table provenance")
         before = None if through is None else through + 1
         while before is None or after + 1 < before:
             page = self._engine.history.query(EventQuery(after=after, before=before, limit=ROWS))
@@ -146,7 +164,7 @@ class Moment:
     def _content(self, shares: Shares) -> Iterator[Row]:
         for piece in shares.pieces():
             for record in piece.read():
-                if not record.deleted_millis:
+                if not record.deleted_millis and self._sees(record.queue):
                     yield from self._pieces_of(record)
 
     def _pieces_of(self, record: FlowFileRecord) -> Iterator[Row]:
@@ -172,6 +190,7 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     columns = schema_of(wanted).names
     if wanted.name != "flowfiles" or wanted.snapshot is not None or wanted.queue is None or wanted.part != (0, 1):
         raise InvalidArgument("with stream a table is flowfiles, of a queue, after and through a place, in one part")
+    repository.acting.require(QueueUse.READ, wanted.queue)
     through = (1 << 63) - 1 if wanted.through is None else wanted.through
     records = repository.engine.feeds.records(wanted.stream or "", wanted.queue, wanted.after, through)
     queues = dict.fromkeys((record.queue for record in records), wanted.queue)

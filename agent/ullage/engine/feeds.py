@@ -18,15 +18,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from ullage.contract import QueuePriority
+from ullage.contract import FEED_PREFIX, QueuePriority
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.session import ProcessSession
 from ullage.engine.working import SessionParts
 from ullage.errors import InvalidArgument
-
-PREFIX: Final = "stream:"
-"""Of the names of queues in which FlowFiles wait for a stream: `stream:<stream>:<queue>`."""
 
 STREAM: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
@@ -178,9 +175,9 @@ def name_of(stream: str, queue: str) -> str:
         raise InvalidArgument(f"stream {stream!r}: its name is 1 to 100 of letters, digits, dot, dash and underscore")
     if _is_feed(queue):
         raise InvalidArgument(f"queue {queue!r} is one that a stream reads already")
-    return f"{PREFIX}{stream}:{queue}"
+    return f"{FEED_PREFIX}{stream}:{queue}"
 
 
 def _is_feed(name: str) -> bool:
     """Whether a queue is one in which FlowFiles wait for a stream: it says from where they are."""
-    return name.startswith(PREFIX) and name.count(":") > 1
+    return name.startswith(FEED_PREFIX) and name.count(":") > 1

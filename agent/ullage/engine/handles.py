@@ -215,6 +215,10 @@ class HandleStore:
         self._settle([record.uuid for record in page])
         return page
 
+    def unreadable(self) -> list[FlowFileRecord]:
+        """Handles that were deleted or have expired, and keep their bytes still."""
+        return [record for record in self._purges.scheduled() if record.deleted_millis or self._is_expired(record)]
+
     def purge(self) -> int:
         """Forget handles whose time is over; returns how many. Their bytes may be reclaimed from then on."""
         purged = 0

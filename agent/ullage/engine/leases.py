@@ -48,12 +48,14 @@ class LeaseManager:
         resources: Iterable[int] = (),
         *,
         holds_files: bool = False,
+        owner: str = "",
+        each_max: int | None = None,
         also: Also = lambda _: (),
     ) -> LeaseRecord:
         """A lease on these resource claims; on a snapshot if there are none. Durable when it is returned.
 
         `holds_files`: descriptors of the files are handed out. LeaseRefused beyond spec.leases; ClaimGone if nothing in
-        a resource claim lives.
+        a resource claim lives. `each_max` bounds those of this owner.
         """
         named = tuple(sorted(set(resources)))
         if len(named) > RESOURCES_MAX:
@@ -66,8 +68,14 @@ class LeaseManager:
                     f"{self._settings.max_count} leases stand already (spec.leases.maxCount): release some, or wait "
                     "for their end"
                 )
+            standing = sum(lease.owner == owner for lease in self._parts.ledger.leases.values())
+            if each_max is not None and standing >= each_max:
+                raise LeaseRefused(
+                    f"{owner} has {standing} leases already, of {each_max} that one principal may have (leases_each): "
+                    "release some, or wait for their end"
+                )
             now = self._parts.clock.now_millis()
-            lease = LeaseRecord(new_uuids(1)[0], holder, named, 0, now, now + duration_millis, holds_files)
+            lease = LeaseRecord(new_uuids(1)[0], holder, named, 0, now, now + duration_millis, holds_files, owner)
             id = self._parts.committer.commit(
                 [lease, *also(lease)], creates=True, validate=lambda: self._require_live(named)
             )

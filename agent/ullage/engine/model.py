@@ -327,7 +327,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False
     """A reader's hold, until `expires_millis`; a later one of the same id replaces it.
 
     `resources` are indexes of resource claims; none means the snapshot as of `transaction`, which is filled in when it
-    is applied. `holds_files`: descriptors were handed out, and the record stays until they are given back.
+    is applied. `holds_files`: descriptors were handed out, and the record stays until they are given back. `owner` is
+    the principal whose it is.
     """
 
     id: Uuid
@@ -337,6 +338,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False
     created_millis: Whole
     expires_millis: Whole
     holds_files: bool = False
+    owner: str = ""
 
 
 class LeaseEnd(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):

@@ -62,7 +62,10 @@ class PurgeSchedule:
 
     def tombstones(self) -> list[FlowFileRecord]:
         """Deleted handles whose retention lasts: they keep their bytes, and nobody reads them."""
+        return [record for record in self.scheduled() if record.deleted_millis]
+
+    def scheduled(self) -> list[FlowFileRecord]:
+        """Handles with an end, as they are now."""
         with self._lock:
-            scheduled = {uuid for _, uuid in self._due}
-        records = map(self._ledger.find, scheduled)
-        return [record for record in records if record is not None and record.deleted_millis]
+            uuids = {uuid for _, uuid in self._due}
+        return [record for record in map(self._ledger.find, uuids) if record is not None]

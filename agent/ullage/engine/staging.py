@@ -50,7 +50,7 @@ from ullage.engine.model import (
 )
 from ullage.engine.provenance.eventruns import of_existing
 from ullage.engine.uninterrupted import uninterrupted
-from ullage.errors import BackPressure, InvalidArgument, WriteClosed, WriteIncomplete
+from ullage.errors import BackPressure, InvalidArgument, QuotaReached, WriteClosed, WriteIncomplete
 from ullage.wire.documents import COUNT_MAX
 
 COMPONENT: Final = "staging"
@@ -88,12 +88,20 @@ class Staging:
 
     @uninterrupted
     def begin(
-        self, id: bytes, owner: str, *, queue: str = "", ttl_millis: int = 0, lasts_millis: int = 3_600_000
+        self,
+        id: bytes,
+        owner: str,
+        *,
+        queue: str = "",
+        ttl_millis: int = 0,
+        lasts_millis: int = 3_600_000,
+        each_max: int | None = None,
     ) -> StagedWrite:
         """Begin a write, or find it as it is; one that was aborted begins anew.
 
         Its FlowFiles will stand in `queue`, or be handles that expire after `ttl_millis` (0: never). It is aborted
-        once nothing was staged for `lasts_millis`. BackPressure while too many are open; InvalidArgument for times that
+        once nothing was staged for `lasts_millis`. BackPressure while too many are open,
+        QuotaReached if this owner has `each_max`; InvalidArgument for times that
         there cannot be.
         """
         if not (0 <= ttl_millis <= COUNT_MAX and 0 < lasts_millis <= COUNT_MAX):
@@ -107,6 +115,12 @@ class Staging:
                 return found.record
             if len(self.pending()) >= OPEN_MAX:
                 raise BackPressure(f"{OPEN_MAX} staged writes are open: commit or abort some")
+            own = sum(write.record.owner == owner for write in self.pending())
+            if each_max is not None and own >= each_max:
+                raise QuotaReached(
+                    f"{owner} has {own} staged writes open, of {each_max} that one principal may have (writes_each): "
+                    "commit or abort some"
+                )
             number = self._queues.queue(queue).number if queue else HANDLE_QUEUE
             if found is not None:
                 self._settle(found)

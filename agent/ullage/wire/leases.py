@@ -34,8 +34,11 @@ class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Its uuid."""
 
+    owner: str
+    """The principal whose it is: they alone may renew and release it, and who may end what others hold."""
+
     holder: str
-    """The principal that took it, and its purpose."""
+    """The same, and the purpose."""
 
     resources: list[int]
     """The resource claims that it keeps, the first thousand; none: all that lived when it was taken."""

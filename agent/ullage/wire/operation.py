@@ -1,9 +1,10 @@
 """What an operation over HTTP is: its path, what it takes, what it answers, and what it may refuse."""
 
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ullage import errors
+from ullage.contract import Right
 from ullage.errors import UllageError
 
 KEY_HEADER: Final = "Idempotency-Key"
@@ -25,12 +26,17 @@ class PlainText:
 A = TypeVar("A")
 
 Refusals = tuple[type[UllageError], ...]
+Sometimes = tuple[tuple[Right, str], ...]
+
+OF_DELETED: Final = ((Right.UNDELETE, "of a handle that was deleted or has expired"),)
+OF_OTHERS: Final = ((Right.REVOKE, "of somebody else's"),)
 
 ANY: Final[Refusals] = (
     errors.InvalidArgument,
     errors.Unauthenticated,
     errors.Forbidden,
     errors.AccessUnknown,
+    errors.QuotaReached,
     errors.ServiceBusy,
     errors.ServiceStopping,
     errors.NotRestored,
@@ -57,7 +63,7 @@ READ: Final[Refusals] = (
     errors.RangeNotSatisfiable,
 )
 HANDLE: Final[Refusals] = (errors.HandleNotFound, errors.HandleDeleted, errors.Elsewhere)
-EVENT: Final[Refusals] = (errors.EventNotFound, errors.NotFound, errors.ProvenanceDamaged)
+EVENT: Final[Refusals] = (errors.EventNotFound, errors.HandleDeleted, errors.NotFound, errors.ProvenanceDamaged)
 SESSION: Final[Refusals] = (errors.SessionGone, errors.SessionBusy, errors.SessionMisuse, errors.FlowFileNotFound)
 
 NAMED: Final[dict[str, Refusals]] = {
@@ -84,8 +90,8 @@ class Operation(NamedTuple, Generic[A]):
     """The method, the path, in which what stands in braces is filled in, and the status of the answer if not 200."""
 
     answer: type[A]
-    verb: Literal["", "get", "create", "delete", "reclaim"] = ""
-    """The verb that whoever asks must have; empty: nobody is asked for a token."""
+    rights: tuple[Right, ...] | None = None
+    """What whoever asks must have, all of it; with none of them a token is enough. None: nobody is asked for one."""
 
     refusals: Refusals = ()
     """Beside those that all operations of its kind have."""
@@ -93,6 +99,9 @@ class Operation(NamedTuple, Generic[A]):
     body: Any = None
     is_repeatable: bool = False
     """Whether a repeat does no harm, although it is no reading."""
+
+    sometimes: Sometimes = ()
+    """What more must be had in some cases, each with the case in words."""
 
     is_long: bool = False
     """Whether it may take as long as it likes: it reads, or moves, what stands in the whole repository. A repeat does
@@ -120,7 +129,7 @@ class Operation(NamedTuple, Generic[A]):
     @property
     def tag(self) -> str:
         """What it is about."""
-        subject = self.path.split("/")[2] if self.verb else "state"
+        subject = self.path.split("/")[2] if self.rights is not None else "state"
         return "upkeep" if subject in UPKEEP else subject
 
     def path_of(self, **names: str | int) -> str:
@@ -133,7 +142,7 @@ class Operation(NamedTuple, Generic[A]):
 
     def refused(self) -> Refusals:
         """All that it may be refused with."""
-        if not self.verb:
+        if self.rights is None:
             return self.refusals
         return (
             *ANY,

@@ -7,7 +7,7 @@ query stand where they are read; what an operation is for stands below it, and O
 from typing import Any, Final, TypeVar
 
 from ullage import errors
-from ullage.contract import Opening, WindowStatus
+from ullage.contract import Opening, Right, WindowStatus
 from ullage.errors import UllageError
 from ullage.wire.content import (
     HandleBatch,
@@ -21,7 +21,18 @@ from ullage.wire.content import (
 )
 from ullage.wire.documents import ActionResult
 from ullage.wire.leases import LeaseRenewal, LeaseRequest, LeaseStatus
-from ullage.wire.operation import COMMIT, HANDLE, READ, STORE, OctetStream, Operation, PlainText
+from ullage.wire.operation import (
+    COMMIT,
+    HANDLE,
+    OF_DELETED,
+    OF_OTHERS,
+    READ,
+    STORE,
+    OctetStream,
+    Operation,
+    PlainText,
+    Sometimes,
+)
 from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayRequest, ReplayResult
 from ullage.wire.queues import DropResult, FlowFile, FlowFileBatch, QueueSettings, QueueStatus
 from ullage.wire.service import ClockStatus, ServiceStatus
@@ -52,21 +63,41 @@ from ullage.wire.space import (
     SpaceExplanation,
     Survey,
 )
+from ullage.wire.tickets import NodeIdentity
 from ullage.wire.unavailable import AcceptedLoss, UnavailableContent, UnavailableResult
 from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport
 from ullage.wire.volumes import Volume, VolumeForgotten
 
 A = TypeVar("A")
 
+RECORDS: Final = (Right.RECORDS,)
+READING: Final = (Right.READ,)
+WRITING: Final = (Right.WRITE,)
+DELETING: Final = (Right.DELETE,)
+UNDELETING: Final = (Right.UNDELETE,)
+PAST: Final = (Right.PROVENANCE,)
+PAST_CONTENT: Final = (Right.PROVENANCE, Right.READ)
+SPACE: Final = (Right.SPACE,)
+LEASING: Final = (Right.LEASE,)
+RECLAIMING: Final = (Right.RECLAIM,)
+ADMINISTERING: Final = (Right.ADMIN,)
 
-def _reading(id: str, path: str, answer: type[A], *refusals: type[UllageError]) -> Operation[A]:
+
+def _reading(
+    id: str,
+    path: str,
+    answer: type[A],
+    rights: tuple[Right, ...],
+    *refusals: type[UllageError],
+    sometimes: Sometimes = (),
+) -> Operation[A]:
     """One that changes nothing."""
-    return Operation(id, f"GET {path}", answer, "get", refusals)
+    return Operation(id, f"GET {path}", answer, rights, refusals, sometimes=sometimes)
 
 
 def _storing(id: str, route: str, answer: type[A], body: Any, *refusals: type[UllageError]) -> Operation[A]:
     """One whose commit takes room on the disk."""
-    return Operation(id, route, answer, "create", (*refusals, *STORE), body)
+    return Operation(id, route, answer, WRITING, (*refusals, *STORE), body)
 
 
 GET_HEALTH: Final = Operation("getHealth", "GET /healthz", PlainText)
@@ -75,10 +106,13 @@ GET_HEALTH: Final = Operation("getHealth", "GET /healthz", PlainText)
 GET_READINESS: Final = Operation("getReadiness", "GET /readyz", PlainText)
 """Answers 200 while commits can succeed. It is 503 while the service stops, or needs a restart after a failure."""
 
-GET_STATE: Final = _reading("getState", "/v1/state", ServiceStatus)
+GET_STATE: Final = _reading("getState", "/v1/state", ServiceStatus, SPACE)
 """Return the state of the repository at a glance."""
 
-LIST_HANDLES: Final = _reading("listHandles", "/v1/handles", HandlePage, errors.HandleNotFound)
+GET_NODE: Final = _reading("getNode", "/v1/node", NodeIdentity, ())
+"""Return what the node says of itself: what its handles carry behind their `@`, and whose repository it has."""
+
+LIST_HANDLES: Final = _reading("listHandles", "/v1/handles", HandlePage, RECORDS, errors.HandleNotFound)
 """List handles by id, deleted ones whose retention lasts included."""
 
 PUT_HANDLE: Final = _storing("putHandle", "POST /v1/handles -> 201", StoredHandle, OctetStream)
@@ -91,49 +125,53 @@ GET_HANDLES: Final = Operation(
     "getHandles",
     "POST /v1/handles/batch/get",
     list[HandleContent],
-    "get",
+    READING,
     (*HANDLE, *READ),
     body=HandleIds,
     is_repeatable=True,
 )
 """Read many small contents. Ask for `application/x-msgpack` to get bytes rather than base64."""
 
-GET_HANDLE: Final = _reading("getHandle", "/v1/handles/{id}", OctetStream, *READ)
+GET_HANDLE: Final = _reading("getHandle", "/v1/handles/{id}", OctetStream, READING, *READ, sometimes=OF_DELETED)
 """Return the content, or a range of it."""
 
-DESCRIBE_HANDLE: Final = _reading("describeHandle", "/v1/handles/{id}/head", HandleHead)
+DESCRIBE_HANDLE: Final = _reading("describeHandle", "/v1/handles/{id}/head", HandleHead, RECORDS)
 """Return size, attributes and dates, also of a deleted handle while its tombstone stands."""
 
-DELETE_HANDLE: Final = Operation("deleteHandle", "DELETE /v1/handles/{id}", ActionResult, "delete", COMMIT)
+DELETE_HANDLE: Final = Operation("deleteHandle", "DELETE /v1/handles/{id}", ActionResult, DELETING, COMMIT)
 """Delete a handle; until its retention ends it can be undeleted."""
 
 UNDELETE_HANDLE: Final = Operation(
-    "undeleteHandle", "POST /v1/handles/{id}/undelete", ActionResult, "delete", (errors.HandleNotDeleted, *COMMIT)
+    "undeleteHandle", "POST /v1/handles/{id}/undelete", ActionResult, UNDELETING, (errors.HandleNotDeleted, *COMMIT)
 )
 """Bring a deleted handle back."""
 
-SET_HANDLE_TTL: Final = Operation("setHandleTtl", "PUT /v1/handles/{id}/ttl", HandleHead, "delete", COMMIT)
+SET_HANDLE_TTL: Final = Operation("setHandleTtl", "PUT /v1/handles/{id}/ttl", HandleHead, DELETING, COMMIT)
 """Let a handle live for so long from now on, whatever was said before."""
 
-LIST_QUEUES: Final = _reading("listQueues", "/v1/queues", list[QueueStatus])
+LIST_QUEUES: Final = _reading("listQueues", "/v1/queues", list[QueueStatus], RECORDS)
 """List all queues by name."""
 
-GET_QUEUE: Final = _reading("getQueue", "/v1/queues/{queue}", QueueStatus, errors.QueueNotFound)
+GET_QUEUE: Final = _reading("getQueue", "/v1/queues/{queue}", QueueStatus, RECORDS, errors.QueueNotFound)
 """Return the settings and figures of one queue."""
 
-DEFINE_QUEUE: Final = _storing("defineQueue", "PUT /v1/queues/{queue}", QueueStatus, QueueSettings)
+DEFINE_QUEUE: Final = Operation(
+    "defineQueue", "PUT /v1/queues/{queue}", QueueStatus, (Right.QUEUES,), STORE, body=QueueSettings
+)
 """Make a queue, or give it new settings. A repeat changes nothing; one with a key does not undo newer settings."""
 
 REMOVE_QUEUE: Final = Operation(
     "removeQueue",
     "DELETE /v1/queues/{queue}",
     ActionResult,
-    "delete",
+    (Right.QUEUES,),
     (errors.QueueNotFound, errors.QueueNotEmpty, *COMMIT),
 )
 """Remove a queue that is empty."""
 
-LIST_FLOW_FILES: Final = _reading("listFlowFiles", "/v1/queues/{queue}/flowfiles", list[FlowFile], errors.QueueNotFound)
+LIST_FLOW_FILES: Final = _reading(
+    "listFlowFiles", "/v1/queues/{queue}/flowfiles", list[FlowFile], RECORDS, errors.QueueNotFound
+)
 """List FlowFiles of a queue in its order, from behind the first `skip` on, without those that a session holds."""
 
 PUT_FLOW_FILE: Final = _storing("putFlowFile", "POST /v1/queues/{queue}/flowfiles -> 201", StoredFlowFile, OctetStream)
@@ -146,30 +184,30 @@ POLL_QUEUE: Final = Operation(
     "pollQueue",
     "POST /v1/queues/{queue}/poll -> 201",
     SessionStatus,
-    "delete",
+    DELETING,
     (errors.QueueNotFound,),
     body=PollRequest,
 )
 """Take FlowFiles for as long as the visibility time lasts: a session that holds them. See `/v1/sessions`."""
 
 DROP_FLOW_FILES: Final = Operation(
-    "dropFlowFiles", "DELETE /v1/queues/{queue}/flowfiles", DropResult, "delete", (errors.QueueNotFound, *COMMIT)
+    "dropFlowFiles", "DELETE /v1/queues/{queue}/flowfiles", DropResult, DELETING, (errors.QueueNotFound, *COMMIT)
 )
 """Drop all FlowFiles of a queue that no session holds. A repeat with the key drops nothing that came since."""
 
 BEGIN_SESSION: Final = Operation(
-    "beginSession", "POST /v1/sessions -> 201", SessionStatus, "delete", body=SessionRequest
+    "beginSession", "POST /v1/sessions -> 201", SessionStatus, DELETING, body=SessionRequest
 )
 """Open a session that holds nothing yet."""
 
-GET_SESSION: Final = _reading("getSession", "/v1/sessions/{session}", SessionStatus)
+GET_SESSION: Final = _reading("getSession", "/v1/sessions/{session}", SessionStatus, RECORDS)
 """List the FlowFiles that a session holds."""
 
 EXTEND_SESSION: Final = Operation(
     "extendSession",
     "POST /v1/sessions/{session}/extend",
     ActionResult,
-    "delete",
+    DELETING,
     body=SessionRequest,
     is_repeatable=True,
 )
@@ -179,7 +217,7 @@ POLL_SESSION: Final = Operation(
     "pollSession",
     "POST /v1/sessions/{session}/poll -> 201",
     list[FlowFile],
-    "delete",
+    DELETING,
     (errors.QueueNotFound,),
     body=SessionPollRequest,
 )
@@ -205,7 +243,9 @@ INGEST_FLOW_FILES: Final = _storing(
 )
 """Make a FlowFile of each content, on its way to a queue."""
 
-GET_FLOW_FILE: Final = _reading("getFlowFileContent", "/v1/sessions/{session}/flowfiles/{id}", OctetStream, *READ)
+GET_FLOW_FILE: Final = _reading(
+    "getFlowFileContent", "/v1/sessions/{session}/flowfiles/{id}", OctetStream, READING, *READ
+)
 """Return the content of a FlowFile that the session holds, or a range of it."""
 
 WRITE_FLOW_FILE: Final = _storing("writeFlowFile", "PUT /v1/sessions/{session}/flowfiles/{id}", FlowFile, OctetStream)
@@ -240,12 +280,12 @@ MERGE_FLOW_FILES: Final = _storing(
 """Make a FlowFile whose content is that of others in order."""
 
 CHANGE_FLOW_FILES: Final = Operation(
-    "changeFlowFiles", "POST /v1/sessions/{session}/changes", ActionResult, "delete", STORE, body=ChangesRequest
+    "changeFlowFiles", "POST /v1/sessions/{session}/changes", ActionResult, DELETING, STORE, body=ChangesRequest
 )
 """Change what the session holds, in order; nobody sees it before the commit."""
 
 COMMIT_SESSION: Final = Operation(
-    "commitSession", "POST /v1/sessions/{session}/commit", ActionResult, "delete", STORE, body=CommitRequest
+    "commitSession", "POST /v1/sessions/{session}/commit", ActionResult, DELETING, STORE, body=CommitRequest
 )
 """Settle everything in one transaction and end the session. A commit whose answer was lost can be sent again."""
 
@@ -253,64 +293,76 @@ ROLLBACK_SESSION: Final = Operation(
     "rollbackSession",
     "POST /v1/sessions/{session}/rollback",
     ActionResult,
-    "delete",
+    DELETING,
     body=RollbackRequest,
     is_repeatable=True,
 )
 """Put everything back as it was and end the session."""
 
-SEARCH_EVENTS: Final = _reading("searchEvents", "/v1/provenance/events", EventPage)
+SEARCH_EVENTS: Final = _reading("searchEvents", "/v1/provenance/events", EventPage, PAST)
 """Search events, in order. A condition that is left out is not applied."""
 
-GET_EVENT: Final = _reading("getEvent", "/v1/provenance/events/{event}", Event)
+GET_EVENT: Final = _reading("getEvent", "/v1/provenance/events/{event}", Event, PAST)
 """Return one event, by its sequence number or by its id, such as 17.0."""
 
-GET_EVENT_CONTENT: Final = _reading("getEventContent", "/v1/provenance/events/{event}/content", OctetStream, *READ)
+GET_EVENT_CONTENT: Final = _reading(
+    "getEventContent", "/v1/provenance/events/{event}/content", OctetStream, PAST_CONTENT, *READ, sometimes=OF_DELETED
+)
 """Return the content at the event, or before it, as long as its bytes are there."""
 
-CHECK_REPLAY: Final = _reading("checkReplay", "/v1/provenance/events/{event}/replay", Replayability)
+CHECK_REPLAY: Final = _reading(
+    "checkReplay", "/v1/provenance/events/{event}/replay", Replayability, PAST_CONTENT, sometimes=OF_DELETED
+)
 """Say whether the event can be replayed now, and why not. It reads the whole content to find out."""
 
-REPLAY_EVENT: Final = _storing(
-    "replayEvent", "POST /v1/provenance/events/{event}/replay -> 201", ReplayResult, ReplayRequest, errors.ReplayRefused
+REPLAY_EVENT: Final = Operation(
+    "replayEvent",
+    "POST /v1/provenance/events/{event}/replay -> 201",
+    ReplayResult,
+    (Right.PROVENANCE, Right.READ, Right.WRITE),
+    (errors.ReplayRefused, *STORE),
+    body=ReplayRequest,
+    sometimes=OF_DELETED,
 )
 """Put what the event was about back into the queue it came from, or into another one."""
 
-TRACE_LINEAGE: Final = _reading("traceLineage", "/v1/provenance/lineage/{flow_file}", Lineage)
+TRACE_LINEAGE: Final = _reading("traceLineage", "/v1/provenance/lineage/{flow_file}", Lineage, PAST)
 """Return what a FlowFile was made from and what became of it."""
 
-SURVEY_SPACE: Final = _reading("surveySpace", "/v1/reclamation/survey", Survey)
+SURVEY_SPACE: Final = _reading("surveySpace", "/v1/reclamation/survey", Survey, SPACE)
 """Return what the disk holds now: live, dead, archived, and kept for an undelete."""
 
-EXPLAIN_SPACE: Final = _reading("explainSpace", "/v1/reclamation/explanation", SpaceExplanation)
+EXPLAIN_SPACE: Final = _reading("explainSpace", "/v1/reclamation/explanation", SpaceExplanation, SPACE)
 """Say of every allocated byte what it is there for, and of dead ones until when. It reads all directories."""
 
-LIST_RESOURCE_CLAIMS: Final = _reading("listResourceClaims", "/v1/reclamation/resources", ResourceClaimPage)
+LIST_RESOURCE_CLAIMS: Final = _reading("listResourceClaims", "/v1/reclamation/resources", ResourceClaimPage, SPACE)
 """List resource claims by index, for a map of the disk."""
 
-MAP_RESOURCE_CLAIM: Final = _reading("mapResourceClaim", "/v1/reclamation/resources/{resource}", ResourceClaimMap)
+MAP_RESOURCE_CLAIM: Final = _reading(
+    "mapResourceClaim", "/v1/reclamation/resources/{resource}", ResourceClaimMap, SPACE
+)
 """Return which bytes of one file live, which are dead, and which are holes."""
 
-PLAN_RECLAMATION: Final = _reading("planReclamation", "/v1/reclamation/plan", Plan, errors.UnknownPlugin)
+PLAN_RECLAMATION: Final = _reading("planReclamation", "/v1/reclamation/plan", Plan, SPACE, errors.UnknownPlugin)
 """Return what a run would do now, and how many bytes it would copy. Nothing is changed."""
 
-LIST_POLICIES: Final = _reading("listPolicies", "/v1/reclamation/policies", CompactionPolicies)
+LIST_POLICIES: Final = _reading("listPolicies", "/v1/reclamation/policies", CompactionPolicies, SPACE)
 """List the policies of compaction that are installed here, those of other packages included."""
 
-LIST_WINDOWS: Final = _reading("listWindows", "/v1/reclamation/windows", list[WindowStatus])
+LIST_WINDOWS: Final = _reading("listWindows", "/v1/reclamation/windows", list[WindowStatus], SPACE)
 """Say of each operation whether it is allowed now, until when or from when on, and why."""
 
-LIST_OPENINGS: Final = _reading("listOpenings", "/v1/reclamation/openings", list[Opening])
+LIST_OPENINGS: Final = _reading("listOpenings", "/v1/reclamation/openings", list[Opening], SPACE)
 """Say of each window of spec.maintenance when it was last open, whether it is now, and when it opens next."""
 
-GET_MAINTENANCE: Final = _reading("getMaintenance", "/v1/reclamation/maintenance", dict[str, Any])
+GET_MAINTENANCE: Final = _reading("getMaintenance", "/v1/reclamation/maintenance", dict[str, Any], SPACE)
 """Return spec.maintenance, as it is set, in the notation of Kubernetes."""
 
 CLEAN: Final = Operation(
     "cleanRepository",
     "POST /v1/reclamation/clean",
     CleaningReport,
-    "reclaim",
+    RECLAIMING,
     (errors.WindowClosed, *COMMIT),
     body=CleaningRequest,
     is_long=True,
@@ -321,58 +373,68 @@ BEGIN_RUN: Final = Operation(
     "beginRun",
     "POST /v1/reclamation/runs -> 202",
     RunProgress,
-    "reclaim",
+    RECLAIMING,
     (errors.WindowClosed, errors.CompactionRefused, errors.RunUnderWay),
     body=RunRequest,
 )
 """Begin a run that gives space back, as the windows allow. The answer comes at once, and the run goes on."""
 
-LIST_RUNS: Final = _reading("listRuns", "/v1/reclamation/runs", list[RunProgress])
+LIST_RUNS: Final = _reading("listRuns", "/v1/reclamation/runs", list[RunProgress], SPACE)
 """List the last runs, oldest first."""
 
-GET_RUN: Final = _reading("getRun", "/v1/reclamation/runs/{run}", RunProgress)
+GET_RUN: Final = _reading("getRun", "/v1/reclamation/runs/{run}", RunProgress, SPACE)
 """Return how far one run is."""
 
 STOP_RUN: Final = Operation(
-    "stopRun", "DELETE /v1/reclamation/runs/{run} -> 202", RunProgress, "reclaim", is_repeatable=True
+    "stopRun", "DELETE /v1/reclamation/runs/{run} -> 202", RunProgress, RECLAIMING, is_repeatable=True
 )
 """Stop a run after its present action."""
 
-LIST_LEASES: Final = _reading("listLeases", "/v1/leases", list[LeaseStatus])
+LIST_LEASES: Final = _reading("listLeases", "/v1/leases", list[LeaseStatus], SPACE)
 """List every lease that stands, by its beginning."""
 
 ACQUIRE_LEASE: Final = Operation(
     "acquireLease",
     "POST /v1/leases -> 201",
     LeaseStatus,
-    "get",
+    LEASING,
     (errors.LeaseRefused, errors.ClaimGone, *COMMIT),
     body=LeaseRequest,
 )
 """Take a lease. Its time is bounded by spec.leases.maxDuration; it need not be given back to end."""
 
-GET_LEASE: Final = _reading("getLease", "/v1/leases/{lease}", LeaseStatus)
+GET_LEASE: Final = _reading("getLease", "/v1/leases/{lease}", LeaseStatus, SPACE)
 """Return one lease."""
 
 RENEW_LEASE: Final = Operation(
-    "renewLease", "POST /v1/leases/{lease}/renew", LeaseStatus, "get", (errors.LeaseRefused, *COMMIT), body=LeaseRenewal
+    "renewLease",
+    "POST /v1/leases/{lease}/renew",
+    LeaseStatus,
+    LEASING,
+    (errors.LeaseRefused, *COMMIT),
+    body=LeaseRenewal,
+    sometimes=OF_OTHERS,
 )
 """Renew a lease, as a heartbeat."""
 
-RELEASE_LEASE: Final = Operation("releaseLease", "DELETE /v1/leases/{lease}", ActionResult, "get", COMMIT)
+RELEASE_LEASE: Final = Operation(
+    "releaseLease", "DELETE /v1/leases/{lease}", ActionResult, LEASING, COMMIT, sometimes=OF_OTHERS
+)
 """Release a lease: its holder has read what it wanted."""
 
-REVOKE_LEASE: Final = Operation("revokeLease", "POST /v1/leases/{lease}/revoke", ActionResult, "reclaim", COMMIT)
+REVOKE_LEASE: Final = Operation("revokeLease", "POST /v1/leases/{lease}/revoke", ActionResult, (Right.REVOKE,), COMMIT)
 """End somebody's lease against their will: their reads fail from now on."""
 
-GET_CONTENT: Final = _reading("getContent", "/v1/contents/{id}", OctetStream, errors.FlowFileNotFound, *HANDLE, *READ)
+GET_CONTENT: Final = _reading(
+    "getContent", "/v1/contents/{id}", OctetStream, READING, errors.FlowFileNotFound, *HANDLE, *READ
+)
 """Return the content of a handle or of a FlowFile, which stays in its queue, or a range of it."""
 
-LIST_UNAVAILABLE: Final = _reading("listUnavailable", "/v1/unavailable", list[UnavailableContent])
+LIST_UNAVAILABLE: Final = _reading("listUnavailable", "/v1/unavailable", list[UnavailableContent], RECORDS)
 """List FlowFiles and handles whose content is known to be damaged or missing."""
 
 RETRY_UNAVAILABLE: Final = Operation(
-    "retryUnavailable", "POST /v1/unavailable/retry", UnavailableResult, "delete", is_repeatable=True, is_long=True
+    "retryUnavailable", "POST /v1/unavailable/retry", UnavailableResult, ADMINISTERING, is_repeatable=True, is_long=True
 )
 """Read again what could not be read, and let FlowFiles whose content reads back return to their places."""
 
@@ -380,45 +442,45 @@ DROP_UNAVAILABLE: Final = Operation(
     "dropUnavailable",
     "POST /v1/unavailable/drop",
     UnavailableResult,
-    "delete",
+    ADMINISTERING,
     COMMIT,
     body=AcceptedLoss,
     is_repeatable=True,
 )
 """Give up FlowFiles and handles whose content can't be read. Others are left alone."""
 
-LIST_SET_ASIDE: Final = _reading("listSetAside", "/v1/set-aside", list[RecordSetAside])
+LIST_SET_ASIDE: Final = _reading("listSetAside", "/v1/set-aside", list[RecordSetAside], RECORDS)
 """List records of the log, the snapshot and swap files that can't be used and were set aside."""
 
 DROP_SET_ASIDE: Final = Operation(
     "dropSetAside",
     "POST /v1/set-aside/drop",
     SetAsideResult,
-    "delete",
+    ADMINISTERING,
     COMMIT,
     body=SetAsideDrop,
     is_repeatable=True,
 )
 """Give up records that were set aside, and the FlowFiles that went with them."""
 
-LIST_VOLUMES: Final = _reading("listVolumes", "/v1/volumes", list[Volume])
+LIST_VOLUMES: Final = _reading("listVolumes", "/v1/volumes", list[Volume], SPACE)
 """List the volumes that containers lie on: what each can do now, and what would be lost with it."""
 
 FORGET_VOLUME: Final = Operation(
-    "forgetVolume", "POST /v1/volumes/forget", Volume, "delete", COMMIT, body=VolumeForgotten
+    "forgetVolume", "POST /v1/volumes/forget", Volume, ADMINISTERING, COMMIT, body=VolumeForgotten
 )
 """Give up a volume that is away, with all content on it."""
 
 ACCEPT_CLOCK: Final = Operation(
-    "acceptClock", "POST /v1/clock/accept", ClockStatus, "delete", STORE, is_repeatable=True
+    "acceptClock", "POST /v1/clock/accept", ClockStatus, ADMINISTERING, STORE, is_repeatable=True
 )
 """Believe the machine's clock, where that is implausible: whatever is due by it is due."""
 
-CHECK: Final = Operation("checkRepository", "POST /v1/check", CheckReport, "reclaim", is_long=True)
+CHECK: Final = Operation("checkRepository", "POST /v1/check", CheckReport, ADMINISTERING, is_long=True)
 """Verify everything against everything; deeply, every byte of live content too."""
 
 CHECKPOINT: Final = Operation(
-    "writeCheckpoint", "POST /v1/checkpoint", CheckpointReport, "reclaim", STORE, is_long=True
+    "writeCheckpoint", "POST /v1/checkpoint", CheckpointReport, ADMINISTERING, STORE, is_long=True
 )
 """Write a snapshot, and drop the logs that it covers."""
 
@@ -426,7 +488,7 @@ BACK_UP: Final = Operation(
     "backUpRepository",
     "POST /v1/backup",
     BackupReport,
-    "reclaim",
+    ADMINISTERING,
     (errors.DirectoryNotEmpty, errors.ContentMissing, errors.DiskFull, *COMMIT),
     body=BackupRequest,
     is_long=True,

@@ -112,6 +112,7 @@ PROBLEMS: Final = (
     Problem(errors.Elsewhere, "elsewhere", 421, "Another node has it"),
     Problem(errors.KeyReused, "key-reused", 422, "The idempotency key belongs to another request"),
     Problem(errors.BackPressure, "back-pressure", 429, "Writers are asked to wait"),
+    Problem(errors.QuotaReached, "quota-reached", 429, "A quota is reached"),
     Problem(errors.LeaseRefused, "lease-refused", 429, "The lease is refused"),
     Problem(errors.Refused, "unexpected", 500, "Something went wrong here"),
     Problem(errors.CommitOutcomeUnknown, "outcome-unknown", 500, "The commit may or may not be there"),

@@ -6,13 +6,15 @@ All of it is JSON, so that any language can write it. Requests are strict; in an
 import enum
 import struct
 from collections.abc import Iterable
-from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from ullage.errors import InvalidArgument
+from ullage.contract import Right
+from ullage.errors import InvalidArgument, NotFound
 from ullage.wire.documents import Count, Label
+from ullage.wire.operation import OF_OTHERS, Sometimes
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -298,13 +300,18 @@ class Nothing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlightAction(NamedTuple, Generic[Q, A]):
-    """One action: what it is called, its body and answer, the verb that it needs, and what it does."""
+    """One action: what it is called, its body and answer, the rights that it needs, and what it does."""
 
     name: str
     request: type[Q]
     answer: type[A]
-    verb: Literal["get", "create", "delete"]
+    rights: tuple[Right, ...]
+    """All of these; with none of them a token is enough."""
+
     effect: str
+
+    sometimes: Sometimes = ()
+    """See `Operation.sometimes`."""
 
     def parse(self, raw: bytes) -> Q:
         """The body of a call; InvalidArgument says what is wrong with it."""
@@ -312,22 +319,22 @@ class FlightAction(NamedTuple, Generic[Q, A]):
 
 
 def _feed(name: str, effect: str) -> FlightAction[FeedRequest, FeedStatus]:
-    return FlightAction(name, FeedRequest, FeedStatus, "delete", effect)
+    return FlightAction(name, FeedRequest, FeedStatus, (Right.DELETE,), effect)
 
 
-def _write(name: str, effect: str) -> FlightAction[StagedWriteRequest, StagedWriteStatus]:
-    return FlightAction(name, StagedWriteRequest, StagedWriteStatus, "create", effect)
+def _write(name: str, effect: str, sometimes: Sometimes = ()) -> FlightAction[StagedWriteRequest, StagedWriteStatus]:
+    return FlightAction(name, StagedWriteRequest, StagedWriteStatus, (Right.WRITE,), effect, sometimes)
 
 
-SNAPSHOT: Final = FlightAction("snapshot", SnapshotRequest, TableSnapshot, "get", "take a snapshot")
-RENEW: Final = FlightAction("renew", SnapshotRenewal, TableSnapshot, "get", "keep a snapshot for longer")
-RELEASE: Final = FlightAction("release", SnapshotRelease, Nothing, "get", "release a snapshot")
-SCAN: Final = FlightAction("scan", ScanRequest, Nothing, "get", "let readers of a snapshot find their shares")
-BIND: Final = FlightAction("bind", SlotRequest, SlotShare, "get", "the share that a slot of a scan reads")
+SNAPSHOT: Final = FlightAction("snapshot", SnapshotRequest, TableSnapshot, (Right.LEASE,), "take a snapshot")
+RENEW: Final = FlightAction("renew", SnapshotRenewal, TableSnapshot, (Right.LEASE,), "keep a snapshot for longer")
+RELEASE: Final = FlightAction("release", SnapshotRelease, Nothing, (Right.LEASE,), "release a snapshot")
+SCAN: Final = FlightAction("scan", ScanRequest, Nothing, (Right.LEASE,), "let readers of a snapshot find their shares")
+BIND: Final = FlightAction("bind", SlotRequest, SlotShare, (Right.LEASE,), "the share that a slot of a scan reads")
 HOLD_EVENTS: Final = FlightAction(
-    "hold-events", EventHoldRequest, Nothing, "get", "keep provenance events that are not read yet"
+    "hold-events", EventHoldRequest, Nothing, (Right.LEASE,), "keep provenance events that are not read yet"
 )
-ABOUT: Final = FlightAction("about", Nothing, NodeIdentity, "get", "what the node says of itself")
+ABOUT: Final = FlightAction("about", Nothing, NodeIdentity, (), "what the node says of itself")
 FEED_TAKE: Final = _feed("feed-take", "let a stream have FlowFiles of a queue, after a place")
 FEED_DONE: Final = _feed("feed-done", "remove what a stream has read, through a place")
 FEED_BACK: Final = _feed("feed-back", "give back what a stream has taken, after a place")
@@ -335,12 +342,32 @@ WRITE_FIND: Final = _write("write-find", "the state of a staged write")
 WRITE_BEGIN: Final = _write("write-begin", "begin a staged write, or find it as it is")
 WRITE_PREPARE: Final = _write("write-prepare", "promise to commit these attempts")
 WRITE_COMMIT: Final = _write("write-commit", "show what was prepared, and forget the rest")
-WRITE_ABORT: Final = _write("write-abort", "forget it all, unless it is committed")
+WRITE_ABORT: Final = _write("write-abort", "forget it all, unless it is committed", OF_OTHERS)
 
 FEEDS: Final = (FEED_TAKE, FEED_DONE, FEED_BACK)
 WRITES: Final = (WRITE_FIND, WRITE_BEGIN, WRITE_PREPARE, WRITE_COMMIT, WRITE_ABORT)
 ACTIONS: Final = (SNAPSHOT, RENEW, RELEASE, SCAN, BIND, HOLD_EVENTS, ABOUT, *FEEDS, *WRITES)
 """All there are."""
+
+TABLE_RIGHTS: Final[dict[str, tuple[Right, ...]]] = {
+    "flowfiles": (Right.RECORDS,),
+    "queues": (Right.RECORDS,),
+    "claims": (Right.SPACE,),
+    "resource_claims": (Right.SPACE,),
+    "leases": (Right.SPACE,),
+    "runs": (Right.SPACE,),
+    "windows": (Right.SPACE,),
+    "provenance": (Right.PROVENANCE,),
+    "content": (Right.READ,),
+}
+"""What whoever reads a table must have."""
+
+
+def rights_of(wanted: TableTicket) -> tuple[Right, ...]:
+    """What reading this table needs; NotFound if there is none of the name."""
+    if wanted.name not in TABLE_RIGHTS:
+        raise NotFound(f"there is no table {wanted.name}: {', '.join(TABLE_RIGHTS)}")
+    return TABLE_RIGHTS[wanted.name]
 
 
 def parse_ticket(raw: bytes) -> ContentTicket | TableTicket:

@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "set-aside": Listed(OTHER, "set_aside", "Drop records that can't be used."),
     "held": Listed(OTHER, "held", "Put back what a salvage held."),
     "volumes": Listed(OTHER, "volumes", "Show the volumes that containers lie on, and what is on them."),
+    "audit": Listed(OTHER, "audit", "Show who read, changed or deleted what, and who was refused."),
     "clock": Listed(OTHER, "clock", "Show whether the machine's clock is believed, and accept it."),
     "check": Listed(OTHER, "upkeep", "Verify everything against everything."),
     "checkpoint": Listed(OTHER, "upkeep", "Write a snapshot, so that the next start is quick."),

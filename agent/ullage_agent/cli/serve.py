@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from ullage_agent.cli.choice import ChosenRepository
-from ullage_agent.cli.options import DURATION, FILE, OneOf, command, from_environment, on_files, option
+from ullage_agent.cli.options import DURATION, FILE, command, from_environment, on_files, option
 from ullage_agent.cli.output import say, tell
-from ullage_agent.service.access import Verb
 
 
 @command()
@@ -40,17 +39,22 @@ def serve(where: ChosenRepository, make: bool, node: str) -> None:
 @click.argument("file", type=FILE, help="spec.auth.tokenFile; made if there is none.")
 @click.argument("name", help="Whom the token stands for, as logs show it.")
 @option(
-    "--verb", "-v", "verbs", type=OneOf(Verb), multiple=True, default=(Verb.GET,), help="What it allows; repeatable."
+    "--right",
+    "-r",
+    "rights",
+    multiple=True,
+    required=True,
+    help="What it allows: a right such as content:get, content for all of its verbs, a role, or *; repeatable.",
 )
 @option("--for", "expires_in", type=DURATION, default="2160h", help="How long it is good; 0s: for ever.")
-def token(file: Path, name: str, verbs: tuple[Verb, ...], expires_in: int) -> None:
+def token(file: Path, name: str, rights: tuple[str, ...], expires_in: int) -> None:
     """Make a bearer token for a service. Its hash goes into FILE; the token itself is printed, and stored nowhere."""
     from ullage_agent.service.tokens import line_of, new_token
 
     try:
         secret, digest = new_token()
         expires = int(time.time() * 1000) + expires_in if expires_in else 0
-        line = line_of(name, verbs, expires, digest)
+        line = line_of(name, rights, expires, digest)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

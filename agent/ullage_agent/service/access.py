@@ -1,24 +1,18 @@
-"""Who asks, and what they may do: verbs, principals, and the authenticators that know them.
+"""Who asks, and what they may do: principals, and the authenticators that know them and their rights.
 
-Each transport takes a bearer token from its request, asks `authenticate` once and `authorize` for each verb it needs.
+Each transport takes a bearer token from its request, asks `authenticate` once and `authorize` for each right it needs.
 Both may block, for as long as `may_block` says; neither ever puts a token into a message.
 """
 
-import enum
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
 
+from ullage.contract import QueueAccess, QueueRule, Right
+from ullage.embedded.acting import Acting
 from ullage.errors import Forbidden, Unauthenticated
-
-
-class Verb(enum.StrEnum):
-    """What can be asked for. The same words as verbs on contentrepositories in Kubernetes."""
-
-    GET = "get"
-    CREATE = "create"
-    DELETE = "delete"
-    RECLAIM = "reclaim"
+from ullage_agent.service.limits import Limits
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -26,6 +20,14 @@ class Principal(msgspec.Struct, frozen=True):
 
     name: str
     groups: tuple[str, ...] = ()
+    """Those that the cluster has them in."""
+
+    rights: tuple[Right, ...] = ()
+    """Those that a token file gives; a cluster is asked for each."""
+
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """What else the cluster knows of them, which its authorizers may look at."""
 
 
 class Authenticator(Protocol):
@@ -38,8 +40,8 @@ class Authenticator(Protocol):
         """Who this is. Unauthenticated: nobody known; AccessUnknown: it cannot be told now."""
         ...
 
-    def authorize(self, principal: Principal, verb: Verb) -> None:
-        """Forbidden if the principal may not do this; AccessUnknown."""
+    def authorize(self, principal: Principal, right: Right) -> None:
+        """Forbidden if the principal does not have this right; AccessUnknown."""
         ...
 
 
@@ -54,8 +56,34 @@ class Anonymous:
     def authenticate(self, token: str | None) -> Principal:
         return ANONYMOUS
 
-    def authorize(self, principal: Principal, verb: Verb) -> None:
+    def authorize(self, principal: Principal, right: Right) -> None:
         return
+
+
+def authorize_all(authenticator: Authenticator, principal: Principal, rights: Iterable[Right]) -> None:
+    """Forbidden names the first of the rights that the principal does not have; AccessUnknown."""
+    for right in rights:
+        authenticator.authorize(principal, right)
+
+
+def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterable[QueueRule], limits: Limits) -> Acting:
+    """The principal as the repository sees them."""
+
+    def may(right: Right) -> bool:
+        try:
+            authenticator.authorize(principal, right)
+        except Forbidden:
+            return False
+        return True
+
+    return Acting(
+        principal.name,
+        QueueAccess(rules, principal.name, principal.groups),
+        may,
+        leases_max=limits.leases_each,
+        holds_max=limits.holds_each,
+        writes_max=limits.writes_each,
+    )
 
 
 def bearer(header: str | None) -> str | None:
@@ -68,6 +96,6 @@ def bearer(header: str | None) -> str | None:
     return token.strip()
 
 
-def forbidden(principal: Principal, verb: Verb) -> Forbidden:
+def forbidden(principal: Principal, right: Right) -> Forbidden:
     """The refusal, in one wording for all authenticators."""
-    return Forbidden(f"{principal.name} has no permission for the verb {verb}")
+    return Forbidden(f"{principal.name} does not have the right {right}")

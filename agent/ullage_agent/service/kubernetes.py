@@ -1,8 +1,8 @@
 """Asking the cluster: TokenReview says who a token stands for, SubjectAccessReview what they may do.
 
-Verbs are those on `contentrepositories` of the group ullage.dev, for the one object that is served. Answers are kept
-for a short while, because each costs a round trip. While the API server cannot be reached, what it allowed before still
-holds for some minutes: a lost API server must not stop a node from serving.
+Rights are verbs on subresources of `contentrepositories`, for the one object that is served. Answers are
+kept for a short while, because each costs a round trip. While the API server cannot be reached, what it allowed before
+still holds for some minutes: a lost API server must not stop a node from serving.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from ullage.clock import Clock
-from ullage.contract import GROUP
+from ullage.contract import GROUP, Right
 from ullage.errors import AccessUnknown, Unauthenticated
-from ullage_agent.service.access import Principal, Verb, forbidden
+from ullage_agent.service.access import Principal, forbidden
 from ullage_agent.service.errors import CannotListen
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -107,7 +107,7 @@ class KubernetesReview:
         self._namespace = namespace
         self._name = name
         self._principals: _Kept[bytes, Principal | None] = _Kept(clock)
-        self._permissions: _Kept[tuple[Principal, Verb], bool] = _Kept(clock)
+        self._permissions: _Kept[tuple[Principal, Right], bool] = _Kept(clock)
 
     def authenticate(self, token: str | None) -> Principal:
         """Who this token stands for, as TokenReview has it."""
@@ -119,25 +119,43 @@ class KubernetesReview:
             raise Unauthenticated("the cluster does not vouch for the bearer token")
         return found
 
-    def authorize(self, principal: Principal, verb: Verb) -> None:
-        """Whether SubjectAccessReview allows the verb on the object that is served."""
-        if not self._permissions.get((principal, verb), lambda: self._review_access(principal, verb), bool):
-            raise forbidden(principal, verb)
+    def authorize(self, principal: Principal, right: Right) -> None:
+        """Whether SubjectAccessReview allows it on the object that is served."""
+        if not self._permissions.get((principal, right), lambda: self._review_access(principal, right), bool):
+            raise forbidden(principal, right)
 
     def _review_token(self, token: str) -> Principal | None:
         status = self._api.review("/apis/authentication.k8s.io/v1/tokenreviews", "TokenReview", {"token": token})
         user = status.get("user") or {}
         if status.get("authenticated") is not True or not user.get("username"):
             return None
-        return Principal(str(user["username"]), tuple(map(str, user.get("groups") or ())))
+        return _principal_of(user)
 
-    def _review_access(self, principal: Principal, verb: Verb) -> bool:
-        about = {"group": GROUP, "resource": RESOURCE, "verb": str(verb)}
+    def _review_access(self, principal: Principal, right: Right) -> bool:
+        about = {"group": GROUP, "resource": RESOURCE, "subresource": right.subresource, "verb": right.verb}
         about |= {"namespace": self._namespace, "name": self._name}
-        spec = {"user": principal.name, "groups": list(principal.groups), "resourceAttributes": about}
+        # All that the cluster said of them: a webhook or a bound token's authorizer may decide by uid or extra.
+        spec = {
+            "user": principal.name,
+            "uid": principal.uid,
+            "groups": list(principal.groups),
+            "extra": {name: list(values) for name, values in principal.extra},
+            "resourceAttributes": about,
+        }
         path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
         status = self._api.review(path, "SubjectAccessReview", spec)
         return status.get("allowed") is True and status.get("denied") is not True
+
+
+def _principal_of(user: Mapping[str, Any]) -> Principal:
+    """As a TokenReview describes them."""
+    extra = user.get("extra") or {}
+    return Principal(
+        str(user["username"]),
+        tuple(map(str, user.get("groups") or ())),
+        uid=str(user.get("uid") or ""),
+        extra=tuple((str(name), tuple(map(str, extra[name]))) for name in sorted(extra)),
+    )
 
 
 class _Kept(Generic[Key, Value]):

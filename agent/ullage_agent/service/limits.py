@@ -29,6 +29,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 1_024
     """Requests under way, streams included: each holds at most a step and a piece."""
 
+    requests_each: int = 768
+    """The same of one principal, so that a quarter is left to the others."""
+
     threads: int = 32
     """Threads that call the engine. Commits that wait together share one sync, so more of them cost nothing much."""
 
@@ -62,17 +65,45 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int = 1_000
     """Remote sessions at a time; each holds FlowFiles that nobody else sees."""
 
+    sessions_each: int = 500
+    """The same of one principal: half is left to the others."""
+
     session_seconds_max: float = 3_600.0
     """How long a remote session may last without a heartbeat: what a vanished client withholds."""
 
     socket_connections: int = 256
     """Connections of the Unix socket; each has a thread, and holds at most a frame."""
 
+    socket_connections_each: int = 192
+    """The same of one principal, so that a quarter is left to the others."""
+
     socket_files: int = 256
     """Descriptors that one connection's client may hold: many programs may open 1,024 in all."""
 
     flight_calls: int = 32
     """Calls and streams of Arrow Flight at work; each holds a few batches."""
+
+    flight_calls_each: int = 24
+    """The same of one principal, so that a quarter is left to the others."""
+
+    snapshots: int = 16
+    """Snapshots that are kept: each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each
+    FlowFile; columns beside them.
+    """
+
+    snapshots_each: int = 8
+    """The same of one principal: half is left to the others."""
+
+    leases_each: int = 5_000
+    """Leases of one principal: half of what spec.leases.maxCount allows all by default. Each is kept in memory, and
+    looked at by whatever gives space back.
+    """
+
+    holds_each: int = 500
+    """Readers for which one principal holds events: half of all that there may be."""
+
+    writes_each: int = 500
+    """Staged writes that one principal has open: half of all that there may be."""
 
     columns_bytes: int = 64 * MIB
     """Columns of FlowFiles that are kept for the next reader of a snapshot, of all snapshots together: eight columns of

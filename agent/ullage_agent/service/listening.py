@@ -18,7 +18,8 @@ from ullage.contract import (
     listen_address,
 )
 from ullage.embedded.repository import EmbeddedRepository
-from ullage_agent.service.access import Anonymous, Authenticator
+from ullage_agent.service.access import Anonymous, Authenticator, Principal, acting_of
+from ullage_agent.service.audit import Audit, Unaudited
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.kubernetes import ApiServer, KubernetesReview
 from ullage_agent.service.limits import Limits
@@ -105,6 +106,12 @@ class Terms(NamedTuple):
     limits: Limits
     listening: Listening
     on_failure: Callable[[str, Exception], None]
+    audit: Audit = Unaudited()
+
+    def acting_for(self, principal: Principal) -> EmbeddedRepository:
+        """The repository for whoever asks."""
+        rules = self.repository.spec.auth.queues
+        return self.repository.acting_for(acting_of(self.authenticator, principal, rules, self.limits))
 
 
 def listening_of(spec: ContentRepositorySpec) -> Listening:

@@ -94,6 +94,8 @@ TABLE: Final = (
     Entry("request_seconds", TIMED, "A request, until its answer was handed over.", ("method", "route")),
     Entry("requests_total", COUNTED, "Requests by status.", ("method", "route", "status")),
     Entry("errors_total", COUNTED, "Refusals and failures by their slug.", ("slug",)),
+    Entry("audit_failures_total", COUNTED, "Tries to write the audit log that failed: its disk may be full."),
+    Entry("audit_lost_lines_total", COUNTED, "Lines of the audit log that were lost."),
     Entry("maintenance_failures_total", COUNTED, "Tasks that failed.", ("task",)),
     Entry("content_written_bytes_total", COUNTED, "Bytes written to content files, rewrites included."),
     Entry("reclaim_actions_total", COUNTED, "Resource claims that were changed.", ("action",)),

@@ -24,6 +24,7 @@ from ullage.contract import ContentRepository, ContractError
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Authenticator
+from ullage_agent.service.audit import Audit, AuditLog, Unaudited, audit_log_of
 from ullage_agent.service.errors import CannotListen, ReloadRefused
 from ullage_agent.service.flight.listener import FlightListener
 from ullage_agent.service.host import Host, PermissionOf, windows_alone
@@ -61,6 +62,7 @@ class Bulk:
         authenticator: Authenticator,
         limits: Limits,
         listening: Listening,
+        audit: Audit,
     ) -> None:
         self._flight: FlightListener | None = None
         self._log = logger("bulk")
@@ -68,7 +70,7 @@ class Bulk:
         self.addresses: dict[str, str] = {}
         """Where each is reached: a URL, and a path."""
 
-        terms = Terms(repository, authenticator, limits, listening, self._failed)
+        terms = Terms(repository, authenticator, limits, listening, self._failed, audit)
         with ExitStack() as stack:
             if listening.flight_port is not None:
                 self._flight = FlightListener(terms)
@@ -130,6 +132,7 @@ class Server:
         self._meter = Meter(self.host, self.metrics, self.node)
         self.urls: dict[str, str] = {}
         self.bulk: Bulk | None = None
+        self.audit: AuditLog | Unaudited = Unaudited()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_problem = ""
@@ -155,15 +158,19 @@ class Server:
             await asyncio.to_thread(self.host.start, makes=self._makes)
             try:
                 self._meter.attach()
-                await self._serve(listening, authenticator, sockets)
+                self.audit = await asyncio.to_thread(self._audit_log)
+                try:
+                    await self._serve(listening, authenticator, sockets, self.audit)
+                finally:
+                    await asyncio.to_thread(self.audit.close)
             finally:
                 await asyncio.to_thread(self.host.stop)
 
     async def _serve(
-        self, listening: Listening, authenticator: Authenticator, sockets: dict[str, socket.socket]
+        self, listening: Listening, authenticator: Authenticator, sockets: dict[str, socket.socket], audit: Audit
     ) -> None:
-        served = Served(self.host, authenticator, self.limits, self.metrics)
-        self.bulk = await asyncio.to_thread(Bulk, served.repository, authenticator, self.limits, listening)
+        served = Served(self.host, authenticator, self.limits, self.metrics, audit)
+        self.bulk = await asyncio.to_thread(Bulk, served.repository, authenticator, self.limits, listening, audit)
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
@@ -191,6 +198,19 @@ class Server:
             await asyncio.to_thread(self._on_stop)
             await asyncio.to_thread(served.close)
             self._log.info("stopped")
+
+    def _audit_log(self) -> AuditLog | Unaudited:
+        spec = self.host.spec
+        return audit_log_of(spec.audit, spec.storage.host_path.path, self.host.clock, self.audit_failed)
+
+    def audit_failed(self, lost: int, error: Exception | None) -> None:
+        if error is not None:
+            self.metrics.count("audit_failures_total")
+            if self._failures.is_due("audit", error):
+                self._log.error("the audit log cannot be written; its lines wait", exc_info=error)
+        if lost:
+            self.metrics.count("audit_lost_lines_total", by=lost)
+            self._log.error("lines of the audit log were lost", lines=lost)
 
     def _heed_signals(self) -> asyncio.Event:
         """SIGTERM and SIGINT end, SIGHUP sets the event that is returned. Only the main thread gets signals."""

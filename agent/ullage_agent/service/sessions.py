@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from ullage.clock import Clock
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.session import EmbeddedSession
-from ullage.errors import InvalidArgument, ServiceBusy, SessionBusy, SessionGone
+from ullage.errors import InvalidArgument, QuotaReached, ServiceBusy, SessionBusy, SessionGone
 from ullage.uuids import format_uuid, new_uuids
 from ullage.wire.sessions import SessionRequest
 from ullage_agent.service.limits import Limits
@@ -88,8 +88,7 @@ class Lent:
 class Sessions:
     """All remote sessions of a service. Thread-safe."""
 
-    def __init__(self, repository: EmbeddedRepository, clock: Clock, limits: Limits) -> None:
-        self._repository = repository
+    def __init__(self, clock: Clock, limits: Limits) -> None:
         self._clock = clock
         self._limits = limits
         self._lock = threading.Lock()
@@ -98,8 +97,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._lent)
 
-    def begin(self, owner: str, wish: SessionRequest, key: str | None = None) -> Lent:
-        """A new session of this principal; while it lasts, the same one for the same key."""
+    def begin(self, repository: EmbeddedRepository, wish: SessionRequest, key: str | None = None) -> Lent:
+        """A new session of whom the repository acts for; while it lasts, the same one for the same key."""
+        owner = repository.owner
         seconds = wish.visibility_seconds
         self._require_seconds(seconds)
         self.expire()
@@ -109,8 +109,13 @@ class Sessions:
                     return lent
             if len(self._lent) >= self._limits.sessions:
                 raise ServiceBusy(f"{self._limits.sessions} sessions are open already: end some, or wait")
+            each = self._limits.sessions_each
+            if sum(lent.owner == owner for lent in self._lent.values()) >= each:
+                raise QuotaReached(
+                    f"{owner} has {each} sessions open, as many as one principal may (sessions_each): end some, or wait"
+                )
             id = format_uuid(new_uuids(1)[0])
-            session = self._repository.session(wish.component, wish.component_type)
+            session = repository.session(wish.component, wish.component_type)
             lent = Lent(id, owner, session, seconds, self._clock.monotonic() + seconds, key)
             self._lent[id] = lent
             return lent

@@ -1,8 +1,11 @@
 """Bearer tokens in a file: what the agent uses that has no cluster to ask.
 
-    # name    verbs        expires                 SHA-256 of the token
-    ingest    get,create   2027-01-31T00:00:00Z    9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-    admin     *            never                   60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
+    # name    rights           expires                 SHA-256 of the token
+    ingest    content:create   2027-01-31T00:00:00Z    9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+    views     reader,metrics   never                   d7a8fbb307d7809469ca9abcb0082e4f8d5651e46d3cdb762d02d0bf37c9e592
+    admin     *                never                   60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
+
+Rights are words of `ullage.contract.rights` between commas: a right, a subresource for all verbs of it, a role, or `*`.
 
 Only hashes stand there, so that whoever reads the file learns no token. Two lines of one name are two tokens: that is
 how they are rotated. The file is read again when it changes; one that has become unreadable keeps the last good one,
@@ -14,12 +17,13 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from ullage.clock import Clock, moment_of
+from ullage.contract import Right, parse_rights
 from ullage.errors import Unauthenticated
-from ullage_agent.service.access import Principal, Verb, forbidden
+from ullage_agent.service.access import Principal, forbidden
 from ullage_agent.service.errors import CannotListen
 
 NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:@/]{0,252}")
@@ -65,10 +69,10 @@ class TokenFile:
             raise Unauthenticated(f"the bearer token of {principal.name} has expired")
         return principal
 
-    def authorize(self, principal: Principal, verb: Verb) -> None:
-        """By the verbs of the token's line."""
-        if verb not in principal.groups:
-            raise forbidden(principal, verb)
+    def authorize(self, principal: Principal, right: Right) -> None:
+        """By the token's line."""
+        if right not in principal.rights:
+            raise forbidden(principal, right)
 
     def _refresh(self) -> None:
         now = self._clock.monotonic()
@@ -91,14 +95,18 @@ def new_token() -> tuple[str, str]:
     return token, hashlib.sha256(token.encode()).hexdigest()
 
 
-def line_of(name: str, verbs: tuple[Verb, ...], expires_millis: int, digest: str) -> str:
-    """A line of the file. ValueError for a name that could be read as something else."""
+def line_of(name: str, rights: Iterable[str], expires_millis: int, digest: str) -> str:
+    """A line of the file, with these words for rights. ValueError for a name that could be read as something else, and
+    for a word that is no right.
+    """
+    words = ",".join(rights)
+    parse_rights(words)
     if NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is no name: letters, digits and -_.:@/, at most 253, the first a letter or digit")
     expires = "never"
     if expires_millis:
         expires = moment_of(expires_millis).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"{name}\t{','.join(verbs)}\t{expires}\t{digest}\n"
+    return f"{name}\t{words}\t{expires}\t{digest}\n"
 
 
 def _parsed(text: str) -> Tokens:
@@ -109,16 +117,16 @@ def _parsed(text: str) -> Tokens:
             continue
         fields = line.split()
         if len(fields) != 4:
-            raise ValueError(f"line {number} has {len(fields)} fields: a name, verbs, when it expires, and a SHA-256")
-        name, verbs, expires, digest = fields
+            raise ValueError(f"line {number} has {len(fields)} fields: a name, rights, when it expires, and a SHA-256")
+        name, words, expires, digest = fields
         if NAME.fullmatch(name) is None or DIGEST.fullmatch(digest) is None:
             raise ValueError(f"line {number}: the name or the SHA-256 is none")
         try:
-            allowed = tuple(Verb) if verbs == "*" else tuple(Verb(verb) for verb in verbs.split(","))
+            rights = parse_rights(words)
             until = 0 if expires == "never" else _millis(expires)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
-        tokens[digest] = Principal(name, tuple(map(str, allowed))), until
+        tokens[digest] = Principal(name, rights=rights), until
     return tokens
 
 

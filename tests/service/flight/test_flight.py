@@ -18,7 +18,6 @@ from ullage.contract import MaintenanceOperation, TruncationMode
 from ullage.engine.model import parse_uuid
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.space import RunRequest
-from ullage_agent.service.access import Verb
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
@@ -348,9 +347,9 @@ def test_a_snapshot_that_holds_keeps_its_content(peer: Peer) -> None:
 
 
 def test_tokens_and_verbs_are_asked_for(workshop: Workshop, tmp_path: Path) -> None:
-    """No token, an unknown one, one without the verb: refused before anything is read."""
+    """No token, an unknown one, one without the right: refused before anything is read."""
     token, digest = new_token()
-    (tmp_path / "tokens").write_text(line_of("reads", (Verb.GET,), 0, digest))
+    (tmp_path / "tokens").write_text(line_of("reads", ("records:get",), 0, digest))
     peer = Peer(workshop.make(), authenticator=TokenFile(str(tmp_path / "tokens"), workshop.clock))
     ticket = flight.Ticket(b'{"kind":"table","name":"queues"}')
 

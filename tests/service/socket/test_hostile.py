@@ -19,7 +19,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, ServiceBusy, UllageError, Unauthenticated
 from ullage.wire import frames
 from ullage.wire.frames import BadFrame, FrameKind
-from ullage_agent.service.access import Anonymous, Verb
+from ullage_agent.service.access import Anonymous
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.socket.peers import Peer, admit, peer_of, trusted_uids
@@ -186,12 +186,12 @@ def test_one_connection_too_many_is_turned_away(workshop: Workshop, short_path: 
 
 
 def test_an_untrusted_user_needs_a_token_and_its_verbs(workshop: Workshop, short_path: Path) -> None:
-    """No token, an unknown one, one with the other verb: refused; the right one is served."""
+    """No token, an unknown one, one with the other right: refused; the right one is served."""
     tokens = {}
     with open(short_path / "tokens", "w", encoding="utf-8") as file:
-        for name, verb in (("reads", Verb.GET), ("writes", Verb.CREATE)):
+        for name, right in (("reads", "content:get"), ("writes", "content:create")):
             tokens[name], digest = new_token()
-            file.write(line_of(name, (verb,), 0, digest))
+            file.write(line_of(name, (right,), 0, digest))
     node = Node(workshop, short_path, None, TokenFile(str(short_path / "tokens"), workshop.clock), frozenset())
     (uuid,) = node.put(b"content")
 

@@ -41,6 +41,11 @@ class Holds:
             self._holds[holder] = hold
             return True
 
+    def count(self, prefix: str, *, but: str = "") -> int:
+        """How many holders' names begin so, one name apart."""
+        with self._lock:
+            return sum(name.startswith(prefix) and name != but for name in self._holds)
+
     def end(self, holder: str) -> None:
         """The holder wants nothing any more."""
         with self._lock:

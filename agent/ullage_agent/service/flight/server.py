@@ -8,7 +8,7 @@ gRPC gives each call a thread; how many work at a time is bounded here.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -16,22 +16,24 @@ from typing import Any, Final
 import msgspec
 from pyarrow import ArrowException, flight
 
+from ullage.contract import Right
 from ullage.embedded import bulk
 from ullage.embedded.items import content_batches
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import feed_batches, schema_of
 from ullage.errors import Forbidden, InvalidArgument, ServiceBusy, Unauthenticated
 from ullage.wire import tickets
+from ullage.wire.needs import GETTING, PUTTING
 from ullage.wire.problems import is_expected, problem_of
 from ullage.wire.schemas import DESCRIPTIONS, GET_SCHEMA, PUT_SCHEMA, SCHEMAS
-from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket
-from ullage_agent.service.access import Principal, Verb, bearer
+from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket, rights_of
+from ullage_agent.service.access import Principal, authorize_all, bearer
 from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.flight.calls import ACCESS, Admitted, Call, CountedSink
 from ullage_agent.service.flight.puts import Puts
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.listening import Terms, TlsFiles
-
-ACCESS: Final = "access"
+from ullage_agent.service.quota import Quota
 
 DETAIL_CHARACTERS_MAX: Final = 500
 """An error travels twice in gRPC's headers, of 8 KiB in all, where a character takes up to 12 bytes. A message that
@@ -50,13 +52,6 @@ Act = Callable[[Principal, Any], object]
 """What carries an action out: who asks, its body, and the document that answers it, None for none."""
 
 
-class Admitted(flight.ServerMiddleware):  # type: ignore[misc]
-    """Who makes this call."""
-
-    def __init__(self, principal: Principal) -> None:
-        self.principal = principal
-
-
 class Admission(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Every call passes here first: its bearer token is somebody's, or it ends."""
 
@@ -71,6 +66,7 @@ class Admission(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         except Exception as error:
             if isinstance(error, Unauthenticated):
                 self._terms.on_failure("refused over Flight", error)
+                self._terms.audit.note(who="", via="Flight", operation="a call", allowed=False, why=str(error))
             raise _refusal_of(error) from error
 
 
@@ -79,17 +75,19 @@ class Shared:
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self.snapshots = Snapshots(terms.repository, terms.limits.columns_bytes)
+        self.snapshots = Snapshots(terms)
         bulk.hold_all_events(terms.repository)
         self._slots = threading.BoundedSemaphore(terms.limits.flight_calls)
+        self._quota = Quota("flight_calls_each", "calls over Flight", terms.limits.flight_calls_each)
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
-        """One of so many calls at a time; ServiceBusy beyond."""
+    def counted(self, principal: Principal) -> Iterator[None]:
+        """One of so many calls at a time; ServiceBusy beyond, QuotaReached for too many of one principal."""
         if not self._slots.acquire(blocking=False):
             raise ServiceBusy(f"{self.terms.limits.flight_calls} calls are under way already")
         try:
-            yield
+            with self._quota.counted(principal.name):
+                yield
         finally:
             self._slots.release()
 
@@ -119,32 +117,37 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Store a stream of contents."""
-        with self._call(context, Verb.CREATE) as principal:
+        with self._call(context, PUTTING, "DoPut", descriptor.command) as call:
             command = tickets.parse_command(descriptor.command or b"")
-            sink = bulk.sink_of(self._repository.acting_for(principal.name), command)
+            sink = CountedSink(bulk.sink_of(self._terms.acting_for(call.principal), command), call)
             batches = (chunk.data for chunk in reader if chunk.data is not None)
             Puts(sink, self._terms.limits, batches, writer.write).store()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Contents, or a table."""
-        with self._call(context, Verb.GET) as principal:
-            wanted = tickets.parse_ticket(ticket.ticket)
+        with self._call(context, (), "DoGet", ticket.ticket) as call:
+            wanted, principal = tickets.parse_ticket(ticket.ticket), call.principal
+            call.rights = GETTING if isinstance(wanted, ContentTicket) else rights_of(wanted)
+            self._authorize(principal, call.rights)
+            call.is_stream = True
             if isinstance(wanted, ContentTicket):
-                return self._streamed(GET_SCHEMA, content_batches(self._repository, wanted))
+                call.ids = wanted.handles or []
+                return self._streamed(GET_SCHEMA, content_batches(self._terms.acting_for(principal), wanted), call)
             schema = schema_of(wanted)
             if wanted.stream is not None:
-                return self._streamed(schema, feed_batches(self._repository, wanted))
-            return self._streamed(schema, self._shared.snapshots.find(principal, wanted.snapshot).batches(wanted))
+                return self._streamed(schema, feed_batches(self._terms.acting_for(principal), wanted), call)
+            found = self._shared.snapshots.find(principal, wanted.snapshot)
+            return self._streamed(schema, found.batches(wanted), call)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
         raw = b"" if action.body is None else action.body.to_pybytes()
         known = next((each for each in tickets.ACTIONS if each.name == action.type), None)
-        with self._call(context, Verb.GET if known is None else Verb(known.verb)) as principal:
+        with self._call(context, () if known is None else known.rights, f"action {action.type}", raw) as call:
             if known is None:
                 names = ", ".join(each.name for each in tickets.ACTIONS)
                 raise InvalidArgument(f"there is no action {action.type}: {names}")
-            answer = self._actions[known.name](principal, known.parse(raw))
+            answer = self._actions[known.name](call.principal, known.parse(raw))
             return iter([] if answer is None else [msgspec.json.encode(answer)])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -153,17 +156,17 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """The tables."""
-        with self._call(context, Verb.GET):
+        with self._call(context, (), "ListFlights"):
             return iter([_info(name) for name in SCHEMAS])
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """One table, by its name as the path."""
-        with self._call(context, Verb.GET):
+        with self._call(context, (), "GetFlightInfo"):
             return _info(_named(descriptor))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """The columns of a table; of a put for the path `put`."""
-        with self._call(context, Verb.GET):
+        with self._call(context, (), "GetSchema"):
             name = _named(descriptor)
             return flight.SchemaResult(PUT_SCHEMA if name == "put" else schema_of(TableTicket(name=name)))
 
@@ -180,28 +183,34 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         }
 
     def _act(self, act: Callable[[EmbeddedRepository, Any], object], principal: Principal, request: Any) -> object:
-        return act(self._repository.acting_for(principal.name), request)
+        return act(self._terms.acting_for(principal), request)
 
-    def _streamed(self, schema: Any, batches: Iterator[Any]) -> Any:
-        return flight.GeneratorStream(schema, self._bounded(batches))
+    def _streamed(self, schema: Any, batches: Iterator[Any], call: Call) -> Any:
+        return flight.GeneratorStream(schema, self._bounded(batches, call))
 
-    def _bounded(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _bounded(self, batches: Iterator[Any], call: Call) -> Iterator[Any]:
         """The same while they are sent: counted as a call, their errors told."""
-        with self._telling("a Flight stream failed"), self._shared.counted():
-            yield from batches
+        with self._telling("a Flight stream failed"), call.noted(), self._shared.counted(call.principal):
+            for batch in batches:
+                call.bytes += batch.nbytes
+                yield batch
 
     @contextmanager
-    def _call(self, context: Any, verb: Verb) -> Iterator[Principal]:
+    def _call(self, context: Any, rights: Sequence[Right], name: str, about: bytes = b"") -> Iterator[Call]:
         """One call: admitted, permitted, counted; its errors told."""
-        with self._telling(f"a Flight call ({verb}) failed"):
-            principal: Principal = context.get_middleware(ACCESS).principal
-            try:
-                self._terms.authenticator.authorize(principal, verb)
-            except Forbidden as error:
-                self._terms.on_failure("refused over Flight", error)
-                raise
-            with self._shared.counted():
-                yield principal
+        with self._telling("a Flight call failed"):
+            call = Call(self._terms.audit, context, rights, name, about)
+            with call.noted(is_begin=True):
+                self._authorize(call.principal, rights)
+                with self._shared.counted(call.principal):
+                    yield call
+
+    def _authorize(self, principal: Principal, rights: Iterable[Right]) -> None:
+        try:
+            authorize_all(self._terms.authenticator, principal, rights)
+        except Forbidden as error:
+            self._terms.on_failure("refused over Flight", error)
+            raise
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:

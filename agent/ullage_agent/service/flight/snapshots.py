@@ -19,10 +19,8 @@ from typing import Final
 import msgspec
 
 from ullage.embedded.flowfiles import Room
-from ullage.embedded.leases import EmbeddedLeases
-from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import Moment
-from ullage.errors import InvalidArgument, NotFound, ServiceBusy
+from ullage.errors import InvalidArgument, NotFound, QuotaReached, ServiceBusy
 from ullage.uuids import format_uuid, new_uuids
 from ullage.wire.tickets import (
     ScanHome,
@@ -36,10 +34,10 @@ from ullage.wire.tickets import (
     TableSnapshot,
 )
 from ullage_agent.service.access import Principal
+from ullage_agent.service.listening import Terms
 
-SNAPSHOTS_MAX: Final = 8
-"""Each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each FlowFile; columns beside them."""
-
+PURPOSE: Final = "for a snapshot over Flight"
+"""Of its lease."""
 
 SCANS_MAX: Final = 1_000
 """Scans of one snapshot: tables that a program reads in turn, each some hundred bytes for each home."""
@@ -104,21 +102,21 @@ class KeptSnapshot:
 class Snapshots:
     """All that are kept, with at most so many bytes of columns. Thread-safe."""
 
-    def __init__(self, repository: EmbeddedRepository, columns_bytes_max: int) -> None:
-        self._repository = repository
-        self._clock = repository.clock
-        self._room = Room(columns_bytes_max)
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._limits = terms.limits
+        self._clock = terms.repository.clock
+        self._room = Room(self._limits.columns_bytes)
         self._lock = threading.Lock()
         self._kept: dict[str, KeptSnapshot] = {}
 
     def take(self, principal: Principal, request: SnapshotRequest) -> TableSnapshot:
         """A new one. With a lease it is taken under the lease: nothing that it shows is reclaimed."""
         self.expire()
-        with self._lock:
-            if len(self._kept) >= SNAPSHOTS_MAX:
-                raise ServiceBusy(f"{SNAPSHOTS_MAX} snapshots are kept already: release some, or wait")
-        lease = self._leases(principal.name).acquire(request.ttl_millis).id if request.holds else None
-        moment = Moment(self._repository, self._room)
+        self._require_room(principal.name)
+        repository = self._terms.acting_for(principal)
+        lease = repository.leases.acquire(request.ttl_millis, purpose=PURPOSE).id if request.holds else None
+        moment = Moment(repository, self._room)
         taken = TableSnapshot(
             id=format_uuid(new_uuids(1)[0]),
             transaction=moment.transaction,
@@ -132,7 +130,7 @@ class Snapshots:
 
     def find(self, principal: Principal, id: str | None) -> Moment:
         """A snapshot's moment, or without an id a new one. NotFound for one that is over, or somebody else's."""
-        return Moment(self._repository) if id is None else self._require(principal, id).moment
+        return Moment(self._terms.acting_for(principal)) if id is None else self._require(principal, id).moment
 
     def scan(self, principal: Principal, request: ScanRequest) -> None:
         """Let slots be bound under the scan's id for as long as the snapshot lasts. Nothing happens if it is known."""
@@ -154,7 +152,7 @@ class Snapshots:
         kept = self._require(principal, request.id)
         expires = self._clock.now_millis() + request.ttl_millis
         if kept.taken.lease is not None:
-            lease = self._leases(kept.owner).renew(kept.taken.lease, request.ttl_millis)
+            lease = self._terms.acting_for(principal).leases.renew(kept.taken.lease, request.ttl_millis)
             expires = min(expires, lease.expires_millis)
         kept.taken = msgspec.structs.replace(kept.taken, expires_millis=expires)
         return kept.taken
@@ -185,6 +183,16 @@ class Snapshots:
         for each in kept:
             self._end(each)
 
+    def _require_room(self, owner: str) -> None:
+        most, each = self._limits.snapshots, self._limits.snapshots_each
+        with self._lock:
+            if len(self._kept) >= most:
+                raise ServiceBusy(f"{most} snapshots are kept already: release some, or wait")
+            if sum(kept.owner == owner for kept in self._kept.values()) >= each:
+                raise QuotaReached(
+                    f"{owner} has {each} snapshots, as many as one principal may (snapshots_each): release some"
+                )
+
     def _require(self, principal: Principal, id: str) -> KeptSnapshot:
         self.expire()
         with self._lock:
@@ -196,7 +204,4 @@ class Snapshots:
     def _end(self, kept: KeptSnapshot) -> None:
         kept.moment.kept.end()
         if kept.taken.lease is not None:
-            self._leases(kept.owner).release(kept.taken.lease)
-
-    def _leases(self, owner: str) -> EmbeddedLeases:
-        return self._repository.acting_for(f"flight: {owner}").leases
+            self._terms.repository.leases.release(kept.taken.lease)

@@ -50,6 +50,7 @@ def refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
         elif problem.status == 500:
             _log.error("engine error", path=request.url.path, slug=problem.slug, detail=problem.detail)
     request.scope["state"]["slug"] = problem.slug
+    request.scope["state"]["detail"] = problem.detail
     body = msgspec.json.encode(problem)
     return Response(body, status_code=problem.status, media_type=PROBLEM_TYPE, headers=headers_of(problem))
 

@@ -11,7 +11,10 @@ import msgspec
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from ullage.contract import Right
 from ullage.errors import Forbidden, RequestIncomplete, ServiceBusy, ServiceStopping, TransferStalled
+from ullage.wire.needs import is_audited
+from ullage.wire.operation import Operation
 from ullage.wire.problems import PROBLEM_TYPE, problem_of
 from ullage_agent.service.access import Anonymous
 from ullage_agent.service.http.answers import headers_of
@@ -56,7 +59,11 @@ class Guard:
         try:
             await self._answer(scope, exchange)
         finally:
+            state = scope.get("state", {})
+            if state.get("is_counted"):
+                self._served.quota.give_back(state["principal"].name)
             self._measure(scope, exchange)
+            self._note(scope, exchange)
 
     async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
         if scope["path"] not in ALWAYS_ANSWERED:
@@ -88,6 +95,28 @@ class Guard:
         if slug:
             metrics.count("errors_total", slug)
 
+    def _note(self, scope: Any, exchange: "_Exchange") -> None:
+        """A line of the audit log, of what is to leave one."""
+        state = scope.get("state", {})
+        operation: Operation[Any] | None = state.get("operation")
+        is_refused = exchange.status in (401, 403)
+        if operation is None or not (is_refused or is_audited(operation.rights or ())):
+            return
+        allowed, principal = 0 < exchange.status < 400, state.get("principal")
+        moved = exchange.sent_bytes if Right.READ in (operation.rights or ()) else exchange.received_bytes
+        query = scope["query_string"].decode("latin-1")
+        self._served.trail.note(
+            who="" if principal is None else principal.name,
+            via="HTTP",
+            peer="" if scope.get("client") is None else scope["client"][0],
+            operation=f"{operation.method} {operation.path}",
+            about=f"{scope['path']}?{query}" if query else scope["path"],
+            ids=state.get("ids", ()),
+            bytes=moved if allowed else 0,
+            allowed=allowed,
+            why="" if allowed else f"{state.get('slug', exchange.status)}: {state.get('detail', '')}",
+        )
+
 
 class _Exchange:
     """One request and its answer."""
@@ -99,6 +128,7 @@ class _Exchange:
         self.began = time.monotonic()
         self.status = 0
         self.slug = ""
+        self.received_bytes = self.sent_bytes = 0
         names = {name for name, _ in scope["headers"]}
         self._lingers = b"expect" not in names
         self._is_read = b"transfer-encoding" not in names and b"content-length" not in names
@@ -107,6 +137,11 @@ class _Exchange:
         """The next piece of the body; TransferStalled if it does not come. Then the disconnect, whenever it comes."""
         if self._is_read:
             return await self._receive()
+        message = await self._received()
+        self.received_bytes += len(message.get("body", b""))
+        return message
+
+    async def _received(self) -> Any:
         try:
             async with asyncio.timeout(self._stall_seconds):
                 message = await self._receive()
@@ -125,6 +160,7 @@ class _Exchange:
             await self._deliver({**message, "more_body": True})
             await self._linger()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
+        self.sent_bytes += len(message.get("body", b""))
         await self._deliver(message)
 
     async def _deliver(self, message: Any) -> None:

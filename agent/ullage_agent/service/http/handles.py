@@ -1,11 +1,13 @@
 """Handles: content by id. `/v1/handles`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Response
+from litestar.connection import ASGIConnection
 from litestar.params import QueryParameter
 
+from ullage.contract import Right
 from ullage.embedded.content import HandlePut, ReadableContent
 from ullage.errors import HandleDeleted, HandleNotFound, RequestTooLarge
 from ullage.wire import operations
@@ -14,7 +16,6 @@ from ullage.wire.documents import LifetimeName
 from ullage.wire.problems import problem_of
 from ullage_agent.service.http.bodies import attributes_of, contents_of, store
 from ullage_agent.service.http.resources import Asked, Limit, acts, answers, gives, lifetime_of, millis_of, serves
-from ullage_agent.service.http.served import Served
 
 Ttl = Annotated[
     str, QueryParameter(description="How long the handle lives, such as 12h. With 0s it lives until it is deleted.")
@@ -55,7 +56,8 @@ def put_batch(asked: Asked) -> StoredBatch:
 
 @serves(operations.GET_HANDLES)
 def get_batch(asked: Asked) -> list[HandleContent] | Response[bytes]:
-    found = _read_all(asked.served, asked.data.ids)
+    asked.note_ids(asked.data.ids)
+    found = _read_all(asked, asked.data.ids)
     if "msgpack" in asked.request.headers.get("accept", ""):
         return Response(msgspec.msgpack.encode(found), media_type="application/x-msgpack")
     return found
@@ -66,9 +68,13 @@ def list_handles(asked: Asked, after: str = "", limit: Limit = 100) -> HandlePag
     return asked.repository.handles.page(after, limit)
 
 
-@gives(operations.GET_HANDLE)
+def _of_deleted(connection: ASGIConnection[Any, Any, Any, Any]) -> tuple[Right, ...]:
+    return (Right.UNDELETE,) if "deleted" in connection.query_params else ()
+
+
+@gives(operations.GET_HANDLE, more=_of_deleted)
 def read(asked: Asked, deleted: Deleted = False) -> ReadableContent:
-    return asked.served.repository.handles.readable(asked["id"], include_deleted=deleted)
+    return asked.repository.handles.readable(asked["id"], include_deleted=deleted)
 
 
 @serves(operations.SET_HANDLE_TTL, once=True)
@@ -78,15 +84,16 @@ def set_ttl(asked: Asked, ttl: Ttl) -> HandleHead:
     return handles.set_ttl(id, millis_of(ttl, "ttl"), also=asked.remember(handles.head(id)))
 
 
-def _read_all(served: Served, names: list[str]) -> list[HandleContent]:
-    found, left = [], served.limits.batch_read_bytes
+def _read_all(asked: Asked, names: list[str]) -> list[HandleContent]:
+    limit = asked.served.limits.batch_read_bytes
+    found, left = [], limit
     for name in names:
         id = name.partition("@")[0]
         try:
-            content = served.repository.handles.readable(name)
+            content = asked.repository.handles.readable(name)
             left -= content.size
             if left < 0:
-                raise RequestTooLarge(f"more than {served.limits.batch_read_bytes} bytes: read fewer handles at a time")
+                raise RequestTooLarge(f"more than {limit} bytes: read fewer handles at a time")
             with content.open(0, content.size, 1) as stream:
                 found.append(HandleContent(id=id, content=stream.read()))
         except (HandleNotFound, HandleDeleted) as error:

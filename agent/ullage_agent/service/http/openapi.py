@@ -50,7 +50,7 @@ def _fill(found: dict[str, Any], operation: Operation[Any]) -> None:
     found["responses"] = {**_answers(operation), **_refusals(operation.refused())}
     if operation.id == "getReadiness":
         found["responses"]["503"] = {"description": "Commits cannot succeed", "content": TEXT}
-    if not operation.verb:
+    if operation.rights is None:
         found["security"] = []
 
 

@@ -19,7 +19,7 @@ from litestar.handlers import HTTPRouteHandler, route
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from litestar.types import ASGIApp
 
-from ullage.contract import Duration
+from ullage.contract import Duration, Right
 from ullage.embedded.content import ReadableContent
 from ullage.embedded.once import IdempotentRequest, Operations, nothing_else
 from ullage.embedded.repository import EmbeddedRepository
@@ -29,10 +29,10 @@ from ullage.interface.checks import checked_key
 from ullage.wire.content import StoredBatch
 from ullage.wire.documents import ActionResult, LifetimeName
 from ullage.wire.operation import ATTRIBUTES_HEADER, KEY_HEADER, REPEATED_HEADER, OctetStream, Operation, PlainText
-from ullage_agent.service.access import ANONYMOUS, Verb
+from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.http.answers import json
 from ullage_agent.service.http.contents import content_answer
-from ullage_agent.service.http.served import OPEN, AnyRequest, served_by
+from ullage_agent.service.http.served import OPEN, AnyRequest, More, served_by
 
 A = TypeVar("A")
 
@@ -53,7 +53,8 @@ class Asked:
     def __init__(self, request: AnyRequest, given: dict[str, Any]) -> None:
         self.request = request
         self.served = served_by(request)
-        self.owner: str = request.scope["state"].get("principal", ANONYMOUS).name
+        self.principal: Principal = request.scope["state"].get("principal", ANONYMOUS)
+        self.owner = self.principal.name
         self.data: Any = given.get("data")
         self.once = IdempotentRequest(None, nothing_else)
         self._given = given
@@ -69,11 +70,15 @@ class Asked:
     @cached_property
     def repository(self) -> EmbeddedRepository:
         """The repository, for whoever asks: their idempotency keys, leases and runs."""
-        return self.served.repository.acting_for(self.owner)
+        return self.served.acting_for(self.principal)
 
     def remember(self, document: object) -> Operations:
         """What remembers a document as the answer, for the transaction of the change."""
         return self.once.remember(msgspec.json.encode(document))
+
+    def note_ids(self, ids: Sequence[str]) -> None:
+        """What the audit log names; what was noted first stays."""
+        self.request.scope["state"].setdefault("ids", ids)
 
     def stored(self, ids: list[str]) -> StoredBatch:
         """The answer to a batch."""
@@ -102,7 +107,7 @@ def serves(
     """Make a function the resource of an operation. `again` gives the answer to a repeat, instead of the first one;
     `query` stands for what the function takes as keywords.
     """
-    waits = BackPressure in operation.refusals and operation.verb != "reclaim"
+    waits = BackPressure in operation.refusals and Right.RECLAIM not in (operation.rights or ())
 
     def made(work: Work[A]) -> HTTPRouteHandler:
         parameters = [*_query(work), *query]
@@ -121,11 +126,21 @@ def serves(
                 arguments = {name: given[name] for name in names}
                 under_way: Any = work(asked, **arguments) if is_coroutine else call(work, asked, **arguments)
                 found = await under_way
+            asked.note_ids(_ids_of(found))
             return found if isinstance(found, Response) else json(msgspec.json.encode(found), operation.status)
 
         return _routed(operation, handler, parameters, Response[bytes])
 
     return made
+
+
+def _ids_of(found: object) -> Sequence[str]:
+    """The uuids of what was made, taken or read, of an answer."""
+    many = found if isinstance(found, list) else getattr(found, "flow_files", None)
+    if isinstance(many, list):
+        return [each.id for each in many if hasattr(each, "id")]
+    ids: Sequence[str] = getattr(found, "ids", ()) or [id for id in [getattr(found, "id", None)] if id]
+    return ids
 
 
 def answers(operation: Operation[A], work: Callable[[Asked], A]) -> HTTPRouteHandler:
@@ -149,9 +164,11 @@ def acts(
 
 
 def gives(
-    operation: Operation[OctetStream], *, blocks: bool = False
+    operation: Operation[OctetStream], *, blocks: bool = False, more: More = lambda _: ()
 ) -> Callable[[Callable[Concatenate[Asked, ...], ReadableContent]], HTTPRouteHandler]:
-    """Make a function that finds a content the resource of an operation, for HEAD too. `blocks`: it reads the disk."""
+    """Make a function that finds a content the resource of an operation, for HEAD too. `blocks`: it reads the disk.
+    `more` is what a request needs beside the rights of the operation.
+    """
 
     def made(find: Callable[Concatenate[Asked, ...], ReadableContent]) -> HTTPRouteHandler:
         parameters = _query(find)
@@ -162,7 +179,7 @@ def gives(
             found = await asked.served.call(find, asked, **arguments) if blocks else find(asked, **arguments)
             return content_answer(request, found)
 
-        return _routed(operation, handler, parameters, ASGIApp)
+        return _routed(operation, handler, parameters, ASGIApp, more)
 
     return made
 
@@ -174,7 +191,11 @@ def _query(work: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _routed(
-    operation: Operation[Any], handler: Callable[..., Any], query: list[inspect.Parameter], answer: Any
+    operation: Operation[Any],
+    handler: Callable[..., Any],
+    query: list[inspect.Parameter],
+    answer: Any,
+    more: More = lambda _: (),
 ) -> HTTPRouteHandler:
     """The handler as Litestar wants it: with a signature that names all parameters, and says where each comes from."""
     kinds: dict[str, Any] = {"request": AnyRequest}
@@ -198,7 +219,7 @@ def _routed(
     return route(
         PATH_NAME.sub(r"{\1:str}", operation.path),
         http_method=[HttpMethod.GET, HttpMethod.HEAD] if has_content else HttpMethod(operation.method),
-        opt={"verb": Verb(operation.verb)} if operation.verb else OPEN,
+        opt=OPEN if operation.rights is None else {"operation": operation, "more": more},
         status_code=None if has_content else operation.status,
         media_type="text/plain" if operation.answer is PlainText else None,
         tags=[operation.tag],

@@ -6,8 +6,9 @@ from typing import Any
 from litestar.types import Receive, Scope, Send
 
 from ullage.errors import NotFound, UllageError
+from ullage.wire.needs import SCRAPING
 from ullage.wire.problems import problem_of
-from ullage_agent.service.access import Authenticator, Verb, bearer
+from ullage_agent.service.access import Authenticator, authorize_all, bearer
 from ullage_agent.service.metrics import Metrics
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -38,7 +39,7 @@ class Scrape:
     def _admit(self, header: bytes | None) -> None:
         if self._authenticator is not None:
             token = bearer(None if header is None else header.decode("latin-1"))
-            self._authenticator.authorize(self._authenticator.authenticate(token), Verb.GET)
+            authorize_all(self._authenticator, self._authenticator.authenticate(token), SCRAPING)
 
 
 async def _answer(send: Send, status: int, kind: bytes, body: bytes) -> None:

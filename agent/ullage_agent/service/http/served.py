@@ -14,19 +14,26 @@ from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from ullage.contract import Right
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.runs import RequestedRun
 from ullage.errors import Forbidden, Unauthenticated
-from ullage_agent.service.access import Authenticator, Principal, Verb, bearer
+from ullage_agent.service.access import Authenticator, Principal, acting_of, authorize_all, bearer
+from ullage_agent.service.audit import Audit
 from ullage_agent.service.host import Host
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.log import logger
 from ullage_agent.service.metrics import Metrics
+from ullage_agent.service.quota import Quota
 from ullage_agent.service.sessions import Sessions
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 AnyRequest = Request[Any, Any, Any]
+
+More = Callable[[ASGIConnection[Any, Any, Any, Any]], Sequence[Right]]
+"""Which rights a request needs beside those of its operation, by what it asks for."""
 
 OPEN: Final = {"is_open": True}
 """For resources that ask for no token."""
@@ -35,20 +42,29 @@ OPEN: Final = {"is_open": True}
 class Served:
     """One service, as its HTTP resources see it."""
 
-    def __init__(self, host: Host, authenticator: Authenticator, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, host: Host, authenticator: Authenticator, limits: Limits, metrics: Metrics, audit: Audit
+    ) -> None:
         self.host = host
         self.metrics = metrics
         self.authenticator = authenticator
         self.limits = limits
         self.audit = logger("audit")
+        self.trail = audit
         self._log = logger("reclamation")
         self.repository = host.repository
         self.repository.runs.hear(self._told)
-        self.sessions = Sessions(self.repository, host.clock, limits)
+        self.sessions = Sessions(host.clock, limits)
+        self.quota = Quota("requests_each", "requests under way", limits.requests_each)
         self.wide_free = limits.wide_streams
         self.is_stopping = False
         self._creating = ThreadPoolExecutor(limits.threads, "ullage-create")
         self._calling = ThreadPoolExecutor(limits.threads, "ullage-call")
+
+    def acting_for(self, principal: Principal) -> EmbeddedRepository:
+        """The repository for whoever asks."""
+        rules = self.repository.spec.auth.queues
+        return self.repository.acting_for(acting_of(self.authenticator, principal, rules, self.limits))
 
     async def create(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call what may wait for room."""
@@ -90,18 +106,21 @@ def served_by(connection: ASGIConnection[Any, Any, Any, Any]) -> Served:
 
 
 async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Every request passes here before anything of it is read: who asks, and may they? A resource that names neither a
-    verb nor that it is open is closed. The names in its path are decoded.
+    """Every request passes here before anything of it is read: who asks, and may they? A resource that is no
+    operation, and does not say that it is open, is closed. The names in its path are decoded.
     """
     connection.scope["path_params"] = {name: unquote(text) for name, text in connection.path_params.items()}
     if handler.opt.get("is_open"):
         return
     served = served_by(connection)
-    authenticator = served.authenticator
+    authenticator, operation = served.authenticator, handler.opt["operation"]
+    state = connection.scope["state"]
+    state["operation"] = operation
 
     def check() -> Principal:
         principal = authenticator.authenticate(bearer(connection.headers.get("authorization")))
-        authenticator.authorize(principal, Verb(handler.opt["verb"]))
+        state["principal"] = principal
+        authorize_all(authenticator, principal, (*operation.rights, *handler.opt["more"](connection)))
         return principal
 
     try:
@@ -110,4 +129,5 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         client = connection.client.host if connection.client else ""
         served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
         raise
-    connection.scope["state"]["principal"] = principal
+    served.quota.take(principal.name)
+    state["is_counted"] = True  # the Guard gives it back when the answer is out

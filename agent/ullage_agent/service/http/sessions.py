@@ -44,7 +44,7 @@ async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileCont
 
 @serves(operations.BEGIN_SESSION)
 def begin(asked: Asked) -> SessionStatus:
-    return status_of(asked.served.sessions.begin(asked.owner, asked.data, asked.key))
+    return status_of(asked.served.sessions.begin(asked.repository, asked.data, asked.key))
 
 
 @serves(operations.GET_SESSION)
@@ -141,6 +141,7 @@ def commit(asked: Asked) -> ActionResult:
     with lent.using() as held:
         _apply(held, data)
         rest = held.unsettled() if data.rest_to is not None or data.removes_rest else []
+        asked.note_ids([*(id for change in data.changes for id in change.ids), *rest])
         if data.rest_to is not None:
             held.transfer(rest, data.rest_to)
         else:

@@ -6,6 +6,7 @@ import msgspec
 from litestar import Response
 
 from ullage.beneath import names_below
+from ullage.embedded import bulk
 from ullage.embedded.content import ReadableContent
 from ullage.errors import InvalidArgument
 from ullage.wire import operations
@@ -137,6 +138,10 @@ def backup(asked: Asked) -> BackupReport:
     return asked.repository.backup(os.path.normpath(destination), within=folder)
 
 
+node = answers(
+    operations.GET_NODE,
+    lambda asked: bulk.node_identity(asked.repository, asked.served.host.spec.service.socket_path),
+)
 list_leases = answers(operations.LIST_LEASES, lambda asked: asked.repository.leases.all())
 lease = answers(operations.GET_LEASE, lambda asked: asked.repository.leases.find(asked["lease"]))
 release = acts(operations.RELEASE_LEASE, "released", lambda asked: asked.repository.leases.release)

@@ -12,16 +12,20 @@ from typing import Any, Final
 
 import msgspec
 
+from ullage.contract import Right
 from ullage.embedded.handles import EmbeddedHandles
 from ullage.enums import Lifetime
 from ullage.errors import Forbidden, InvalidArgument, LeaseLost, RequestIncomplete, RequestTooLarge, Unauthenticated
 from ullage.interface.checks import checked_all
-from ullage.uuids import parse_uuid
+from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import frames
 from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Header, Place
-from ullage.wire.problems import is_expected
-from ullage_agent.service.access import Principal, Verb
+from ullage.wire.needs import FRAME_RIGHTS, is_audited
+from ullage.wire.problems import is_expected, problem_of
+from ullage_agent.service.access import Principal, authorize_all
+from ullage_agent.service.audit import IDS_MAX
 from ullage_agent.service.listening import Terms
+from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
 from ullage_agent.service.socket.peers import Peer, admit
 
@@ -33,11 +37,16 @@ _attributes: Final = msgspec.json.Decoder(Attributes)
 class Connection:
     """See the module's text. `serve` runs in a thread of its own; `revoke` may be called from any."""
 
-    def __init__(self, channel: Channel, peer: Peer, terms: Terms, trusted: frozenset[int]) -> None:
+    def __init__(self, channel: Channel, peer: Peer, terms: Terms, trusted: frozenset[int], quota: Quota) -> None:
         self.peer = peer
         self._channel = channel
-        self._repository, self._authenticator, self._limits, _, self._on_failure = terms
+        self._terms = terms
+        self._repository, self._authenticator, self._limits, _, self._on_failure, _ = terms
+        self._mine = terms.repository
         self._trusted = trusted
+        self._quota = quota
+        self._is_counted = False
+        self._noted: list[str] = []
         self.lent = self._repository.lend(str(peer), self._limits.socket_files)
         self._principal = Principal("")
         self._is_trusted = False
@@ -71,6 +80,8 @@ class Connection:
 
     def _end(self) -> None:
         self._channel.close()
+        if self._is_counted:
+            self._quota.give_back(self._principal.name)
         try:
             self.lent.release()
         except Exception as error:  # noqa: BLE001 - the next start releases it; see `release_leftovers`
@@ -92,6 +103,7 @@ class Connection:
                 )
             self._principal = admit(self.peer, hello.token, self._authenticator, self._trusted)
             self._is_trusted = hello.token is None
+            self._begin()
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._refuse(header.request, error)
             return False
@@ -100,6 +112,14 @@ class Connection:
         )
         self._channel.send(FrameKind.WELCOME, header.request, frames.pack_welcome(welcome))
         return True
+
+    def _begin(self) -> None:
+        """Serve whoever it is. QuotaReached."""
+        self._quota.take(self._principal.name)
+        self._is_counted = True
+        if not self._is_trusted:
+            self._mine = self._terms.acting_for(self._principal)
+        self.lent.acting = self._mine.acting
 
     def _converse(self) -> None:
         while (received := self._channel.receive(FRAME_BYTES_MAX)) is not None:
@@ -110,22 +130,44 @@ class Connection:
             if answer is None:
                 raise BadFrame(f"a {header.kind.name} is no request")
             try:
+                self._require(header)
+                self._noted = []
                 answer(header, body)
+                self._note(header, len(body))
             except (BadFrame, EOFError, OSError):
                 raise
             except LeaseLost as error:
                 self._channel.send(FrameKind.REVOKED, 0, frames.pack_problem(error))
                 return
             except Exception as error:  # noqa: BLE001 - the client gets it
+                self._note(header, 0, error)
                 self._refuse(header.request, error)
 
+    def _note(self, header: Header, size: int, error: Exception | None = None) -> None:
+        """A line of the audit log. What is read is read by the client: its bytes are not known here."""
+        rights = FRAME_RIGHTS[header.kind]
+        if not (is_audited(rights) or isinstance(error, Forbidden)):
+            return
+        self._terms.audit.note(
+            who=self._principal.name,
+            via="socket",
+            peer=str(self.peer),
+            operation=header.kind.name,
+            ids=self._noted,
+            bytes=size if Right.WRITE in rights else 0,
+            allowed=error is None,
+            why="" if error is None else f"{problem_of(error).slug}: {error}",
+        )
+
     def _resolve_handles(self, header: Header, body: bytes) -> None:
-        self._require(Verb.GET)
-        self._resolved(header, self.lent.handles(frames.parse_uuids(body)))
+        uuids = frames.parse_uuids(body)
+        self._noted = list(map(format_uuid, uuids[: IDS_MAX + 1]))
+        self._resolved(header, self.lent.handles(uuids))
 
     def _resolve_claims(self, header: Header, body: bytes) -> None:
-        self._require(Verb.GET)
-        self._resolved(header, self.lent.claims(frames.parse_claims(body)))
+        keys = frames.parse_claims(body)
+        self._noted = [f"{key.resource}+{key.offset}" for key in keys[: IDS_MAX + 1]]
+        self._resolved(header, self.lent.claims(keys))
 
     def _resolved(self, header: Header, places: list[Place]) -> None:
         places = places[: _fitting(places, FRAME_BYTES_MAX)]
@@ -142,7 +184,6 @@ class Connection:
         self._channel.send(FrameKind.GIVEN_BACK, header.request)
 
     def _put(self, header: Header, body: bytes) -> None:
-        self._require(Verb.CREATE)
         head, at = frames.parse_put(body, has_content=True)
         if len(head.lengths) > self._limits.batch:
             raise RequestTooLarge(f"{len(head.lengths)} contents, at most {self._limits.batch} are allowed in one put")
@@ -151,19 +192,18 @@ class Connection:
             contents.append(body[at : at + length])
             at += length
         attributes, terms = _terms(head)
-        ids = self._handles.store(contents, attributes, **terms)
+        ids = self._noted = self._handles.store(contents, attributes, **terms)
         self._channel.send(FrameKind.STORED, header.request, *map(parse_uuid, ids))
 
     def _put_stream(self, header: Header, body: bytes) -> None:
         """The content comes in DATA frames up to END; after a refusal what is left of it is skipped."""
-        self._given_up = header.request
-        self._require(Verb.CREATE)
         head, _ = frames.parse_put(body, has_content=False)
         attributes, terms = _terms(head)
         if isinstance(attributes, list):
             raise InvalidArgument("one content has one mapping of attributes")
         handle = self._handles.put(self._data(header.request), attributes, **terms)
-        self._channel.send(FrameKind.STORED, header.request, parse_uuid(handle.partition("@")[0]))
+        self._noted = [handle.partition("@")[0]]
+        self._channel.send(FrameKind.STORED, header.request, parse_uuid(self._noted[0]))
 
     def _data(self, request: int) -> Iterator[bytes]:
         limit = int(self._repository.spec.service.max_request_bytes)
@@ -193,11 +233,13 @@ class Connection:
     @property
     def _handles(self) -> EmbeddedHandles:
         """Those of whoever greeted: their idempotency keys."""
-        return self._repository.acting_for(self._principal.name).handles
+        return self._mine.handles
 
-    def _require(self, verb: Verb) -> None:
+    def _require(self, header: Header) -> None:
+        if header.kind == FrameKind.PUT_STREAM:
+            self._given_up = header.request  # until its content has come, which is skipped after a refusal
         if not self._is_trusted:
-            self._authenticator.authorize(self._principal, verb)
+            authorize_all(self._authenticator, self._principal, FRAME_RIGHTS[header.kind])
 
     def _refuse(self, request: int, error: Exception) -> None:
         if isinstance(error, Unauthenticated | Forbidden):

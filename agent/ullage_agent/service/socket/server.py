@@ -16,6 +16,7 @@ from ullage.wire import frames
 from ullage.wire.frames import FrameKind
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.listening import Terms
+from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
 from ullage_agent.service.socket.connection import Connection
 from ullage_agent.service.socket.peers import peer_of, trusted_uids
@@ -42,6 +43,8 @@ class SocketServer:
         self._lock = threading.Condition()
         self._connections: set[Connection] = set()
         self._stopping = threading.Event()
+        each = terms.limits.socket_connections_each
+        self._quota = Quota("socket_connections_each", "connections to the Unix socket", each)
         self._threads: list[threading.Thread] = []
         terms.repository.release_leftovers()
         self._listener = _listen(self._path)
@@ -108,7 +111,7 @@ class SocketServer:
         if is_full:
             self._turn_away(channel)
             return
-        connection = Connection(channel, peer_of(accepted), self._terms, self._trusted)
+        connection = Connection(channel, peer_of(accepted), self._terms, self._trusted, self._quota)
         thread = threading.Thread(target=self._serve, args=(connection,), name="ullage-socket", daemon=True)
         with self._lock:
             self._connections.add(connection)

@@ -1,0 +1,54 @@
+"""For whom a repository acts, and what is left out for them.
+
+Every transport asks the repository of whoever asks, so that rules about queues are looked at in one place, whatever way
+a request came.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from ullage.contract import NO_QUEUE, QueueAccess, QueueUse, Right
+from ullage.errors import Forbidden
+
+OWNER: Final = "this process"
+"""Who holds leases and asks for runs, where nobody else is told."""
+
+
+class Acting:
+    """One principal, as the repository sees them. Thread-safe."""
+
+    def __init__(
+        self,
+        owner: str = OWNER,
+        queues: QueueAccess | None = None,
+        may: Callable[[Right], bool] = lambda _: True,
+        leases_max: int | None = None,
+        holds_max: int | None = None,
+        writes_max: int | None = None,
+    ) -> None:
+        """`may` says whether they have a right, and may take its time. The rest bounds what they hold at a time:
+        leases, holds of events, staged writes; None: as much as all together may.
+        """
+        self.owner = owner
+        self.queues = queues or QueueAccess()
+        self.may = may
+        self.leases_max = leases_max
+        self.holds_max = holds_max
+        self.writes_max = writes_max
+
+    def require(self, use: QueueUse, queue: str = NO_QUEUE) -> None:
+        """Forbidden if the rules do not let them do this in the queue, or with handles."""
+        if not self.queues.allows(use, queue):
+            where = f"queue {queue}" if queue else "handles"
+            raise Forbidden(f"{self.owner} may not {use} {where}: spec.auth.queues leaves that to others")
+
+    def require_everywhere(self, use: QueueUse, what: str) -> None:
+        """Forbidden if there may be a queue in which they may not do this: `what` does not tell queues apart."""
+        if not self.queues.allows_everywhere(use):
+            raise Forbidden(
+                f"{what}: that is for who may {use} every queue, and spec.auth.queues keeps {self.owner} out of some"
+            )
+
+
+LOCAL: Final = Acting()
+"""Whoever has the repository open, and so may do everything."""

@@ -1,0 +1,264 @@
+"""The audit log: one JSON line for whatever read content, changed or deleted something, administered, or was refused.
+
+    audit/audit.jsonl                 what is written now
+    audit/audit-<millis>-<n>.jsonl    what was before, up to a number of files; the oldest goes first
+
+Lines are handed over without waiting, and written by a thread. What cannot be written waits, and once too much waits,
+lines are lost: that is counted, logged, and said in the log itself as soon as it can be written again.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from ullage.clock import Clock, moment_of
+from ullage.contract import AuditSettings
+
+FOLDER: Final = "audit"
+"""In the repository's root."""
+
+CURRENT: Final = "audit.jsonl"
+EARLIER: Final = "audit-*.jsonl"
+
+WAITING_MAX: Final = 100_000
+"""Lines that wait to be written, some 50 MB: a disk that is full for a while loses none of a usual load."""
+
+SYNC_SECONDS: Final = 1.0
+"""How often lines are synced: with each they would compete with the commits for the disk. A process that is killed
+loses none that was written, only a machine may.
+"""
+
+RETRY_SECONDS: Final = 1.0
+"""How long after a failure it is tried again."""
+
+IDS_MAX: Final = 1_000
+"""Ids that stand in a line; of more the number is told."""
+
+TEXT_MAX: Final = 2_000
+"""Characters of a text: a client chooses how long a path is."""
+
+
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What somebody did, or wanted to do."""
+
+    time: str
+    """When it had ended, in UTC."""
+
+    who: str
+    """The principal; empty if nobody is known."""
+
+    via: str
+    """The transport."""
+
+    peer: str = msgspec.field(default="", name="from")
+    """From where: an address, or a process of this machine."""
+
+    operation: str
+    """As docs/security.md lists it."""
+
+    about: str = ""
+    """The path and query, or the document that was sent."""
+
+    ids: list[str] = []
+    """Uuids that it was about, or that it made: at most a thousand."""
+
+    ids_left_out: int = 0
+
+    bytes: int = 0
+    """Content that was read or stored."""
+
+    allowed: bool
+    """False: refused, or failed."""
+
+    why: str = ""
+    """The slug of the refusal, and its text."""
+
+
+class Audit(Protocol):
+    """Takes lines."""
+
+    def note(self, **said: Any) -> None:
+        """Fields of a line but its time. It never waits for a disk."""
+        ...
+
+
+class Unaudited:
+    """Where spec.audit is off."""
+
+    def note(self, **said: Any) -> None:
+        return
+
+    def settle(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class AuditLog:
+    """See the module's text. Thread-safe."""
+
+    def __init__(
+        self,
+        root: str,
+        file_bytes_max: int,
+        files_max: int,
+        clock: Clock,
+        on_loss: Callable[[int, Exception | None], None] = lambda _count, _error: None,
+    ) -> None:
+        """OSError if the folder cannot be made. `on_loss` is told of a failure with 0, and of lines that were lost."""
+        self._folder = Path(root) / FOLDER
+        self._file_bytes_max = file_bytes_max
+        self._files_max = files_max
+        self._clock = clock
+        self._on_loss = on_loss
+        self._waiting: deque[AuditLine] = deque()
+        self._lost = 0
+        self._is_over = False
+        self._changed = threading.Condition()
+        self._rotations = self._tries = 0
+        self._synced = clock.monotonic()
+        self._folder.mkdir(mode=0o750, exist_ok=True)
+        _end_line(self._folder / CURRENT)
+        self._thread = threading.Thread(target=self._work, name="ullage-audit", daemon=True)
+        self._thread.start()
+
+    def note(self, **said: Any) -> None:
+        """See `Audit.note`."""
+        line = _line(moment_of(self._clock.now_millis()).isoformat(timespec="milliseconds"), **said)
+        with self._changed:
+            if len(self._waiting) < WAITING_MAX:
+                self._waiting.append(line)
+            else:
+                self._lost += 1
+            self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Return when what was noted is written, or when writing it has failed."""
+        with self._changed:
+            tries = self._tries
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not (self._waiting or self._lost) or self._tries > tries)
+
+    def close(self) -> None:
+        """Write what waits, once more; what cannot be written then is lost, and told."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+        if left := len(self._waiting) + self._lost:
+            self._on_loss(left, None)
+
+    def _work(self) -> None:
+        while self._has_work():
+            try:
+                self._write()
+            except OSError as error:
+                self._on_loss(0, error)
+                with self._changed:
+                    self._tries += 1
+                    self._changed.notify_all()
+                    if self._is_over:
+                        return
+                    self._changed.wait_for(lambda: self._is_over, RETRY_SECONDS)
+
+    def _has_work(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._lost or self._is_over)
+            return bool(self._waiting or self._lost)
+
+    def _write(self) -> None:
+        """Everything that waits, in the order in which it came; a line counts as written once all of it is."""
+        with self._changed:
+            lines, lost = list(self._waiting), self._lost
+        texts = [msgspec.json.encode(line) + b"\n" for line in lines]
+        if lost:
+            told = _line(lines[-1].time if lines else "", who="", via="", operation="audit", allowed=False)
+            texts.append(msgspec.json.encode(msgspec.structs.replace(told, why=f"{lost} lines were lost")) + b"\n")
+        self._append(texts)
+        with self._changed:
+            for _ in lines:
+                self._waiting.popleft()
+            self._lost -= lost
+            self._changed.notify_all()
+        if lost:
+            self._on_loss(lost, None)
+
+    def _append(self, texts: list[bytes]) -> None:
+        path = self._folder / CURRENT
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        try:
+            size = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, b"".join(texts))
+                if self._is_over or self._clock.monotonic() - self._synced >= SYNC_SECONDS:
+                    os.fsync(descriptor)
+                    self._synced = self._clock.monotonic()
+            except OSError:
+                os.ftruncate(descriptor, size)  # half of them would stand there twice once they are written again
+                raise
+            if os.fstat(descriptor).st_size >= self._file_bytes_max:
+                self._rotate(path)
+        finally:
+            os.close(descriptor)
+
+    def _rotate(self, path: Path) -> None:
+        self._rotations += 1
+        path.rename(self._folder / f"audit-{self._clock.now_millis():015}-{self._rotations:06}.jsonl")
+        earlier = sorted(self._folder.glob(EARLIER))
+        for old in earlier[: max(0, len(earlier) - self._files_max + 1)]:
+            old.unlink()
+
+
+def audit_log_of(
+    settings: AuditSettings, root: str, clock: Clock, on_loss: Callable[[int, Exception | None], None]
+) -> AuditLog | Unaudited:
+    """What the settings want, begun."""
+    if not settings.enabled:
+        return Unaudited()
+    return AuditLog(root, int(settings.max_file_size), settings.max_files, clock, on_loss)
+
+
+def lines_of(root: str) -> Iterator[AuditLine]:
+    """Every line that is there, oldest first; what is no line, because a crash cut it off, is passed over."""
+    folder = Path(root) / FOLDER
+    for path in [*sorted(folder.glob(EARLIER)), folder / CURRENT]:
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            continue  # nothing was noted yet, or it was the oldest and had to go
+        with file:
+            for text in file:
+                try:
+                    yield msgspec.json.decode(text, type=AuditLine)
+                except msgspec.DecodeError:
+                    continue
+
+
+def _line(time: str, *, ids: Any = (), about: str = "", why: str = "", **said: Any) -> AuditLine:
+    shown = list(ids[:IDS_MAX])
+    left_out = len(ids) - len(shown)
+    return AuditLine(time=time, ids=shown, ids_left_out=left_out, about=about[:TEXT_MAX], why=why[:TEXT_MAX], **said)
+
+
+def _end_line(path: Path) -> None:
+    """What a crash cut off is a line of its own, or the next one would be lost with it."""
+    try:
+        with path.open("rb+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+    except FileNotFoundError:
+        return  # nothing was written yet
+
+
+def _write_all(descriptor: int, text: bytes) -> None:
+    left = memoryview(text)
+    while left:
+        left = left[os.write(descriptor, left) :]

@@ -1,0 +1,200 @@
+"""The audit log: what leaves a line over each transport, and that none is lost in silence."""
+
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyarrow import flight
+
+from tests.service.secured import Secured
+from tests.support import ManualClock
+from ullage.client.socket import SocketClient
+from ullage.errors import Forbidden
+from ullage.uuids import parse_uuid
+from ullage_agent.cli.app import app
+from ullage_agent.service import audit
+from ullage_agent.service.audit import AuditLine, AuditLog, lines_of
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    made = Secured(tmp_path, socket=True)
+    with made.running:
+        yield made
+
+
+def _lines(secured: Secured) -> list[AuditLine]:
+    """What stands there once the server has ended, or has written what it was handed."""
+    log = secured.running.server.audit
+    assert isinstance(log, AuditLog)
+    log.settle()
+    return list(lines_of(secured.running.document.spec.storage.host_path.path))
+
+
+def test_over_http_reads_changes_and_refusals_leave_a_line_and_looking_leaves_none(secured: Secured) -> None:
+    """With who, from where, which uuid, how many bytes, and why not; and no token."""
+    with secured.client("all") as client:
+        id = client.post("/v1/handles", content=b"12345").json()["id"]
+        client.get(f"/v1/handles/{id}", headers={"range": "bytes=1-2"})
+        client.get("/v1/state")
+        client.get("/v1/handles")
+        client.delete(f"/v1/handles/{id}")
+        client.get(f"/v1/handles/{id}")
+    with secured.client("records:get") as client:
+        client.get(f"/v1/handles/{id}")
+        client.get("/v1/state")
+    with secured.client("ullage_nobody") as client:
+        client.get("/v1/handles")
+
+    put, read, deleted, gone, forbidden, closed, unknown = _lines(secured)
+
+    assert (put.who, put.via, put.peer, put.operation) == ("all", "HTTP", "127.0.0.1", "POST /v1/handles")
+    assert (put.ids, put.bytes, put.allowed) == ([id], 5, True)
+    assert (read.about, read.bytes, read.allowed) == (f"/v1/handles/{id}", 2, True)
+    assert (deleted.operation, deleted.allowed) == ("DELETE /v1/handles/{id}", True)
+    assert (gone.allowed, gone.why.partition(":")[0], gone.bytes) == (False, "handle-deleted", 0)
+    assert (forbidden.who, forbidden.allowed) == ("records:get", False)
+    assert "content:get" in forbidden.why
+    assert closed.operation == "GET /v1/state"
+    assert (unknown.who, unknown.why.partition(":")[0]) == ("", "unauthenticated")
+    text = b"".join(
+        path.read_bytes() for path in Path(secured.running.document.spec.storage.host_path.path).glob("audit/*")
+    )
+    assert not any(token.encode() in text for token in secured.tokens.values())
+
+
+def test_over_flight_and_the_socket_the_same_is_told(secured: Secured) -> None:
+    """Puts with their uuids, reads with theirs and, where the agent sends them, the bytes; refusals."""
+    token = secured.tokens["all"]
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
+    poor = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {secured.tokens['space:get']}".encode())])
+    with flight.FlightClient(secured.url("flight"), tls_root_certs=Path(secured.ca_file).read_bytes()) as client:
+        schema = pa.schema([("content", pa.binary())])
+        writer, told = client.do_put(flight.FlightDescriptor.for_command(b"{}"), schema, options)
+        with writer:
+            writer.write_batch(pa.record_batch([pa.array([b"12345"])], schema=schema))
+            raw = told.read().to_pybytes()[4:]
+        ticket = flight.Ticket(json.dumps({"kind": "get", "handles": [raw.hex()]}).encode())
+        client.do_get(ticket, options).read_all()
+        client.do_get(flight.Ticket(b'{"kind":"table","name":"windows"}'), options).read_all()
+        with pytest.raises(flight.FlightUnauthorizedError):
+            client.do_get(ticket, poor)
+    with SocketClient(secured.socket, token) as local:
+        local.read_all([raw])
+    with SocketClient(secured.socket, secured.tokens["space:get"]) as local, pytest.raises(Forbidden):
+        local.resolve([raw])
+
+    put, got, refused, resolved, forbidden = _lines(secured)
+
+    assert (put.via, put.operation, put.bytes, [parse_uuid(id) for id in put.ids]) == ("Flight", "DoPut", 5, [raw])
+    assert (got.operation, got.allowed, got.ids) == ("DoGet", True, [raw.hex()])
+    assert got.bytes > 5
+    assert (refused.who, refused.allowed) == ("space:get", False)
+    assert (resolved.via, resolved.operation, [parse_uuid(id) for id in resolved.ids]) == (
+        "socket",
+        "RESOLVE_HANDLES",
+        [raw],
+    )
+    assert (forbidden.who, forbidden.allowed) == ("space:get", False)
+
+
+def test_the_command_line_finds_lines_in_earlier_files_too(tmp_path: Path) -> None:
+    """By who, what and since when; as JSON and as a table."""
+    clock = ManualClock(int(time.time() * 1000) - 7_200_000)
+    log = AuditLog(str(tmp_path), 1, 10, clock)
+    for number in range(3):
+        log.note(
+            who="ann" if number else "bob", via="HTTP", operation="GET", about=f"/v1/handles/{number}", allowed=True
+        )
+        log.settle()
+        clock.advance(3_000)
+    log.close()
+
+    def found(*options: str) -> list[str]:
+        result = CliRunner().invoke(app, ["audit", "--root", str(tmp_path), "--json", *options])
+        assert result.exit_code == 0, result.output
+        return [line["about"][-1] for line in json.loads(result.stdout)]
+
+    assert len(list(tmp_path.glob("audit/audit-*.jsonl"))) == 3
+    assert found() == ["0", "1", "2"]
+    assert found("--who", "ann") == ["1", "2"]
+    assert found("--what", "handles/1") == ["1"]
+    assert found("--since", "7198s") == ["1", "2"]
+    assert "/v1/handles/2" in CliRunner().invoke(app, ["audit", "--root", str(tmp_path)]).stdout
+
+
+def test_files_are_bounded_in_size_and_number(tmp_path: Path) -> None:
+    """The oldest goes first."""
+    log = AuditLog(str(tmp_path), 200, 3, ManualClock())
+    for number in range(20):
+        log.note(who="x", via="HTTP", operation=str(number), allowed=True)
+        log.settle()
+    log.close()
+
+    files = list(tmp_path.glob("audit/*"))
+    assert len(files) <= 3
+    assert all(path.stat().st_size < 400 for path in files)
+    assert [line.operation for line in lines_of(str(tmp_path))][-1] == "19"
+
+
+def test_a_full_disk_is_told_and_what_waits_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing twice, nothing torn; what was too much to wait is counted, told, and said in the log."""
+    told: list[tuple[int, Exception | None]] = []
+    full = threading.Event()
+    write = os.write
+
+    def write_half(descriptor: int, text: Any) -> int:
+        if not full.is_set():
+            return write(descriptor, text)
+        if len(text) > 1:
+            return write(descriptor, text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "write", write_half)
+    monkeypatch.setattr(audit, "WAITING_MAX", 5)
+    monkeypatch.setattr(audit, "RETRY_SECONDS", 0.01)
+    log = AuditLog(str(tmp_path), 1 << 20, 3, ManualClock(), lambda lost, error: told.append((lost, error)))
+    full.set()
+    for number in range(7):
+        log.note(who="x", via="HTTP", operation=str(number), allowed=True)
+    log.settle()
+    assert isinstance(told[0][1], OSError)
+    full.clear()
+    log.settle()
+    log.close()
+
+    assert [line.operation for line in lines_of(str(tmp_path))] == ["0", "1", "2", "3", "4", "audit"]
+    assert list(lines_of(str(tmp_path)))[-1].why == "2 lines were lost"
+    assert sum(lost for lost, _ in told) == 2
+
+
+def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+    """The next one begins anew."""
+    (tmp_path / "audit").mkdir()
+    (tmp_path / "audit" / "audit.jsonl").write_text('{"time": "20')
+    log = AuditLog(str(tmp_path), 1 << 20, 3, ManualClock())
+    log.note(who="x", via="HTTP", operation="after", allowed=True)
+    log.close()
+
+    assert [line.operation for line in lines_of(str(tmp_path))] == ["after"]
+
+
+def test_a_server_counts_what_it_could_not_write(secured: Secured) -> None:
+    """In metrics and in its own log."""
+    server = secured.running.server
+
+    server.audit_failed(0, OSError(errno.ENOSPC, "full"))
+    server.audit_failed(3, None)
+
+    assert server.metrics.counted("audit_failures_total") == 1
+    assert server.metrics.counted("audit_lost_lines_total") == 3

@@ -1,0 +1,186 @@
+"""spec.auth.queues: who may read, write and delete in which queues, the same over every transport."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+import ullage
+from tests.service.secured import Secured
+from ullage.client.socket import SocketClient
+from ullage.contract import QueueAccess, QueueRule, QueueUse
+from ullage.errors import Forbidden
+from ullage.uuids import parse_uuid
+from ullage_agent.service.tokens import line_of, new_token
+
+EVERYBODY = ("*",)
+RULES = (
+    QueueRule(prefix="", read=("boss",), write=("boss",), delete=("boss",)),
+    QueueRule(prefix="team.", read=("boss", "member"), write=("boss", "member"), delete=("boss", "member")),
+    QueueRule(prefix="team.in", read=("boss", "member"), write=EVERYBODY, delete=("boss", "member")),
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    made = Secured(tmp_path_factory.mktemp("secured"), socket=True, auth={"queues": RULES})
+    with made.token_file.open("a") as file:
+        for name in ("boss", "member"):
+            made.tokens[name], digest = new_token()
+            file.write(line_of(name, ("*",), 0, digest))
+    with made.running:
+        yield made
+
+
+@pytest.fixture
+def secured(served: Secured) -> Iterator[Secured]:
+    """With a FlowFile in a queue of the member's, and one in another."""
+    with served.client("boss") as boss:
+        for queue in ("team.work", "secret"):
+            assert boss.post(f"/v1/queues/{queue}/flowfiles", content=queue.encode()).status_code == 201
+        yield served
+        for each in boss.get("/v1/queues").json():
+            boss.delete(f"/v1/queues/{each['name']}/flowfiles")
+            assert boss.delete(f"/v1/queues/{each['name']}").status_code == 200
+
+
+def test_the_longest_prefix_decides() -> None:
+    """By name, group or for everybody; without a fitting rule, whoever has the right."""
+    rules = (QueueRule(prefix="a", read=("group:g",)), QueueRule(prefix="a.b", read=("x", "*"), delete=("x",)))
+
+    member = QueueAccess(rules, "y", ["g"])
+    stranger = QueueAccess(rules, "x")
+
+    assert [member.allows(QueueUse.READ, queue) for queue in ("a", "a.b", "b", "")] == [True] * 4
+    assert [stranger.allows(QueueUse.READ, queue) for queue in ("a", "a.b", "b", "")] == [False, True, True, True]
+    assert not member.allows(QueueUse.DELETE, "a.b")
+    assert stranger.allows(QueueUse.DELETE, "stream:s:a.b.c")
+    assert not stranger.allows(QueueUse.READ, "stream:s:a")
+    assert not stranger.allows_everywhere(QueueUse.READ)
+    assert QueueAccess((), "x").allows_everywhere(QueueUse.DELETE)
+
+
+def test_over_http_other_queues_are_forbidden_and_left_out(secured: Secured) -> None:
+    """What names a queue is 403, what lists them does not show it; content of its FlowFiles has no other way out."""
+    with secured.client("boss") as boss, secured.client("member") as member:
+        secret = boss.get("/v1/queues/secret/flowfiles").json()[0]["id"]
+        handle = boss.post("/v1/handles", content=b"x").json()["id"]
+        session = member.post("/v1/sessions", json={}).json()["session"]
+        work = member.post("/v1/queues/team.work/poll", json={}).json()
+
+        def status(method: str, path: str, **more: Any) -> int:
+            return member.request(method, f"/v1{path}", **more).status_code
+
+        assert [queue["name"] for queue in member.get("/v1/queues").json()] == ["team.work"]
+        assert {
+            status("GET", "/queues/secret"),
+            status("PUT", "/queues/secret", json={}),
+            status("DELETE", "/queues/secret"),
+            status("GET", "/queues/secret/flowfiles"),
+            status("DELETE", "/queues/secret/flowfiles"),
+            status("POST", "/queues/secret/flowfiles", content=b"x"),
+            status("POST", "/queues/secret/batch", json={"items": [{"content": ""}]}),
+            status("POST", "/queues/secret/poll", json={}),
+            status("POST", f"/sessions/{session}/poll", json={"queue": "secret", "count": 1}),
+            status("POST", f"/sessions/{session}/import", json={"handle": handle}),
+            status("POST", f"/sessions/{session}/ingest?queue=secret", json={"items": [{"content": ""}]}),
+            status("POST", f"/sessions/{work['session']}/commit", json={"rest_to": "secret"}),
+            status("GET", f"/contents/{secret}"),
+            status("GET", "/handles"),
+            status("POST", "/handles", content=b"x"),
+            status("GET", f"/handles/{handle}"),
+            status("GET", f"/handles/{handle}/head"),
+            status("DELETE", f"/handles/{handle}"),
+            status("PUT", f"/handles/{handle}/ttl?ttl=1s"),
+            status("GET", "/provenance/events"),
+            status("GET", "/provenance/events/1"),
+            status("GET", "/provenance/events/1/content"),
+            status("GET", f"/provenance/lineage/{secret}"),
+            status("GET", "/unavailable"),
+            status("GET", "/set-aside"),
+        } == {403}
+        assert status("POST", f"/sessions/{work['session']}/commit", json={"rest_to": "team.done"}) == 200
+        assert len(boss.get("/v1/queues/secret/flowfiles").json()) == 1
+
+
+def test_who_may_only_write_puts_and_sees_nothing(secured: Secured) -> None:
+    """Everybody may write into the inbox of the rules, and nobody else read it."""
+    with secured.client("all") as other:
+        assert other.post("/v1/queues/team.in/flowfiles", content=b"x").status_code == 201
+        assert other.get("/v1/queues/team.in/flowfiles").status_code == 403
+        assert other.post("/v1/queues/team.in/poll", json={}).status_code == 403
+        assert other.get("/v1/queues").json() == []
+
+
+def test_over_flight_rows_of_other_queues_are_left_out(secured: Secured) -> None:
+    """Of tables, also at a snapshot; addresses of content, which say of no queue, and feeds are refused."""
+    headers = [(b"authorization", f"Bearer {secured.tokens['member']}".encode())]
+    options = flight.FlightCallOptions(headers=headers)
+    with flight.FlightClient(secured.url("flight"), tls_root_certs=Path(secured.ca_file).read_bytes()) as client:
+
+        def table(name: str, **more: Any) -> pa.Table:
+            ticket = json.dumps({"kind": "table", "name": name, **more}).encode()
+            return client.do_get(flight.Ticket(ticket), options).read_all()
+
+        def act(name: str, **body: Any) -> Any:
+            (answer,) = client.do_action(flight.Action(name, json.dumps(body).encode()), options)
+            return json.loads(answer.body.to_pybytes())
+
+        snapshot = act("snapshot")["id"]
+        for more in ({}, {"snapshot": snapshot}):
+            assert table("flowfiles", **more)["queue"].to_pylist() == ["team.work"]
+            assert table("queues", **more)["queue"].to_pylist() == ["team.work"]
+            assert table("content", **more)["content"].to_pylist() == [b"team.work"]
+        row = table("flowfiles").to_pylist()[0]
+        claim = [
+            row[name] for name in ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
+        ]
+        for ticket in (
+            {"kind": "get", "claims": [claim]},
+            {"kind": "get", "handles": [row["uuid"]]},
+            {"kind": "table", "name": "provenance"},
+            {"kind": "table", "name": "flowfiles", "stream": "s", "queue": "secret"},
+        ):
+            with pytest.raises(flight.FlightUnauthorizedError):
+                client.do_get(flight.Ticket(json.dumps(ticket).encode()), options).read_all()
+        for action, body in (
+            ("feed-take", {"stream": "s", "queue": "secret", "count": 1}),
+            ("write-begin", {"write": "0" * 32, "queue": "secret"}),
+            ("write-begin", {"write": "0" * 32}),
+        ):
+            with pytest.raises(flight.FlightUnauthorizedError):
+                act(action, **body)
+        assert act("feed-take", stream="s", queue="team.work", count=1)["count"] == 1
+
+
+def test_over_the_socket_descriptors_are_for_who_may_read_every_queue(secured: Secured) -> None:
+    """A file shows contents of all queues."""
+    with secured.client("boss") as boss:
+        handle = parse_uuid(boss.post("/v1/handles", content=b"x").json()["id"])
+    with SocketClient(secured.socket, secured.tokens["member"]) as member, pytest.raises(Forbidden):
+        member.resolve([handle])
+
+
+def test_rules_are_taken_over_while_the_agent_runs(secured: Secured) -> None:
+    """From the next request on, without a restart."""
+    with secured.client("member") as member:
+        assert member.get("/v1/queues/secret").status_code == 403
+        document = secured.running.document
+        spec = msgspec.structs.replace(document.spec, auth=msgspec.structs.replace(document.spec.auth, queues=()))
+        secured.running.server.host.reload(msgspec.structs.replace(document, spec=spec))
+        assert member.get("/v1/queues/secret").status_code == 200
+        secured.running.server.host.reload(document)
+        assert member.get("/v1/queues/secret").status_code == 403
+
+
+def test_the_command_line_follows_the_rules(secured: Secured) -> None:
+    """As any client: what it lists and what it may not."""
+    with ullage.connect(secured.url(), token=secured.tokens["member"], ca_file=secured.ca_file) as repository:
+        assert [queue.name for queue in repository.queues.all()] == ["team.work"]
+        with pytest.raises(Forbidden, match="may not write queue secret"):
+            repository.queues.put("secret", b"x")

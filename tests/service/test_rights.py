@@ -1,0 +1,165 @@
+"""Each operation of each transport needs just the rights of the list: refused with every other right, let in with its
+own. The list is that of `ullage.wire.needs`, which docs/security.md shows.
+"""
+
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.service.secured import Secured
+from ullage.contract import Right
+from ullage.wire import frames
+from ullage.wire.frames import HEADER, FrameKind
+from ullage.wire.needs import FRAME_RIGHTS, Need, needs
+from ullage.wire.problems import problem_of
+from ullage.wire.schemas import SCHEMAS
+from ullage.wire.tickets import ACTIONS, TABLE_RIGHTS
+
+LIST = list(needs())
+SOME_ID = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    made = Secured(tmp_path_factory.mktemp("secured"), socket=True)
+    with made.running:
+        yield made
+
+
+def _of(transport: str) -> list[Need]:
+    return [each for each in LIST if each.transport == transport and each.rights is not None]
+
+
+def test_every_right_is_needed_somewhere_and_every_table_has_one() -> None:
+    """No word of the vocabulary is idle, and nothing that is served was forgotten."""
+    needed = {right for each in LIST for right in (*(each.rights or ()), *(right for right, _ in each.sometimes))}
+
+    assert needed == set(Right)
+    assert TABLE_RIGHTS.keys() == SCHEMAS.keys()
+    assert FrameKind.HELLO not in FRAME_RIGHTS
+
+
+@pytest.mark.parametrize("need", _of("HTTP"), ids=lambda each: each.operation)
+def test_an_operation_over_http_needs_its_rights(secured: Secured, need: Need) -> None:
+    """401 without a token, 403 with all rights but one of its own, something else with its own alone."""
+    method, path = need.operation.split(" ")
+    path = re.sub(r"{\w+}", SOME_ID, path)
+
+    def status(token: str) -> int:
+        with secured.client(token) as client:
+            return client.request(method, path).status_code
+
+    assert status("") == status("ullage_nobody") == status("expired") == 401
+    assert [status(f"but {right}") for right in need.rights or ()] == [403] * len(need.rights or ())
+    assert status(secured.only(need.rights)) not in (401, 403)
+
+
+def test_metrics_need_their_right_which_opens_nothing_else(secured: Secured) -> None:
+    """Prometheus's token reads metrics only."""
+    url = f"{secured.url('metrics')}/metrics"
+    answers = {}
+    for token in (f"but {Right.METRICS}", Right.METRICS):
+        with secured.client(token) as client:
+            answers[token] = client.get(url).status_code
+    assert answers == {f"but {Right.METRICS}": 403, Right.METRICS: 200}
+
+    for need in LIST:
+        assert need.operation == "GET /metrics" or Right.METRICS not in (need.rights or ())
+
+
+def test_what_was_deleted_needs_the_right_to_undelete(secured: Secured) -> None:
+    """In addition to that of reading content, for GET and HEAD."""
+    with secured.client("all") as client:
+        handle = client.post("/v1/handles", content=b"secret").json()["id"]
+        client.delete(f"/v1/handles/{handle}")
+        assert client.get(f"/v1/handles/{handle}", params={"deleted": "true"}).content == b"secret"
+    for token in (f"but {Right.UNDELETE}", f"but {Right.READ}"):
+        with secured.client(token) as client:
+            for method in ("GET", "HEAD"):
+                assert client.request(method, f"/v1/handles/{handle}", params={"deleted": "true"}).status_code == 403
+
+
+def _flight_calls() -> dict[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]]:
+    """By the operation's name in the list, how a client asks for it."""
+
+    def get(ticket: dict[str, Any]) -> Callable[..., object]:
+        return lambda client, options: client.do_get(flight.Ticket(json.dumps(ticket).encode()), options).read_all()
+
+    def put(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
+        writer, _ = client.do_put(
+            flight.FlightDescriptor.for_command(b"{}"), pa.schema([("content", pa.binary())]), options
+        )
+        writer.close()
+
+    def act(name: str) -> Callable[..., object]:
+        return lambda client, options: list(client.do_action(flight.Action(name, b"{}"), options))
+
+    named = flight.FlightDescriptor.for_path("queues")
+    return {
+        "DoPut": put,
+        "DoGet of contents": get({"kind": "get", "handles": [SOME_ID]}),
+        **{f"DoGet of the table {name}": get({"kind": "table", "name": name}) for name in SCHEMAS},
+        **{f"action {each.name}": act(each.name) for each in ACTIONS},
+        "ListFlights": lambda client, options: list(client.list_flights(b"", options)),
+        "GetFlightInfo": lambda client, options: client.get_flight_info(named, options),
+        "GetSchema": lambda client, options: client.get_schema(named, options),
+    }
+
+
+@pytest.mark.parametrize("need", _of("Flight"), ids=lambda each: each.operation)
+def test_an_operation_over_flight_needs_its_rights(secured: Secured, need: Need) -> None:
+    """UNAUTHENTICATED without a token, `forbidden` with all rights but one of its own, not so with its own alone."""
+    call = _flight_calls()[need.operation]
+
+    def slug(token: str) -> str:
+        headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        try:
+            call(client, flight.FlightCallOptions(headers=headers, timeout=30))
+        except (flight.FlightError, OSError) as error:  # GetSchema's is one of the latter, with the text alone
+            return str(error).partition(":")[0]
+        return ""
+
+    with flight.FlightClient(secured.url("flight"), tls_root_certs=Path(secured.ca_file).read_bytes()) as client:
+        assert slug("") == slug("ullage_nobody") == "unauthenticated"
+        refused = [slug(secured.tokens[f"but {right}"]) for right in need.rights or ()]
+        assert refused == ["forbidden"] * len(need.rights or ())
+        assert slug(secured.tokens[secured.only(need.rights)]) not in ("forbidden", "unauthenticated")
+
+
+@pytest.mark.parametrize("need", _of("socket"), ids=lambda each: each.operation)
+def test_a_request_over_the_socket_needs_its_rights(secured: Secured, need: Need) -> None:
+    """A problem for the greeting without a token that is known; `forbidden` and then as over HTTP."""
+
+    def slug(token: str) -> str:
+        """Of the problem that answers the greeting, or else the request, which is empty; "" if none does."""
+        hello = frames.pack_hello(frames.Hello(frames.VERSION, frames.VERSION, token))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(30)
+            connection.connect(secured.socket)
+            connection.sendall(frames.pack_frame(FrameKind.HELLO, 1, hello))
+            kind, body = _received(connection)
+            if kind == FrameKind.WELCOME:
+                connection.sendall(frames.pack_frame(FrameKind[need.operation], 2))
+                kind, body = _received(connection)
+        return problem_of(frames.parse_problem(body)).slug if kind == FrameKind.PROBLEM else ""
+
+    assert slug("ullage_nobody") == "unauthenticated"
+    refused = [slug(secured.tokens[f"but {right}"]) for right in need.rights or ()]
+    assert refused == ["forbidden"] * len(need.rights or ())
+    assert slug(secured.tokens[secured.only(need.rights)]) not in ("forbidden", "unauthenticated")
+
+
+def _received(connection: socket.socket) -> tuple[FrameKind, bytes]:
+    header = frames.parse_header(_exactly(connection, HEADER.size), frames.FRAME_BYTES_MAX)
+    return header.kind, _exactly(connection, header.body_bytes)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    return b"" if count == 0 else connection.recv(count, socket.MSG_WAITALL)
