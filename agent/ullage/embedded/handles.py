@@ -20,8 +20,9 @@ class EmbeddedHandles(Handles):
     _batch_bytes = 32 << 20
     """Large enough to make a transaction's sync cheap, small enough for one file."""
 
-    def __init__(self, store: HandleStore, keys: Keys, node: str) -> None:
+    def __init__(self, store: HandleStore, keys: Keys, node: str, owner: str) -> None:
         self._store = store
+        self._owner = owner
         self._keys = keys
         self._node = node
 
@@ -46,11 +47,11 @@ class EmbeddedHandles(Handles):
             def remembered(ids: list[str]) -> Operations:
                 return [*also(ids), *once.remember(",".join(ids).encode())]
 
-            return self._store.put_many(contents, attributes, ttl_millis, lifetime, remembered)
+            return self._store.put_many(contents, attributes, ttl_millis, lifetime, remembered, self._owner)
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> HandlePut:
         """A content that comes piece by piece, from one thread or several that take turns."""
-        return self._store.begin(lifetime)
+        return self._store.begin(lifetime, self._owner)
 
     def readable(self, handle: str, *, include_deleted: bool = False) -> ReadableContent:
         """The content, before it is opened."""
@@ -103,7 +104,7 @@ class EmbeddedHandles(Handles):
         with self._keys.once(key, "put", attributes, ttl_millis, lifetime) as once:
             if once.first is not None:
                 return self._named(once.first.decode())
-            put = self._store.begin(lifetime)
+            put = self._store.begin(lifetime, self._owner)
             try:
                 for piece in pieces_of(content):
                     put.write(piece)

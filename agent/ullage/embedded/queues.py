@@ -9,6 +9,7 @@ from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.engine import Engine
+from ullage.engine.session import ProcessSession
 from ullage.interface.checks import checked_number, checked_queue, checked_text, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
 from ullage.interface.values import AnyContent, CheckedAttributes
@@ -22,8 +23,9 @@ COMPONENT = "queues"
 class EmbeddedQueues(Queues):
     """All queues of one engine."""
 
-    def __init__(self, engine: Engine, keys: Keys) -> None:
+    def __init__(self, engine: Engine, keys: Keys, owner: str) -> None:
         self._engine = engine
+        self._owner = owner
         self._keys = keys
 
     def all(self) -> list[QueueStatus]:
@@ -62,7 +64,7 @@ class EmbeddedQueues(Queues):
 
     def begin(self, name: str, attributes: dict[str, str], *, force: bool = False) -> QueuePut:
         """A FlowFile whose content comes piece by piece."""
-        return QueuePut(self._engine.session(COMPONENT), checked_queue(name), attributes, force=force)
+        return QueuePut(self._session(), checked_queue(name), attributes, force=force)
 
     def store(
         self,
@@ -76,7 +78,7 @@ class EmbeddedQueues(Queues):
         """Put contents into a queue in one transaction; their ids, in order."""
         checked_queue(name)
         asked = self._keys.once(key, "queue", name, attributes, contents=contents)
-        with asked as once, self._engine.session(COMPONENT) as session:
+        with asked as once, self._session() as session:
             if once.first is not None:
                 return once.first.decode().split(",")
             if not force:
@@ -84,6 +86,9 @@ class EmbeddedQueues(Queues):
             ids = [record.id for record in session.ingest(name, contents, attributes)]
             session.commit([*also(ids), *once.remember(",".join(ids).encode())])
             return ids
+
+    def _session(self) -> ProcessSession:
+        return self._engine.session(COMPONENT, tenant=self._owner)
 
     _put_many = store
 

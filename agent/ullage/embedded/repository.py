@@ -71,7 +71,8 @@ class EmbeddedRepository(Repository):
         maintenance: MaintenanceRunner | None = None,
     ) -> None:
         """`name` is what the repository is called, `node` what its handles carry behind their `@`. `owner` is who holds
-        leases, asks for runs, and whose idempotency keys are meant. `maintenance` is ended before the engine is closed.
+        leases, asks for runs, whose idempotency keys are meant, and whose content is written (spec.isolation).
+        `maintenance` is ended before the engine is closed.
         """
         self.engine = engine
         self.clock = engine.clock
@@ -83,8 +84,8 @@ class EmbeddedRepository(Repository):
         self._maintenance = maintenance
         self._is_closed = False
         self._is_forked = False
-        self.handles: EmbeddedHandles = EmbeddedHandles(engine.handles, self.keys, node)
-        self.queues: EmbeddedQueues = EmbeddedQueues(engine, self.keys)
+        self.handles: EmbeddedHandles = EmbeddedHandles(engine.handles, self.keys, node, owner)
+        self.queues: EmbeddedQueues = EmbeddedQueues(engine, self.keys, owner)
         self.provenance: EmbeddedProvenance = EmbeddedProvenance(engine.history)
         self.reclamation: EmbeddedReclamation = EmbeddedReclamation(engine, self.runs, owner)
         self.leases: EmbeddedLeases = EmbeddedLeases(engine.leases, owner)
@@ -145,7 +146,8 @@ class EmbeddedRepository(Repository):
     def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> EmbeddedSession:
         self._require_open()
         asked = session_request(component, component_type, lease_seconds)
-        return EmbeddedSession(self.engine.session(asked.component, asked.component_type, 2), self.node)
+        session = self.engine.session(asked.component, asked.component_type, 2, self.owner)
+        return EmbeddedSession(session, self.node)
 
     def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
         start, size = checked_part(start, size)

@@ -110,7 +110,7 @@ class Sessions:
             if len(self._lent) >= self._limits.sessions:
                 raise ServiceBusy(f"{self._limits.sessions} sessions are open already: end some, or wait")
             id = format_uuid(new_uuids(1)[0])
-            session = self._repository.session(wish.component, wish.component_type)
+            session = self._repository.acting_for(owner).session(wish.component, wish.component_type)
             lent = Lent(id, owner, session, seconds, self._clock.monotonic() + seconds, key)
             self._lent[id] = lent
             return lent
