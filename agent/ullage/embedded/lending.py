@@ -21,6 +21,7 @@ from ullage.errors import (
     ClaimGone,
     ContentMissing,
     ContentReclaimed,
+    DescriptorRefused,
     HandleDeleted,
     HandleNotFound,
     LeaseLost,
@@ -55,6 +56,8 @@ class LentFiles:
         self._lease: bytes | None = None
         self._births: dict[int, int] = {}
         self.files: set[int] = set()
+        self.tenant: str | None = None
+        """Whose files alone may be passed to this client; None: all, for it may read everything."""
 
     def require(self) -> None:
         """LeaseLost if what is held was revoked, or its time is over; any thread may ask."""
@@ -74,6 +77,8 @@ class LentFiles:
                 record = self._engine.handles.record(uuid)
             except (HandleDeleted, HandleNotFound) as error:
                 return _refusal(error)
+            if self.tenant is not None and record.claim is not None and not self._may_have(record.claim.resource):
+                return _refusal(DescriptorRefused("the file holds more than you may read: ask for the bytes"))
             return record.claim, record.start, record.size
 
         return self._resolve(lambda: [look(uuid) for uuid in uuids])
@@ -88,6 +93,8 @@ class LentFiles:
                 is_held = key.resource in self._births or (entry is not None and not entry.is_free)
             if not is_held:
                 return _refusal(ClaimGone(f"resource claim {key.resource} holds nothing that lives"))
+            if self.tenant is not None and not self._may_have(key.resource):
+                return _refusal(DescriptorRefused("the file holds more than you may read"))
             return ContentClaim(*key), 0, key.length
 
         return self._resolve(lambda: [look(key) for key in keys])
@@ -136,6 +143,13 @@ class LentFiles:
         self._births, self.files = {}, set()
         if lease is not None:
             self._engine.leases.release(lease)
+
+    def _may_have(self, birth: int) -> bool:
+        """Whether the client may see every byte of the file in which a claim lies that was written to this one."""
+        entry = self._engine.ledger.entry(birth)
+        if entry is not None and entry.relocation is not None:
+            entry = self._engine.ledger.entry(entry.relocation.output)
+        return entry is not None and bool(self.tenant) and entry.claim.tenant == self.tenant
 
     def _resolve(self, look: Lookup) -> list[Place]:
         for _ in range(TRIES):

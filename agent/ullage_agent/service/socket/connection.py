@@ -1,7 +1,8 @@
 """One connection of the Unix socket: greeting, then requests one after the other, each with its answer.
 
-HELLO -> WELCOME
+PROVE -> PROOF, as often as TLS wants it, with HELLO and WELCOME inside; without a certificate HELLO -> WELCOME
 RESOLVE_HANDLES, RESOLVE_CLAIMS -> FILES (with descriptors, none or several) -> RESOLVED
+READ -> CONTENT
 GIVE_BACK -> GIVEN_BACK
 PUT -> STORED                     PUT_STREAM, DATA ..., END -> STORED
 any of them -> PROBLEM            unasked: REVOKED, then the end of the stream
@@ -16,16 +17,21 @@ from ullage.embedded.handles import EmbeddedHandles
 from ullage.enums import Lifetime
 from ullage.errors import Forbidden, InvalidArgument, LeaseLost, RequestIncomplete, RequestTooLarge, Unauthenticated
 from ullage.interface.checks import checked_all
-from ullage.uuids import parse_uuid
+from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import frames
 from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Header, Place
 from ullage.wire.problems import is_expected
 from ullage_agent.service.access import Principal, Verb
-from ullage_agent.service.listening import Terms
+from ullage_agent.service.listening import Certificate, Terms
 from ullage_agent.service.socket.channel import Channel
-from ullage_agent.service.socket.peers import Peer, admit
+from ullage_agent.service.socket.descriptors import files_for
+from ullage_agent.service.socket.greeting import read_greeting
+from ullage_agent.service.socket.peers import Peer
 
 Attributes = dict[str, str] | list[dict[str, str]]
+
+WINDOW_BLOCKS: Final = 4
+"""Of 256 KiB, that are read and verified at a time for a READ."""
 
 _attributes: Final = msgspec.json.Decoder(Attributes)
 
@@ -33,18 +39,20 @@ _attributes: Final = msgspec.json.Decoder(Attributes)
 class Connection:
     """See the module's text. `serve` runs in a thread of its own; `revoke` may be called from any."""
 
-    def __init__(self, channel: Channel, peer: Peer, terms: Terms, trusted: frozenset[int]) -> None:
+    def __init__(self, channel: Channel, peer: Peer, terms: Terms, certificate: Certificate | None) -> None:
+        """`certificate` is what the agent proves itself with, if it has one."""
         self.peer = peer
         self._channel = channel
         self._repository, self._authenticator, self._limits, _, self._on_failure = terms
-        self._trusted = trusted
+        self._certificate = certificate
         self.lent = self._repository.lend(str(peer), self._limits.socket_files)
         self._principal = Principal("")
-        self._is_trusted = False
+        self._revoked: Exception | None = None
         self._given_up: int | None = None
         self._answers: dict[FrameKind, Callable[[Header, bytes], None]] = {
             FrameKind.RESOLVE_HANDLES: self._resolve_handles,
             FrameKind.RESOLVE_CLAIMS: self._resolve_claims,
+            FrameKind.READ: self._read,
             FrameKind.GIVE_BACK: self._give_back,
             FrameKind.PUT: self._put,
             FrameKind.PUT_STREAM: self._put_stream,
@@ -66,6 +74,7 @@ class Connection:
 
     def revoke(self, error: Exception) -> None:
         """Tell the client that what it holds is lost, and end the connection."""
+        self._revoked = error
         self._channel.try_send(FrameKind.REVOKED, 0, frames.pack_problem(error))
         self._channel.interrupt()
 
@@ -78,27 +87,31 @@ class Connection:
 
     def _greet(self) -> bool:
         """Whether the client may stay."""
-        received = self._channel.receive(frames.HELLO.size + frames.TOKEN_BYTES_MAX, waits=False)
-        if received is None:
-            return False
-        header, body = received
-        if header.kind != FrameKind.HELLO:
-            raise BadFrame(f"a {header.kind.name} before the greeting")
-        hello = frames.parse_hello(body)
+        greeting = None
         try:
+            greeting = read_greeting(self._channel, self._certificate)
+            if greeting is None:
+                return False
+            hello = greeting.hello
             if not hello.version_min <= frames.VERSION <= hello.version_max:
                 raise InvalidArgument(
                     f"versions {hello.version_min} to {hello.version_max} of the protocol: this is {frames.VERSION}"
                 )
-            self._principal = admit(self.peer, hello.token, self._authenticator, self._trusted)
-            self._is_trusted = hello.token is None
+            self._principal = self._authenticator.authenticate(hello.token)
+            welcome = frames.Welcome(
+                frames.VERSION, FRAME_BYTES_MAX, frames.RESOLVE_MAX, self._limits.socket_files, self._limits.batch
+            )
+            self._channel = greeting.welcome(frames.pack_welcome(welcome))
+        except (BadFrame, EOFError, OSError):
+            raise
         except Exception as error:  # noqa: BLE001 - the client gets it
-            self._refuse(header.request, error)
+            self._refuse(0, error)
             return False
-        welcome = frames.Welcome(
-            frames.VERSION, FRAME_BYTES_MAX, frames.RESOLVE_MAX, self._limits.socket_files, self._limits.batch
-        )
-        self._channel.send(FrameKind.WELCOME, header.request, frames.pack_welcome(welcome))
+        finally:
+            if greeting is not None:
+                greeting.close()
+        if self._revoked is not None:  # while the channel changed: it was told where nobody listens any more
+            self.revoke(self._revoked)
         return True
 
     def _converse(self) -> None:
@@ -121,10 +134,12 @@ class Connection:
 
     def _resolve_handles(self, header: Header, body: bytes) -> None:
         self._require(Verb.GET)
+        self.lent.tenant = files_for(self._authenticator, self._principal)
         self._resolved(header, self.lent.handles(frames.parse_uuids(body)))
 
     def _resolve_claims(self, header: Header, body: bytes) -> None:
         self._require(Verb.GET)
+        self.lent.tenant = files_for(self._authenticator, self._principal)
         self._resolved(header, self.lent.claims(frames.parse_claims(body)))
 
     def _resolved(self, header: Header, places: list[Place]) -> None:
@@ -136,6 +151,17 @@ class Connection:
                 body = frames.pack_files([(file.index, file.generation) for file in passed])
                 self._channel.send(FrameKind.FILES, header.request, body, descriptors=descriptors)
         self._channel.send(FrameKind.RESOLVED, header.request, *map(frames.pack_place, places))
+
+    def _read(self, header: Header, body: bytes) -> None:
+        """Bytes instead of a descriptor, of one piece: whoever wants more asks again."""
+        self._require(Verb.GET)
+        uuid, start, size = frames.parse_read(body)
+        content = self._handles.readable(format_uuid(uuid))
+        start = min(start, content.size)
+        size = min(size, content.size - start, frames.PIECE_BYTES_MAX)
+        with content.open(start, size, WINDOW_BLOCKS) as stream:
+            data = stream.read()
+        self._channel.send(FrameKind.CONTENT, header.request, frames.TOTAL.pack(content.size), data)
 
     def _give_back(self, header: Header, body: bytes) -> None:
         self.lent.give_back(frames.parse_numbers(body))
@@ -196,8 +222,7 @@ class Connection:
         return self._repository.acting_for(self._principal.name).handles
 
     def _require(self, verb: Verb) -> None:
-        if not self._is_trusted:
-            self._authenticator.authorize(self._principal, verb)
+        self._authenticator.authorize(self._principal, verb)
 
     def _refuse(self, request: int, error: Exception) -> None:
         if isinstance(error, Unauthenticated | Forbidden):
