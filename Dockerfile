@@ -101,10 +101,10 @@ COPY deploy/ullage_spark_submit.py /opt/ullage-spark.py
 ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/spark-python/bin/python PYSPARK_DRIVER_PYTHON=/opt/spark-python/bin/python \
     PATH=/opt/spark-python/bin:/opt/spark/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
-# Spark asks for the name of the user that it runs as.
+# Spark asks for the name of the user that it runs as. It is not the agent's: that one may write into the socket's folder.
 RUN ln -s /opt/spark-python/lib/python3*/site-packages/pyspark /opt/spark \
-    && SOURCE_DATE_EPOCH=1580601600 /usr/sbin/useradd --uid 10001 --user-group --home-dir /tmp --shell /usr/sbin/nologin spark
-USER 10001:10001
+    && SOURCE_DATE_EPOCH=1580601600 /usr/sbin/useradd --uid 10002 --user-group --home-dir /tmp --shell /usr/sbin/nologin spark
+USER 10002:10002
 WORKDIR /tmp
 ENTRYPOINT ["/opt/entrypoint"]
 ARG VERSION

@@ -58,7 +58,8 @@ class ManualClock(Clock):
 
 
 def spec_at(path: Path | str, **sections: Any) -> ContentRepositorySpec:
-    """The embedded defaults at `path`, with fields of sections replaced: `spec_at(p, claims={"max_flow_files": 2})`.
+    """The embedded defaults at `path`, with fields of sections replaced: `spec_at(p, claims={"max_flow_files": 2})`,
+    and fields that stand in no section: `spec_at(p, isolation=Isolation.PER_TENANT)`.
 
     Without a quota of the test's own, back-pressure starts at 100%: how full the tests' disk is is not their matter.
     """
@@ -66,7 +67,8 @@ def spec_at(path: Path | str, **sections: Any) -> ContentRepositorySpec:
     if "storage" not in sections:
         sections = {**sections, "archive": {"backpressure_percentage": 100, **sections.get("archive", {})}}
     changed = {
-        section: msgspec.structs.replace(getattr(spec, section), **fields) for section, fields in sections.items()
+        section: msgspec.structs.replace(getattr(spec, section), **fields) if isinstance(fields, dict) else fields
+        for section, fields in sections.items()
     }
     return msgspec.structs.replace(spec, **changed)
 

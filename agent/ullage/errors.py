@@ -80,6 +80,10 @@ class Forbidden(UllageError):
     """Whoever asks is known and may not do this."""
 
 
+class DescriptorRefused(Forbidden):
+    """The content's file holds what the caller may not read, so it is not passed; the content may be read as bytes."""
+
+
 class AccessUnknown(UllageError):
     """Whoever vouches for tokens cannot be asked now: neither yes nor no."""
 

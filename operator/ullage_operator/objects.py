@@ -106,6 +106,9 @@ MANAGER: Final = "ullage-operator"
 USER: Final = 10001
 """Of the agent's image."""
 
+SPARK_USER: Final = 10002
+"""Of the image for Spark: another one, or its pods could write into the folder of the agent's socket."""
+
 
 def selector_of(labels: Mapping[str, str]) -> str:
     """What asks for the objects that have all of these labels."""

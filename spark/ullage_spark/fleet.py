@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ullage.client.flight import FlightClient
+from ullage.client.proof import Identity, identity_of
 from ullage.client.retries import Retries
 from ullage.client.socket import SocketClient
 from ullage.wire.tickets import ABOUT, FlightAction, Nothing, SocketIdentity
@@ -96,12 +97,14 @@ def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
         return None
     if (seen.st_ino, seen.st_ctime_ns) != (node.inode, node.changed_nanos):
         return None
-    return _socket(os.getpid(), path, node.inode, settings.bearer())
+    # The node's answer to ABOUT said which file it is: only that the same node answers there is proved by the socket.
+    identity = identity_of(node.flight, settings.ca_file or None)
+    return _socket(os.getpid(), path, node.inode, settings.bearer(), identity)
 
 
 @lru_cache(CLIENTS_MAX)
-def _socket(_process: int, path: str, _inode: int, token: str | None) -> SocketClient:
-    return SocketClient(path, token)
+def _socket(_process: int, path: str, _inode: int, token: str | None, identity: Identity | None) -> SocketClient:
+    return SocketClient(path, token, identity=identity)
 
 
 def _addresses(settings: SourceOptions) -> Iterable[FleetNode]:

@@ -325,8 +325,8 @@ class Trial:
         repository.committer.commit = committing  # type: ignore[method-assign]
         session = repository.session
 
-        def sessions(component: str = "", component_type: str = "", depth: int = 1) -> ProcessSession:
-            made = session(component, component_type, depth + 1)
+        def sessions(component: str = "", component_type: str = "", depth: int = 1, tenant: str = "") -> ProcessSession:
+            made = session(component, component_type, depth + 1, tenant)
             self._require_atomic(made, "commit")
             return made
 

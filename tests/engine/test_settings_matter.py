@@ -99,6 +99,13 @@ def _time_of_commits(workshop: Workshop) -> object:
     return workshop.clock.millis - start
 
 
+def _tenants_files(workshop: Workshop) -> object:
+    """How many files two tenants' contents lie in."""
+    for tenant in ("a", "b"):
+        workshop.repository.handles.put_many([b"x"], tenant=tenant)
+    return len(content_sizes(workshop.path))
+
+
 def _refused(count: int, ask: Callable[[Engine], object]) -> Observe:
     """How so many requests are refused, if they are."""
 
@@ -305,6 +312,7 @@ CASES: dict[str, Case] = {
     ),
     "claims.maxAppendableSize": Case("10Ki", _files([20 * KB], [20 * KB])),
     "claims.maxFlowFiles": Case(1, _files([1], [1])),
+    "isolation": Case("PerTenant", _tenants_files),
     "claims.maxBatchFile": Case("100Ki", _files([40 * KB] * 4)),
     "claims.largeClaim": Case("200Ki", _large_offset),
     "durability.mode": Case("Interval", _time_of_commits),

@@ -21,7 +21,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
 from ullage_agent.service.access import Anonymous, Authenticator
 from ullage_agent.service.limits import DEFAULTS, Limits
-from ullage_agent.service.listening import Listening, Terms
+from ullage_agent.service.listening import Listening, Terms, TlsFiles
 from ullage_agent.service.server import Server
 
 START_SECONDS = 60.0
@@ -54,9 +54,10 @@ def terms_of(
     authenticator: Authenticator | None = None,
     limits: Limits = DEFAULTS,
     socket_path: str = "",
+    tls: TlsFiles | None = None,
 ) -> Terms:
     """Of one transport in the test's own process; what it would log is put with the failures."""
-    here = Listening("127.0.0.1", 0, 0, None, socket_path, tls=None, asks_for_metrics=False)
+    here = Listening("127.0.0.1", 0, 0, None, socket_path, tls=tls, asks_for_metrics=False)
 
     def fail(what: str, error: Exception) -> None:
         failures.append((what, error))

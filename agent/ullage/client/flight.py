@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from ullage.client.proof import identity_of, require_encrypted
 from ullage.errors import NotReachable, UllageError
 from ullage.streams import Closable
 from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
@@ -27,13 +28,18 @@ second is, whatever its name says, how long a connection may take to be made: bu
 
 
 class FlightClient(Closable):
-    """One node. Thread-safe. Errors: whatever the node refuses, NotReachable. Nothing is retried here."""
+    """One node. Thread-safe. Errors: whatever the node refuses, NotReachable. Nothing is retried here. InvalidArgument
+    for a token that would go in the clear to another machine.
+    """
 
     def __init__(self, url: str, token: str | None = None, *, ca_file: str | None = None) -> None:
         self.url = url
+        require_encrypted(url, token)
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._options = flight.FlightCallOptions(headers=headers)
-        roots: dict[str, Any] = {"generic_options": RECONNECT}
+        # A proxy of the environment would be told in the clear what was meant for this machine.
+        without_proxy = [] if token is None or identity_of(url, None) else [("grpc.enable_http_proxy", 0)]
+        roots: dict[str, Any] = {"generic_options": RECONNECT + without_proxy}
         if ca_file is not None:
             with open(ca_file, "rb") as file:
                 roots["tls_root_certs"] = file.read()

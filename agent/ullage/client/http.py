@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from ullage.client.proof import require_encrypted
 from ullage.errors import InvalidArgument, NotReachable, RangeNotSatisfiable, Refused, UllageError
 from ullage.interface.checks import checked_text
 from ullage.interface.values import CheckedAttributes
@@ -42,7 +43,9 @@ class HttpBody:
 
 
 class HttpClient:
-    """One node. Thread-safe. Errors: what the node refuses, NotReachable. Nothing is retried here."""
+    """One node. Thread-safe. Errors: what the node refuses, NotReachable. Nothing is retried here. InvalidArgument
+    for a token that would go in the clear to another machine. Redirects are not followed: it goes nowhere else.
+    """
 
     def __init__(
         self,
@@ -53,11 +56,16 @@ class HttpClient:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self.url = _checked_url(url).rstrip("/")
+        require_encrypted(self.url, token)
         headers = {} if token is None else {"Authorization": f"Bearer {_checked_token(token)}"}
         verify: ssl.SSLContext | bool = True
         if ca_file is not None:
             verify = ssl.create_default_context(cafile=ca_file)
-        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, verify=verify)
+        # A proxy of the environment would be told in the clear what was meant for this machine.
+        trusts = token is None or self.url.startswith("https:")
+        self._client = httpx.Client(
+            base_url=self.url, headers=headers, timeout=timeout_seconds, verify=verify, trust_env=trusts
+        )
 
     def close(self) -> None:
         """Close its connections."""

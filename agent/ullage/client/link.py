@@ -17,6 +17,7 @@ import msgspec
 
 from ullage.client.http import HttpBody, HttpClient, Query
 from ullage.client.node import Node
+from ullage.client.proof import identity_of
 from ullage.client.retries import NEVER, Retries
 from ullage.client.socket import SocketClient
 from ullage.enums import Lifetime
@@ -56,7 +57,8 @@ class NodeLink:
         self._flight: FlightClient | None = None
         self._socket: SocketClient | None = None
         if node.socket is not None and os.path.exists(node.socket):
-            self._socket = self._stack.enter_context(SocketClient(node.socket, node.token))
+            client = SocketClient(node.socket, node.token, identity=identity_of(node.url, node.ca_file))
+            self._socket = self._stack.enter_context(client)
         self.is_closed = False
 
     def close(self) -> None:

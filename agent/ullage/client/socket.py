@@ -15,10 +15,12 @@ from typing import Final, NoReturn, TypeVar
 import msgspec
 
 from ullage.client.descriptors import Address, at_home, one_of_each, pieces, read_born, read_places
+from ullage.client.proof import Identity, greet, require_private
 from ullage.client.stream import FrameStream
 from ullage.errors import (
     ContentCorrupt,
     ContentMissing,
+    DescriptorRefused,
     InvalidArgument,
     LeaseLost,
     LeaseRefused,
@@ -28,7 +30,7 @@ from ullage.errors import (
 from ullage.streams import Closable
 from ullage.wire import frames
 from ullage.wire.frames import BadFrame, ClaimKey, FrameKind, Place
-from ullage.wire.problems import error_of_slug
+from ullage.wire.problems import error_of_slug, problem_of
 
 T = TypeVar("T")
 
@@ -43,14 +45,17 @@ HELD_SECONDS: Final = 30.0
 reads all day would otherwise keep the node from reclaiming what is dead in every file that it ever saw.
 """
 
+AS_BYTES: Final = problem_of(DescriptorRefused()).slug
+"""Of a content whose file the agent does not pass to this client."""
+
 Attributes = dict[str, str] | Sequence[dict[str, str]] | None
 
 
 class SocketClient(Closable):
     """One connection, made when it is first needed. Thread-safe; requests go one after the other.
 
-    `close` gives everything back. Errors: whatever the node refuses, NotReachable, LeaseLost,
-    ContentCorrupt.
+    `close` gives everything back. Errors: whatever the node refuses, NotReachable (also for one that does not prove
+    that it is the node), LeaseLost, ContentCorrupt; InvalidArgument where a token must not be sent.
     """
 
     def __init__(
@@ -59,9 +64,15 @@ class SocketClient(Closable):
         token: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         now: Callable[[], float] = time.monotonic,
+        *,
+        identity: Identity | None = None,
     ) -> None:
+        """With an `identity` the agent proves that it is meant, before it is told anything. Without one a token is only
+        sent where `require_private` holds.
+        """
         self.path = path
         self._token = token
+        self._identity = identity
         self._timeout_seconds = timeout_seconds
         self._now = now
         self._held_since = 0.0
@@ -134,7 +145,7 @@ class SocketClient(Closable):
         with self._lock:
             while len(contents) < len(uuids):
                 rest = uuids[len(contents) :]
-                contents += self._again(lambda rest=rest: self.read(self._found(rest)))  # type: ignore[misc]
+                contents += self._again(lambda rest=rest: self._contents(rest))  # type: ignore[misc]
         return contents
 
     def open(self, uuid: bytes, start: int = 0, size: int | None = None) -> tuple[int, Generator[bytes, None, None]]:
@@ -143,6 +154,8 @@ class SocketClient(Closable):
         """
         with self._lock:
             (place,) = self._again(lambda: self._found([uuid]))
+            if place.slug:
+                return self._asked(uuid, start, size)
             connection = self._stream
             found = pieces(self._descriptors, place, start, place.size - start if size is None else size)
 
@@ -159,6 +172,41 @@ class SocketClient(Closable):
                 yield piece
 
         return place.size, guarded()
+
+    def _contents(self, uuids: Sequence[bytes]) -> list[bytes]:
+        """Of the first so many handles, through descriptors or as bytes."""
+        places = self._found(uuids)
+        found = iter(self.read([place for place in places if not place.slug]))
+        return [
+            b"".join(self._asked(uuid, 0, None)[1]) if place.slug else next(found)
+            for place, uuid in zip(places, uuids, strict=False)
+        ]
+
+    def _asked(self, uuid: bytes, start: int, size: int | None) -> tuple[int, Generator[bytes, None, None]]:
+        """How many bytes a content has in all, and a range of it in pieces, as the agent reads it."""
+
+        def ask(at: int, count: int) -> tuple[int, bytes]:
+            with self._lock:
+                request = self._ask(FrameKind.READ, frames.READ.pack(uuid, at, count))
+                try:
+                    return frames.parse_content(self._answer(request, FrameKind.CONTENT))
+                except BadFrame as error:
+                    self._lose(error)
+
+        wanted = frames.PIECE_BYTES_MAX if size is None else min(size, frames.PIECE_BYTES_MAX)
+        total, first = ask(start, wanted)
+        end = total if size is None else min(total, start + size)
+
+        def following() -> Generator[bytes, None, None]:
+            piece, at = first, start
+            while at < end:
+                if not piece:
+                    raise NotReachable(f"{self.path}: the content ended {end - at} bytes before its end")
+                yield piece
+                at += len(piece)
+                piece = ask(at, min(end - at, frames.PIECE_BYTES_MAX))[1] if at < end else b""
+
+        return total, following()
 
     def put_many(
         self,
@@ -211,13 +259,15 @@ class SocketClient(Closable):
                 self._answer(self._ask(FrameKind.GIVE_BACK, frames.pack_numbers(held)), FrameKind.GIVEN_BACK)
 
     def _found(self, uuids: Sequence[bytes]) -> list[Place]:
-        """Where contents are, once what was held for long enough is given back: what is still read comes again."""
+        """Where contents are, once what was held for long enough is given back: what is still read comes again. One
+        with a slug is to be asked for as bytes.
+        """
         with self._lock:
             if self._descriptors and self._now() - self._held_since > HELD_SECONDS:
                 self.give_back()
         places = self.resolve(uuids)
         for place, uuid in zip(places, uuids, strict=False):
-            if place.slug:
+            if place.slug and place.slug != AS_BYTES:
                 raise error_of_slug(place.slug, f"handle {uuid.hex()}")
         return places
 
@@ -292,16 +342,33 @@ class SocketClient(Closable):
             connection.close()
             raise NotReachable(f"{self.path}: {error}") from error
         self._stream = FrameStream(connection, self._timeout_seconds)
-        hello = frames.pack_hello(frames.Hello(frames.VERSION, frames.VERSION, self._token))
-        self._transmit(FrameKind.HELLO, 0, hello)
         try:
-            welcome = frames.parse_welcome(self._answer(0, FrameKind.WELCOME))
-        except BadFrame as error:
+            welcome = self._greet()
+        except (BadFrame, OSError) as error:
             self._lose(error)
         except UllageError:
             self.close()
             raise
         self._resolve_max = max(1, min(welcome.resolve_max, frames.RESOLVE_MAX))
+
+    def _greet(self) -> frames.Welcome:
+        hello = frames.pack_hello(frames.Hello(frames.VERSION, frames.VERSION, self._token))
+        if self._identity is None:
+            if self._token is not None:
+                require_private(self.path)
+            self._transmit(FrameKind.HELLO, 0, hello)
+            return frames.parse_welcome(self._answer(0, FrameKind.WELCOME))
+
+        def send(records: bytes, descriptors: Sequence[int]) -> None:
+            self._transmit(FrameKind.PROVE, 0, records, descriptors=descriptors)
+
+        private, welcome = greet(
+            self._identity, hello, send, lambda: self._answer(0, FrameKind.PROOF), self._timeout_seconds
+        )
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = FrameStream(private, self._timeout_seconds)
+        return frames.parse_welcome(welcome)
 
     def _ask(self, kind: FrameKind, *parts: bytes) -> int:
         self._connect()
@@ -309,11 +376,11 @@ class SocketClient(Closable):
         self._transmit(kind, self._request, *parts)
         return self._request
 
-    def _transmit(self, kind: FrameKind, request: int, *parts: bytes) -> None:
+    def _transmit(self, kind: FrameKind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
         if self._stream is None:
             raise NotReachable(f"{self.path}: the connection was closed")
         try:
-            self._stream.send(kind, request, *parts)
+            self._stream.send(kind, request, *parts, descriptors=descriptors)
         except OSError as error:
             try:  # perhaps it said why, before it closed
                 self._answer(request, FrameKind.PROBLEM)

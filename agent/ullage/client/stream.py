@@ -5,6 +5,7 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from ullage.wire import frames
@@ -37,9 +38,12 @@ class FrameStream:
         """
         return self._socket.fileno() >= 0 and not self._poll.poll(0)
 
-    def send(self, kind: FrameKind, request: int, *parts: bytes) -> None:
-        """One frame, whole."""
-        self._socket.sendall(frames.pack_frame(kind, request, *parts))
+    def send(self, kind: FrameKind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
+        """One frame, whole; the descriptors go with its first byte."""
+        frame = frames.pack_frame(kind, request, *parts)
+        if descriptors:
+            frame = frame[socket.send_fds(self._socket, [frame], list(descriptors)) :]
+        self._socket.sendall(frame)
 
     def receive(self) -> tuple[Header, bytes, list[tuple[int, int]]]:
         """The next frame, and of a FILES the resource claims with their descriptors, for the caller to close."""

@@ -81,6 +81,7 @@ from ullage.contract.repository import (
     DurabilityMode as DurabilityMode,
     DurabilitySettings as DurabilitySettings,
     FlowFileSettings as FlowFileSettings,
+    Isolation as Isolation,
     Metadata as Metadata,
     QueueDefaults as QueueDefaults,
     QueuePriority as QueuePriority,

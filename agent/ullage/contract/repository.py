@@ -87,6 +87,13 @@ class DurabilityMode(enum.StrEnum):
     INTERVAL = "Interval"
 
 
+class Isolation(enum.StrEnum):
+    """Whose content may lie in one file."""
+
+    NONE = "None"
+    PER_TENANT = "PerTenant"
+
+
 class QueuePriority(enum.StrEnum):
     """Which FlowFile of a queue comes first."""
 
@@ -220,6 +227,11 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
     storage: StorageSettings = StorageSettings()
     content: ContentSettings = ContentSettings()
     claims: ClaimSettings = ClaimSettings()
+    isolation: Isolation = Isolation.NONE
+    """Whose content may lie in one resource claim. With None that of everybody, and a descriptor of its file goes only
+    to who may read everything. PerTenant gives each tenant, which is the principal that writes, resource claims of its
+    own, and who reads what it wrote itself gets descriptors too. It holds for what is written from then on."""
+
     durability: DurabilitySettings = DurabilitySettings()
     archive: ArchiveSettings = ArchiveSettings()
     flow_file: FlowFileSettings = FlowFileSettings()

@@ -50,12 +50,12 @@ class EmbeddedHandles(Handles):
             def remembered(ids: list[str]) -> Operations:
                 return [*also(ids), *once.remember(",".join(ids).encode())]
 
-            return self._store.put_many(contents, attributes, ttl_millis, lifetime, remembered)
+            return self._store.put_many(contents, attributes, ttl_millis, lifetime, remembered, self._acting.owner)
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> HandlePut:
         """A content that comes piece by piece, from one thread or several that take turns."""
         self._acting.require(QueueUse.WRITE)
-        return self._store.begin(lifetime)
+        return self._store.begin(lifetime, self._acting.owner)
 
     def readable(self, handle: str, *, include_deleted: bool = False) -> ReadableContent:
         """The content, before it is opened."""

@@ -24,6 +24,7 @@ from ullage.errors import (
     ClaimGone,
     ContentMissing,
     ContentReclaimed,
+    DescriptorRefused,
     HandleDeleted,
     HandleNotFound,
     LeaseLost,
@@ -72,21 +73,22 @@ class LentFiles:
                     raise
 
     def handles(self, uuids: list[bytes]) -> list[Place]:
-        """Where the contents of handles are. A file shows more than one content, so rules about queues forbid it."""
-        self._require_readable()
+        """Where the contents of handles are. Forbidden to whom the rules keep from handles."""
+        self.acting.require(QueueUse.READ)
 
         def look(uuid: bytes) -> Wanted | Place:
             try:
                 record = self._engine.handles.record(uuid)
             except (HandleDeleted, HandleNotFound) as error:
                 return _refusal(error)
+            if record.claim is not None and not self._may_have(record.claim.resource):
+                return _refusal(DescriptorRefused("the file holds more than you may read: ask for the bytes"))
             return record.claim, record.start, record.size
 
         return self._resolve(lambda: [look(uuid) for uuid in uuids])
 
     def claims(self, keys: list[ClaimKey]) -> list[Place]:
         """Where base claims are. What is not in use is found as long as its bytes are there."""
-        self._require_readable()
         ledger, deleted = self._engine.ledger, Deleted(self._engine, self.acting)
 
         def look(key: ClaimKey) -> Wanted | Place:
@@ -95,6 +97,8 @@ class LentFiles:
                 is_held = key.resource in self._births or (entry is not None and not entry.is_free)
             if not is_held or deleted.hides(ContentClaim(*key)):
                 return _refusal(ClaimGone(f"resource claim {key.resource} holds nothing that lives"))
+            if not self._may_have(key.resource):
+                return _refusal(DescriptorRefused("the file holds more than you may read"))
             return ContentClaim(*key), 0, key.length
 
         return self._resolve(lambda: [look(key) for key in keys])
@@ -144,8 +148,18 @@ class LentFiles:
         if lease is not None:
             self._engine.leases.release(lease)
 
-    def _require_readable(self) -> None:
-        self.acting.require_everywhere(QueueUse.READ, "descriptors of files")
+    def _may_have(self, birth: int) -> bool:
+        """Whether the client may see every byte of the file in which a claim lies that was written to this one.
+
+        A file holds contents of everybody who wrote at its time, deleted ones too, whatever queue they stood in: only
+        who may read every queue may see it. With spec.isolation PerTenant it is one principal's own.
+        """
+        if self.acting.queues.allows_everywhere(QueueUse.READ):
+            return True
+        entry = self._engine.ledger.entry(birth)
+        if entry is not None and entry.relocation is not None:
+            entry = self._engine.ledger.entry(entry.relocation.output)
+        return entry is not None and bool(entry.claim.tenant) and entry.claim.tenant == self.acting.owner
 
     def _resolve(self, look: Lookup) -> list[Place]:
         for _ in range(TRIES):

@@ -12,6 +12,7 @@ from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.flowfile.queues import FlowFileQueue
+from ullage.engine.session import ProcessSession
 from ullage.interface.checks import checked_number, checked_queue, checked_text, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
 from ullage.interface.values import AnyContent, CheckedAttributes
@@ -70,7 +71,7 @@ class EmbeddedQueues(Queues):
     def begin(self, name: str, attributes: dict[str, str], *, force: bool = False) -> QueuePut:
         """A FlowFile whose content comes piece by piece."""
         self._acting.require(QueueUse.WRITE, checked_queue(name))
-        return QueuePut(self._engine.session(COMPONENT), name, attributes, force=force)
+        return QueuePut(self._session(), name, attributes, force=force)
 
     def store(
         self,
@@ -84,7 +85,7 @@ class EmbeddedQueues(Queues):
         """Put contents into a queue in one transaction; their ids, in order."""
         self._acting.require(QueueUse.WRITE, checked_queue(name))
         asked = self._keys.once(key, "queue", name, attributes, contents=contents)
-        with asked as once, self._engine.session(COMPONENT) as session:
+        with asked as once, self._session() as session:
             if once.first is not None:
                 return once.first.decode().split(",")
             if not force:
@@ -97,6 +98,9 @@ class EmbeddedQueues(Queues):
         """Forbidden before it says whether there is one."""
         self._acting.require(use, checked_text(name, "a queue's name"))
         return self._engine.queues.find(name)
+
+    def _session(self) -> ProcessSession:
+        return self._engine.session(COMPONENT, tenant=self._acting.owner)
 
     _put_many = store
 

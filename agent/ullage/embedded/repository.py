@@ -71,9 +71,9 @@ class EmbeddedRepository(Repository):
         runs: ReclamationRuns | None = None,
         maintenance: MaintenanceRunner | None = None,
     ) -> None:
-        """`name` is what the repository is called, `node` what its handles carry behind their `@`. `acting` says
-        who holds leases, asks for runs, and whose idempotency keys are meant. `maintenance` is ended before the engine
-        is closed.
+        """`name` is what the repository is called, `node` what its handles carry behind their `@`. `acting` says who
+        holds leases, asks for runs, whose idempotency keys are meant, and whose content is written (spec.isolation).
+        `maintenance` is ended before the engine is closed.
         """
         self.engine = engine
         self.clock = engine.clock
@@ -148,7 +148,8 @@ class EmbeddedRepository(Repository):
     def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> EmbeddedSession:
         self._require_open()
         asked = session_request(component, component_type, lease_seconds)
-        return EmbeddedSession(self.engine.session(asked.component, asked.component_type, 2), self.node, self.acting)
+        session = self.engine.session(asked.component, asked.component_type, 2, self.owner)
+        return EmbeddedSession(session, self.node, self.acting)
 
     def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
         start, size = checked_part(start, size)

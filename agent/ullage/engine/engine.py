@@ -303,12 +303,14 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def session(self, component: str = "", component_type: str = "", depth: int = 1) -> ProcessSession:
+    def session(
+        self, component: str = "", component_type: str = "", depth: int = 1, tenant: str = ""
+    ) -> ProcessSession:
         """A new session; use it in one thread, as a context manager. `component` is who its events name; `depth`: how
-        many calls above the program is that wants it.
+        many calls above the program is that wants it; `tenant`: whose files its content goes to.
         """
         self.forgotten.give_back()
-        return ProcessSession(self._parts, component, component_type, depth + 1)
+        return ProcessSession(self._parts, component, component_type, depth + 1, tenant)
 
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""

@@ -142,21 +142,22 @@ class HandleStore:
         ttl_millis: int = 0,
         lifetime: Lifetime = Lifetime.DEFAULT,
         also: Also = lambda _: (),
+        tenant: str = "",
     ) -> list[str]:
         """Store a batch: one content append, one transaction, one sync. `attributes` are for all, or one mapping each;
-        `also` gets the ids, and stands in the same transaction.
+        `also` gets the ids, and stands in the same transaction. `tenant`: whose files the content goes to.
         """
         if not contents:
             return []
         packed = packed_attributes(attributes, len(contents))
-        writer = self._parts.admission.new_writer()
+        writer = self._parts.admission.new_writer(tenant)
         with GivenUpOnError(writer):
             claims = writer.put_many(contents, lifetime)
         return self.commit_new(writer, claims, packed, ttl_millis, also)
 
-    def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> "HandlePut":
+    def begin(self, lifetime: Lifetime = Lifetime.DEFAULT, tenant: str = "") -> "HandlePut":
         """A content that comes piece by piece, from one thread or several that take turns; see `HandlePut`."""
-        return HandlePut(self, self._parts.admission.new_writer(), lifetime, self._parts.forgotten)
+        return HandlePut(self, self._parts.admission.new_writer(tenant), lifetime, self._parts.forgotten)
 
     def get(
         self,

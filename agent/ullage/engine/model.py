@@ -168,7 +168,8 @@ class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=Fals
     happened yet; `holes` (packed runs) are those punched for good. `changed` is the transaction of the last change.
     `last_death_millis` is when one of its claims last died: the conservative start of any retention, and
     `last_death` that transaction. Once a `Relocation` stands, the file is gone and `length` is 0. `unproved`: it was
-    written before an unclean end and was not read back since, or did not read back: it is not reclaimed.
+    written before an unclean end and was not read back since, or did not read back: it is not reclaimed. `tenant`:
+    whose alone all its content is; empty where it may be anybody's.
     """
 
     index: Whole
@@ -187,6 +188,7 @@ class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=Fals
     changed: Whole = 0
     last_death: Whole = 0
     unproved: bool = False
+    tenant: str = ""
 
     @property
     def name(self) -> str:

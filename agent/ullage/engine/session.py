@@ -61,13 +61,15 @@ class ProcessSession:
 
     _begun: Place | None = None
 
-    def __init__(self, parts: SessionParts, component: str = "", component_type: str = "", depth: int = 1) -> None:
-        """`component`, a processor's id and type, is who events name; the program is `depth` calls above."""
+    def __init__(
+        self, parts: SessionParts, component: str = "", component_type: str = "", depth: int = 1, tenant: str = ""
+    ) -> None:
+        """`component`, a processor's id and type, is who events name; the rest is as in `Engine.session`."""
         self._parts = parts
         self._component = component
         self._component_type = component_type
         self.provenance = ProvenanceReporter(ref(self))
-        self._writer = parts.admission.new_writer()
+        self._writer = parts.admission.new_writer(tenant)
         self._working: dict[bytes, Working] = {}
         self._ingested: list[tuple[FlowFileQueue, list[FlowFileRecord]]] = []
         self._reported_ingested: set[bytes] = set()

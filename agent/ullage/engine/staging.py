@@ -136,10 +136,12 @@ class Staging:
         contents: list[bytes],
         attributes: Attributes = None,
         lifetime: Lifetime = Lifetime.DEFAULT,
+        tenant: str = "",
     ) -> list[bytes]:
         """Store one batch of an attempt durably: its uuids. One that is sent again is stored once.
 
-        `number` counts the batches of the attempt from 0. WriteClosed if the write takes no more.
+        `number` counts the batches of the attempt from 0, `tenant` is whose files they go to. WriteClosed if the write
+        takes no more.
         """
         with self._staged(id, attempt) as write:
             if self._is_known(write, attempt, number):
@@ -147,7 +149,7 @@ class Staging:
             if not contents:
                 return []
             packed = packed_attributes(attributes, len(contents))
-            writer = self._parts.admission.new_writer()
+            writer = self._parts.admission.new_writer(tenant)
             with GivenUpOnError(writer):
                 claims = writer.put_many(contents, lifetime)
             return self._store(write, attempt, number, writer, claims, packed)
@@ -160,13 +162,14 @@ class Staging:
         pieces: Iterable[bytes],
         attributes: dict[str, str],
         lifetime: Lifetime = Lifetime.DEFAULT,
+        tenant: str = "",
     ) -> list[bytes]:
         """The same for one content of any size; no piece is asked for if it is stored already."""
         with self._staged(id, attempt) as write:
             if self._is_known(write, attempt, number):
                 return list(split_uuids(write.staged(attempt, number)))
             packed = packed_attributes(attributes, 1)
-            writer = self._parts.admission.new_writer()
+            writer = self._parts.admission.new_writer(tenant)
             stream = writer.stream(lifetime)
             try:
                 for piece in pieces:

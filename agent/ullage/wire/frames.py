@@ -45,6 +45,12 @@ PUT: Final = struct.Struct("<QIIHBB")
 key, lifetime class, 0. Then attributes, key, a u32 of length for each content, the contents.
 """
 
+READ: Final = struct.Struct("<16sQQ")
+"""Uuid of a handle, where to start in its content, bytes wanted."""
+
+TOTAL: Final = struct.Struct("<Q")
+"""Size of the whole content. Then bytes of it."""
+
 PROBLEM: Final = struct.Struct("<HHII")
 """Status, bytes of the slug, bytes of the text, seconds to wait before a retry (0: not said). Then slug and text."""
 
@@ -59,6 +65,9 @@ RESOLVE_MAX: Final = 10_000
 
 FILES_MAX: Final = 64
 """Descriptors beside one frame; the kernel allows 253."""
+
+PIECE_BYTES_MAX: Final = 1 << 20
+"""Of content in one CONTENT."""
 
 BLOCK_BYTES: Final = 256 << 10
 """A base claim longer than this has a CRC-32C for each block of so many bytes, the last one shorter."""
@@ -93,6 +102,12 @@ class FrameKind(enum.IntEnum):
     END = 8
     """empty: the content is complete. Not empty: it is given up"""
 
+    PROVE = 9
+    """TLS records of a client that wants to know who answers, before it greets"""
+
+    READ = 10
+    """a piece of a handle's content, as bytes"""
+
     WELCOME = 128
     """answer to HELLO"""
 
@@ -107,6 +122,12 @@ class FrameKind(enum.IntEnum):
 
     STORED = 132
     """the uuids of what was put, 16 bytes each, in order"""
+
+    PROOF = 133
+    """TLS records in answer to PROVE"""
+
+    CONTENT = 134
+    """answer to READ: the size of the whole content, and the piece"""
 
     PROBLEM = 254
     """the request failed; the connection goes on"""
@@ -315,6 +336,20 @@ def parse_put(body: bytes, *, has_content: bool) -> tuple[PutHead, int]:
         raise BadFrame(f"a put of {len(body)} bytes whose parts have {begin + sum(lengths)}")
     head = PutHead(ttl_millis, lifetime, body[PUT.size : key_at], _text(body[key_at:lengths_at]), lengths)
     return head, begin
+
+
+def parse_read(body: bytes) -> tuple[bytes, int, int]:
+    """Uuid, start and bytes wanted."""
+    if len(body) != READ.size:
+        raise BadFrame(f"{len(body)} bytes where a READ has {READ.size}")
+    uuid, start, size = READ.unpack(body)
+    return uuid, start, size
+
+
+def parse_content(body: bytes) -> tuple[int, bytes]:
+    """The size of the whole content, and the piece."""
+    (total,) = _unpack(TOTAL, body)
+    return total, body[TOTAL.size :]
 
 
 def pack_problem(error: Exception) -> bytes:

@@ -19,6 +19,7 @@ GETTING: Final = (Right.READ,)
 FRAME_RIGHTS: Final[dict[FrameKind, tuple[Right, ...]]] = {
     FrameKind.RESOLVE_HANDLES: GETTING,
     FrameKind.RESOLVE_CLAIMS: GETTING,
+    FrameKind.READ: GETTING,
     FrameKind.GIVE_BACK: (),
     FrameKind.PUT: PUTTING,
     FrameKind.PUT_STREAM: PUTTING,

@@ -80,6 +80,7 @@ PROBLEMS: Final = (
     Problem(errors.RequestIncomplete, "request-incomplete", 400, "The request was not complete"),
     Problem(errors.Unauthenticated, "unauthenticated", 401, "Authentication is needed"),
     Problem(errors.Forbidden, "forbidden", 403, "Not allowed"),
+    Problem(errors.DescriptorRefused, "descriptor-refused", 403, "The file holds more than you may read"),
     Problem(errors.NotFound, "not-found", 404, "Not found"),
     Problem(errors.HandleNotFound, "no-such-handle", 404, "No such handle"),
     Problem(errors.FlowFileNotFound, "no-such-flowfile", 404, "No such FlowFile"),

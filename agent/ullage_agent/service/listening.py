@@ -41,7 +41,8 @@ class Certificate:
     not fit together, because only one of the two has arrived, change nothing.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, protocol: str = "http/1.1") -> None:
+        """`protocol` is what a client must speak inside TLS, as ALPN names it."""
         self._files = files
         self._refreshing = threading.Lock()
         self._seen: tuple[object, ...] = ()
@@ -51,7 +52,7 @@ class Certificate:
 
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_alpn_protocols(["http/1.1"])
+        self.context.set_alpn_protocols([protocol])
         if problem := self.refresh():
             raise CannotListen(f"spec.tls.directory: {problem}")
 

@@ -65,6 +65,7 @@ class Bulk:
         audit: Audit,
     ) -> None:
         self._flight: FlightListener | None = None
+        self._socket: SocketServer | None = None
         self._log = logger("bulk")
         self._audit = logger("audit")
         self.addresses: dict[str, str] = {}
@@ -77,12 +78,15 @@ class Bulk:
                 stack.callback(self._flight.stop)
                 self.addresses["flight"] = self._flight.url
             if listening.socket_path:
-                stack.callback(SocketServer(terms).stop)
+                self._socket = SocketServer(terms)
+                stack.callback(self._socket.stop)
                 self.addresses["socket"] = listening.socket_path
             self._stack = stack.pop_all()
 
     def renew(self, generation: int) -> None:
-        """Serve with the certificate that is in the files now; CannotListen as `FlightListener.renew` says."""
+        """Serve with the certificate that is in the files now; CannotListen as `renew` of either says."""
+        if self._socket is not None:
+            self._socket.renew()
         if self._flight is not None:
             self._flight.renew(generation)
 

@@ -32,7 +32,7 @@ MEMORY_REQUEST: Final = "1536Mi"
 
 PARTS: Final = 8
 EXECUTORS: Final = 2
-CONFINED: Final = {**objects.confined(), "seccompProfile": {"type": "RuntimeDefault"}}
+CONFINED: Final = {**objects.confined(objects.SPARK_USER), "seccompProfile": {"type": "RuntimeDefault"}}
 DRIVER: Final = "spark-kubernetes-driver"
 EXECUTOR: Final = "spark-kubernetes-executor"
 

@@ -11,6 +11,7 @@ from ullage.engine.engine import Engine
 from ullage.engine.model import parse_uuid
 from ullage_agent.service.access import Authenticator
 from ullage_agent.service.limits import Limits
+from ullage_agent.service.listening import TlsFiles
 from ullage_agent.service.socket.server import SocketServer
 
 KB = 1024
@@ -35,12 +36,12 @@ class Node:
         folder: Path,
         limits: Limits | None = None,
         authenticator: Authenticator | None = None,
-        trusted: frozenset[int] | None = None,
+        tls: TlsFiles | None = None,
         **sections: Any,
     ) -> None:
         self.workshop = workshop
         self.authenticator = authenticator
-        self.trusted = trusted
+        self.tls = tls
         self.path = str(folder / "u.sock")
         self.limits = limits or Limits(stall_seconds=5)
         self.failures: list[tuple[str, Exception]] = []
@@ -48,8 +49,9 @@ class Node:
 
     def serve(self, repository: Engine) -> None:
         self.repository = repository
-        terms = terms_of(EmbeddedRepository(repository), self.failures, self.authenticator, self.limits, self.path)
-        self.server = SocketServer(terms, self.trusted)
+        served = EmbeddedRepository(repository)
+        terms = terms_of(served, self.failures, self.authenticator, self.limits, self.path, self.tls)
+        self.server = SocketServer(terms)
 
     def put(self, *contents: bytes) -> list[bytes]:
         return [parse_uuid(id) for id in self.repository.handles.put_many(list(contents))]

@@ -3,7 +3,11 @@
 import array
 import os
 import socket
+import ssl
 import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from crc32c import crc32c
 
@@ -17,15 +21,55 @@ class Refusal(Exception):
 class Reader:
     """Speaks to the socket at `path`; `read` returns verified content by uuid."""
 
-    def __init__(self, path: str, token: bytes = b"") -> None:
+    def __init__(self, path: str, token: bytes = b"", proof: tuple[str, str] | None = None) -> None:
+        """`proof`: the name that the agent's certificate must have, and the file of the authority."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(path)
         self.files: dict[int, int] = {}
-        self.tell(1, 0, b"ULLAGE\0\0" + struct.pack("<HHI", 1, 1, len(token)) + token)
-        kind, body = self.hear()
-        assert kind == 128
+        hello = b"ULLAGE\0\0" + struct.pack("<HHI", 1, 1, len(token)) + token
+        if proof is None:
+            self.tell(1, 0, hello)
+            kind, body = self.hear()
+            assert kind == 128
+        else:
+            body = self.proven(hello, *proof)
         magic, self.version, _, self.body_max, self.resolve_max, self.files_max, _ = struct.unpack("<8sHHIIII", body)
         assert magic == b"ULLAGE\0\0"
+
+    def proven(self, hello: bytes, name: str, authority: str) -> bytes:
+        """Greet inside TLS, and move to the connection that comes back; the agent's WELCOME."""
+        context = ssl.create_default_context(cafile=authority)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.set_alpn_protocols(["ullage-socket/1"])
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_hostname=name)
+        end_a, end_b = socket.socketpair()
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", end_b.fileno()))]
+
+        def until(work: Callable[[], Any]) -> Any:
+            while True:
+                with suppress(ssl.SSLWantReadError):  # more records have to come first
+                    return work()
+                if outgoing.pending:
+                    records = outgoing.read()
+                    frame = struct.pack("<IBBH", len(records), 9, 0, 0) + records
+                    self.socket.sendmsg([frame], passed)
+                    passed.clear()
+                kind, body = self.hear()
+                assert kind == 133
+                incoming.write(body)
+
+        until(tls.do_handshake)
+        assert tls.selected_alpn_protocol() == "ullage-socket/1"
+        tls.write(end_b.getsockopt(socket.SOL_SOCKET, 57, 8) + hello)
+        answer: bytes = until(lambda: tls.read(36))
+        _, beside, _, _ = end_a.recvmsg(1, socket.CMSG_SPACE(4))
+        end_d = socket.socket(fileno=struct.unpack("i", beside[0][2])[0])
+        assert end_d.getsockopt(socket.SOL_SOCKET, 57, 8) == answer[:8]
+        for end in (end_a, end_b, self.socket):
+            end.close()
+        self.socket = end_d
+        return answer[8:]
 
     def close(self) -> None:
         for descriptor in self.files.values():

@@ -19,10 +19,9 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, ServiceBusy, UllageError, Unauthenticated
 from ullage.wire import frames
 from ullage.wire.frames import BadFrame, FrameKind
-from ullage_agent.service.access import Anonymous
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.socket.peers import Peer, admit, peer_of, trusted_uids
+from ullage_agent.service.socket.peers import peer_of
 from ullage_agent.service.socket.server import SocketServer
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
@@ -39,6 +38,8 @@ PARSERS = (
     lambda body: frames.parse_put(body, has_content=True),
     lambda body: frames.parse_put(body, has_content=False),
     frames.parse_problem,
+    frames.parse_read,
+    frames.parse_content,
 )
 
 
@@ -74,7 +75,7 @@ def test_parsers_take_any_bytes(body: bytes) -> None:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_leave_nothing_behind(node: Node, data: st.DataObject) -> None:
     """Frames of any kind with any body, and bytes that are no frames: the node serves on, and holds nothing."""
-    kinds = st.sampled_from([*range(1, 9), 128, 129, 255, 0, 77])
+    kinds = st.sampled_from([*range(1, 11), 128, 129, 133, 134, 255, 0, 77])
     frame = st.builds(
         lambda kind, body, number: struct.pack("<IBBH", len(body), kind, 0, number) + body,
         kinds,
@@ -185,14 +186,14 @@ def test_one_connection_too_many_is_turned_away(workshop: Workshop, short_path: 
     node.server.stop()
 
 
-def test_an_untrusted_user_needs_a_token_and_its_verbs(workshop: Workshop, short_path: Path) -> None:
-    """No token, an unknown one, one with the other right: refused; the right one is served."""
+def test_every_user_needs_a_token_and_its_rights(workshop: Workshop, short_path: Path) -> None:
+    """No token, an unknown one, one with the other right: refused, to the agent's user too; the right one served."""
     tokens = {}
     with open(short_path / "tokens", "w", encoding="utf-8") as file:
         for name, right in (("reads", "content:get"), ("writes", "content:create")):
             tokens[name], digest = new_token()
             file.write(line_of(name, (right,), 0, digest))
-    node = Node(workshop, short_path, None, TokenFile(str(short_path / "tokens"), workshop.clock), frozenset())
+    node = Node(workshop, short_path, None, TokenFile(str(short_path / "tokens"), workshop.clock))
     (uuid,) = node.put(b"content")
 
     for token, error in ((None, Unauthenticated), ("nonsense", Unauthenticated), (tokens["writes"], Forbidden)):
@@ -210,15 +211,12 @@ def test_an_untrusted_user_needs_a_token_and_its_verbs(workshop: Workshop, short
 
 
 def test_the_kernel_says_who_the_peer_is() -> None:
-    """Process and user come from the kernel; only root's and the agent's own are trusted by themselves."""
+    """Process and user come from the kernel."""
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with one, other:
         peer = peer_of(one)
 
     assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.geteuid(), os.getegid())
-    assert admit(peer, None, Anonymous(), trusted_uids()).name == f"uid:{peer.uid}"
-    with pytest.raises(Unauthenticated, match="uid 65534"):
-        admit(Peer(1, 65_534, 65_534), None, Anonymous(), trusted_uids())
 
 
 def test_a_path_that_is_taken_is_not_taken_over(node: Node, short_path: Path, workshop: Workshop) -> None:

@@ -2,7 +2,8 @@
 
 A resource claim belongs to one session from `take` until that session's outcome: nobody else appends to it, so that a
 failed sync concerns one session only. Given back below the limits it is appended to later (`maxAppendableSize`,
-`maxFlowFiles`); otherwise it is sealed, and nothing is ever appended again. After a restart all are sealed.
+`maxFlowFiles`); otherwise it is sealed, and nothing is ever appended again. After a restart all are sealed. Where
+tenants are isolated it is one tenant's from its first byte on, and only that tenant's sessions append to it.
 
 Their numbers are never used twice, whatever the clock and the crashes do. A block of them is reserved through the log
 before one is handed out, and a start goes on behind the last block. In a block they are handed out section by section,
@@ -15,6 +16,7 @@ Files that are made one after the other then share a directory, and one sync mak
 
 import threading
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +25,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ullage.contract import ContentRepositorySpec
+from ullage.contract import ContentRepositorySpec, Isolation
 from ullage.engine.content.containers import Container
 from ullage.engine.files import File
 from ullage.engine.model import Lifetime, ResourceClaim
@@ -35,6 +37,11 @@ RUN = 16
 
 BLOCK_MIN = 4_096
 """Numbers reserved by one transaction: rarely enough to cost nothing, few enough that a crash wastes next to none."""
+
+POOLS_MAX = 256
+"""Tenants, times their lifetime classes, whose files wait open for the next writer: with more of them the file of
+whoever wrote longest ago is sealed. A descriptor each, and after a crash as many files whose end has to be found.
+"""
 
 C = TypeVar("C", bound=Container)
 
@@ -128,7 +135,7 @@ class WritableClaim:
         self.is_sealed = is_sealed
         claim = self.claim
         place = claim.index, claim.container, claim.created_millis, claim.lifetime
-        return ResourceClaim(*place, self.offset, is_sealed, claim.generation + is_sealed)
+        return ResourceClaim(*place, self.offset, is_sealed, claim.generation + is_sealed, tenant=claim.tenant)
 
 
 class StripedStore(ABC, Generic[C]):
@@ -142,7 +149,7 @@ class StripedStore(ABC, Generic[C]):
         self._clock = parts.clock
         self._indexes = Indexes(parts.spec.storage.sections, reserve_indexes)
         self._lock = threading.Lock()
-        self._pool: dict[int, list[WritableClaim]] = {lifetime: [] for lifetime in Lifetime}
+        self._pool: OrderedDict[tuple[str, int], list[WritableClaim]] = OrderedDict()
         self._active: dict[int, WritableClaim] = {}
         self._unsealed: list[ResourceClaim] = []
         self._adrift: dict[int, tuple[ResourceClaim, int]] = {}
@@ -152,16 +159,19 @@ class StripedStore(ABC, Generic[C]):
     def adopt(self, spec: ContentRepositorySpec) -> None:
         self.limits = spec.claims
         self._back_pressure = spec.archive.backpressure_percentage
+        self._isolates = spec.isolation == Isolation.PER_TENANT
 
     def start_after(self, ceiling: int) -> None:
         self.inherited_ceiling = ceiling
         self._indexes.start_after(ceiling)
 
-    def take(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
+    def take(self, lifetime: Lifetime, length: int, tenant: str) -> WritableClaim | None:
+        if not self._isolates:
+            tenant = ""
         while True:
-            writable = self._from_pool(lifetime, length)
+            writable = self._from_pool((tenant, lifetime), length)
             if writable is None:
-                return self._take_new(lifetime, length)
+                return self._take_new(lifetime, length, tenant)
             try:  # asked outside the lock: how full a volume is is a system call
                 is_fit = writable.container.is_writable and not writable.is_lost and self._admits(writable.container)
             except BaseException:
@@ -233,7 +243,8 @@ class StripedStore(ABC, Generic[C]):
         container = self._target_of(self.container_of(source), length)
         if container is None or not self._make_room(container, length):
             return None
-        claim = ResourceClaim(self._indexes.take()[0], container.name, created_millis, source.lifetime)
+        place = self._indexes.take()[0], container.name, created_millis, source.lifetime
+        claim = ResourceClaim(*place, tenant=source.tenant)
         return self._opened(claim, container)
 
     def close_output(self, output: WritableClaim, *, committed: bool) -> None:
@@ -321,9 +332,9 @@ class StripedStore(ABC, Generic[C]):
     def _admits(self, container: Container) -> bool:
         return container.usage().percentage < self._back_pressure
 
-    def _take_new(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
-        """A new file in the container whose turn it is, or the next one that admits writers, has room for `length`
-        bytes and lets a file be made; None while none admits them.
+    def _take_new(self, lifetime: Lifetime, length: int, tenant: str) -> WritableClaim | None:
+        """A new file for a tenant in the container whose turn it is, or the next one that admits writers, has room for
+        `length` bytes and lets a file be made; None while none admits them.
         """
         self.require_writing()
         admitted = [container for container in self._writing(next(self._turn)) if self._admits(container)]
@@ -332,11 +343,15 @@ class StripedStore(ABC, Generic[C]):
             if not container.has_room_for(length):
                 continue
             try:
-                return self._create(container, lifetime)
+                writable = self._create(container, lifetime)
             except (DiskFull, ContentWriteFailed) as error:
                 failure = failure or error  # of one volume: nothing was written, and the others may have room
                 if isinstance(error, ContentWriteFailed):
                     self._indexes.leave_section()  # or of one section: the next attempt is made in another one
+            else:
+                if tenant:
+                    writable.claim = msgspec.structs.replace(writable.claim, tenant=tenant)
+                return writable
         if failure is not None:
             raise failure
         if admitted:
@@ -354,12 +369,20 @@ class StripedStore(ABC, Generic[C]):
         return max(fit, key=lambda one: one.usage().free_bytes, default=None)
 
     def _return_to_pool(self, writable: WritableClaim) -> None:
+        key = writable.claim.tenant, writable.claim.lifetime
+        idle: list[WritableClaim] = []
         with self._lock:
-            self._pool[writable.claim.lifetime].append(writable)
+            self._pool.setdefault(key, []).append(writable)
+            if key[0]:
+                self._pool.move_to_end(key)
+                if len(self._pool) > POOLS_MAX:
+                    idle = self._pool.popitem(last=False)[1]
+        for each in idle:
+            self._end(each)
 
-    def _from_pool(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
+    def _from_pool(self, key: tuple[str, int], length: int) -> WritableClaim | None:
         with self._lock:
-            pool = self._pool[lifetime]
+            pool = self._pool.get(key, [])
             for at in reversed(range(len(pool))):
                 if pool[at].container.has_room_for(length):
                     return pool.pop(at)
@@ -369,8 +392,7 @@ class StripedStore(ABC, Generic[C]):
         """What nobody has in hand; it is not handed out any more."""
         with self._lock:
             idle = [writable for pool in self._pool.values() for writable in pool]
-            for pool in self._pool.values():
-                pool.clear()
+            self._pool.clear()
             return idle
 
     def _end(self, writable: WritableClaim, *, is_recorded: bool = False) -> None:

@@ -115,9 +115,10 @@ class ContentStore(Protocol):
         """Release everything, what is in writers' and readers' hands when they give it back; safe to call twice."""
         ...
 
-    def take(self, lifetime: Lifetime, length: int) -> WritableClaim | None:
-        """A resource claim to append to, in a container whose quota has `length` bytes left; None while every
-        container is too full for writers. DiskFull if no quota allows `length`, ContentWriteFailed once none writes.
+    def take(self, lifetime: Lifetime, length: int, tenant: str) -> WritableClaim | None:
+        """A resource claim to append to, with spec.isolation PerTenant one of this tenant's alone, in a container whose
+        quota has `length` bytes left; None while every container is too full for writers. DiskFull if no quota allows
+        `length`, ContentWriteFailed once none writes.
         """
         ...
 
@@ -206,8 +207,9 @@ class ContentStore(Protocol):
         ...
 
     def begin_output(self, source: ResourceClaim, length: int, created_millis: int) -> WritableClaim | None:
-        """A resource claim for what a rewrite keeps of `source` and others of its lifetime: beside it, or elsewhere if
-        its container is to be emptied. No fresh content joins it. None if there is no room for `length` bytes.
+        """A resource claim for what a rewrite keeps of `source` and others of its lifetime and tenant: beside it, or
+        elsewhere if its container is to be emptied. No fresh content joins it. None if there is no room for `length`
+        bytes.
         """
         ...
 

@@ -47,10 +47,11 @@ RELIEF_SECONDS = 1.0
 class ContentWriter:
     """The content side of one session's transaction. Used by one thread at a time."""
 
-    def __init__(self, store: ContentStore, take: Callable[[Lifetime, int], WritableClaim]) -> None:
+    def __init__(self, store: ContentStore, take: Callable[[Lifetime, int, str], WritableClaim], tenant: str) -> None:
         """Use `WriterAdmission.new_writer`. `take` finds a resource claim with so much room, and waits for it."""
         self.store = store
         self._take = take
+        self._tenant = tenant
         self._current: dict[Lifetime, WritableClaim] = {}
         self._used: list[WritableClaim] = []
         self._gathered: list[bytes] = []
@@ -225,7 +226,7 @@ class ContentWriter:
 
     @uninterrupted  # or it would be nobody's: neither in the pool nor given back
     def _obtain(self, lifetime: Lifetime, length: int) -> WritableClaim:
-        writable = self._current[lifetime] = self._take(lifetime, length)
+        writable = self._current[lifetime] = self._take(lifetime, length, self._tenant)
         self._used.append(writable)
         return writable
 
@@ -393,16 +394,16 @@ class WriterAdmission:
         self._clock = clock
         self._relieve = relieve
 
-    def new_writer(self) -> ContentWriter:
-        """For one session, or one handle."""
-        return ContentWriter(self._store, self.take)
+    def new_writer(self, tenant: str = "") -> ContentWriter:
+        """For one session, or one handle. Whose it is counts where tenants are isolated; nobody's share files."""
+        return ContentWriter(self._store, self.take, tenant)
 
-    def take(self, lifetime: Lifetime, length: int = 0) -> WritableClaim:
+    def take(self, lifetime: Lifetime, length: int = 0, tenant: str = "") -> WritableClaim:
         """A resource claim to append to, in a container whose quota has `length` bytes left.
 
         BackPressure if no container has room within a bounded wait, DiskFull if no quota allows `length`.
         """
-        while (writable := self._store.take(lifetime, length)) is None:
+        while (writable := self._store.take(lifetime, length, tenant)) is None:
             self._await_room()
         return writable
 

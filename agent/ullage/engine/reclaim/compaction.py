@@ -167,15 +167,17 @@ def _punch(figures: ResourceFigures, spec: ContentRepositorySpec) -> Reclamation
 
 
 def _groups(chosen: Sequence[Candidate], spec: ContentRepositorySpec, millis: int) -> list[list[Candidate]]:
-    """Outputs to be: survivors of one container, lifetime class and age together, so that they die together.
+    """Outputs to be: survivors of one container, lifetime class and age together, so that they die together; of one
+    tenant, whose alone the output stays.
 
     The policy's order counts within a class and among outputs: a run that stops early has copied what it judged best.
     """
-    classes: dict[tuple[str, int, int], list[Candidate]] = {}
+    classes: dict[tuple[str, str, int, int], list[Candidate]] = {}
     for candidate in chosen:
         figures = candidate.figures
         age = max(0, millis - figures.created_millis) // MINUTE_MILLIS
-        classes.setdefault((figures.container, figures.lifetime, age.bit_length() // 2), []).append(candidate)
+        kind = figures.container, figures.tenant, figures.lifetime, age.bit_length() // 2
+        classes.setdefault(kind, []).append(candidate)
     groups: list[list[Candidate]] = []
     for members in classes.values():
         group: list[Candidate] = []

@@ -131,7 +131,9 @@ class Rewriter:
                 continue
             with self._parts.ledger.lock:
                 entry = self._parts.ledger.entry(step.resource)
-                if entry is None or liveness is None or not self._holds(step, entry, liveness):
+                is_one = entry is not None and all(entry.claim.tenant == each.claim.tenant for each in rewrite.sources)
+                # Plans do not mix tenants either; but a plan may come from elsewhere, and descriptors rely on this.
+                if entry is None or liveness is None or not is_one or not self._holds(step, entry, liveness):
                     report.skipped += 1
                     continue
                 source = RewriteSource(step, entry.claim, liveness)

@@ -44,6 +44,7 @@ class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
     output: int = 0
     is_proved: bool = True
     dead_runs: tuple[ByteRange, ...] = ()
+    tenant: str = ""
 
     @property
     def dead_tail_bytes(self) -> int:
@@ -172,6 +173,7 @@ def _figures(ledger: Ledger, entry: ResourceEntry, lengths: dict[int, int]) -> R
             claim.holes,
             entry.relocation.output if entry.relocation is not None else 0,
             not claim.unproved,
+            tenant=claim.tenant,
         )
 
 

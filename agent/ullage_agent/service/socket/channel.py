@@ -1,6 +1,7 @@
 """Frames over one connected socket: whole ones, in bounded time, with descriptors beside them."""
 
 import array
+import os
 import select
 import socket
 import struct
@@ -20,7 +21,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket, stall_seconds: float) -> None:
         self._socket = connection
-        self._stall_seconds = stall_seconds
+        self.stall_seconds = stall_seconds
         self._send_lock = threading.Lock()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -32,12 +33,18 @@ class Channel:
         """
         if waits:
             self._poll.poll()
-        begin = self._socket.recv(HEADER.size)
-        if not begin:
-            return None
-        deadline = time.monotonic() + self._stall_seconds
-        header = parse_header(begin + self._exactly(HEADER.size - len(begin), deadline), body_bytes_max)
-        return header, self._exactly(header.body_bytes, deadline)
+        begin = self._socket.recv(HEADER.size)  # descriptors that may come with it are dropped by the kernel
+        return self._rest(begin, body_bytes_max) if begin else None
+
+    def receive_passed(self, body_bytes_max: int) -> tuple[Header, bytes, list[int]] | None:
+        """The same with a descriptor that came with it, if one did, for the caller to close."""
+        begin, passed, _, _ = socket.recv_fds(self._socket, HEADER.size, 1, socket.MSG_CMSG_CLOEXEC)
+        try:
+            return (*self._rest(begin, body_bytes_max), passed) if begin else None
+        except BaseException:
+            for descriptor in passed:
+                os.close(descriptor)
+            raise
 
     def send(self, kind: FrameKind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
         """One frame, whole; the descriptors go with its first byte."""
@@ -69,8 +76,13 @@ class Channel:
         with self._send_lock:
             self._socket.close()
 
+    def _rest(self, begin: bytes, body_bytes_max: int) -> tuple[Header, bytes]:
+        deadline = time.monotonic() + self.stall_seconds
+        header = parse_header(begin + self._exactly(HEADER.size - len(begin), deadline), body_bytes_max)
+        return header, self._exactly(header.body_bytes, deadline)
+
     def _send(self, frame: memoryview, descriptors: Sequence[int]) -> None:
-        deadline = time.monotonic() + self._stall_seconds
+        deadline = time.monotonic() + self.stall_seconds
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         while len(frame):
             _require_time(deadline)

@@ -1,7 +1,8 @@
 """One connection of the Unix socket: greeting, then requests one after the other, each with its answer.
 
-HELLO -> WELCOME
+PROVE -> PROOF, as often as TLS wants it, with HELLO and WELCOME inside; without a certificate HELLO -> WELCOME
 RESOLVE_HANDLES, RESOLVE_CLAIMS -> FILES (with descriptors, none or several) -> RESOLVED
+READ -> CONTENT
 GIVE_BACK -> GIVEN_BACK
 PUT -> STORED                     PUT_STREAM, DATA ..., END -> STORED
 any of them -> PROBLEM            unasked: REVOKED, then the end of the stream
@@ -24,12 +25,16 @@ from ullage.wire.needs import FRAME_RIGHTS, is_audited
 from ullage.wire.problems import is_expected, problem_of
 from ullage_agent.service.access import Principal, authorize_all
 from ullage_agent.service.audit import IDS_MAX
-from ullage_agent.service.listening import Terms
+from ullage_agent.service.listening import Certificate, Terms
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
-from ullage_agent.service.socket.peers import Peer, admit
+from ullage_agent.service.socket.greeting import read_greeting
+from ullage_agent.service.socket.peers import Peer
 
 Attributes = dict[str, str] | list[dict[str, str]]
+
+WINDOW_BLOCKS: Final = 4
+"""Of 256 KiB, that are read and verified at a time for a READ."""
 
 _attributes: Final = msgspec.json.Decoder(Attributes)
 
@@ -37,23 +42,27 @@ _attributes: Final = msgspec.json.Decoder(Attributes)
 class Connection:
     """See the module's text. `serve` runs in a thread of its own; `revoke` may be called from any."""
 
-    def __init__(self, channel: Channel, peer: Peer, terms: Terms, trusted: frozenset[int], quota: Quota) -> None:
+    def __init__(
+        self, channel: Channel, peer: Peer, terms: Terms, certificate: Certificate | None, quota: Quota
+    ) -> None:
+        """`certificate` is what the agent proves itself with, if it has one."""
         self.peer = peer
         self._channel = channel
         self._terms = terms
         self._repository, self._authenticator, self._limits, _, self._on_failure, _ = terms
         self._mine = terms.repository
-        self._trusted = trusted
+        self._certificate = certificate
         self._quota = quota
         self._is_counted = False
         self._noted: list[str] = []
         self.lent = self._repository.lend(str(peer), self._limits.socket_files)
         self._principal = Principal("")
-        self._is_trusted = False
+        self._revoked: Exception | None = None
         self._given_up: int | None = None
         self._answers: dict[FrameKind, Callable[[Header, bytes], None]] = {
             FrameKind.RESOLVE_HANDLES: self._resolve_handles,
             FrameKind.RESOLVE_CLAIMS: self._resolve_claims,
+            FrameKind.READ: self._read,
             FrameKind.GIVE_BACK: self._give_back,
             FrameKind.PUT: self._put,
             FrameKind.PUT_STREAM: self._put_stream,
@@ -75,6 +84,7 @@ class Connection:
 
     def revoke(self, error: Exception) -> None:
         """Tell the client that what it holds is lost, and end the connection."""
+        self._revoked = error
         self._channel.try_send(FrameKind.REVOKED, 0, frames.pack_problem(error))
         self._channel.interrupt()
 
@@ -89,36 +99,39 @@ class Connection:
 
     def _greet(self) -> bool:
         """Whether the client may stay."""
-        received = self._channel.receive(frames.HELLO.size + frames.TOKEN_BYTES_MAX, waits=False)
-        if received is None:
-            return False
-        header, body = received
-        if header.kind != FrameKind.HELLO:
-            raise BadFrame(f"a {header.kind.name} before the greeting")
-        hello = frames.parse_hello(body)
+        greeting = None
         try:
+            greeting = read_greeting(self._channel, self._certificate)
+            if greeting is None:
+                return False
+            hello = greeting.hello
             if not hello.version_min <= frames.VERSION <= hello.version_max:
                 raise InvalidArgument(
                     f"versions {hello.version_min} to {hello.version_max} of the protocol: this is {frames.VERSION}"
                 )
-            self._principal = admit(self.peer, hello.token, self._authenticator, self._trusted)
-            self._is_trusted = hello.token is None
+            self._principal = self._authenticator.authenticate(hello.token)
             self._begin()
+            welcome = frames.Welcome(
+                frames.VERSION, FRAME_BYTES_MAX, frames.RESOLVE_MAX, self._limits.socket_files, self._limits.batch
+            )
+            self._channel = greeting.welcome(frames.pack_welcome(welcome))
+        except (BadFrame, EOFError, OSError):
+            raise
         except Exception as error:  # noqa: BLE001 - the client gets it
-            self._refuse(header.request, error)
+            self._refuse(0, error)
             return False
-        welcome = frames.Welcome(
-            frames.VERSION, FRAME_BYTES_MAX, frames.RESOLVE_MAX, self._limits.socket_files, self._limits.batch
-        )
-        self._channel.send(FrameKind.WELCOME, header.request, frames.pack_welcome(welcome))
+        finally:
+            if greeting is not None:
+                greeting.close()
+        if self._revoked is not None:  # while the channel changed: it was told where nobody listens any more
+            self.revoke(self._revoked)
         return True
 
     def _begin(self) -> None:
         """Serve whoever it is. QuotaReached."""
         self._quota.take(self._principal.name)
         self._is_counted = True
-        if not self._is_trusted:
-            self._mine = self._terms.acting_for(self._principal)
+        self._mine = self._terms.acting_for(self._principal)
         self.lent.acting = self._mine.acting
 
     def _converse(self) -> None:
@@ -179,6 +192,17 @@ class Connection:
                 self._channel.send(FrameKind.FILES, header.request, body, descriptors=descriptors)
         self._channel.send(FrameKind.RESOLVED, header.request, *map(frames.pack_place, places))
 
+    def _read(self, header: Header, body: bytes) -> None:
+        """Bytes instead of a descriptor, of one piece: whoever wants more asks again."""
+        uuid, start, size = frames.parse_read(body)
+        self._noted = [format_uuid(uuid)]
+        content = self._handles.readable(format_uuid(uuid))
+        start = min(start, content.size)
+        size = min(size, content.size - start, frames.PIECE_BYTES_MAX)
+        with content.open(start, size, WINDOW_BLOCKS) as stream:
+            data = stream.read()
+        self._channel.send(FrameKind.CONTENT, header.request, frames.TOTAL.pack(content.size), data)
+
     def _give_back(self, header: Header, body: bytes) -> None:
         self.lent.give_back(frames.parse_numbers(body))
         self._channel.send(FrameKind.GIVEN_BACK, header.request)
@@ -238,8 +262,7 @@ class Connection:
     def _require(self, header: Header) -> None:
         if header.kind == FrameKind.PUT_STREAM:
             self._given_up = header.request  # until its content has come, which is skipped after a refusal
-        if not self._is_trusted:
-            authorize_all(self._authenticator, self._principal, FRAME_RIGHTS[header.kind])
+        authorize_all(self._authenticator, self._principal, FRAME_RIGHTS[header.kind])
 
     def _refuse(self, request: int, error: Exception) -> None:
         if isinstance(error, Unauthenticated | Forbidden):

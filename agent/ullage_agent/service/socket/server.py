@@ -19,13 +19,16 @@ from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
 from ullage_agent.service.socket.connection import Connection
-from ullage_agent.service.socket.peers import peer_of, trusted_uids
+from ullage_agent.service.socket.greeting import proving
+from ullage_agent.service.socket.peers import peer_of
 
 WATCH_SECONDS: Final = 1.0
 """How soon a client learns that its lease was revoked or is over. Its reads are safe: see `embedded/lending.py`."""
 
 MODE: Final = 0o666
-"""Anybody may connect; who may ask is decided by the peer's user, or by a token. The folder's mode can narrow it."""
+"""Anybody may connect who may enter the folder; who may ask is decided by a token. Where spec.auth.mode is None nobody
+is asked for one: then it is the folder's mode that says who reads and writes everything.
+"""
 
 BACKLOG: Final = 128
 PATH_BYTES_MAX: Final = 107
@@ -35,11 +38,13 @@ PATH_BYTES_MAX: Final = 107
 class SocketServer:
     """See the module's text. It listens from its construction on; the same thread stops it."""
 
-    def __init__(self, terms: Terms, trusted: frozenset[int] | None = None) -> None:
-        """Listen. CannotListen if the path is taken by somebody who answers, or cannot be made."""
+    def __init__(self, terms: Terms) -> None:
+        """Listen. CannotListen if the path is taken by somebody who answers, or cannot be made, or if the certificate
+        cannot be used.
+        """
         self._path = terms.listening.socket_path
         self._terms = terms
-        self._trusted = trusted_uids() if trusted is None else trusted
+        self._certificate = None if terms.listening.tls is None else proving(terms.listening.tls)
         self._lock = threading.Condition()
         self._connections: set[Connection] = set()
         self._stopping = threading.Event()
@@ -52,6 +57,11 @@ class SocketServer:
             thread = threading.Thread(target=work, name=f"ullage-socket-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
+
+    def renew(self) -> None:
+        """Prove with the certificate that is in the files now; CannotListen if it is of no use: the last one stays."""
+        if self._certificate is not None and (problem := self._certificate.refresh()):
+            raise CannotListen(problem)
 
     def stop(self) -> None:
         """Take no more, tell the clients, wait until nothing is held. Safe to call twice."""
@@ -111,7 +121,7 @@ class SocketServer:
         if is_full:
             self._turn_away(channel)
             return
-        connection = Connection(channel, peer_of(accepted), self._terms, self._trusted, self._quota)
+        connection = Connection(channel, peer_of(accepted), self._terms, self._certificate, self._quota)
         thread = threading.Thread(target=self._serve, args=(connection,), name="ullage-socket", daemon=True)
         with self._lock:
             self._connections.add(connection)
