@@ -98,16 +98,16 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         return
     served = served_by(connection)
     authenticator = served.authenticator
+    client = connection.client.host if connection.client else ""
 
     def check() -> Principal:
-        principal = authenticator.authenticate(bearer(connection.headers.get("authorization")))
+        principal = authenticator.authenticate(bearer(connection.headers.get("authorization")), client)
         authenticator.authorize(principal, Verb(handler.opt["verb"]))
         return principal
 
     try:
         principal = await served.call(check) if authenticator.may_block else check()
     except (Unauthenticated, Forbidden) as error:
-        client = connection.client.host if connection.client else ""
         served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
         raise
     connection.scope["state"]["principal"] = principal

@@ -39,7 +39,7 @@ def trusted_uids() -> frozenset[int]:
 def admit(peer: Peer, token: str | None, authenticator: Authenticator, trusted: frozenset[int]) -> Principal:
     """Who this is. Unauthenticated for an untrusted user without a token that the authenticator vouches for."""
     if token is not None:
-        return authenticator.authenticate(token)
+        return authenticator.authenticate(token, f"uid {peer.uid}")
     if peer.uid in trusted:
         return Principal(f"uid:{peer.uid}")
     raise Unauthenticated(f"{peer} is not trusted by its user alone: greet with a bearer token")
