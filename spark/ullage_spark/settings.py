@@ -8,12 +8,10 @@ from typing import Annotated, Any, Final, Self
 import msgspec
 from msgspec import Meta, field
 
+from ullage.contract import TOKEN_FILE
 from ullage_spark.errors import SparkSourceError
 
 MIB: Final = 1 << 20
-TOKEN_FILE: Final = "/var/run/secrets/tokens/ullage"  # noqa: S105 - a path
-"""Where docs/spark.md mounts the projected token: taken if it is there and no other is named."""
-
 GROUP_BYTES: Final = 8 * MIB
 """Content that a task holds at a time; one that is larger comes alone. So many that a call costs nothing beside it, and
 so few that the processor's cache still has some of it.

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -303,3 +304,30 @@ def test_tokens_and_authorities_are_files(tmp_path: Path) -> None:
         assert run("put", "-", "--ca", ca, "--token-file", tmp_path / "records:get") == ExitCode.DENIED
         assert run("ls", "--ca", theirs, "--token-file", tmp_path / "all") == ExitCode.UNREACHABLE
         assert run("ls", "--ca", ca, "--token-file", tmp_path / "nowhere") == ExitCode.USAGE
+
+
+def test_a_pod_s_token_is_found_and_goes_over_tls_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kubelet puts it, unless another is named; whoever listens without a certificate does not get it."""
+    secured = Secured(tmp_path)
+    (tmp_path / "mounted").write_text(secured.tokens["all"])
+    monkeypatch.setattr("ullage.contract.TOKEN_FILE", str(tmp_path / "mounted"))
+    with secured.running:
+        told = ["--url", secured.url(), "--ca", secured.ca_file]
+        assert RUNNER.invoke(app, ["ls", *told]).exit_code == 0
+        (tmp_path / "other").write_text("other")
+        assert RUNNER.invoke(app, ["ls", *told, "--token-file", str(tmp_path / "other")]).exit_code == ExitCode.DENIED
+
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            for _ in range(3):  # as often as it is tried
+                connection, _ = listening.accept()
+                with connection:
+                    asked.append(connection.recv(65_536))
+                    connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        RUNNER.invoke(app, ["ls", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}"])
+    assert asked != []
+    assert not any(b"authorization" in each.lower() for each in asked)

@@ -13,7 +13,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.node import Cluster
 from tests.cluster.operator_process import repository
 from ullage import Repository, Retries
-from ullage.contract import ROLES, rules_of
+from ullage.contract import ROLES, audience_of, rules_of
 from ullage_operator.objects import RBAC
 
 CHART = images.ROOT / "charts" / "ullage"
@@ -108,7 +108,8 @@ class Flows:
         """With the authority, the address and a token as they are now."""
         authority = self._folder / "ca.crt"
         authority.write_text(self.cluster.get("configmap/flows-ullage-ca", self.here)["data"]["ca.crt"])
-        token = self.cluster.kubectl("create", "token", "flow", self.here, "--duration=2h").strip()
+        audience = f"--audience={audience_of(self.namespace, 'flows')}"
+        token = self.cluster.kubectl("create", "token", "flow", self.here, "--duration=2h", audience).strip()
         address = self.cluster.get("service/flows-local", self.here)["spec"]["clusterIP"]
         url = f"https://localhost:{self.cluster.forward(address, PORT)}"
         self._address = url, token, str(authority)

@@ -25,7 +25,7 @@ from tests.cluster.prometheus import Prometheus, scraping
 from tests.cluster.release import account
 from tests.support import RoomyFiles
 from ullage import Retries
-from ullage.contract import ContentRepository, parse
+from ullage.contract import ContentRepository, audience_of, parse
 from ullage.engine.files import File
 from ullage.errors import HandleNotFound, UllageError
 from ullage_agent.node.node import NodeAgent
@@ -115,7 +115,8 @@ class Scenario:
         self.token.write_text(token_of_pod(self.fleet, self.place, NODE))
         for name, role in (("flow", "writer"), ("prometheus", "scraper")):
             self.fleet.apply(*account(self.place, name, role))
-            made = self.fleet.kubectl("create", "token", name, *here, "--duration=2h").strip()
+            audience = f"--audience={audience_of(self.place, 'flows')}"
+            made = self.fleet.kubectl("create", "token", name, *here, "--duration=2h", audience).strip()
             (self._home / name).write_text(made)
 
     def _document(self) -> ContentRepository:

@@ -8,6 +8,7 @@ from tests.cluster.machines import HUB
 from tests.cluster.node import Cluster
 from tests.cluster.tools import module_source, tool
 from tests.cluster.workloads import account, made
+from ullage.contract import audience_of
 from ullage_operator.objects import RBAC, binding
 
 ACCOUNT = "spark"
@@ -51,7 +52,8 @@ def at_content(namespace: str, container: str) -> dict[str, Any]:
     executor a node.
     """
     node = {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    token = {"serviceAccountToken": {"path": "ullage", "expirationSeconds": 3600}}
+    audience = audience_of(namespace, "flows")
+    token = {"serviceAccountToken": {"audience": audience, "path": "ullage", "expirationSeconds": 3600}}
     authority = {"configMap": {"name": "flows-ullage-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
     mounts = [
         {"name": "ullage", "mountPath": "/var/run/secrets/tokens", "readOnly": True},

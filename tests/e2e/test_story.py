@@ -21,12 +21,13 @@ from tests.cluster.release import CHART, CLOSED, OPEN, PORT, RELEASE, SYSTEM, Fl
 from tests.cluster.workloads import made
 from tests.e2e.story import HELD_SECONDS, POLLED, Story, digest_of, digests
 from ullage import EventQuery, Retries
+from ullage.contract import audience_of
 from ullage.errors import Unauthenticated
 
 LIBRARY = "/usr/lib/python3.11"
 """Real files of the agent's image: some thousand, most of them small."""
 
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+TOKENS = "/var/run/secrets/tokens"
 BLOCK = 4096
 FAILING = {"CrashLoopBackOff", "RunContainerError", "StartError"}
 IMAGE = "{.spec.template.spec.containers[0].image}"
@@ -56,7 +57,6 @@ def _flow(place: str, node: str) -> dict[str, Any]:
     environment = {
         "ULLAGE_URL": f"https://flows-local.{place}.svc:{PORT}/",
         "ULLAGE_CA": "/authority/ca.crt",
-        "ULLAGE_TOKEN_FILE": f"{ACCOUNT}/token",
     }
     container = {
         "name": "put",
@@ -64,14 +64,18 @@ def _flow(place: str, node: str) -> dict[str, Any]:
         "imagePullPolicy": "Never",
         "command": ["ullage", "put", "--queue=inbox", "--json", LIBRARY],
         "env": [{"name": name, "value": value} for name, value in environment.items()],
-        "volumeMounts": [{"name": "authority", "mountPath": "/authority"}],
+        "volumeMounts": [{"name": "authority", "mountPath": "/authority"}, {"name": "token", "mountPath": TOKENS}],
     }
+    token = {"serviceAccountToken": {"audience": audience_of(place, "flows"), "path": "ullage"}}
     spec = {
         "serviceAccountName": "flow",
         "nodeName": node,
         "restartPolicy": "Never",
         "containers": [container],
-        "volumes": [{"name": "authority", "configMap": {"name": "flows-ullage-ca"}}],
+        "volumes": [
+            {"name": "authority", "configMap": {"name": "flows-ullage-ca"}},
+            {"name": "token", "projected": {"sources": [token]}},
+        ],
     }
     return made("v1", "Pod", f"flow-{node}", place, metadata={"labels": {"app": "flow"}}, spec=spec)
 

@@ -17,12 +17,13 @@ from tests.cluster.release import SYSTEM, Flows, account
 from tests.cluster.scenario import panels
 from tests.cluster.workloads import made
 from tests.e2e.story import Story
+from ullage.contract import audience_of
 
 NAME = "prometheus"
 PORT = 9090
 AGENT_PORT = 8482
 OPERATOR_PORT = 8483
-TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+TOKEN = "/configuration/token"
 PATIENCE = "5s"
 """Of every alert here; in the chart they wait minutes, so that nobody is woken by what passes."""
 
@@ -92,7 +93,12 @@ def _pod(flows: Flows) -> dict[str, Any]:
             {"name": "data", "mountPath": "/data"},
         ],
     }
-    sources = [{"configMap": {"name": NAME}}, {"configMap": {"name": "flows-ullage-ca"}}]
+    token = {"audience": audience_of(flows.namespace, "flows"), "path": "token"}
+    sources = [
+        {"configMap": {"name": NAME}},
+        {"configMap": {"name": "flows-ullage-ca"}},
+        {"serviceAccountToken": token},
+    ]
     spec = {
         "serviceAccountName": NAME,
         "terminationGracePeriodSeconds": 1,

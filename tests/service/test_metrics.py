@@ -125,6 +125,15 @@ def test_only_metrics_are_on_their_port(metered: Running) -> None:
     assert metered.client.get("/metrics").status_code == 404
 
 
+@pytest.mark.parametrize("host", ["elsewhere.example", "elsewhere.example:8482", "127.0.0.1.elsewhere.example"])
+def test_a_name_that_was_made_to_lead_here_gets_no_figures(metered: Running, host: str) -> None:
+    """Nobody is asked for a token, so a script of that page could else read them; names of loopback are answered."""
+    url = f"{metered.server.urls['metrics']}metrics"
+
+    assert httpx.get(url, headers={"host": host}).status_code == 403
+    assert httpx.get(url, headers={"host": "localhost:1"}).status_code == 200
+
+
 def test_a_volume_that_is_away_is_told_and_keeps_no_figure_of_the_others(tmp_path: Path, metered: Running) -> None:
     """The page is served, and the survey says why the volume is away; content is readable when it is back."""
     handle = metered.client.post("/v1/handles", content=b"x" * 1_000).json()["handle"]

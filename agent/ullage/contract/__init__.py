@@ -47,6 +47,8 @@ from ullage.contract.fleet_settings import (
     nodes_at_once as nodes_at_once,
 )
 from ullage.contract.objects import (
+    TOKEN_FILE as TOKEN_FILE,
+    audience_of as audience_of,
     conditions_of as conditions_of,
     document_of as document_of,
     millis_of as millis_of,

@@ -4,13 +4,13 @@ import hashlib
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from ullage.clock import moment_of
 from ullage.contract.fleet import ClusterRecord, Condition, ConditionStatus
-from ullage.contract.settings import DNS_SUBDOMAIN
+from ullage.contract.settings import DNS_SUBDOMAIN, GROUP
 
 Kind = TypeVar("Kind", bound=ClusterRecord)
 
@@ -45,6 +45,19 @@ def time_of(millis: int) -> str:
 def millis_of(time: str) -> int:
     """Milliseconds since 1970 of such a time."""
     return int(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+TOKEN_FILE: Final = "/var/run/secrets/tokens/ullage"  # noqa: S105 - a path
+"""Where a pod has the token that it shows to agents: one that the kubelet made for their audience, and renews."""
+
+
+def audience_of(namespace: str, repository: str) -> str:
+    """For whom a token must have been made so that the agents of this repository take it.
+
+    One that was made for the API server is good for everything that its account may do in the cluster, so no agent
+    should ever see one; and what is made for one repository is of no use with another.
+    """
+    return f"{GROUP}/{namespace}/{repository}"
 
 
 Fact = tuple[str, bool, str, str]

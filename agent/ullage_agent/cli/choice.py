@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -73,9 +74,13 @@ class ChosenRepository:
     def _connected(self) -> Repository:
         import ullage
         from ullage import Retries
+        from ullage.contract import TOKEN_FILE
 
         assert self.url is not None
-        token = None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
+        token_file = self.token_file
+        if token_file is None and self.url.startswith("https://") and os.path.exists(TOKEN_FILE):
+            token_file = Path(TOKEN_FILE)
+        token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
         retries = Retries(attempts=3, longest_seconds=1.0)  # a person waits
         return ullage.connect(self.url, token=token, ca_file=None if self.ca is None else str(self.ca), retries=retries)
 

@@ -36,8 +36,10 @@ class Authenticator(Protocol):
     may_block: bool
     """Whether a call may wait for a network, and so belongs into a thread."""
 
-    def authenticate(self, token: str | None) -> Principal:
-        """Who this is. Unauthenticated: nobody known; AccessUnknown: it cannot be told now."""
+    def authenticate(self, token: str | None, peer: str = "") -> Principal:
+        """Who this is. Unauthenticated: nobody known; AccessUnknown: it cannot be told now. `peer`: the address that it
+        came from, which may be made to wait.
+        """
         ...
 
     def authorize(self, principal: Principal, right: Right) -> None:
@@ -53,7 +55,7 @@ class Anonymous:
 
     may_block = False
 
-    def authenticate(self, token: str | None) -> Principal:
+    def authenticate(self, token: str | None, peer: str = "") -> Principal:
         return ANONYMOUS
 
     def authorize(self, principal: Principal, right: Right) -> None:

@@ -1,10 +1,12 @@
 """Asking the cluster: TokenReview says who a token stands for, SubjectAccessReview what they may do.
 
-Rights are verbs on subresources of `contentrepositories`, for the one object that is served. Answers are
-kept for a short while, because each costs a round trip. While the API server cannot be reached, what it allowed before
-still holds for some minutes: a lost API server must not stop a node from serving.
+Rights are verbs on subresources of `contentrepositories`, for the one object that is served. Tokens are those that were
+made for this repository, by their audience: no agent needs to see one that is good for the API server. Answers are kept
+for a short while, because each costs a round trip. While the API server cannot be reached, what it allowed before still
+holds for some minutes: a lost API server must not stop a node from serving.
 """
 
+import base64
 import hashlib
 import http.client
 import json
@@ -14,14 +16,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from ullage.clock import Clock
-from ullage.contract import GROUP, Right
+from ullage.contract import GROUP, Right, audience_of
 from ullage.errors import AccessUnknown, Unauthenticated
 from ullage_agent.service.access import Principal, forbidden
 from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.patience import Patience
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where the kubelet puts this pod's token and the cluster's certificate authority."""
@@ -106,15 +110,23 @@ class KubernetesReview:
         self._api = api
         self._namespace = namespace
         self._name = name
+        self._audience = audience_of(namespace, name)
+        self._patience = Patience(clock)
         self._principals: _Kept[bytes, Principal | None] = _Kept(clock)
         self._permissions: _Kept[tuple[Principal, Right], bool] = _Kept(clock)
 
-    def authenticate(self, token: str | None) -> Principal:
-        """Who this token stands for, as TokenReview has it."""
+    def authenticate(self, token: str | None, peer: str = "") -> Principal:
+        """Who this token stands for, as TokenReview has it; `peer` waits once it has brought too many bad ones."""
         if token is None:
             raise Unauthenticated("a bearer token is needed")
+        if self._audience not in _audiences_in(token):  # no review would vouch for it, so that none is needed
+            raise Unauthenticated(
+                f"the bearer token is not for this repository: it must be one of a service account, made for the "
+                f"audience {self._audience}"
+            )
         digest = hashlib.sha256(token.encode()).digest()
-        found = self._principals.get(digest, lambda: self._review_token(token), lambda principal: principal is not None)
+        ask = partial(self._review_token, token, digest, peer)
+        found = self._principals.get(digest, ask, lambda principal: principal is not None)
         if found is None:
             raise Unauthenticated("the cluster does not vouch for the bearer token")
         return found
@@ -124,11 +136,24 @@ class KubernetesReview:
         if not self._permissions.get((principal, right), lambda: self._review_access(principal, right), bool):
             raise forbidden(principal, right)
 
-    def _review_token(self, token: str) -> Principal | None:
-        status = self._api.review("/apis/authentication.k8s.io/v1/tokenreviews", "TokenReview", {"token": token})
+    def _review_token(self, token: str, digest: bytes, peer: str) -> Principal | None:
+        if (
+            self._principals.last(digest) is None
+        ):  # one that was good is asked about again, whoever else comes from there
+            self._patience.take(peer)
+        spec = {"token": token, "audiences": [self._audience]}
+        try:
+            status = self._api.review("/apis/authentication.k8s.io/v1/tokenreviews", "TokenReview", spec)
+        except AccessUnknown:
+            self._patience.give_back(peer)
+            raise
         user = status.get("user") or {}
+        # An API server that does not know of audiences says nothing of them, and has looked at none.
+        if self._audience not in (status.get("audiences") or ()):
+            return None
         if status.get("authenticated") is not True or not user.get("username"):
             return None
+        self._patience.give_back(peer)
         return _principal_of(user)
 
     def _review_access(self, principal: Principal, right: Right) -> bool:
@@ -156,6 +181,20 @@ def _principal_of(user: Mapping[str, Any]) -> Principal:
         uid=str(user.get("uid") or ""),
         extra=tuple((str(name), tuple(map(str, extra[name]))) for name in sorted(extra)),
     )
+
+
+def _audiences_in(token: str) -> tuple[str, ...]:
+    """For whom it says that it was made. Nobody has vouched for it: of use only to refuse what cannot be good."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return ()
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        said = claims.get("aud") if isinstance(claims, dict) else None
+    except (ValueError, RecursionError):  # not Base64, not UTF-8, not JSON
+        return ()
+    several = said if isinstance(said, list) else [said]
+    return tuple(each for each in several if isinstance(each, str))
 
 
 class _Kept(Generic[Key, Value]):
@@ -187,3 +226,9 @@ class _Kept(Generic[Key, Value]):
             while len(self._entries) > ENTRIES_MAX:
                 self._entries.popitem(last=False)
         return answer
+
+    def last(self, key: Key) -> Value | None:
+        """The answer that was given last, however old; None if it is not known any more."""
+        with self._lock:
+            kept = self._entries.get(key)
+        return None if kept is None else kept[1]

@@ -178,7 +178,8 @@ class Server:
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
-        apps = {"http": guard, "metrics": Scrape(self.metrics, authenticator if listening.asks_for_metrics else None)}
+        asked = authenticator if listening.asks_for_metrics else None
+        apps = {"http": guard, "metrics": Scrape(self.metrics, asked, is_encrypted=listening.tls is not None)}
         servers = [(uvicorn.Server(self._config(apps[name])), sock) for name, sock in sockets.items()]
         reload = self._heed_signals()
         serving = [asyncio.create_task(_serve_without_signals(server, sock)) for server, sock in servers]

@@ -57,7 +57,7 @@ class TokenFile:
         except (OSError, ValueError) as error:
             raise CannotListen(f"spec.auth.tokenFile: {path} cannot be used: {error}") from error
 
-    def authenticate(self, token: str | None) -> Principal:
+    def authenticate(self, token: str | None, peer: str = "") -> Principal:
         """Who this token stands for."""
         self._refresh()
         if token is None:

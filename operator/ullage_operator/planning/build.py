@@ -7,7 +7,7 @@ executors. Neither needs a lease, and no node waits for them.
 
 from typing import Final
 
-from ullage.contract import time_of
+from ullage.contract import TOKEN_FILE, audience_of, time_of
 from ullage_operator import objects
 from ullage_operator.node.blockers import IGNORED
 from ullage_operator.objects import Object, RepositoryObject
@@ -24,7 +24,6 @@ PROGRAM: Final = "/opt/ullage-spark.py"
 """Of Spark's image: the command line `ullage`, as spark-submit takes it."""
 
 SPARK_VERSION: Final = "4.3.0"
-ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 AUTHORITY: Final = "/etc/ullage/ca"
 MEMORY: Final = "1g"
 MEMORY_REQUEST: Final = "1536Mi"
@@ -81,13 +80,19 @@ def arguments(repository: RepositoryObject, *, has_authority: bool) -> list[str]
     trust = [f"--ca-file={AUTHORITY}/ca.crt"] if has_authority else []
     endpoint = f"--endpoint=kubernetes:{repository.namespace}/{repository.name}"
     told = "--summary=/dev/termination-log"
-    return ["spark", "plan", "--json", told, endpoint, f"--token-file={ACCOUNT}/token", *trust]
+    return ["spark", "plan", "--json", told, endpoint, f"--token-file={TOKEN_FILE}", *trust]
 
 
 def _mounts(repository: RepositoryObject, *, has_authority: bool) -> tuple[list[Object], list[Object]]:
-    """Volumes and where they are mounted: the authority, and a place to write, for the root is read-only."""
+    """Volumes and where they are mounted: the token for agents, the authority, and a place to write, for the root is
+    read-only.
+    """
+    directory, _, path = TOKEN_FILE.rpartition("/")
+    token = {"audience": audience_of(repository.namespace, repository.name), "path": path}
     volumes: list[Object] = [{"name": "scratch", "emptyDir": {}}]
+    volumes.append({"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}})
     mounts: list[Object] = [{"name": "scratch", "mountPath": "/tmp"}]  # noqa: S108 - of the pod alone
+    mounts.append({"name": "token", "mountPath": directory, "readOnly": True})
     if has_authority:
         volumes.append({"name": "authority", "configMap": {"name": repository.authority}})
         mounts.append({"name": "authority", "mountPath": AUTHORITY, "readOnly": True})

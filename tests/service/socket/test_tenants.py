@@ -25,7 +25,7 @@ class ByName:
 
     may_block = False
 
-    def authenticate(self, token: str | None) -> Principal:
+    def authenticate(self, token: str | None, peer: str = "") -> Principal:
         if token not in NAMES:
             raise Unauthenticated("nobody")
         return Principal(token)

@@ -5,10 +5,11 @@ from typing import Any
 
 from litestar.types import Receive, Scope, Send
 
-from ullage.errors import NotFound, UllageError
+from ullage.errors import Forbidden, NotFound, UllageError
 from ullage.wire.needs import SCRAPING
 from ullage.wire.problems import problem_of
 from ullage_agent.service.access import Authenticator, authorize_all, bearer
+from ullage_agent.service.http.guard import foreign
 from ullage_agent.service.metrics import Metrics
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -17,8 +18,11 @@ TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 class Scrape:
     """An ASGI application that answers GET /metrics, one at a time: a look costs a survey."""
 
-    def __init__(self, metrics: Metrics, authenticator: Authenticator | None) -> None:
-        """Without an authenticator nobody is asked who they are."""
+    def __init__(self, metrics: Metrics, authenticator: Authenticator | None, *, is_encrypted: bool) -> None:
+        """Without an authenticator nobody is asked who they are. `is_encrypted`: browsers ask for a certificate of the
+        name that they think they ask, so that no other site's name leads here.
+        """
+        self._is_open = authenticator is None and not is_encrypted
         self._metrics = metrics
         self._authenticator = authenticator
         self._one = asyncio.Lock()
@@ -28,7 +32,11 @@ class Scrape:
         try:
             if request["path"] != "/metrics" or request["method"] not in ("GET", "HEAD"):
                 raise NotFound("only GET /metrics is answered here")
-            await asyncio.to_thread(self._admit, dict(request["headers"]).get(b"authorization"))
+            headers = dict(request["headers"])
+            if reason := foreign(request["method"], headers, is_open=self._is_open):
+                raise Forbidden(reason)
+            client = (request.get("client") or ("",))[0]
+            await asyncio.to_thread(self._admit, headers.get(b"authorization"), client)
             async with self._one:
                 body = await asyncio.to_thread(self._metrics.text)
             await _answer(send, 200, TEXT, body)
@@ -36,10 +44,10 @@ class Scrape:
             problem = problem_of(error)
             await _answer(send, problem.status, b"text/plain; charset=utf-8", problem.detail.encode() + b"\n")
 
-    def _admit(self, header: bytes | None) -> None:
+    def _admit(self, header: bytes | None, client: str) -> None:
         if self._authenticator is not None:
             token = bearer(None if header is None else header.decode("latin-1"))
-            authorize_all(self._authenticator, self._authenticator.authenticate(token), SCRAPING)
+            authorize_all(self._authenticator, self._authenticator.authenticate(token, client), SCRAPING)
 
 
 async def _answer(send: Send, status: int, kind: bytes, body: bytes) -> None:

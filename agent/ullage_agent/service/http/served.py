@@ -114,11 +114,12 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         return
     served = served_by(connection)
     authenticator, operation = served.authenticator, handler.opt["operation"]
+    client = connection.client.host if connection.client else ""
     state = connection.scope["state"]
     state["operation"] = operation
 
     def check() -> Principal:
-        principal = authenticator.authenticate(bearer(connection.headers.get("authorization")))
+        principal = authenticator.authenticate(bearer(connection.headers.get("authorization")), client)
         state["principal"] = principal
         authorize_all(authenticator, principal, (*operation.rights, *handler.opt["more"](connection)))
         return principal
@@ -126,7 +127,6 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     try:
         principal = await served.call(check) if authenticator.may_block else check()
     except (Unauthenticated, Forbidden) as error:
-        client = connection.client.host if connection.client else ""
         served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
         raise
     served.quota.take(principal.name)

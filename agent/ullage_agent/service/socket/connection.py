@@ -109,7 +109,7 @@ class Connection:
                 raise InvalidArgument(
                     f"versions {hello.version_min} to {hello.version_max} of the protocol: this is {frames.VERSION}"
                 )
-            self._principal = self._authenticator.authenticate(hello.token)
+            self._principal = self._authenticator.authenticate(hello.token, f"uid {self.peer.uid}")
             self._begin()
             welcome = frames.Welcome(
                 frames.VERSION, FRAME_BYTES_MAX, frames.RESOLVE_MAX, self._limits.socket_files, self._limits.batch

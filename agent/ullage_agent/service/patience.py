@@ -1,0 +1,64 @@
+"""How many tokens that nobody vouches for a peer may bring before it must wait.
+
+Each token that was not seen before costs the API server a review, whoever brings it: a thousand made up in a second
+would be a thousand reviews, and who shares that API server would wait. So each peer has some reviews, and gets back
+what turned out well. A token that was good before needs none of them.
+"""
+
+import ipaddress
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from ullage.clock import Clock
+from ullage.errors import Unauthenticated
+
+REVIEWS: Final = 10
+"""At once: what somebody who mixes up their tokens needs."""
+
+SECONDS_A_REVIEW: Final = 6.0
+"""How soon a peer that has used them up has one more."""
+
+PEERS_MAX: Final = 10_000
+"""Peers that are remembered; the one that was heard of longest ago is forgotten first."""
+
+
+class Patience:
+    """See the module's text. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, peer: str) -> None:
+        """One review for this peer. Unauthenticated if it has none left."""
+        key, now = _place_of(peer), self._clock.monotonic()
+        with self._lock:
+            left, at = self._left.pop(key, (float(REVIEWS), now))
+            left = min(float(REVIEWS), left + (now - at) / SECONDS_A_REVIEW)
+            self._left[key] = (left - 1.0 if left >= 1.0 else left, now)
+            while len(self._left) > PEERS_MAX:
+                self._left.popitem(last=False)
+        if left < 1.0:
+            seconds = (1.0 - left) * SECONDS_A_REVIEW
+            raise Unauthenticated(
+                f"too many bearer tokens that the cluster does not vouch for came from {peer or 'here'}: wait "
+                f"{seconds:.0f} seconds before another one"
+            )
+
+    def give_back(self, peer: str) -> None:
+        """It was needed for nothing bad: the token was good, or the API server did not answer."""
+        key = _place_of(peer)
+        with self._lock:
+            left, at = self._left.get(key, (float(REVIEWS), self._clock.monotonic()))
+            self._left[key] = (min(float(REVIEWS), left + 1.0), at)
+
+
+def _place_of(peer: str) -> str:
+    """A peer's address without its port; of IPv6 the network, in which one machine has as many as it likes."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return peer
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else peer
