@@ -80,8 +80,32 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     socket_files: int = 256
     """Descriptors that one connection's client may hold: many programs may open 1,024 in all."""
 
+    batch_attributes: int = 500_000
+    """Attributes of one batch of a DoPut, 50 for each of so many contents: each takes 8 bytes at least on its way, and
+    as Python objects twenty times that.
+    """
+
     flight_calls: int = 32
-    """Calls and streams of Arrow Flight at work; each holds a few batches."""
+    """Calls and streams of Arrow Flight at work; each holds a message and what is made of it."""
+
+    flight_message_bytes: int = 65 * MIB
+    """One message of a call: `batch_read_bytes` of a batch, its header, and what surrounds them. gRPC refuses a larger
+    one by its length, before it is read.
+    """
+
+    flight_connections: int = 2_048
+    """Open connections of Arrow Flight; further ones are closed at once. Programs keep one for each process."""
+
+    flight_ahead_bytes: int = 64 * KIB
+    """What gRPC takes of a call, or of a socket at a time, before anybody has asked for it: HTTP/2's own window, below
+    which no server can go.
+    """
+
+    flight_header_bytes: int = 16 * KIB
+    """Headers of a call: a token of an API server takes 1 to 2 KiB."""
+
+    flight_idle_seconds: float = 600.0
+    """How long a connection may stand without a call: clients connect anew by themselves."""
 
     flight_calls_each: int = 24
     """The same of one principal, so that a quarter is left to the others."""

@@ -1,100 +1,135 @@
-"""One call over Flight: who makes it, and what the audit log is to say of it."""
+"""Calls over gRPC: nothing of a call is read before it is known whose it is, and each ends with a status of its own.
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+Every method is a stream in both directions for grpcio, whatever Flight calls it: of a unary method gRPC would take the
+request, up to the bound on a message, before anybody has seen the token. On the wire there is no difference.
 
-from pyarrow import flight
+    headers -> token -> one of so many calls -> first message -> rights -> work -> status
+"""
 
-from ullage.contract import Right
-from ullage.embedded.bulk import ContentSink
-from ullage.errors import Forbidden, UllageError
-from ullage.interface.values import CheckedAttributes
-from ullage.uuids import format_uuid
-from ullage.wire.needs import is_audited
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import grpc
+import msgspec
+
+from ullage.errors import InvalidArgument, RequestTooLarge
 from ullage.wire.problems import problem_of
-from ullage_agent.service.access import Principal
-from ullage_agent.service.audit import IDS_MAX, Audit
+from ullage_agent.service.access import ANONYMOUS, Principal
 
-ACCESS: Final = "access"
-"""The middleware that knows who makes a call."""
+DETAIL_CHARACTERS_MAX: Final = 500
+"""An error travels twice in gRPC's headers, of 8 KiB in all, where a character takes up to 12 bytes. A message that
+quotes what it refuses would end the stream instead, without a reason.
+"""
 
+STATUSES: Final = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    405: grpc.StatusCode.UNIMPLEMENTED,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    410: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.INVALID_ARGUMENT,
+    416: grpc.StatusCode.OUT_OF_RANGE,
+    421: grpc.StatusCode.FAILED_PRECONDITION,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+    507: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+"""What gRPC has for the status of a problem; for any other one INTERNAL."""
 
-class Admitted(flight.ServerMiddleware):  # type: ignore[misc]
-    """Who makes this call."""
-
-    def __init__(self, principal: Principal) -> None:
-        self.principal = principal
-
-
-class Call:
-    """See the module's text. What is put into its fields meanwhile stands in its line."""
-
-    def __init__(self, audit: Audit, context: Any, rights: Sequence[Right], name: str, about: bytes) -> None:
-        self.principal: Principal = context.get_middleware(ACCESS).principal
-        self.rights = rights
-        self.ids: Sequence[str] = []
-        self.bytes = 0
-        self.is_stream = False
-        """What the call answers comes when it has ended, and is noted then."""
-
-        self._audit = audit
-        self._peer = context.peer()
-        self._name = name
-        self._about = (about or b"").decode(errors="replace")
-
-    @contextmanager
-    def noted(self, *, is_begin: bool = False) -> Iterator[None]:
-        """Leave a line at the end, of what is to leave one."""
-        try:
-            yield
-        except BaseException as error:
-            if is_audited(self.rights) or isinstance(error, Forbidden):
-                slug = problem_of(error).slug if isinstance(error, UllageError) else type(error).__name__
-                self._note(allowed=False, why=f"{slug}: {error}")
-            raise
-        if is_audited(self.rights) and not (is_begin and self.is_stream):
-            self._note(allowed=True)
-
-    def _note(self, **said: Any) -> None:
-        self._audit.note(
-            who=self.principal.name,
-            via="Flight",
-            peer=self._peer,
-            operation=self._name,
-            about=self._about,
-            ids=self.ids,
-            bytes=self.bytes,
-            **said,
-        )
+PROBLEM_TRAILER: Final = "grpc-status-details-bin"
+ARROW_TRAILER: Final = ("x-arrow-status", "5")
+"""pyarrow's client gives its caller the problem only beside a status of Arrow's own: 5, an error of input or output."""
 
 
-class CountedSink:
-    """A sink whose contents are counted, and named, in the line of their call."""
+class CallEnded(Exception):
+    """The client has cancelled the call, or is gone: nobody waits for anything."""
 
-    def __init__(self, sink: ContentSink, call: Call) -> None:
-        self._sink = sink
-        self._call = call
-        self._ids: list[str] = []
-        call.ids = self._ids
 
-    def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
-        """See `ContentSink`."""
-        stored = self._sink.batch(contents, attributes)
-        self._count(stored, sum(map(len, contents)))
-        return stored
+class FlightCall:
+    """One call. Used by one thread."""
 
-    def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
-        """See `ContentSink`."""
-        stored = self._sink.stream(self._counted(pieces), attributes)
-        self._count([stored], 0)
-        return stored
+    def __init__(
+        self, context: grpc.ServicerContext, requests: Iterator[bytes], send: Callable[[bytes | None], None]
+    ) -> None:
+        self._context = context
+        self._requests = requests
+        self._send = send
+        self.principal: Principal = ANONYMOUS
 
-    def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        for piece in pieces:
-            self._call.bytes += len(piece)
-            yield piece
+    @property
+    def peer(self) -> str:
+        """Where the client is, as gRPC says it: `ipv4:10.0.0.7:40312`."""
+        return str(self._context.peer())
 
-    def _count(self, stored: Sequence[bytes], size: int) -> None:
-        self._call.bytes += size
-        self._ids += map(format_uuid, stored[: max(0, IDS_MAX + 1 - len(self._ids))])
+    def header(self, name: str) -> str | None:
+        """The first of this name."""
+        for key, value in self._context.invocation_metadata() or ():
+            if key == name:
+                return value if isinstance(value, str) else value.decode(errors="replace")
+        return None
+
+    def messages(self) -> Iterator[bytes]:
+        """What the client sends, each when it is asked for. CallEnded if it goes away before it has ended."""
+        while True:
+            try:
+                message = next(self._requests)
+            except StopIteration:
+                return
+            except grpc.RpcError as error:
+                raise CallEnded from error
+            yield message
+
+    def message(self, bytes_max: int) -> bytes:
+        """The first one, of a method that has no other. InvalidArgument, RequestTooLarge, CallEnded."""
+        found = next(self.messages(), None)
+        if found is None:
+            raise InvalidArgument("the call has no message")
+        if len(found) > bytes_max:
+            raise RequestTooLarge(f"a message of {len(found)} bytes: at most {bytes_max} are allowed")
+        return found
+
+    def send(self, message: bytes) -> None:
+        """Returns when gRPC has taken it, which waits for a slow client. CallEnded if it is gone."""
+        self._send(message)
+        if not self._context.is_active():
+            raise CallEnded
+
+    def end(self, error: Exception | None = None) -> None:
+        """The status, and for an error the problem beside it as JSON."""
+        if error is not None:
+            problem = problem_of(error)
+            if len(problem.detail) > DETAIL_CHARACTERS_MAX:
+                problem = msgspec.structs.replace(problem, detail=f"{problem.detail[:DETAIL_CHARACTERS_MAX]} ...")
+            self._context.set_code(STATUSES.get(problem.status, grpc.StatusCode.INTERNAL))
+            self._context.set_details(f"{problem.slug}: {problem.detail}")
+            self._context.set_trailing_metadata((ARROW_TRAILER, (PROBLEM_TRAILER, msgspec.json.encode(problem))))
+        self._send(None)
+
+
+Serve = Callable[[str, FlightCall], None]
+"""Carries a method of a name out, to its end; raises nothing."""
+
+
+class Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Those of a service, by their names."""
+
+    def __init__(self, service: str, names: tuple[str, ...], serve: Serve) -> None:
+        self._handlers = {f"/{service}/{name}": _handler(name, serve) for name in names}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """Asked in the one thread that takes calls: it must not wait."""
+        return self._handlers.get(handler_call_details.method)
+
+
+def _handler(name: str, serve: Serve) -> grpc.RpcMethodHandler:
+    def behave(requests: Iterator[bytes], context: grpc.ServicerContext, send: Callable[[bytes | None], None]) -> None:
+        serve(name, FlightCall(context, requests, send))
+
+    # An answer is sent when there is one, rather than asked for by a generator: what a DoPut tells of a batch comes out
+    # of the middle of the engine's reading of the next.
+    behave.experimental_non_blocking = True  # type: ignore[attr-defined]
+    return grpc.stream_stream_rpc_method_handler(behave)

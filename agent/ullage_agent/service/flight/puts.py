@@ -99,16 +99,8 @@ class Puts:
             batch.validate(full=True)  # Arrow takes offsets and texts from the wire as they are
         except pa.ArrowInvalid as error:
             raise InvalidArgument(f"the batch is no valid one: {error}") from error
-        kinds = {field.name: field.type for field in batch.schema}
-        if len(kinds) < len(batch.schema) or kinds.keys() - PUT_SCHEMA.names:
-            raise InvalidArgument(f"columns that a put does not have, or has once: {', '.join(batch.schema.names)}")
-        if kinds.get(PUT_CONTENT) not in BYTES or batch.column(PUT_CONTENT).null_count:
-            raise InvalidArgument(f"a put has a column {PUT_CONTENT} of binary without nulls")
-        pairs = kinds.get(PUT_ATTRIBUTES, ATTRIBUTES)
-        if not pa.types.is_map(pairs) or not {pairs.key_type, pairs.item_type} <= TEXTS:
-            raise InvalidArgument(f"column {PUT_ATTRIBUTES} is a map of string to string, not {pairs}")
-        if kinds.get(PUT_CONTINUES, pa.bool_()) != pa.bool_():
-            raise InvalidArgument(f"column {PUT_CONTINUES} is of bool, not {kinds[PUT_CONTINUES]}")
+        if batch.column(PUT_CONTENT).null_count:
+            raise InvalidArgument(f"column {PUT_CONTENT} holds nulls: an empty content is no null")
         count_max, bytes_max = self._limits.batch, self._limits.batch_read_bytes
         if batch.num_rows > count_max or batch.nbytes > bytes_max:
             raise RequestTooLarge(
@@ -117,10 +109,28 @@ class Puts:
             )
 
 
+def require_columns(schema: pa.Schema) -> pa.Schema:
+    """The same, if it is a put's; InvalidArgument says what it lacks."""
+    kinds = {field.name: field.type for field in schema}
+    if len(kinds) < len(schema) or kinds.keys() - PUT_SCHEMA.names:
+        raise InvalidArgument(f"columns that a put does not have, or has once: {', '.join(schema.names)}")
+    if kinds.get(PUT_CONTENT) not in BYTES:
+        raise InvalidArgument(f"a put has a column {PUT_CONTENT} of binary")
+    pairs = kinds.get(PUT_ATTRIBUTES, ATTRIBUTES)
+    if not pa.types.is_map(pairs) or not {pairs.key_type, pairs.item_type} <= TEXTS:
+        raise InvalidArgument(f"column {PUT_ATTRIBUTES} is a map of string to string, not {pairs}")
+    if kinds.get(PUT_CONTINUES, pa.bool_()) != pa.bool_():
+        raise InvalidArgument(f"column {PUT_CONTINUES} is of bool, not {kinds[PUT_CONTINUES]}")
+    return schema
+
+
 def _attributes(batch: pa.RecordBatch) -> dict[str, str] | list[dict[str, str]]:
     if PUT_ATTRIBUTES not in batch.schema.names:
         return {}
-    found = [dict(pairs or ()) for pairs in batch.column(PUT_ATTRIBUTES).to_pylist()]
+    listed = [pairs or () for pairs in batch.column(PUT_ATTRIBUTES).to_pylist()]
+    found = [dict(pairs) for pairs in listed]
+    if any(len(mapping) < len(pairs) for mapping, pairs in zip(found, listed, strict=True)):
+        raise InvalidArgument(f"column {PUT_ATTRIBUTES} names an attribute of one content twice")
     try:
         return checked_all(found)
     except TypeError as error:  # a value that is null

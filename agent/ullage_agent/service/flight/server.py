@@ -8,13 +8,15 @@ gRPC gives each call a thread; how many work at a time is bounded here.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
-from pyarrow import ArrowException, flight
+import pyarrow as pa
+from pyarrow import flight
 
 from ullage.contract import Right
 from ullage.embedded import bulk
@@ -24,154 +26,112 @@ from ullage.embedded.tables import feed_batches, schema_of
 from ullage.errors import Forbidden, InvalidArgument, ServiceBusy, Unauthenticated
 from ullage.wire import tickets
 from ullage.wire.needs import GETTING, PUTTING
-from ullage.wire.problems import is_expected, problem_of
+from ullage.wire.problems import is_expected
 from ullage.wire.schemas import DESCRIPTIONS, GET_SCHEMA, PUT_SCHEMA, SCHEMAS
 from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket, rights_of
 from ullage_agent.service.access import Principal, authorize_all, bearer
-from ullage_agent.service.errors import CannotListen
-from ullage_agent.service.flight.calls import ACCESS, Admitted, Call, CountedSink
-from ullage_agent.service.flight.puts import Puts
+from ullage_agent.service.flight.calls import CallEnded, FlightCall
+from ullage_agent.service.flight.ipc import BatchReader, packed_stream, read_schema
+from ullage_agent.service.flight.messages import FlightData, pack_action_type, pack_put_result, parse_flight_data
+from ullage_agent.service.flight.notes import CountedSink, Note
+from ullage_agent.service.flight.puts import Puts, require_columns
 from ullage_agent.service.flight.snapshots import Snapshots
-from ullage_agent.service.listening import Terms, TlsFiles
+from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
 
-DETAIL_CHARACTERS_MAX: Final = 500
-"""An error travels twice in gRPC's headers, of 8 KiB in all, where a character takes up to 12 bytes. A message that
-quotes what it refuses would end the stream instead, without a reason.
-"""
-
-KINDS: Final[dict[int, Callable[..., Exception]]] = {
-    401: flight.FlightUnauthenticatedError,
-    403: flight.FlightUnauthorizedError,
-    429: flight.FlightUnavailableError,
-    503: flight.FlightUnavailableError,
-}
-"""What gRPC has for the status of a problem. The others are a FlightServerError: it has no word for them."""
+SERVICE: Final = "arrow.flight.protocol.FlightService"
 
 Act = Callable[[Principal, Any], object]
 """What carries an action out: who asks, its body, and the document that answers it, None for none."""
 
+Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
-class Admission(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Every call passes here first: its bearer token is somebody's, or it ends."""
+
+class FlightServer:
+    """What Flight's methods do. Thread-safe; `close` releases what clients held."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> Admitted:
-        """Raises what Flight has for a refusal."""
-        given = next(iter(headers.get("authorization", ())), None)
-        try:
-            return Admitted(self._terms.authenticator.authenticate(bearer(given)))
-        except Exception as error:
-            if isinstance(error, Unauthenticated):
-                self._terms.on_failure("refused over Flight", error)
-                self._terms.audit.note(who="", via="Flight", operation="a call", allowed=False, why=str(error))
-            raise _refusal_of(error) from error
-
-
-class Shared:
-    """What a server and its successor on the same port have in common."""
-
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
-        self.snapshots = Snapshots(terms)
+        self._repository = terms.repository
+        self._snapshots = Snapshots(terms)
         bulk.hold_all_events(terms.repository)
         self._slots = threading.BoundedSemaphore(terms.limits.flight_calls)
         self._quota = Quota("flight_calls_each", "calls over Flight", terms.limits.flight_calls_each)
-
-    @contextmanager
-    def counted(self, principal: Principal) -> Iterator[None]:
-        """One of so many calls at a time; ServiceBusy beyond, QuotaReached for too many of one principal."""
-        if not self._slots.acquire(blocking=False):
-            raise ServiceBusy(f"{self.terms.limits.flight_calls} calls are under way already")
-        try:
-            with self._quota.counted(principal.name):
-                yield
-        finally:
-            self._slots.release()
-
-
-class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves from its construction on, in gRPC's own threads; `shutdown` ends it once its calls have ended."""
-
-    def __init__(self, shared: Shared, port: int) -> None:
-        """CannotListen if the address is not to be had, or the certificate not to be used."""
-        self._shared = shared
-        self._terms = shared.terms
-        self._repository = shared.terms.repository
         self._actions = self._acts()
-        listening, tls = shared.terms.listening, shared.terms.listening.tls
-        scheme = "grpc" if tls is None else "grpc+tls"
+        self._methods: dict[str, Callable[[FlightCall, Note], None]] = {
+            "DoPut": self._put,
+            "DoGet": self._get,
+            "DoAction": self._action,
+            "ListActions": self._list_actions,
+            "ListFlights": self._list_flights,
+            "GetFlightInfo": self._flight_info,
+            "GetSchema": self._schema,
+        }
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those that are served; Handshake, PollFlightInfo and DoExchange are not."""
+        return tuple(self._methods)
+
+    def serve(self, name: str, call: FlightCall) -> None:
+        """One call, to its end: admitted, counted, carried out; errors of the engine and the service become its status,
+        and those that nobody foresaw are logged too.
+        """
+        error: Exception | None = None
         try:
-            super().__init__(
-                f"{scheme}://{listening.host}:{port}",
-                middleware={ACCESS: Admission(self._terms)},
-                tls_certificates=None if tls is None else [_certificate(tls)],
-            )
-        except (OSError, flight.FlightError, ArrowException) as error:
-            raise CannotListen(
-                f"spec.service.flightPort: cannot listen on {listening.address} port {port}: {error}"
-            ) from error
-        self.url = f"{scheme}://{listening.host}:{self.port}"
+            call.principal = self._admitted(call)
+            note = Note(self._terms.audit, call, name)
+            with note.left(), self._counted(call.principal):
+                self._methods[name](call, note)
+        except CallEnded:
+            return
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the client waits for a status
+            error = raised
+            if not is_expected(error):
+                self._terms.on_failure(f"a Flight call ({name}) failed", error)
+        call.end(error)
 
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Store a stream of contents."""
-        with self._call(context, PUTTING, "DoPut", descriptor.command) as call:
-            command = tickets.parse_command(descriptor.command or b"")
-            sink = CountedSink(bulk.sink_of(self._terms.acting_for(call.principal), command), call)
-            batches = (chunk.data for chunk in reader if chunk.data is not None)
-            Puts(sink, self._terms.limits, batches, writer.write).store()
+    def close(self) -> None:
+        """Release what clients held."""
+        self._snapshots.close()
 
-    def do_get(self, context: Any, ticket: Any) -> Any:
+    def do_put(self, call: FlightCall, note: Note, descriptor: Any, rest: Iterator[FlightData]) -> None:
+        """Store a stream of contents, whose first message, with the schema, is at its head."""
+        principal = self._permitted(call, note, PUTTING, descriptor.command)
+        command = tickets.parse_command(descriptor.command or b"")
+        sink = CountedSink(bulk.sink_of(self._terms.acting_for(principal), command), note)
+        limits = self._terms.limits
+        reader = BatchReader(require_columns(read_schema(next(rest))), limits.batch, limits.batch_attributes)
+        batches = (reader.read(message) for message in rest if message.header or message.body)
+        Puts(sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
+
+    def do_get(self, call: FlightCall, note: Note, ticket: Any) -> Batches:
         """Contents, or a table."""
-        with self._call(context, (), "DoGet", ticket.ticket) as call:
-            wanted, principal = tickets.parse_ticket(ticket.ticket), call.principal
-            call.rights = GETTING if isinstance(wanted, ContentTicket) else rights_of(wanted)
-            self._authorize(principal, call.rights)
-            call.is_stream = True
-            if isinstance(wanted, ContentTicket):
-                call.ids = wanted.handles or []
-                return self._streamed(GET_SCHEMA, content_batches(self._terms.acting_for(principal), wanted), call)
-            schema = schema_of(wanted)
-            if wanted.stream is not None:
-                return self._streamed(schema, feed_batches(self._terms.acting_for(principal), wanted), call)
-            found = self._shared.snapshots.find(principal, wanted.snapshot)
-            return self._streamed(schema, found.batches(wanted), call)
+        note.about = ticket.ticket
+        wanted = tickets.parse_ticket(ticket.ticket)
+        rights = GETTING if isinstance(wanted, ContentTicket) else rights_of(wanted)
+        principal = self._permitted(call, note, rights, ticket.ticket)
+        if isinstance(wanted, ContentTicket):
+            note.ids = wanted.handles or []
+            return GET_SCHEMA, content_batches(self._terms.acting_for(principal), wanted)
+        schema = schema_of(wanted)
+        if wanted.stream is not None:
+            return schema, feed_batches(self._terms.acting_for(principal), wanted)
+        return schema, self._snapshots.find(principal, wanted.snapshot).batches(wanted)
 
-    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+    def do_action(self, call: FlightCall, note: Note, action: Any) -> object:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
         raw = b"" if action.body is None else action.body.to_pybytes()
+        note.operation = f"action {action.type}"
         known = next((each for each in tickets.ACTIONS if each.name == action.type), None)
-        with self._call(context, () if known is None else known.rights, f"action {action.type}", raw) as call:
-            if known is None:
-                names = ", ".join(each.name for each in tickets.ACTIONS)
-                raise InvalidArgument(f"there is no action {action.type}: {names}")
-            answer = self._actions[known.name](call.principal, known.parse(raw))
-            return iter([] if answer is None else [msgspec.json.encode(answer)])
-
-    def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        """What `do_action` does."""
-        return [(each.name, _described(each)) for each in tickets.ACTIONS]
-
-    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
-        """The tables."""
-        with self._call(context, (), "ListFlights"):
-            return iter([_info(name) for name in SCHEMAS])
-
-    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        """One table, by its name as the path."""
-        with self._call(context, (), "GetFlightInfo"):
-            return _info(_named(descriptor))
-
-    def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """The columns of a table; of a put for the path `put`."""
-        with self._call(context, (), "GetSchema"):
-            name = _named(descriptor)
-            return flight.SchemaResult(PUT_SCHEMA if name == "put" else schema_of(TableTicket(name=name)))
+        principal = self._permitted(call, note, () if known is None else known.rights, raw)
+        if known is None:
+            names = ", ".join(each.name for each in tickets.ACTIONS)
+            raise InvalidArgument(f"there is no action {action.type}: {names}")
+        return self._actions[known.name](principal, known.parse(raw))
 
     def _acts(self) -> dict[str, Act]:
-        snapshots = self._shared.snapshots
+        snapshots = self._snapshots
         return {
             tickets.SNAPSHOT.name: snapshots.take,
             tickets.RENEW.name: snapshots.renew,
@@ -185,59 +145,97 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def _act(self, act: Callable[[EmbeddedRepository, Any], object], principal: Principal, request: Any) -> object:
         return act(self._terms.acting_for(principal), request)
 
-    def _streamed(self, schema: Any, batches: Iterator[Any], call: Call) -> Any:
-        return flight.GeneratorStream(schema, self._bounded(batches, call))
+    # ------------------------------------------------------- the methods, from their messages to their messages
 
-    def _bounded(self, batches: Iterator[Any], call: Call) -> Iterator[Any]:
-        """The same while they are sent: counted as a call, their errors told."""
-        with self._telling("a Flight stream failed"), call.noted(), self._shared.counted(call.principal):
-            for batch in batches:
-                call.bytes += batch.nbytes
-                yield batch
+    def _put(self, call: FlightCall, note: Note) -> None:
+        messages = (parse_flight_data(message) for message in call.messages())
+        first = next(messages, None)
+        if first is None:
+            raise InvalidArgument("the call has no message")
+        descriptor = _parsed(flight.FlightDescriptor, bytes(first.descriptor)) if first.descriptor else NO_COMMAND
+        self.do_put(call, note, descriptor, chain((first,), messages))
 
-    @contextmanager
-    def _call(self, context: Any, rights: Sequence[Right], name: str, about: bytes = b"") -> Iterator[Call]:
-        """One call: admitted, permitted, counted; its errors told."""
-        with self._telling("a Flight call failed"):
-            call = Call(self._terms.audit, context, rights, name, about)
-            with call.noted(is_begin=True):
-                self._authorize(call.principal, rights)
-                with self._shared.counted(call.principal):
-                    yield call
+    def _get(self, call: FlightCall, note: Note) -> None:
+        schema, batches = self.do_get(call, note, self._read(call, flight.Ticket))
+        for message in packed_stream(schema, _counted(batches, note)):
+            call.send(message)
 
-    def _authorize(self, principal: Principal, rights: Iterable[Right]) -> None:
+    def _action(self, call: FlightCall, note: Note) -> None:
+        answer = self.do_action(call, note, self._read(call, flight.Action))
+        if answer is not None:
+            call.send(flight.Result(msgspec.json.encode(answer)).serialize())
+
+    def _list_actions(self, call: FlightCall, note: Note) -> None:
+        for each in tickets.ACTIONS:
+            call.send(pack_action_type(each.name, _described(each)))
+
+    def _list_flights(self, call: FlightCall, note: Note) -> None:
+        for name in SCHEMAS:
+            call.send(_info(name).serialize())
+
+    def _flight_info(self, call: FlightCall, note: Note) -> None:
+        """One table, by its name as the path."""
+        call.send(_info(_named(self._read(call, flight.FlightDescriptor))).serialize())
+
+    def _schema(self, call: FlightCall, note: Note) -> None:
+        """The columns of a table; of a put for the path `put`."""
+        name = _named(self._read(call, flight.FlightDescriptor))
+        schema = PUT_SCHEMA if name == "put" else schema_of(TableTicket(name=name))
+        call.send(flight.SchemaResult(schema).serialize())
+
+    def _read(self, call: FlightCall, kind: Any) -> Any:
+        return _parsed(kind, call.message(self._terms.limits.small_body_bytes))
+
+    # ------------------------------------------------------------------------------------------- who, what, how many
+
+    def _admitted(self, call: FlightCall) -> Principal:
+        """Whose the bearer token is. Unauthenticated, AccessUnknown."""
         try:
-            authorize_all(self._terms.authenticator, principal, rights)
+            return self._terms.authenticator.authenticate(bearer(call.header("authorization")), call.peer)
+        except Unauthenticated as error:
+            self._terms.on_failure("refused over Flight", error)
+            self._terms.audit.note(
+                who="", via="Flight", peer=call.peer, operation="a call", allowed=False, why=str(error)
+            )
+            raise
+
+    def _permitted(self, call: FlightCall, note: Note, rights: Sequence[Right], about: bytes | None) -> Principal:
+        """Who makes an admitted call, if they have these rights; Forbidden."""
+        note.rights, note.about = rights, about or b""
+        try:
+            authorize_all(self._terms.authenticator, call.principal, rights)
         except Forbidden as error:
             self._terms.on_failure("refused over Flight", error)
             raise
+        return call.principal
 
     @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Errors of the engine and the service become Flight's; those that nobody foresaw are logged too."""
+    def _counted(self, principal: Principal) -> Iterator[None]:
+        """One of so many calls at a time; ServiceBusy beyond, QuotaReached for too many of one principal."""
+        if not self._slots.acquire(blocking=False):
+            raise ServiceBusy(f"{self._terms.limits.flight_calls} calls are under way already")
         try:
-            yield
-        except flight.FlightError:
-            raise
-        except Exception as error:
-            if not is_expected(error):
-                self._terms.on_failure(what, error)
-            raise _refusal_of(error) from error
+            with self._quota.counted(principal.name):
+                yield
+        finally:
+            self._slots.release()
 
 
-def _refusal_of(error: Exception) -> Exception:
-    """What to raise inside a Flight call: the status that gRPC has for it, and the problem beside it as JSON."""
-    problem = problem_of(error)
-    if len(problem.detail) > DETAIL_CHARACTERS_MAX:
-        problem = msgspec.structs.replace(problem, detail=f"{problem.detail[:DETAIL_CHARACTERS_MAX]} ...")
-    kind = KINDS.get(problem.status, flight.FlightServerError)
-    refusal: Exception = kind(f"{problem.slug}: {problem.detail}", extra_info=msgspec.json.encode(problem))
-    return refusal
+NO_COMMAND: Final = flight.FlightDescriptor.for_command(b"")
 
 
-def _certificate(files: TlsFiles) -> tuple[bytes, bytes]:
-    with open(files.certificate, "rb") as certificate, open(files.key, "rb") as key:
-        return certificate.read(), key.read()
+def _parsed(kind: Any, raw: bytes) -> Any:
+    """A message of Flight's; InvalidArgument for what is none."""
+    try:
+        return kind.deserialize(raw)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidArgument(f"no {kind.__name__} of Flight's: {error}") from error
+
+
+def _counted(batches: Iterator[pa.RecordBatch], note: Note) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        note.bytes += batch.nbytes
+        yield batch
 
 
 def _described(action: FlightAction[Any, Any]) -> str:

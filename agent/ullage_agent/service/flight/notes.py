@@ -1,0 +1,86 @@
+"""What the audit log is to say of a call over Flight."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ullage.contract import Right
+from ullage.embedded.bulk import ContentSink
+from ullage.errors import Forbidden, UllageError
+from ullage.interface.values import CheckedAttributes
+from ullage.uuids import format_uuid
+from ullage.wire.needs import is_audited
+from ullage.wire.problems import problem_of
+from ullage_agent.service.audit import IDS_MAX, Audit
+from ullage_agent.service.flight.calls import CallEnded, FlightCall
+
+
+class Note:
+    """The line of one call. What is put into its fields while the call lasts stands in it."""
+
+    def __init__(self, audit: Audit, call: FlightCall, name: str) -> None:
+        self.operation = name
+        self.rights: Sequence[Right] = ()
+        self.about = b""
+        self.ids: Sequence[str] = []
+        self.bytes = 0
+        self._audit = audit
+        self._call = call
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Leave the line at the end, of what is to leave one."""
+        try:
+            yield
+        except CallEnded:
+            self._leave(allowed=True, why="the client ended it")
+            raise
+        except BaseException as error:
+            slug = problem_of(error).slug if isinstance(error, UllageError) else type(error).__name__
+            self._leave(allowed=False, why=f"{slug}: {error}", is_certain=isinstance(error, Forbidden))
+            raise
+        self._leave(allowed=True)
+
+    def _leave(self, *, is_certain: bool = False, **said: Any) -> None:
+        if is_certain or is_audited(self.rights):
+            self._audit.note(
+                who=self._call.principal.name,
+                via="Flight",
+                peer=self._call.peer,
+                operation=self.operation,
+                about=self.about.decode(errors="replace"),
+                ids=self.ids,
+                bytes=self.bytes,
+                **said,
+            )
+
+
+class CountedSink:
+    """A sink whose contents are counted, and named, in the line of their call."""
+
+    def __init__(self, sink: ContentSink, note: Note) -> None:
+        self._sink = sink
+        self._note = note
+        self._ids: list[str] = []
+        note.ids = self._ids
+
+    def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
+        """See `ContentSink`."""
+        stored = self._sink.batch(contents, attributes)
+        self._count(stored, sum(map(len, contents)))
+        return stored
+
+    def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
+        """See `ContentSink`."""
+        stored = self._sink.stream(self._counted(pieces), attributes)
+        self._count([stored], 0)
+        return stored
+
+    def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._note.bytes += len(piece)
+            yield piece
+
+    def _count(self, stored: Sequence[bytes], size: int) -> None:
+        self._note.bytes += size
+        self._ids += map(format_uuid, stored[: max(0, IDS_MAX + 1 - len(self._ids))])
