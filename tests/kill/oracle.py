@@ -80,7 +80,7 @@ class Oracle:
         repository = Engine.open(self.spec_of(seed))
         try:
             repository.proof.run()
-            assert not repository.availability, "a kill alone made content unavailable"
+            assert not repository.availability, f"a kill alone made content unavailable: {unavailable(repository)}"
             problems = repository.check(deep=True).problems
             assert problems == (), problems
             self.look(repository)

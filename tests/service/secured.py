@@ -13,6 +13,8 @@ from cryptography import x509
 from tests.certificates import Authority
 from tests.service.running import Running, document_at
 from ullage.client.node import Node
+from ullage.client.proof import Identity
+from ullage.client.socket import SocketClient
 from ullage.contract import AuthMode, Right, TlsMode
 from ullage.wire.needs import needs
 from ullage_agent.service.tokens import line_of, new_token
@@ -71,6 +73,10 @@ class Secured:
         headers = {"authorization": f"Bearer {self.tokens.get(token, token)}"} if token else {}
         context = ssl.create_default_context(cafile=self.ca_file)
         return httpx.Client(base_url=self.url(), verify=context, headers=headers)
+
+    def local(self, token: str) -> SocketClient:
+        """The Unix socket with one of the tokens, after the agent has proved itself."""
+        return SocketClient(self.socket, self.tokens[token], identity=Identity("127.0.0.1", self.ca_file))
 
     def renew(self) -> int:
         """A new certificate, taken over; its serial number."""

@@ -16,7 +16,6 @@ from pyarrow import flight
 
 from tests.service.secured import Secured
 from tests.support import ManualClock
-from ullage.client.socket import SocketClient
 from ullage.errors import Forbidden
 from ullage.uuids import parse_uuid
 from ullage_agent.cli.app import app
@@ -87,9 +86,9 @@ def test_over_flight_and_the_socket_the_same_is_told(secured: Secured) -> None:
         client.do_get(flight.Ticket(b'{"kind":"table","name":"windows"}'), options).read_all()
         with pytest.raises(flight.FlightUnauthorizedError):
             client.do_get(ticket, poor)
-    with SocketClient(secured.socket, token) as local:
+    with secured.local("all") as local:
         local.read_all([raw])
-    with SocketClient(secured.socket, secured.tokens["space:get"]) as local, pytest.raises(Forbidden):
+    with secured.local("space:get") as local, pytest.raises(Forbidden):
         local.resolve([raw])
 
     put, got, refused, resolved, forbidden = _lines(secured)

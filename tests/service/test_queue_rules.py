@@ -12,7 +12,6 @@ from pyarrow import flight
 
 import ullage
 from tests.service.secured import Secured
-from ullage.client.socket import SocketClient
 from ullage.contract import QueueAccess, QueueRule, QueueUse
 from ullage.errors import Forbidden
 from ullage.uuids import parse_uuid
@@ -162,7 +161,7 @@ def test_over_the_socket_descriptors_are_for_who_may_read_every_queue(secured: S
     """A file shows contents of all queues."""
     with secured.client("boss") as boss:
         handle = parse_uuid(boss.post("/v1/handles", content=b"x").json()["id"])
-    with SocketClient(secured.socket, secured.tokens["member"]) as member, pytest.raises(Forbidden):
+    with secured.local("member") as member, pytest.raises(Forbidden):
         member.resolve([handle])
 
 

@@ -46,16 +46,14 @@ unpack_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 NO_ATTRIBUTES = _pack({})
 
-NOT_INHERITED = ("alternate.identifier", "discard.reason")
-"""Attributes that say something of one FlowFile only."""
+NOT_INHERITED = ("alternate.identifier", "discard.reason")  # what says something of one FlowFile only
 
 APPENDED_BYTES_MAX = 64
 """An update's packed attributes are put behind the record's up to this size: merging costs three times as much, and
 what is not merged yet takes memory, less than a kilobyte a record.
 """
 
-_EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F
-"""First bytes of msgpack maps of 0 and of 15: the largest that have their count in it."""
+_EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F  # first bytes of msgpack maps of 0 and 15, the largest with their count in it
 
 
 class ContentClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):

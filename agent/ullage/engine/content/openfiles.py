@@ -29,7 +29,7 @@ class OpenFiles:
 
     def reading(self, claim: ResourceClaim, container: ContainerDirectory) -> AbstractContextManager[File]:
         """See `ContentStore.reading`."""
-        return _Reading(self, claim, container)
+        return _FileInUse(self, claim, container)
 
     def descriptor(self, claim: ResourceClaim, container: ContainerDirectory) -> int:
         """See `ContentStore.open_descriptor`."""
@@ -91,7 +91,7 @@ class OpenFiles:
                 opened.file.close()
 
 
-class _Reading(AbstractContextManager[File]):
+class _FileInUse(AbstractContextManager[File]):
     """One read of a file. Not a generator, which takes a microsecond more of each small content's ten."""
 
     __slots__ = ("_claim", "_container", "_files", "_opened")

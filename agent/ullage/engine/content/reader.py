@@ -111,8 +111,8 @@ class ContentReader:
         def release() -> None:
             try:
                 ledger.unpin([claim])
-            except ForkedRepository:
-                return  # the pin is the parent's
+            except ForkedRepository:  # the pin is the parent's
+                return
 
         return ContentStream(
             pieces, size, release, lambda stream: forgotten.note("a content stream", begun, stream.close)

@@ -8,6 +8,7 @@ request, up to the bound on a message, before anybody has seen the token. On the
 
 from collections.abc import Callable, Iterator
 from typing import Final
+from urllib.parse import unquote
 
 import grpc
 import msgspec
@@ -62,8 +63,9 @@ class FlightCall:
 
     @property
     def peer(self) -> str:
-        """Where the client is, as gRPC says it: `ipv4:10.0.0.7:40312`."""
-        return str(self._context.peer())
+        """The address of the client: gRPC has it as `ipv4:10.0.0.7:40312` or `ipv6:%5B2001:db8::7%5D:40312`."""
+        place = unquote(str(self._context.peer())).partition(":")[2]
+        return place.rpartition(":")[0].strip("[]")
 
     def header(self, name: str) -> str | None:
         """The first of this name."""

@@ -8,12 +8,12 @@ PUT -> STORED                     PUT_STREAM, DATA ..., END -> STORED
 any of them -> PROBLEM            unasked: REVOKED, then the end of the stream
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from ullage.contract import Right
+from ullage.contract import QueueRule, Right
 from ullage.embedded.handles import EmbeddedHandles
 from ullage.enums import Lifetime
 from ullage.errors import Forbidden, InvalidArgument, LeaseLost, RequestIncomplete, RequestTooLarge, Unauthenticated
@@ -51,6 +51,7 @@ class Connection:
         self._terms = terms
         self._repository, self._authenticator, self._limits, _, self._on_failure, _ = terms
         self._mine = terms.repository
+        self._rules: Sequence[QueueRule] = ()
         self._certificate = certificate
         self._quota = quota
         self._is_counted = False
@@ -131,6 +132,11 @@ class Connection:
         """Serve whoever it is. QuotaReached."""
         self._quota.take(self._principal.name)
         self._is_counted = True
+        self._act()
+
+    def _act(self) -> None:
+        """By the rules about queues as they are now."""
+        self._rules = self._repository.spec.auth.queues
         self._mine = self._terms.acting_for(self._principal)
         self.lent.acting = self._mine.acting
 
@@ -263,6 +269,8 @@ class Connection:
         if header.kind == FrameKind.PUT_STREAM:
             self._given_up = header.request  # until its content has come, which is skipped after a refusal
         authorize_all(self._authenticator, self._principal, FRAME_RIGHTS[header.kind])
+        if self._rules is not self._repository.spec.auth.queues:
+            self._act()
 
     def _refuse(self, request: int, error: Exception) -> None:
         if isinstance(error, Unauthenticated | Forbidden):
