@@ -56,6 +56,12 @@ States = dict[str, State | None]
 """None: removed, never to be seen again."""
 
 
+def unavailable(repository: Engine) -> str:
+    """The containers, some of what can't be read, and why: no seed brings back the moment of a kill."""
+    containers = [(container.name, container.condition) for container in repository.content.containers.values()]
+    return f"{containers} {repository.unavailable.listed(10)}"
+
+
 class Oracle:
     """Drives workers over one repository, kill by kill."""
 

@@ -236,7 +236,7 @@ def lines_of(root: str) -> Iterator[AuditLine]:
             for text in file:
                 try:
                     yield msgspec.json.decode(text, type=AuditLine)
-                except msgspec.DecodeError:
+                except msgspec.DecodeError:  # a line that a full disk or a kill cut off
                     continue
 
 
