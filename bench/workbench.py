@@ -206,6 +206,7 @@ class SlowFile:
         self.expect_reads = file.expect_reads
         self.drop_cache = file.drop_cache
         self.size = file.size
+        self.is_at = file.is_at
         self.close = file.close
 
     def sync(self) -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from tests.failing_files import FailingFiles
 from tests.faults.detached import Detached
-from tests.support import TWO, Workshop, content_sizes, drain, put_each
+from tests.support import TWO, RoomyFiles, Workshop, content_sizes, drain, put_each
 from tests.threads import begin
 from ullage.engine import documents
 from ullage.engine.content.containers import VolumeState
 from ullage.engine.engine import Engine
+from ullage.engine.files import File
 from ullage.errors import ContentWriteFailed, VolumeAway
 from ullage_agent.cli.space import survey_document, survey_table
 
@@ -336,3 +337,46 @@ def test_the_survey_of_a_volume_that_is_away_does_not_call_it_full(workshop: Wor
     assert survey_table(shown).columns[-1].header == "volume"
     assert len(survey_table(survey_document([there])).columns) == len(survey_table(shown).columns) - 1
     volume.bring_back()
+
+
+class Blinking(RoomyFiles):
+    """A volume that is away just while a file is made on it."""
+
+    blinks = False
+
+    def create(self, path: str) -> File:
+        if not self.blinks or "/c2/" not in path:
+            return super().create(path)
+        self.blinks = False
+        volume = Detached(Path(path).parents[2])
+        volume.take_away()
+        Path(path).parent.mkdir()
+        try:
+            return super().create(path)
+        finally:
+            volume.bring_back(covers=True)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_file_that_was_made_while_its_volume_was_away_holds_nothing_acknowledged(
+    workshop: Workshop, ahead: bool
+) -> None:
+    """Made at the mount point, it is hidden by the volume that came back a moment later, which all looks find there."""
+    files = Blinking()
+    repository = workshop.make(files, storage=TWO, claims=SMALL)
+    contents = contents_of(5, 4 if ahead else 1)
+    put_each(repository, "q", contents)
+    repository.content.retire_idle()
+    files.blinks = True
+
+    refused = 0
+    for content in contents_of(6):
+        try:
+            put_each(repository, "q", [content])
+            contents.append(content)
+        except ContentWriteFailed:
+            refused += 1
+
+    assert not files.blinks
+    assert refused <= 1
+    assert drain(repository, "q") == contents

@@ -99,6 +99,9 @@ class File(Protocol):
     def size(self) -> FileSize:
         """Length and allocated bytes now."""
 
+    def is_at(self, path: str) -> bool:
+        """Whether the path leads to this very file."""
+
     def close(self) -> None:
         """Release the descriptor. Not a sync."""
 
@@ -261,6 +264,13 @@ class OsFile:
     def size(self) -> FileSize:
         status = os.fstat(self._descriptor)
         return FileSize(status.st_size, status.st_blocks * 512)
+
+    def is_at(self, path: str) -> bool:
+        try:
+            found = os.stat(path, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(found, os.fstat(self._descriptor))
 
     def close(self) -> None:
         with steady:  # or a child would close a number that is somebody else's by now

@@ -48,6 +48,9 @@ class MemoryFile:
     def size(self) -> FileSize:
         return FileSize(len(self._data), len(self._data))
 
+    def is_at(self, path: str) -> bool:
+        return True
+
     def is_cached(self, offset: int) -> bool:
         return True
 

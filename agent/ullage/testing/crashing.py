@@ -116,6 +116,10 @@ class CrashFiles:
         self.look("exists", path)
         return path in self._names or path in self._directories
 
+    def leads_to(self, path: str, inode: _Inode) -> bool:
+        """Whether a path is the name of this file."""
+        return self._names.get(path) is inode
+
     def size(self, path: str) -> FileSize:
         self.look("size", path)
         return size_of(self._find(path))
@@ -371,6 +375,10 @@ class CrashFile:
     def size(self) -> FileSize:
         self._files.look("size", self._path)
         return size_of(self._inode)
+
+    def is_at(self, path: str) -> bool:
+        self._files.look("is_at", path)
+        return self._files.leads_to(path, self._inode)
 
     def close(self) -> None:
         """Nothing is synced by closing."""

@@ -82,6 +82,7 @@ class _TimedFile:
         self.expect_reads = file.expect_reads
         self.drop_cache = file.drop_cache
         self.size = file.size
+        self.is_at = file.is_at
         self.close = file.close
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:

@@ -284,9 +284,15 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         if not writable.name_synced:  # without this a power loss leaves a frame that names a file without a name
             self._files.sync_directory(os.path.dirname(writable.path))
             # Of the right volume: another one mounted there meanwhile would have been synced in vain.
-            if not self._look_at(self.containers[writable.container.name]):
-                writable.is_lost = True
+            writable.is_lost |= not self._is_in_place(writable)
             writable.name_synced = True
+
+    def _is_in_place(self, writable: WritableClaim) -> bool:
+        """Whether its volume is there, and the file on it.
+
+        volume away | file made at the mount point | volume back, which hides it | synced, and the volume is there
+        """
+        return self._look_at(self.containers[writable.container.name]) and writable.file.is_at(writable.path)
 
     def _is_elsewhere(self, writable: WritableClaim, error: OSError) -> bool:
         """Whether its volume is away, so that no sync of it was tried, and none failed."""
@@ -372,7 +378,7 @@ class FileContentStore(StripedStore[ContainerDirectory]):
             if self._is_elsewhere(made[0], error):
                 raise lost(made[0], container.condition.reason) from error
             raise self._poisoned(container, directory, error) from error
-        if not self._look_at(container):  # by now another one may have taken its place
+        if not all(map(self._is_in_place, made)):  # by now another one may have taken its place
             raise lost(made[0], container.condition.reason)
         for writable in made:  # only now: a failed sync must not let a writer believe in its name
             writable.name_synced = True
