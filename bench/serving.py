@@ -35,7 +35,7 @@ http {{
 
 
 @contextmanager
-def node(directory: Path, **sections: dict[str, int | bool]) -> Iterator[tuple[Node, int]]:
+def node(directory: Path, **sections: dict[str, int | bool | str]) -> Iterator[tuple[Node, int]]:
     """A running node, and its process id; `sections` replace fields of its spec."""
     with _process("node", str(directory), json.dumps(sections)) as (urls, pid):
         yield Node(url=urls["http"], flight=urls["flight"], socket=urls["socket"]), pid
@@ -125,7 +125,7 @@ def _end_with_stdin() -> None:
     os._exit(0)
 
 
-def serve(directory: Path, sections: dict[str, dict[str, int | bool]]) -> None:
+def serve(directory: Path, sections: dict[str, dict[str, int | bool | str]]) -> None:
     """See the module's text."""
     configure()  # to stderr: stdout is ours
     off = {"tls": {"mode": TlsMode.NONE}, "auth": {"mode": AuthMode.NONE}, "archive": {"enabled": False}}
@@ -135,7 +135,7 @@ def serve(directory: Path, sections: dict[str, dict[str, int | bool]]) -> None:
         section: {name: type(getattr(getattr(spec, section), name))(value) for name, value in fields.items()}
         for section, fields in sections.items()
     }
-    spec = spec_at(directory, service=listens, **{**typed, **off})
+    spec = spec_at(directory, service=listens, **{**off, **typed})
     document = ContentRepository(metadata=Metadata(name="bench"), spec=spec)
 
     def ready(urls: dict[str, str]) -> None:

@@ -60,7 +60,7 @@ GROWTH_MAX: Final = 1.1
 DESCRIPTORS_MAX: Final = 1.25
 """The same of descriptors: of some forty a few more or less are open at any moment."""
 
-SECTIONS: Final[dict[str, dict[str, int | bool]]] = {
+SECTIONS: Final[dict[str, dict[str, int | bool | str]]] = {
     "truncation": {"frequency": 5_000},
     "compaction": NO_GUARDS | {"check_frequency": 5_000, "deleted_retention": 1},
 }

@@ -199,7 +199,11 @@ class Opener(Carried):
                     slugs[first + item] = slug
                 else:
                     pieces[first + item].append(content)
-        return [slugs.get(at) or (each[0] if len(each) == 1 else b"".join(each)) for at, each in enumerate(pieces)]
+        contents = [each[0] if len(each) == 1 else b"".join(each) for each in pieces]
+        for at, (content, address) in enumerate(zip(contents, wanted, strict=True)):
+            if at not in slugs and len(content) != address[-1]:
+                raise NotReachable(f"{node.flight}: of a content of {address[-1]} bytes {len(content)} came")
+        return [slugs.get(at, content) for at, content in enumerate(contents)]
 
 
 def _addresses(rows: pa.RecordBatch) -> list[Address]:

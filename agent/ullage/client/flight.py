@@ -1,4 +1,8 @@
-"""Client of Arrow Flight (docs/flight.md): contents and tables in bulk. pyarrow is imported with this module."""
+"""Client of Arrow Flight (docs/flight.md): contents and tables in bulk. pyarrow is imported with this module.
+
+What a node sends is believed as little as what a client sends: each batch is validated in full, and is of the schema
+that was asked for, before a byte of it is used. A node that sends anything else counts as not reachable.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,14 +10,23 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import flight
 
 from ullage.client.proof import identity_of, require_encrypted
 from ullage.errors import NotReachable, UllageError
 from ullage.streams import Closable
 from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
-from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA
-from ullage.wire.tickets import ClaimAddress, ContentTicket, FlightAction, PutCommand, TableTicket, parse_stored
+from ullage.wire.schemas import ATTRIBUTES, GET_SCHEMA, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA, SCHEMAS
+from ullage.wire.tickets import (
+    UUID_BYTES,
+    ClaimAddress,
+    ContentTicket,
+    FlightAction,
+    PutCommand,
+    TableTicket,
+    parse_stored,
+)
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -27,6 +40,10 @@ second is, whatever its name says, how long a connection may take to be made: bu
 """
 
 
+RECEIVED_BYTES_MAX: Final = 64 << 20
+"""One message: a node sends 16 MiB at a time, and more only where a single row has more."""
+
+
 class FlightClient(Closable):
     """One node. Thread-safe. Errors: whatever the node refuses, NotReachable. Nothing is retried here. InvalidArgument
     for a token that would go in the clear to another machine.
@@ -37,9 +54,11 @@ class FlightClient(Closable):
         require_encrypted(url, token)
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._options = flight.FlightCallOptions(headers=headers)
-        # A proxy of the environment would be told in the clear what was meant for this machine.
-        without_proxy = [] if token is None or identity_of(url, None) else [("grpc.enable_http_proxy", 0)]
-        roots: dict[str, Any] = {"generic_options": RECONNECT + without_proxy}
+        options = [*RECONNECT, ("grpc.max_receive_message_length", RECEIVED_BYTES_MAX)]
+        if token is not None and identity_of(url, None) is None:
+            # A proxy of the environment would be told in the clear what was meant for this machine.
+            options.append(("grpc.enable_http_proxy", 0))
+        roots: dict[str, Any] = {"generic_options": options}
         if ca_file is not None:
             with open(ca_file, "rb") as file:
                 roots["tls_root_certs"] = file.read()
@@ -96,14 +115,24 @@ class FlightClient(Closable):
             if problem:
                 raise error_of_slug(problem, f"handle {handles[item]}")
             found[item].append(piece)
+        if missing := next((handle for handle, pieces in zip(handles, found, strict=True) if not pieces), None):
+            raise NotReachable(f"{self.url}: the node ended the stream without handle {missing}")
         return [b"".join(pieces) for pieces in found]
 
     def get_rows(
         self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = ()
     ) -> Iterator[tuple[int, bytes, str | None]]:
         """Pieces of contents, each with its item's number, in order; of one that cannot be read the problem's slug."""
+        count = len(handles or claims)
+        last, end = 0, 0
         for batch in self.get_batches(handles, claims):
-            yield from zip(*(batch.column(name).to_pylist() for name in ("item", "content", "problem")), strict=True)
+            columns = (batch.column(name).to_pylist() for name in GET_SCHEMA.names)
+            for item, offset, piece, problem in zip(*columns, strict=True):
+                expected = end if item == last else 0
+                if not last <= item < count or (offset != expected and not problem):
+                    raise NotReachable(f"{self.url}: the node sent row {item} at {offset}, which was not asked for")
+                last, end = item, offset + len(piece or b"")
+                yield item, piece, problem
 
     def get_batches(self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = ()) -> Iterator[pa.RecordBatch]:
         """The same as record batches: nothing is copied. `claims` instead of handles: resource claim, offset, length
@@ -111,27 +140,59 @@ class FlightClient(Closable):
         """
         wanted = ContentTicket(handles=list(handles)) if handles else ContentTicket(claims=list(claims))
         with self._telling():
-            for chunk in self._get(wanted):
-                yield chunk.data
+            reader = self._get(wanted, GET_SCHEMA)
+        for batch in self._batches(reader):
+            absent = [batch.column(name).is_null() for name in ("content", "problem")]
+            if batch.num_rows and not pc.all(pc.xor(*absent)).as_py():
+                raise NotReachable(f"{self.url}: the node sent a row that has not one of content and problem")
+            yield batch
 
     def table(self, wanted: TableTicket) -> pa.RecordBatchReader:
         """A table, or what the ticket wants of it, as a stream of record batches."""
+        known = SCHEMAS.get(wanted.name, pa.schema([]))
+        names = known.names if wanted.columns is None else [name for name in wanted.columns if name in known.names]
+        schema = pa.schema([known.field(name) for name in names])
         with self._telling():
-            return self._get(wanted).to_reader()
+            reader = self._get(wanted, schema)
+        return pa.RecordBatchReader.from_batches(schema, self._batches(reader))
 
     def act(self, action: FlightAction[Q, A], request: Q) -> A:
         """What one of `tickets.ACTIONS` answers."""
         with self._telling():
             body = msgspec.json.encode(request)
-            results = list(self._client.do_action(flight.Action(action.name, body), self._options))
-            return msgspec.json.decode(results[0].body.to_pybytes() if results else b"{}", type=action.answer)
+            results = self._client.do_action(flight.Action(action.name, body), self._options)
+            answers = [result.body.to_pybytes() for result in results]
+        try:
+            return msgspec.json.decode(answers[0] if answers else b"{}", type=action.answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NotReachable(f"{self.url}: the node answered {action.name} with something else: {error}") from error
 
     def stage(self, write: str, attempt: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
         """Stage batches of an attempt, each a transaction if no content goes on in the next; how many contents."""
         return sum(len(uuids) for uuids in self._put(PutCommand(write=write, attempt=attempt), batches, schema))
 
-    def _get(self, wanted: ContentTicket | TableTicket) -> Any:
-        return self._client.do_get(flight.Ticket(msgspec.json.encode(wanted)), self._options)
+    def _get(self, wanted: ContentTicket | TableTicket, schema: pa.Schema) -> Any:
+        """The stream that answers a ticket. NotReachable if it is of another schema."""
+        reader = self._client.do_get(flight.Ticket(msgspec.json.encode(wanted)), self._options)
+        if not reader.schema.equals(schema):
+            raise NotReachable(f"{self.url}: the node sent other columns than asked for: {reader.schema.names}")
+        return reader
+
+    def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
+        """What comes, if it is sound; NotReachable."""
+        with self._telling():
+            for chunk in reader:
+                batch = chunk.data
+                if batch is None:
+                    continue
+                try:
+                    batch.validate(full=True)  # Arrow takes offsets and texts from the wire as they are
+                except pa.ArrowInvalid as error:
+                    raise NotReachable(f"{self.url}: the node sent a batch that is none: {error}") from error
+                columns = zip(batch.schema, batch.columns, strict=True)
+                if any(column.null_count and not field.nullable for field, column in columns):
+                    raise NotReachable(f"{self.url}: the node sent nulls in a column that has none")
+                yield batch
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
@@ -145,7 +206,10 @@ def _uuids(told: Any) -> list[bytes]:
     answer = told.read()
     if answer is None:
         raise NotReachable("the node ended the stream before it had answered")
-    return parse_stored(answer.to_pybytes())
+    uuids = parse_stored(answer.to_pybytes())
+    if any(len(uuid) < UUID_BYTES for uuid in uuids):
+        raise NotReachable("the node answered a batch with something else than uuids")
+    return uuids
 
 
 def _told(url: str, error: Exception) -> UllageError:

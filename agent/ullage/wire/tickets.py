@@ -295,7 +295,7 @@ class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """None: it does not listen on one."""
 
 
-class Nothing(msgspec.Struct, frozen=True, kw_only=True):
+class Nothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A body or an answer that says nothing."""
 
 

@@ -1,0 +1,151 @@
+"""Somebody without a token who speaks HTTP/2 and sends as much as a server lets them: `python -m bench agent-hostile`.
+
+Written here, frame by frame, because a client library keeps to what is proper: it stops when it is refused.
+"""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from bench.serving import node
+from bench.table import Row, Target
+from bench.workbench import Workbench
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
+END_HEADERS, ACK = 4, 1
+WINDOW = 65_535
+FRAME_BYTES = 16_384
+QUIET_SECONDS = 0.05
+"""A server that has said nothing for so long waits for us."""
+
+STREAMS = 64
+CONNECTION_KIBIBYTES = 192
+"""What one connection may cost a node, whatever it sends before anybody knows whose it is: docs/flight.md has it."""
+
+BASE_MEBIBYTES = 32
+"""What a node takes once, for the first connections of all: threads and their stacks."""
+
+
+class HostileConnection:
+    """One connection with as many calls as are allowed, each of a method that takes one message, of a GiB."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._sock = socket.create_connection((host, port), timeout=10)
+        self._room = {0: WINDOW}
+        self._left = b""
+        self._sock.sendall(PREFACE + _frame(SETTINGS, 0, 0, b""))
+
+    def close(self) -> None:
+        """Go away without a word."""
+        self._sock.close()
+
+    def push(self, bytes_max: int) -> int:
+        """Open calls and send of each as much as there is room for; how many bytes went."""
+        sent = 0
+        try:
+            for stream in range(1, 2 * STREAMS, 2):
+                self._room[stream] = WINDOW
+                self._sock.sendall(_frame(HEADERS, END_HEADERS, stream, _head()))
+                sent += self._fill(stream, struct.pack(">BI", 0, 1 << 30))
+            self._listen()
+            while sent < bytes_max and (more := sum(self._fill(each) for each in list(self._room) if each)):
+                sent += more
+                self._listen()
+        except OSError:  # it has hung up, which costs it nothing
+            return sent
+        return sent
+
+    def _fill(self, stream: int, start: bytes = b"") -> int:
+        """Send of one call as much as its window and the connection's allow."""
+        sent = 0
+        while size := min(self._room[0], self._room[stream], FRAME_BYTES):
+            piece = start.ljust(size, b"x")[:size]
+            start = b""
+            self._sock.sendall(_frame(DATA, 0, stream, piece))
+            self._room[0] -= size
+            self._room[stream] -= size
+            sent += size
+        return sent
+
+    def _listen(self) -> None:
+        """Take what the server says of windows, and answer its settings."""
+        self._sock.settimeout(QUIET_SECONDS)
+        try:
+            while piece := self._sock.recv(1 << 16):
+                self._left += piece
+                while len(self._left) >= 9:
+                    size = int.from_bytes(self._left[:3], "big")
+                    if len(self._left) < 9 + size:
+                        break
+                    kind, flags, stream = struct.unpack_from(">BBI", self._left, 3)
+                    self._heard(kind, flags, stream, self._left[9 : 9 + size])
+                    self._left = self._left[9 + size :]
+        except TimeoutError:
+            return
+        finally:
+            self._sock.settimeout(10)
+
+    def _heard(self, kind: int, flags: int, stream: int, body: bytes) -> None:
+        if kind == WINDOW_UPDATE and stream in self._room:
+            self._room[stream] += int.from_bytes(body, "big")
+        elif kind == SETTINGS and not flags & ACK:
+            self._sock.sendall(_frame(SETTINGS, ACK, 0, b""))
+
+
+def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    return len(body).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + body
+
+
+def _head() -> bytes:
+    """Headers of a call, none of them compressed."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/arrow.flight.protocol.FlightService/DoAction",
+        ":authority": "node",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    return b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )
+
+
+def grown(url: str, pid: int, count: int, bytes_each: int) -> tuple[float, int]:
+    """By how many MiB a server has grown at most, under so many connections; and how many bytes it let them send."""
+    place = urlsplit(url)
+    watched = psutil.Process(pid)
+    before = most = watched.memory_info().rss
+    sent = 0
+    with ExitStack() as stack:
+        for _ in range(count):
+            hostile = HostileConnection(str(place.hostname), int(place.port or 0))
+            stack.callback(hostile.close)
+            sent += hostile.push(bytes_each)
+            most = max(most, watched.memory_info().rss)
+    return (most - before) / (1 << 20), sent
+
+
+def hostile(bench: Workbench) -> Iterator[Row]:
+    """What a node grows by while connections without a token send it all that it takes."""
+    place = bench.path("node")
+    tokens = Path(place) / "tokens"
+    tokens.parent.mkdir(parents=True, exist_ok=True)
+    tokens.write_bytes(b"")
+    os.chmod(tokens, 0o600)
+    count = bench.sizes.slow_readers
+    with node(place / "repository", auth={"mode": "TokenFile", "token_file": str(tokens)}) as (there, pid):
+        assert there.flight is not None
+        grown(there.flight, pid, 4, 1 << 20)  # what a node ever takes for its first calls
+        found, _ = grown(there.flight, pid, count, 8 << 20)
+    bound = BASE_MEBIBYTES + count * CONNECTION_KIBIBYTES / 1_024
+    what = f"memory of the node under {count:,} connections over Flight without a token"
+    yield Row("agent", what, "", (found,), "MiB", Target(bound, True))
