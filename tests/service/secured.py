@@ -13,6 +13,7 @@ from tests.service.running import Running, document_at
 from ullage.client.node import Node
 from ullage.contract import AuthMode, TlsMode
 from ullage_agent.service.access import Verb
+from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.tokens import line_of, new_token
 
 HOUR: Final = 3_600_000
@@ -21,7 +22,7 @@ HOUR: Final = 3_600_000
 class Secured:
     """`tokens`: one for each verb, one for `all`, and one that has `expired`. `running` is to be entered."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits = DEFAULTS) -> None:
         self.tls, self.token_file = path / "tls", path / "tokens"
         self.authority = Authority(path / "authority")
         self.ca_file = str(self.authority.certificate)
@@ -39,7 +40,8 @@ class Secured:
                 service={"flight_port": 0, "metrics_port": 0},
                 tls={"mode": TlsMode.SECRET, "directory": str(self.tls)},
                 auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file)},
-            )
+            ),
+            limits,
         )
 
     def url(self, name: str = "http") -> str:

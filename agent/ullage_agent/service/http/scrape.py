@@ -8,6 +8,7 @@ from litestar.types import Receive, Scope, Send
 from ullage.errors import NotFound, UllageError
 from ullage.wire.problems import problem_of
 from ullage_agent.service.access import Authenticator, Verb, bearer
+from ullage_agent.service.http.answers import answer
 from ullage_agent.service.metrics import Metrics
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -30,20 +31,12 @@ class Scrape:
             await asyncio.to_thread(self._admit, dict(request["headers"]).get(b"authorization"))
             async with self._one:
                 body = await asyncio.to_thread(self._metrics.text)
-            await _answer(send, 200, TEXT, body)
+            await answer(send, 200, TEXT, body)
         except UllageError as error:
             problem = problem_of(error)
-            await _answer(send, problem.status, b"text/plain; charset=utf-8", problem.detail.encode() + b"\n")
+            await answer(send, problem.status, b"text/plain; charset=utf-8", problem.detail.encode() + b"\n")
 
     def _admit(self, header: bytes | None) -> None:
         if self._authenticator is not None:
             token = bearer(None if header is None else header.decode("latin-1"))
             self._authenticator.authorize(self._authenticator.authenticate(token), Verb.GET)
-
-
-async def _answer(send: Send, status: int, kind: bytes, body: bytes) -> None:
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b'Bearer realm="ullage"'))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
