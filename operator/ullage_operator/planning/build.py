@@ -26,6 +26,9 @@ PROGRAM: Final = "/opt/ullage-spark.py"
 SPARK_VERSION: Final = "4.3.0"
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 AUTHORITY: Final = "/etc/ullage/ca"
+CREDENTIALS: Final = [{"name": "ULLAGE_CREDENTIALS", "value": f"{ACCOUNT}:{AUTHORITY}"}]
+"""The folders in which Spark's sources may read a token and an authority, see docs/spark.md."""
+
 MEMORY: Final = "1g"
 MEMORY_REQUEST: Final = "1536Mi"
 """Of the Job's pod: Spark's heap, and Python's beside it."""
@@ -103,6 +106,7 @@ def _job(repository: RepositoryObject, name: str, image: str, *, has_authority: 
         "name": "plan",
         "image": image,
         "command": [*command, *arguments(repository, has_authority=has_authority)],
+        "env": CREDENTIALS,
         "resources": {"requests": {"cpu": "500m", "memory": MEMORY_REQUEST}},
         "securityContext": CONFINED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -120,7 +124,7 @@ def _application(repository: RepositoryObject, name: str, image: str, *, has_aut
     volumes, mounts = _mounts(repository, has_authority=has_authority)
 
     def part(container: str) -> Object:
-        confined = {"name": container, "securityContext": CONFINED, "volumeMounts": mounts}
+        confined = {"name": container, "securityContext": CONFINED, "volumeMounts": mounts, "env": CREDENTIALS}
         confined |= {"terminationMessagePolicy": "FallbackToLogsOnError"} if container == DRIVER else {}
         return {
             "cores": 1,
