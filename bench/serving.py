@@ -129,7 +129,13 @@ def serve(directory: Path, sections: dict[str, dict[str, int | bool | str]]) -> 
     """See the module's text."""
     configure()  # to stderr: stdout is ours
     off = {"tls": {"mode": TlsMode.NONE}, "auth": {"mode": AuthMode.NONE}, "archive": {"enabled": False}}
-    listens = {"http_port": 0, "flight_port": 0, "metrics_port": None, "socket_path": str(directory / "u.sock")}
+    listens = {
+        "http_port": 0,
+        "flight_port": 0,
+        "metrics_port": None,
+        "health_port": None,
+        "socket_path": str(directory / "u.sock"),
+    }
     spec = spec_at(directory)
     typed = {
         section: {name: type(getattr(getattr(spec, section), name))(value) for name, value in fields.items()}

@@ -24,9 +24,9 @@ from tests.spark.fleet import Fleet, fleet_at
 from ullage_spark import snapshot, with_content
 from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
-from ullage_spark.opener import ADDRESS, FOUND_BY, GROUP_ROWS, Opener, pickled
+from ullage_spark.opener import ADDRESS, FOUND_BY, GROUP_BYTES, GROUP_ROWS, Opener, pickled
 from ullage_spark.plan import reclamation_plan
-from ullage_spark.settings import GROUP_BYTES, SourceOptions, as_options
+from ullage_spark.settings import SourceOptions, as_options
 
 MB = 1 << 20
 ROOT = Path(__file__).parents[1]

@@ -143,13 +143,19 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
     "ServiceSettings": [
         {
             "rule": "self.httpPort == 0 || [has(self.flightPort) ? self.flightPort : -1, "
-            "has(self.metricsPort) ? self.metricsPort : -2].all(port, port != self.httpPort)",
-            "message": "httpPort, flightPort and metricsPort must differ",
+            "has(self.metricsPort) ? self.metricsPort : -2, has(self.healthPort) ? self.healthPort : -3]"
+            ".all(port, port != self.httpPort)",
+            "message": "httpPort, flightPort, metricsPort and healthPort must differ",
         },
         {
             "rule": "!has(self.flightPort) || !has(self.metricsPort) || self.flightPort == 0 || "
             "self.flightPort != self.metricsPort",
-            "message": "httpPort, flightPort and metricsPort must differ",
+            "message": "httpPort, flightPort, metricsPort and healthPort must differ",
+        },
+        {
+            "rule": "!has(self.healthPort) || self.healthPort == 0 || [has(self.flightPort) ? self.flightPort : -1, "
+            "has(self.metricsPort) ? self.metricsPort : -2].all(port, port != self.healthPort)",
+            "message": "httpPort, flightPort, metricsPort and healthPort must differ",
         },
     ],
     "NodeSpec": [

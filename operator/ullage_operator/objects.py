@@ -238,6 +238,12 @@ class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
         return [{"name": name, "port": port, "protocol": "TCP"} for name, port in named.items() if port]
 
     @property
+    def probed_ports(self) -> list[Object]:
+        """What only the kubelet asks: no Service and no policy names it."""
+        port = self.spec.service.health_port
+        return [{"name": "health", "port": port, "protocol": "TCP"}] if port else []
+
+    @property
     def reference(self) -> Object:
         """Names it in other objects."""
         return {"apiVersion": API_VERSION, "kind": "ContentRepository", "name": self.name, "uid": self.uid}

@@ -7,8 +7,8 @@ from pyspark.sql.types import StructType
 
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import discover
-from ullage_spark.opener import FOUND_BY, Opener, Use, pickled
-from ullage_spark.settings import GROUP_BYTES, SourceOptions, as_options
+from ullage_spark.opener import FOUND_BY, GROUP_BYTES, Opener, Use, pickled
+from ullage_spark.settings import SourceOptions, as_options
 
 
 def with_content(

@@ -5,6 +5,7 @@ Clients are kept for the life of a Python worker. A token that was renewed makes
 
 import json
 import os
+import re
 import ssl
 import urllib.request
 from collections.abc import Iterable
@@ -28,6 +29,9 @@ A = TypeVar("A")
 KUBERNETES: Final = "kubernetes:"
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 API: Final = "https://kubernetes.default.svc"
+NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+"""Of objects of Kubernetes."""
+
 HTTP_PORT: Final = 8480
 """The default of spec.service.httpPort."""
 
@@ -69,7 +73,7 @@ def discover(settings: SourceOptions) -> tuple[FleetNode, ...]:
 
 def flight_of(settings: SourceOptions, node: FleetNode) -> FlightClient:
     """A client of the node over Arrow Flight."""
-    return _flight(os.getpid(), node.flight, settings.bearer(), settings.ca_file or None)
+    return _flight(os.getpid(), node.flight, settings.bearer(node.flight), settings.authority())
 
 
 @lru_cache(CLIENTS_MAX)
@@ -98,8 +102,8 @@ def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
     if (seen.st_ino, seen.st_ctime_ns) != (node.inode, node.changed_nanos):
         return None
     # The node's answer to ABOUT said which file it is: only that the same node answers there is proved by the socket.
-    identity = identity_of(node.flight, settings.ca_file or None)
-    return _socket(os.getpid(), path, node.inode, settings.bearer(), identity)
+    identity = identity_of(node.flight, settings.authority())
+    return _socket(os.getpid(), path, node.inode, settings.bearer(node.flight), identity)
 
 
 @lru_cache(CLIENTS_MAX)
@@ -139,6 +143,10 @@ def endpoint_slices(name: str) -> list[dict[str, Any]]:
     It needs the verb `list` on endpointslices of that namespace.
     """
     namespace, _, repository = name.rpartition("/")
+    for each in filter(None, (namespace, repository)):
+        # It becomes a part of a URL that is asked with the pod's own account: `../../secrets` would be one, too.
+        if not NAME.fullmatch(each):
+            raise SparkSourceError(f"option endpoint: kubernetes:namespace/name, not {name!r}")
     with open(f"{ACCOUNT}/token", encoding="utf-8") as file:
         token = file.read().strip()
     if not namespace:

@@ -21,7 +21,7 @@ from ullage.wire.frames import ClaimKey
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import RETRIES, FleetNode, flight_of, socket_of
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import MIB, SourceOptions
 from ullage_spark.tables import NODE
 
 ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
@@ -29,6 +29,11 @@ ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32
 
 FOUND_BY: Final = (NODE, *ADDRESS)
 """Columns that rows need, so that their content is found."""
+
+GROUP_BYTES: Final = 8 * MIB
+"""Content that a task holds at a time; one that is larger comes alone. So many that a call costs nothing beside it, and
+so few that the processor's cache still has some of it.
+"""
 
 GROUP_ROWS: Final = 10_000
 AHEAD_FILES: Final = 64

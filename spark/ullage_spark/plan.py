@@ -206,4 +206,5 @@ def _client(settings: SourceOptions, nodes: Mapping[str, FleetNode], name: str) 
     node = nodes.get(name)
     if node is None:
         raise SparkSourceError(f"the plan is for node {name}, which is not in the fleet that the options name")
-    return RemoteRepository(Node(url=http_url_of(node), token=settings.bearer(), ca_file=settings.ca_file or None))
+    url = http_url_of(node)
+    return RemoteRepository(Node(url=url, token=settings.bearer(url), ca_file=settings.authority()))

@@ -7,7 +7,6 @@ shares when their tasks run (`slots.py`).
 """
 
 from array import array
-from base64 import b64decode
 from collections.abc import Generator, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -23,11 +22,10 @@ from ullage.wire.tickets import TableTicket
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import RETRIES, FleetNode, discover, flight_of
-from ullage_spark.opener import Opener
 from ullage_spark.predicates import Where
 from ullage_spark.settings import SourceOptions
 from ullage_spark.slots import SlotPart, begin_scan
-from ullage_spark.tables import NODE, PARTED, columns_of, schema_of
+from ullage_spark.tables import NODE, PARTED, columns_of
 
 PARTS: Final = 4
 """Tasks a node, where a snapshot lets several read it: an agent's own work is one thread a stream."""
@@ -50,8 +48,7 @@ class TableReader(Carried, DataSourceReader):
         self._settings = SourceOptions.of(options)
         self._schema = schema
         settings = self._settings
-        # What a function makes of rows and contents has columns of its own.
-        self._rows = schema_of(settings) if settings.use else schema
+        self._rows = self._asked_for()
         where = Where(settings.where)
         if unknown := sorted({*self._rows.names, *where.columns} - set(columns_of(settings.table))):
             raise SparkSourceError(f"table {settings.table} has no column {', '.join(unknown)}")
@@ -71,8 +68,15 @@ class TableReader(Carried, DataSourceReader):
         part = self._bound(partition) if isinstance(partition, SlotPart) else partition
         if not isinstance(part, TablePart):  # nothing is left, or Spark runs one task even where there is nothing
             return iter(())
-        batches = self._batches(part)
-        return self._opened(part.node, batches) if self._settings.use else batches
+        return self._made(part.node, self._batches(part))
+
+    def _asked_for(self) -> StructType:
+        """The table's columns that are read."""
+        return self._schema
+
+    def _made(self, _node: FleetNode, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What Spark gets of them."""
+        return rows
 
     def _bound(self, part: SlotPart) -> TablePart | None:
         found = part.bound(self._settings)
@@ -80,20 +84,6 @@ class TableReader(Carried, DataSourceReader):
             return None
         node, bound = found
         return TablePart(node, bound.share, bound.shares, self._settings.snapshots().get(bound.home))
-
-    def _opened(self, node: FleetNode, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function makes of the rows and their contents: neither passes the JVM."""
-        settings = self._settings
-        opener = Opener(
-            settings,
-            {node.name: node},
-            b64decode(settings.use),
-            skips_missing=settings.skips_missing,
-            group_bytes=settings.group_bytes,
-        )
-        target = to_arrow_schema(self._schema)
-        for made in opener.run(batches):
-            yield from bounded(shaped(made, target), settings.batch_bytes)
 
     def _batches(self, part: TablePart) -> Iterator[pa.RecordBatch]:
         name = self._settings.table

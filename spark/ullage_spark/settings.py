@@ -2,20 +2,33 @@
 
 import json
 import os
+import posixpath
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, field
 
+from ullage.beneath import names_below
 from ullage.contract import TOKEN_FILE
 from ullage_spark.errors import SparkSourceError
 
 MIB: Final = 1 << 20
-GROUP_BYTES: Final = 8 * MIB
-"""Content that a task holds at a time; one that is larger comes alone. So many that a call costs nothing beside it, and
-so few that the processor's cache still has some of it.
+CREDENTIALS: Final = "ULLAGE_CREDENTIALS"
+"""The environment variable with the folders, joined by colons, in which options may name a token and an authority.
+
+Options come from whoever may write SQL. Any other file of the executor's would be sent, as a token, to an endpoint of
+the same author's.
 """
+
+FOLDER: Final = posixpath.dirname(TOKEN_FILE)
+"""Where docs/spark.md mounts both: the folder where the variable names none."""
+
+AUTHORITY_FILE: Final = f"{FOLDER}/ca.crt"
+"""The same: then no endpoint gets the token but one with this authority's certificate."""
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 TRUE: Final = frozenset({"true", "1", "yes"})
 FALSE: Final = frozenset({"false", "0", "no"})
@@ -42,11 +55,6 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
     payload: bool = False
     batch_bytes: Annotated[int, Meta(ge=1, le=64 * MIB)] = 4 * MIB
     locality_wait_millis: Annotated[int, Meta(ge=0, le=3_600_000)] = field(default=3_000, name="localitywait")
-    use: str = ""
-    """What `Snapshot.with_content` has tasks call: pickled, in Base64. The next two are for it as well."""
-
-    skips_missing: bool = False
-    group_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = GROUP_BYTES
     token: str = ""
     token_file: str = ""
     ca_file: str = ""
@@ -74,15 +82,25 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
             raise SparkSourceError("name the fleet: option endpoint (grpc://host:8481,..., or kubernetes:ns/name)")
         return found
 
-    def bearer(self) -> str | None:
-        """The token as it is now: a projected one is renewed every hour, so each use reads it again."""
+    def bearer(self, url: str) -> str | None:
+        """The token for an endpoint as it is now: a projected one is renewed every hour, so each use reads it again.
+
+        SparkSourceError where it is the executor's and the endpoint could be anybody's.
+        """
         if self.token:
             return self.token
-        path = self.token_file or (TOKEN_FILE if os.path.exists(TOKEN_FILE) else "")
+        path = _credential("tokenFile", self.token_file) or (TOKEN_FILE if os.path.exists(TOKEN_FILE) else "")
         if not path:
             return None
+        if not _is_proved(url):
+            raise SparkSourceError(f"{url} is no endpoint with TLS: it is sent no token out of a file")
         with open(path, encoding="utf-8") as file:
             return file.read().strip()
+
+    def authority(self) -> str | None:
+        """The file with the certificate authority to trust; None: the system's."""
+        found = _credential("caFile", self.ca_file)
+        return found or (AUTHORITY_FILE if os.path.exists(AUTHORITY_FILE) else None)
 
     def snapshots(self) -> dict[str, str]:
         """The snapshot's id on each node, by the node's name; empty without one."""
@@ -92,6 +110,22 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
             return msgspec.json.decode(self.snapshot, type=dict[str, str])
         except (msgspec.DecodeError, UnicodeError) as error:
             raise SparkSourceError("option snapshot is the id of a snapshot(...): see docs/spark.md") from error
+
+
+def _credential(option: str, path: str) -> str:
+    folders = os.environ.get(CREDENTIALS, FOLDER).split(os.pathsep)
+    if path and not any(folder and names_below(path, folder) for folder in folders):
+        raise SparkSourceError(
+            f"option {option}: {path} lies in no folder of credentials ({', '.join(folders)}); whoever sets Spark up "
+            f"names these in the environment variable {CREDENTIALS} of driver and executors"
+        )
+    return path
+
+
+def _is_proved(url: str) -> bool:
+    """Whether somebody's certificate says who answers, or only this machine does."""
+    found = urlsplit(url)
+    return found.scheme in ("grpc+tls", "https") or found.hostname in LOOPBACK
 
 
 def _parsed(name: str, text: str, kind: msgspec.inspect.Type) -> object:

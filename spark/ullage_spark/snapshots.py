@@ -4,7 +4,6 @@ A heartbeat keeps it while the driver lives; if the driver dies, each node drops
 are taken one node after the other: each is a moment of its node, all within the time that the asking takes.
 """
 
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -18,8 +17,9 @@ from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, Snaps
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import FleetNode, ask, discover, flight_of
 from ullage_spark.offsets import Heartbeat
-from ullage_spark.opener import FOUND_BY, Use, pickled
-from ullage_spark.settings import GROUP_BYTES, SourceOptions, as_options
+from ullage_spark.opener import FOUND_BY, GROUP_BYTES, Use, pickled
+from ullage_spark.opening import opening_source
+from ullage_spark.settings import SourceOptions, as_options
 
 TTL_SECONDS: Final = 300.0
 """How long nodes keep a snapshot of a driver that has died."""
@@ -55,16 +55,12 @@ class FleetSnapshot:
         Options as of `table`: where, parts.
         """
         chosen = dict.fromkeys((*columns, *FOUND_BY))
-        more = {
-            "columns": list(chosen),
-            "use": b64encode(pickled(use)).decode(),
-            "skipsMissing": skips_missing,
-            "groupBytes": group_bytes,
-        }
-        return self._reader(options | more).schema(schema).load()
+        source = opening_source(pickled(use), skips_missing=skips_missing, group_bytes=group_bytes)
+        self._spark.dataSource.register(source)
+        return self._reader(options | {"columns": list(chosen)}, source.name()).schema(schema).load()
 
-    def _reader(self, options: dict[str, Any]) -> DataFrameReader:
-        reader = self._spark.read.format("ullage")
+    def _reader(self, options: dict[str, Any], source: str = "ullage") -> DataFrameReader:
+        reader = self._spark.read.format(source)
         return reader.options(**self._options, **as_options(options), snapshot=self.id)
 
 

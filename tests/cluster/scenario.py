@@ -124,7 +124,14 @@ class Scenario:
         container = {"name": "c1", "subPath": "c1", "capacity": self.capacity}
         spec = {
             "storage": {"hostPath": {"path": str(self._home / "r")}, "containers": [container]},
-            "service": {"address": "127.0.0.1", "httpPort": 0, "metricsPort": 0, "flightPort": None, "socketPath": ""},
+            "service": {
+                "address": "127.0.0.1",
+                "httpPort": 0,
+                "metricsPort": 0,
+                "healthPort": None,
+                "flightPort": None,
+                "socketPath": "",
+            },
             "tls": {"directory": str(self._home / "tls")},
             "archive": {"enabled": False},
             "compaction": {"minUsedPercentage": 0, "minReclaim": 0, "deletedRetention": "0s", "bytesPerSecond": 0},

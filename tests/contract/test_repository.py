@@ -198,7 +198,7 @@ REFUSALS = [
     ("{service: {address: 192.0.2.1}, auth: {mode: None}}", "service.address: 192.0.2.1 can be reached"),
     ("{service: {address: '::'}, tls: {mode: None}, auth: {mode: None}}", "service.address: :: can be reached"),
     ("{service: {address: flows.example}}", "service.address: 'flows.example' is no IP address"),
-    ("{service: {httpPort: 8481}}", "service: httpPort, flightPort and metricsPort must differ"),
+    ("{service: {httpPort: 8481}}", "service: httpPort, flightPort, metricsPort and healthPort must differ"),
     ("{service: {socketPath: run/x.sock}}", "service.socketPath: 'run/x.sock' is not an absolute path"),
     ("{tls: {directory: /etc/../x}}", "tls.directory: '/etc/../x' is not an absolute path"),
 ]

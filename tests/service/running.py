@@ -25,7 +25,7 @@ from ullage_agent.service.listening import Listening, Terms, TlsFiles
 from ullage_agent.service.server import Server
 
 START_SECONDS = 60.0
-HERE = ServiceSettings(http_port=0, flight_port=None, metrics_port=None, socket_path="")
+HERE = ServiceSettings(http_port=0, flight_port=None, metrics_port=None, health_port=None, socket_path="")
 LOCAL: dict[str, Any] = {"tls": {"mode": TlsMode.NONE}, "auth": {"mode": AuthMode.NONE}}
 
 UNGUARDED: dict[str, Any] = {"min_used_percentage": 0, "min_reclaim": 0, "deleted_retention": Duration(0)}
@@ -57,7 +57,7 @@ def terms_of(
     tls: TlsFiles | None = None,
 ) -> Terms:
     """Of one transport in the test's own process; what it would log is put with the failures."""
-    here = Listening("127.0.0.1", 0, 0, None, socket_path, tls=tls, asks_for_metrics=False)
+    here = Listening("127.0.0.1", 0, 0, None, None, socket_path, tls=tls, asks_for_metrics=False)
 
     def fail(what: str, error: Exception) -> None:
         failures.append((what, error))

@@ -17,6 +17,7 @@ from ullage.client.proof import Identity
 from ullage.client.socket import SocketClient
 from ullage.contract import AuthMode, Right, TlsMode
 from ullage.wire.needs import needs
+from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.tokens import line_of, new_token
 
 HOUR: Final = 3_600_000
@@ -27,7 +28,7 @@ class Secured:
     one     that has `expired`. `running` is to be entered.
     """
 
-    def __init__(self, path: Path, *, socket: bool = False, **sections: Any) -> None:
+    def __init__(self, path: Path, limits: Limits = DEFAULTS, *, socket: bool = False, **sections: Any) -> None:
         self.tls, self.token_file = path / "tls", path / "tokens"
         self.socket = f"{tempfile.mkdtemp(prefix='u-')}/s"
         self.authority = Authority(path / "authority")
@@ -52,7 +53,8 @@ class Secured:
                 tls={"mode": TlsMode.SECRET, "directory": str(self.tls)},
                 auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file), **sections.pop("auth", {})},
                 **sections,
-            )
+            ),
+            limits,
         )
 
     @staticmethod

@@ -90,6 +90,7 @@ CASES = {
     "service.httpPort": Case({}, {"service": ServiceSettings(http_port=9)}, _listening("http_port")),
     "service.flightPort": Case({}, {"service": ServiceSettings(flight_port=None)}, _listening("flight_port")),
     "service.metricsPort": Case({}, {"service": ServiceSettings(metrics_port=None)}, _listening("metrics_port")),
+    "service.healthPort": Case({}, {"service": ServiceSettings(health_port=None)}, _listening("health_port")),
     "service.socketPath": Case({}, {"service": ServiceSettings(socket_path="")}, _listening("socket_path")),
     "service.maxRequestBytes": Case(
         {}, {"service": ServiceSettings(max_request_bytes=Quantity(1))}, lambda spec: spec.service.max_request_bytes

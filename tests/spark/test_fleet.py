@@ -40,15 +40,16 @@ def test_http_is_at_the_usual_port_unless_said_otherwise() -> None:
     assert http_url_of(FleetNode(name="a", flight="grpc://x:9", url="http://y:1")) == "http://y:1"
 
 
-def test_a_renewed_token_makes_a_new_client(tmp_path: Path) -> None:
+def test_a_renewed_token_makes_a_new_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A projected token is replaced every hour: each use reads the file again."""
+    monkeypatch.setenv("ULLAGE_CREDENTIALS", str(tmp_path))
     file = tmp_path / "token"
     settings = SourceOptions.of({"endpoint": "grpc://127.0.0.1:1", "tokenFile": str(file)})
     node = FleetNode(name="a", flight="grpc://127.0.0.1:1")
     file.write_text("one\n", encoding="utf-8")
     first = flight_of(settings, node)
-    assert (settings.bearer(), flight_of(settings, node)) == ("one", first)
+    assert (settings.bearer(node.flight), flight_of(settings, node)) == ("one", first)
 
     file.write_text("two\n", encoding="utf-8")
-    assert settings.bearer() == "two"
+    assert settings.bearer(node.flight) == "two"
     assert flight_of(settings, node) is not first

@@ -62,6 +62,10 @@ class ServiceSettings(Settings, frozen=True, kw_only=True):
     """The port of `/metrics`, which others may reach than those who may reach content. 0 takes any free one, and null
     serves none (NiFi: a reporting task)."""
 
+    health_port: Port | None = 8484
+    """The port of `/healthz` and `/readyz` alone, for probes, without TLS and tokens. It answers under any load of the
+    other ports. 0 takes any free one, and null serves none: probes then share httpPort with everybody."""
+
     socket_path: Annotated[str, Meta(max_length=1024)] = "/run/ullage/ullage.sock"
     """The absolute path of the Unix socket for programs of this machine. Empty opens none."""
 
@@ -143,9 +147,10 @@ def service_problems(service: ServiceSettings, tls: TlsSettings, auth: AuthSetti
             f"spec.service.address: {service.address} can be reached from other machines, so spec.tls.mode and "
             "spec.auth.mode must not be None"
         )
-    ports = [port for port in (service.http_port, service.flight_port, service.metrics_port) if port]
+    others = (service.flight_port, service.metrics_port, service.health_port)
+    ports = [port for port in (service.http_port, *others) if port]
     if len(set(ports)) < len(ports):
-        yield "spec.service: httpPort, flightPort and metricsPort must differ"
+        yield "spec.service: httpPort, flightPort, metricsPort and healthPort must differ"
     prefixes = [rule.prefix for rule in auth.queues]
     if repeated := sorted({prefix for prefix in prefixes if prefixes.count(prefix) > 1}):
         yield f"spec.auth.queues: {', '.join(map(repr, repeated))} stands in several rules, and one must decide"

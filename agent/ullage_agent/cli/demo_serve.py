@@ -18,7 +18,7 @@ def service_sections() -> dict[str, Any]:
     """What of `spec` serves this machine alone, on the usual port, or on any other if somebody has it."""
     with socket.socket() as probe:
         port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0
-    service = {"httpPort": port, "flightPort": None, "metricsPort": None, "socketPath": ""}
+    service = {"httpPort": port, "flightPort": None, "metricsPort": None, "healthPort": None, "socketPath": ""}
     return {"service": service, "tls": {"mode": "None"}, "auth": {"mode": "None"}}
 
 

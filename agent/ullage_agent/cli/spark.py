@@ -6,6 +6,7 @@ spark-submit it takes the session that there is, alone it makes a local one.
 
 import functools
 import importlib
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,10 @@ def on_fleet(function: Function) -> Function:
     def wrapped(*, endpoint: str, nodes: str, token_file: str, ca_file: str, **rest: Any) -> Any:
         if not endpoint and not nodes:
             raise click.UsageError("which nodes? Say --endpoint, or set ULLAGE_ENDPOINT")
+        named = [os.path.dirname(os.path.abspath(file)) for file in (token_file, ca_file) if file]
+        if named and "ULLAGE_CREDENTIALS" not in os.environ:
+            # Sources read only where this says, and whoever runs the command says where by naming the files.
+            os.environ["ULLAGE_CREDENTIALS"] = os.pathsep.join(named)
         fleet = {"endpoint": endpoint, "nodes": nodes, "tokenFile": token_file, "caFile": ca_file}
         return function(fleet=fleet, **rest)
 

@@ -4,7 +4,7 @@ Memory at the worst is about `requests * (STEP_BYTES + PIECE_BYTES) + 2 * wide_s
 `small_body_bytes` a request; beside them `columns_bytes` of tables.
 """
 
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -35,8 +35,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 32
     """Threads that call the engine. Commits that wait together share one sync, so more of them cost nothing much."""
 
+    requests_per_peer: int = 512
+    """Of these, from one address, so that no client's slow uploads take every place. Half of them and no fewer, because
+    behind a Service, a node's address or loopback all clients may have the same one.
+    """
+
     connections: int = 8_192
-    """Open connections; kept below what the process may open (`RLIMIT_NOFILE`)."""
+    """Open connections of one listener; kept below what the process may open (`RLIMIT_NOFILE`). Where there are as
+    many, a new one takes the place of the one that has waited longest for a request.
+    """
+
+    connections_per_peer: int = 4_096
+    """Of these, from one address: half of them, for the same reason as `requests_per_peer`."""
+
+    handshake_seconds: float = 10.0
+    """Until TLS is agreed on: no client that means it takes longer, and until then nothing is known of one."""
 
     header_bytes: int = 64 * KIB
     """Request line and headers."""
@@ -139,6 +152,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     stop_seconds: float = 30.0
     """What a graceful stop waits for requests under way; then they are cut off, and nothing acknowledged is lost."""
+
+    def of_probes(self, connections: int, seconds: float) -> Self:
+        """Those of a listener that answers nothing but probes."""
+        return msgspec.structs.replace(
+            self,
+            connections=connections,
+            connections_per_peer=connections,
+            header_seconds=seconds,
+            idle_seconds=seconds,
+            header_bytes=8 * KIB,
+        )
 
 
 DEFAULTS: Final = Limits()

@@ -85,6 +85,7 @@ class Listening(msgspec.Struct, frozen=True):
     http_port: int
     flight_port: int | None
     metrics_port: int | None
+    health_port: int | None
     socket_path: str
     tls: TlsFiles | None
     asks_for_metrics: bool
@@ -123,6 +124,7 @@ def listening_of(spec: ContentRepositorySpec) -> Listening:
         service.http_port,
         service.flight_port,
         service.metrics_port,
+        service.health_port,
         service.socket_path,
         _tls_files(spec),
         spec.auth.mode != AuthMode.NONE and spec.auth.metrics == MetricsAccess.AUTHENTICATED,

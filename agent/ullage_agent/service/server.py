@@ -28,7 +28,9 @@ from ullage_agent.service.audit import Audit, AuditLog, Unaudited, audit_log_of
 from ullage_agent.service.errors import CannotListen, ReloadRefused
 from ullage_agent.service.flight.listener import FlightListener
 from ullage_agent.service.host import Host, PermissionOf, windows_alone
+from ullage_agent.service.http.accepting import serve
 from ullage_agent.service.http.app import make_app
+from ullage_agent.service.http.health import Health
 from ullage_agent.service.http.protocol import guarded
 from ullage_agent.service.http.scrape import Scrape
 from ullage_agent.service.http.served import Served
@@ -158,6 +160,8 @@ class Server:
             sockets = {"http": bound.enter_context(_bound(listening.address, listening.http_port))}
             if listening.metrics_port is not None:
                 sockets["metrics"] = bound.enter_context(_bound(listening.address, listening.metrics_port))
+            if listening.health_port is not None:
+                sockets["health"] = bound.enter_context(_bound(listening.address, listening.health_port))
             self._certificate = None if listening.tls is None else Certificate(listening.tls)
             await asyncio.to_thread(self.host.start, makes=self._makes)
             try:
@@ -180,15 +184,19 @@ class Server:
         self._meter.requests_under_way = lambda: guard.under_way
         asked = authenticator if listening.asks_for_metrics else None
         apps = {"http": guard, "metrics": Scrape(self.metrics, asked, is_encrypted=listening.tls is not None)}
-        servers = [(uvicorn.Server(self._config(apps[name])), sock) for name, sock in sockets.items()]
+        servers = [(uvicorn.Server(self._config(apps[name])), sockets[name]) for name in apps if name in sockets]
         reload = self._heed_signals()
-        serving = [asyncio.create_task(_serve_without_signals(server, sock)) for server, sock in servers]
+        context = None if self._certificate is None else self._certificate.context
+        serving = [asyncio.create_task(serve(server, sock, self.limits, context)) for server, sock in servers]
         watching = asyncio.create_task(self._watch(served, reload))
         stopped = asyncio.create_task(self._stop.wait())
+        health: Health | None = None
         try:
             while not all(server.started for server, _ in servers) and not any(task.done() for task in serving):
                 await asyncio.wait(serving, timeout=0.01)
-            self.urls = {name: _url(listening, sock) for name, sock in sockets.items()} | self.bulk.addresses
+            if "health" in sockets:
+                health = Health(sockets["health"], self.limits, lambda: self.host.is_ready and not served.is_stopping)
+            self.urls = {name: _url(listening, name, sock) for name, sock in sockets.items()} | self.bulk.addresses
             self._log.info("serving", **self.urls, node=self.node, root=self.host.spec.storage.host_path.path)
             self._on_ready(self.urls)
             await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
@@ -202,6 +210,8 @@ class Server:
             await asyncio.to_thread(self.bulk.stop)
             await asyncio.to_thread(self._on_stop)
             await asyncio.to_thread(served.close)
+            if health is not None:
+                await health.stop()
             self._log.info("stopped")
 
     def _audit_log(self) -> AuditLog | Unaudited:
@@ -228,7 +238,6 @@ class Server:
         return reload
 
     def _config(self, app: Any) -> uvicorn.Config:
-        certificate = self._certificate
         return uvicorn.Config(
             app,
             http=guarded(self.limits),
@@ -238,11 +247,8 @@ class Server:
             log_config=None,
             access_log=False,
             server_header=False,
-            backlog=BACKLOG,
-            limit_concurrency=self.limits.connections,
             timeout_keep_alive=int(self.limits.idle_seconds),
             timeout_graceful_shutdown=int(self.limits.stop_seconds),
-            ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         )
 
     async def _watch(self, served: Served, reload: asyncio.Event) -> None:
@@ -310,13 +316,9 @@ class Server:
         self._log.error("tokens not reloaded", problem=problem)
 
 
-async def _serve_without_signals(server: uvicorn.Server, sock: socket.socket) -> None:
-    """Uvicorn would take the signals for itself."""
-    await server._serve([sock])  # noqa: SLF001 - `serve` differs by just that
-
-
-def _url(listening: Listening, sock: socket.socket) -> str:
-    return f"{listening.scheme}://{listening.host}:{sock.getsockname()[1]}/"
+def _url(listening: Listening, name: str, sock: socket.socket) -> str:
+    scheme = "http" if name == "health" else listening.scheme
+    return f"{scheme}://{listening.host}:{sock.getsockname()[1]}/"
 
 
 def _bound(address: str, port: int) -> socket.socket:

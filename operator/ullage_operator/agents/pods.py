@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ullage.contract import NODE_LABEL, TlsMode, dump, needs_no_restart
+from ullage.contract import NODE_LABEL, ContentRepositorySpec, TlsMode, dump, needs_no_restart
 from ullage_operator.objects import USER, Object, RepositoryObject, confined, digest
 from ullage_operator.observation import TEMPLATE
 
@@ -157,7 +157,6 @@ def _said(settings: msgspec.Struct) -> Object:
 
 def _container(repository: RepositoryObject, image: str) -> Object:
     spec = repository.spec
-    scheme = "HTTP" if spec.tls.mode == TlsMode.NONE else "HTTPS"
     # A disk that the node mounts below the directory after the pod has begun is seen all the same.
     seen = {"mountPropagation": "HostToContainer"} if spec.storage.local_persistent_volume is None else {}
     mounts: list[Object] = [
@@ -167,7 +166,7 @@ def _container(repository: RepositoryObject, image: str) -> Object:
     ]
     if spec.tls.mode != TlsMode.NONE:
         mounts.append({"name": "tls", "mountPath": TLS, "readOnly": True})
-    where = {"path": "/healthz", "port": "http", "scheme": scheme}
+    where = _probed(spec)
     return {
         "name": "agent",
         "image": spec.image or image,
@@ -178,7 +177,7 @@ def _container(repository: RepositoryObject, image: str) -> Object:
         ],
         "ports": [
             {"name": each["name"], "containerPort": each["port"], "protocol": each["protocol"]}
-            for each in repository.ports
+            for each in [*repository.ports, *repository.probed_ports]
         ],
         "volumeMounts": mounts,
         "resources": _said(spec.resources),
@@ -189,6 +188,13 @@ def _container(repository: RepositoryObject, image: str) -> Object:
         "livenessProbe": {"httpGet": dict(where), "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 6},
         "securityContext": {**confined(), "runAsGroup": USER},
     }
+
+
+def _probed(spec: ContentRepositorySpec) -> Object:
+    """Where probes ask: on the port that is theirs, which answers under any load, or else where everybody does."""
+    if spec.service.health_port:
+        return {"path": "/healthz", "port": "health", "scheme": "HTTP"}
+    return {"path": "/healthz", "port": "http", "scheme": "HTTP" if spec.tls.mode == TlsMode.NONE else "HTTPS"}
 
 
 def _owner(image: str) -> Object:

@@ -5,6 +5,7 @@ one pod that plans alone: it costs what there are of resource claims, a million 
 executors. Neither needs a lease, and no node waits for them.
 """
 
+import posixpath
 from typing import Final
 
 from ullage.contract import TOKEN_FILE, audience_of, time_of
@@ -25,6 +26,9 @@ PROGRAM: Final = "/opt/ullage-spark.py"
 
 SPARK_VERSION: Final = "4.3.0"
 AUTHORITY: Final = "/etc/ullage/ca"
+CREDENTIALS: Final = [{"name": "ULLAGE_CREDENTIALS", "value": f"{posixpath.dirname(TOKEN_FILE)}:{AUTHORITY}"}]
+"""The folders in which Spark's sources may read a token and an authority, see docs/spark.md."""
+
 MEMORY: Final = "1g"
 MEMORY_REQUEST: Final = "1536Mi"
 """Of the Job's pod: Spark's heap, and Python's beside it."""
@@ -108,6 +112,7 @@ def _job(repository: RepositoryObject, name: str, image: str, *, has_authority: 
         "name": "plan",
         "image": image,
         "command": [*command, *arguments(repository, has_authority=has_authority)],
+        "env": CREDENTIALS,
         "resources": {"requests": {"cpu": "500m", "memory": MEMORY_REQUEST}},
         "securityContext": CONFINED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -125,7 +130,7 @@ def _application(repository: RepositoryObject, name: str, image: str, *, has_aut
     volumes, mounts = _mounts(repository, has_authority=has_authority)
 
     def part(container: str) -> Object:
-        confined = {"name": container, "securityContext": CONFINED, "volumeMounts": mounts}
+        confined = {"name": container, "securityContext": CONFINED, "volumeMounts": mounts, "env": CREDENTIALS}
         confined |= {"terminationMessagePolicy": "FallbackToLogsOnError"} if container == DRIVER else {}
         return {
             "cores": 1,

@@ -16,7 +16,6 @@ from tests.service.flight import raw
 from tests.service.flight.peer import MB, Peer
 from tests.support import Workshop
 from ullage.wire.tickets import ACTIONS
-from ullage_agent.service.access import Verb
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
@@ -45,7 +44,7 @@ def sent(peer: Peer) -> Iterator[raw.Raw]:
 def guarded(workshop: Workshop, tmp_path: Path) -> Iterator[tuple[Peer, str]]:
     """A server that knows tokens, and one of them."""
     token, digest = new_token()
-    (tmp_path / "tokens").write_text(line_of("all", tuple(Verb), 0, digest))
+    (tmp_path / "tokens").write_text(line_of("all", ("*",), 0, digest))
     made = Peer(workshop.make(), authenticator=TokenFile(str(tmp_path / "tokens"), workshop.clock))
     yield made, token
     made.close()

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from litestar import Response
 from litestar.exceptions import HTTPException
+from litestar.types import Send
 
 from ullage.errors import InvalidArgument
 from ullage.wire.problems import BY_SLUG, PROBLEM_TYPE, ProblemDetails, is_expected, problem_of
@@ -53,6 +54,15 @@ def refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
     request.scope["state"]["detail"] = problem.detail
     body = msgspec.json.encode(problem)
     return Response(body, status_code=problem.status, media_type=PROBLEM_TYPE, headers=headers_of(problem))
+
+
+async def answer(send: Send, status: int, kind: bytes, body: bytes) -> None:
+    """Answer for an application that is none of Litestar's."""
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="ullage"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _of_framework(error: HTTPException) -> ProblemDetails:

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from ullage.wire.operation import Operation
 from ullage.wire.problems import PROBLEM_TYPE, problem_of
 from ullage_agent.service.access import Anonymous
 from ullage_agent.service.http.answers import headers_of
+from ullage_agent.service.http.crowd import peer_of
 from ullage_agent.service.http.served import Served
 from ullage_agent.service.log import logger
 
@@ -47,6 +49,7 @@ class Guard:
         self._app = app
         self._served = served
         self.under_way = 0
+        self._of_peer: Counter[str] = Counter()
         self._log = logger("audit")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +69,7 @@ class Guard:
             self._note(scope, exchange)
 
     async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
+        peer = peer_of((scope.get("client") or ("",))[0])
         if scope["path"] not in ALWAYS_ANSWERED:
             is_open = isinstance(self._served.authenticator, Anonymous)
             if reason := foreign(scope["method"], dict(scope["headers"]), is_open=is_open):
@@ -78,11 +82,18 @@ class Guard:
             if self.under_way >= self._served.limits.requests:
                 await exchange.refuse(ServiceBusy(f"{self.under_way} requests are under way already"))
                 return
+            if self._of_peer[peer] >= self._served.limits.requests_per_peer:
+                await exchange.refuse(ServiceBusy(f"{self._of_peer[peer]} requests of {peer} are under way already"))
+                return
         self.under_way += 1
+        self._of_peer[peer] += 1
         try:
             await self._app(scope, exchange.receive, exchange.send)
         finally:
             self.under_way -= 1
+            self._of_peer[peer] -= 1
+            if not self._of_peer[peer]:
+                del self._of_peer[peer]
 
     def _measure(self, scope: Any, exchange: "_Exchange") -> None:
         """By the route's template, which has few values, and not by the path, which anybody makes up."""

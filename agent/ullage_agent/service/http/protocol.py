@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ullage_agent.service.http.accepting import Seat
 from ullage_agent.service.limits import Limits
 
 LINGER_BYTES: Final = 1 << 20
@@ -29,9 +30,11 @@ def guarded(limits: Limits) -> type[asyncio.Protocol]:
 
 class _GuardedProtocol(HttpToolsProtocol):
     limits: ClassVar[Limits]
+    seat: Seat
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.seat.transport = transport
         self._head_bytes = self._raw_bytes = 0
         self._is_in_head = True
         self._is_refused = False
@@ -39,6 +42,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.seat.crowd.leave(self.seat)
         self._disarm()
         super().connection_lost(exc)
 
@@ -92,7 +96,12 @@ class _GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         self._disarm()
+        self.seat.crowd.work(self.seat)
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self.seat.crowd.wait(self.seat)
+        super().on_response_complete()
 
     def _count(self, count: int) -> None:
         self._head_bytes += count

@@ -9,6 +9,7 @@ from ullage.errors import Forbidden, NotFound, UllageError
 from ullage.wire.needs import SCRAPING
 from ullage.wire.problems import problem_of
 from ullage_agent.service.access import Authenticator, authorize_all, bearer
+from ullage_agent.service.http.answers import answer
 from ullage_agent.service.http.guard import foreign
 from ullage_agent.service.metrics import Metrics
 
@@ -39,20 +40,12 @@ class Scrape:
             await asyncio.to_thread(self._admit, headers.get(b"authorization"), client)
             async with self._one:
                 body = await asyncio.to_thread(self._metrics.text)
-            await _answer(send, 200, TEXT, body)
+            await answer(send, 200, TEXT, body)
         except UllageError as error:
             problem = problem_of(error)
-            await _answer(send, problem.status, b"text/plain; charset=utf-8", problem.detail.encode() + b"\n")
+            await answer(send, problem.status, b"text/plain; charset=utf-8", problem.detail.encode() + b"\n")
 
     def _admit(self, header: bytes | None, client: str) -> None:
         if self._authenticator is not None:
             token = bearer(None if header is None else header.decode("latin-1"))
             authorize_all(self._authenticator, self._authenticator.authenticate(token, client), SCRAPING)
-
-
-async def _answer(send: Send, status: int, kind: bytes, body: bytes) -> None:
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b'Bearer realm="ullage"'))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,91 @@
+"""Who is connected to one listener, and who has to go when it is full: whoever has waited longest.
+
+A connection waits from its beginning until a request's headers are there, and between two requests. So whoever opens
+connections and says nothing, or says it slowly, loses them to those who ask something.
+"""
+
+import ipaddress
+from typing import Final, Protocol
+
+NETWORK_BITS: Final = 64
+"""Of an IPv6 address: who has one has all that begin so."""
+
+
+class Connected(Protocol):
+    """One connection."""
+
+    def cut_off(self) -> None:
+        """End it at once."""
+        ...
+
+
+class Crowd:
+    """The connections of one listener. All calls come from its event loop."""
+
+    def __init__(self, connections_max: int, per_peer_max: int) -> None:
+        self._connections_max = connections_max
+        self._per_peer_max = per_peer_max
+        self._peers: dict[Connected, str] = {}
+        self._waiting: dict[str, dict[Connected, None]] = {}
+        self._longest: dict[Connected, None] = {}
+        self._counts: dict[str, int] = {}
+
+    def enter(self, connection: Connected, address: str) -> bool:
+        """Let it in to wait, in the place of another if need be; False where nobody can go, as all are at work."""
+        peer = peer_of(address)
+        if self._counts.get(peer, 0) >= self._per_peer_max and not self._make_room(self._waiting.get(peer, {})):
+            return False
+        if len(self._peers) >= self._connections_max and not self._make_room(self._longest):
+            return False
+        self._peers[connection] = peer
+        self._counts[peer] = self._counts.get(peer, 0) + 1
+        self.wait(connection)
+        return True
+
+    def wait(self, connection: Connected) -> None:
+        """It begins to wait for a request."""
+        if (peer := self._peers.get(connection)) is not None:
+            self.work(connection)
+            self._waiting.setdefault(peer, {})[connection] = None
+            self._longest[connection] = None
+
+    def work(self, connection: Connected) -> None:
+        """It has a request: nobody else takes its place."""
+        self._longest.pop(connection, None)
+        if waiting := self._waiting.get(self._peers.get(connection, "")):
+            waiting.pop(connection, None)
+
+    def leave(self, connection: Connected) -> None:
+        """It is gone. Safe to call twice."""
+        self.work(connection)
+        if (peer := self._peers.pop(connection, None)) is None:
+            return
+        self._counts[peer] -= 1
+        if not self._counts[peer]:
+            del self._counts[peer]
+            self._waiting.pop(peer, None)
+
+    def make_room(self) -> None:
+        """End the one that has waited longest, if any waits."""
+        self._make_room(self._longest)
+
+    def _make_room(self, waiting: dict[Connected, None]) -> bool:
+        longest = next(iter(waiting), None)
+        if longest is None:
+            return False
+        self.leave(longest)
+        longest.cut_off()
+        return True
+
+
+def peer_of(address: str) -> str:
+    """Those addresses that one client may have at will count as one."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, NETWORK_BITS), strict=False))

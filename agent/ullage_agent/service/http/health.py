@@ -1,0 +1,83 @@
+"""`/healthz` and `/readyz` on a port and in a thread of their own: probes are answered whatever the others do.
+
+Were they answered where content is, who opens enough slow connections would have the kubelet restart a healthy agent.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+from litestar.types import Receive, Scope, Send
+
+from ullage_agent.service.http.accepting import serve
+from ullage_agent.service.http.answers import answer
+from ullage_agent.service.http.protocol import guarded
+from ullage_agent.service.limits import Limits
+
+CONNECTIONS: Final = 64
+"""Few, so that a full listener costs little. A probe gets in all the same, in the place of who has waited longest."""
+
+PROBE_SECONDS: Final = 5.0
+"""What a probe may take for its headers: as long as the kubelet waits."""
+
+BEAT_SECONDS: Final = 1.0
+
+STUCK_SECONDS: Final = 60.0
+"""So long the service's event loop may be busy with something else before the process counts as stuck: no call keeps it
+for a second, and a machine that is short of processor time is no reason for a restart.
+"""
+
+
+class Health:
+    """Answers probes until it is stopped. It is made in the event loop of which `/healthz` says that it goes on."""
+
+    def __init__(self, sock: socket.socket, limits: Limits, is_ready: Callable[[], bool]) -> None:
+        self._is_ready = is_ready
+        self._beaten = time.monotonic()
+        self._beating = asyncio.create_task(self._beat())
+        self._limits = bounds = limits.of_probes(CONNECTIONS, PROBE_SECONDS)
+        config = uvicorn.Config(
+            self._answer,
+            interface="asgi3",
+            http=guarded(bounds),
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=int(bounds.idle_seconds),
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, args=(sock,), name="health", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Answer nobody any more; waits."""
+        self._beating.cancel()
+        self._server.should_exit = True
+        await asyncio.to_thread(self._thread.join)
+
+    async def _beat(self) -> None:
+        while True:
+            self._beaten = time.monotonic()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _run(self, sock: socket.socket) -> None:
+        asyncio.run(serve(self._server, sock, self._limits))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request: Any = scope
+        status, text = 404, "only GET /healthz and GET /readyz are answered here\n"
+        if request["method"] in ("GET", "HEAD"):
+            if request["path"] == "/healthz":
+                is_stuck = time.monotonic() - self._beaten > STUCK_SECONDS
+                status, text = (503, "stuck\n") if is_stuck else (200, "ok\n")
+            elif request["path"] == "/readyz":
+                status, text = (200, "ok\n") if self._is_ready() else (503, "not ready\n")
+        await answer(send, status, b"text/plain; charset=utf-8", text.encode())

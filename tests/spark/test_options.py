@@ -1,0 +1,86 @@
+"""What the options of the sources reach, asked in SQL: whoever may write it need not be allowed to run Python."""
+
+import os
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.spark.fleet import Fleet
+from ullage_spark.errors import SparkSourceError
+from ullage_spark.fleet import endpoint_slices
+from ullage_spark.settings import CREDENTIALS, SourceOptions
+
+
+class Attack:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self._trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {self._trace}",)
+
+
+def selected(spark: SparkSession, options: str, columns: str = "") -> None:
+    """What whoever may write SQL alone can do."""
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW attack {columns} USING ullage OPTIONS ({options})")
+    spark.sql("SELECT * FROM attack").collect()
+
+
+@pytest.mark.parametrize("option", ["use", "groupBytes", "function"])
+def test_no_option_runs_code(spark: SparkSession, fleet: Fleet, option: str, tmp_path: Path) -> None:
+    """A view with the undocumented option `use` ran a command as the executor's user. It is refused by its name."""
+    trace = tmp_path / "trace"
+    attack = b64encode(cloudpickle.dumps(Attack(trace))).decode()  # type: ignore[no-untyped-call]
+
+    with pytest.raises(PySparkException, match=f"unknown option {option.lower()}"):
+        selected(spark, f"endpoint '{fleet.endpoint}', {option} '{attack}'", "(x STRING)")
+
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("option", ["tokenFile", "caFile"])
+def test_no_option_reads_a_file_beside_the_credentials(spark: SparkSession, option: str, tmp_path: Path) -> None:
+    """Any file of the executor's went, as a token, to an endpoint that the same statement named."""
+    secret = tmp_path / "secret"
+    secret.write_text("what SQL may not read")
+
+    with pytest.raises(PySparkException, match="lies in no folder of credentials"):
+        selected(spark, f"endpoint 'grpc://127.0.0.1:1', {option} '{secret}'")
+
+
+@pytest.mark.parametrize(
+    "path", ["{folder}/../secret", "{folder}-of-others/secret", "{folder}", "secret", "/etc/passwd"]
+)
+def test_credentials_lie_in_their_folder(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a path says, not as it begins."""
+    monkeypatch.setenv(CREDENTIALS, f"/nowhere:{tmp_path / 'folder'}")
+    settings = SourceOptions.of({"endpoint": "x", "tokenFile": path.format(folder=tmp_path / "folder")})
+
+    with pytest.raises(SparkSourceError, match="lies in no folder"):
+        settings.bearer("grpc+tls://a:1")
+
+
+def test_a_token_out_of_a_file_goes_to_nobody_without_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint is the author's of the statement, and the token is not."""
+    monkeypatch.setenv(CREDENTIALS, str(tmp_path))
+    (tmp_path / "token").write_text("mounted")
+    settings = SourceOptions.of({"endpoint": "x", "tokenFile": str(tmp_path / "token")})
+    own = SourceOptions.of({"endpoint": "x", "token": "own"})
+
+    for url in ("grpc://10.0.0.1:1", "http://evil.example", "grpc://localhost.evil.example:1"):
+        with pytest.raises(SparkSourceError, match="no endpoint with TLS"):
+            settings.bearer(url)
+        assert own.bearer(url) == "own"
+    assert {settings.bearer(url) for url in ("grpc+tls://a:1", "https://a", "grpc://127.0.0.1:1")} == {"mounted"}
+
+
+@pytest.mark.parametrize("name", ["../../../api/v1/secrets?x=/a", "a?b", "a/b%2F", "data/flows&limit=1", "a/../b"])
+def test_the_name_of_a_repository_is_no_path_of_the_api_server(name: str) -> None:
+    """It was asked with the pod's own account."""
+    with pytest.raises(SparkSourceError, match="kubernetes:namespace/name"):
+        endpoint_slices(name)
