@@ -15,6 +15,7 @@ from tests.service.running import Running, document_at
 from ullage.client.node import Node
 from ullage.contract import AuthMode, Right, TlsMode
 from ullage.wire.needs import needs
+from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.tokens import line_of, new_token
 
 HOUR: Final = 3_600_000
@@ -25,7 +26,7 @@ class Secured:
     one     that has `expired`. `running` is to be entered.
     """
 
-    def __init__(self, path: Path, *, socket: bool = False, **sections: Any) -> None:
+    def __init__(self, path: Path, *, socket: bool = False, limits: Limits = DEFAULTS, **sections: Any) -> None:
         self.tls, self.token_file = path / "tls", path / "tokens"
         self.socket = f"{tempfile.mkdtemp(prefix='u-')}/s"
         self.authority = Authority(path / "authority")
@@ -50,8 +51,16 @@ class Secured:
                 tls={"mode": TlsMode.SECRET, "directory": str(self.tls)},
                 auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(self.token_file), **sections.pop("auth", {})},
                 **sections,
-            )
+            ),
+            limits,
         )
+
+    def admit(self, name: str, *rights: str) -> str:
+        """A token of somebody new, before the server runs."""
+        self.tokens[name], digest = new_token()
+        with self.token_file.open("a") as file:
+            file.write(line_of(name, rights, 0, digest))
+        return self.tokens[name]
 
     @staticmethod
     def only(rights: Sequence[Right] | None) -> str:

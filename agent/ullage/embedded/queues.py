@@ -70,7 +70,7 @@ class EmbeddedQueues(Queues):
     def begin(self, name: str, attributes: dict[str, str], *, force: bool = False) -> QueuePut:
         """A FlowFile whose content comes piece by piece."""
         self._acting.require(QueueUse.WRITE, checked_queue(name))
-        return QueuePut(self._engine.session(COMPONENT), name, attributes, force=force)
+        return QueuePut(self._engine.session(COMPONENT, self._acting.by), name, attributes, force=force)
 
     def store(
         self,
@@ -84,7 +84,7 @@ class EmbeddedQueues(Queues):
         """Put contents into a queue in one transaction; their ids, in order."""
         self._acting.require(QueueUse.WRITE, checked_queue(name))
         asked = self._keys.once(key, "queue", name, attributes, contents=contents)
-        with asked as once, self._engine.session(COMPONENT) as session:
+        with asked as once, self._engine.session(COMPONENT, self._acting.by) as session:
             if once.first is not None:
                 return once.first.decode().split(",")
             if not force:

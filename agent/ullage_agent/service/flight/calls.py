@@ -27,7 +27,7 @@ class Admitted(flight.ServerMiddleware):  # type: ignore[misc]
         self.principal = principal
 
 
-class Call:
+class FlightCall:
     """See the module's text. What is put into its fields meanwhile stands in its line."""
 
     def __init__(self, audit: Audit, context: Any, rights: Sequence[Right], name: str, about: bytes) -> None:
@@ -72,7 +72,7 @@ class Call:
 class CountedSink:
     """A sink whose contents are counted, and named, in the line of their call."""
 
-    def __init__(self, sink: ContentSink, call: Call) -> None:
+    def __init__(self, sink: ContentSink, call: FlightCall) -> None:
         self._sink = sink
         self._call = call
         self._ids: list[str] = []

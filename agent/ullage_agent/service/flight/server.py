@@ -29,7 +29,7 @@ from ullage.wire.schemas import DESCRIPTIONS, GET_SCHEMA, PUT_SCHEMA, SCHEMAS
 from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket, rights_of
 from ullage_agent.service.access import Principal, authorize_all, bearer
 from ullage_agent.service.errors import CannotListen
-from ullage_agent.service.flight.calls import ACCESS, Admitted, Call, CountedSink
+from ullage_agent.service.flight.calls import ACCESS, Admitted, CountedSink, FlightCall
 from ullage_agent.service.flight.puts import Puts
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.listening import Terms, TlsFiles
@@ -185,10 +185,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def _act(self, act: Callable[[EmbeddedRepository, Any], object], principal: Principal, request: Any) -> object:
         return act(self._terms.acting_for(principal), request)
 
-    def _streamed(self, schema: Any, batches: Iterator[Any], call: Call) -> Any:
+    def _streamed(self, schema: Any, batches: Iterator[Any], call: FlightCall) -> Any:
         return flight.GeneratorStream(schema, self._bounded(batches, call))
 
-    def _bounded(self, batches: Iterator[Any], call: Call) -> Iterator[Any]:
+    def _bounded(self, batches: Iterator[Any], call: FlightCall) -> Iterator[Any]:
         """The same while they are sent: counted as a call, their errors told."""
         with self._telling("a Flight stream failed"), call.noted(), self._shared.counted(call.principal):
             for batch in batches:
@@ -196,10 +196,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 yield batch
 
     @contextmanager
-    def _call(self, context: Any, rights: Sequence[Right], name: str, about: bytes = b"") -> Iterator[Call]:
+    def _call(self, context: Any, rights: Sequence[Right], name: str, about: bytes = b"") -> Iterator[FlightCall]:
         """One call: admitted, permitted, counted; its errors told."""
         with self._telling("a Flight call failed"):
-            call = Call(self._terms.audit, context, rights, name, about)
+            call = FlightCall(self._terms.audit, context, rights, name, about)
             with call.noted(is_begin=True):
                 self._authorize(call.principal, rights)
                 with self._shared.counted(call.principal):

@@ -105,6 +105,7 @@ class Connection:
             self._is_trusted = hello.token is None
             self._begin()
         except Exception as error:  # noqa: BLE001 - the client gets it
+            self._note(header, 0, error)
             self._refuse(header.request, error)
             return False
         welcome = frames.Welcome(
@@ -145,8 +146,8 @@ class Connection:
 
     def _note(self, header: Header, size: int, error: Exception | None = None) -> None:
         """A line of the audit log. What is read is read by the client: its bytes are not known here."""
-        rights = FRAME_RIGHTS[header.kind]
-        if not (is_audited(rights) or isinstance(error, Forbidden)):
+        rights = FRAME_RIGHTS.get(header.kind, ())
+        if not (is_audited(rights) or isinstance(error, Forbidden | Unauthenticated)):
             return
         self._terms.audit.note(
             who=self._principal.name,
