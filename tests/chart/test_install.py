@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.chart.test_chart import CHART
 from tests.cluster.control_plane import ControlPlane, control_plane_running
 from tests.cluster.operator_process import repository
 from tests.cluster.workloads import made
+from ullage.contract import ROLES, Right
 
 PLACE = ("--namespace", "ullage-system")
 OPERATOR = "system:serviceaccount:ullage-system:ullage-operator"
@@ -30,20 +32,39 @@ def test_the_kinds_are_served_and_explained(installed: ControlPlane) -> None:
     assert "maxAppendableSize" in installed.kubectl("explain", "contentrepository.spec.claims")
 
 
+def _may(cluster: ControlPlane, user: str, verb: str, resource: str, group: str = "", subresource: str = "") -> bool:
+    """As the API server sees it."""
+    wanted = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
+    spec = {"user": user, "resourceAttributes": wanted}
+    review = made("authorization.k8s.io/v1", "SubjectAccessReview", "", spec=spec)
+    answer = cluster.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
+    return bool(json.loads(answer)["status"]["allowed"])
+
+
 def test_the_operator_may_do_its_work_and_no_more(installed: ControlPlane) -> None:
     """Its service account, as the API server sees it."""
-
-    def may(verb: str, resource: str, group: str = "", subresource: str = "") -> bool:
-        wanted = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
-        spec = {"user": OPERATOR, "resourceAttributes": wanted}
-        review = made("authorization.k8s.io/v1", "SubjectAccessReview", "", spec=spec)
-        answer = installed.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
-        return bool(json.loads(answer)["status"]["allowed"])
-
+    may = partial(_may, installed, OPERATOR)
     assert may("patch", "daemonsets", "apps")
     assert may("patch", "contentrepositories", "ullage.dev", "status")
+    assert may("get", "contentrepositories", "ullage.dev", "space")
+    assert not may("get", "contentrepositories", "ullage.dev", "content")
     assert not may("delete", "nodes")
     assert not may("create", "clusterroles", "rbac.authorization.k8s.io")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_for_clients_gives_just_its_rights(installed: ControlPlane, role: str) -> None:
+    """On the object itself it gives none; nobody has one of these roles unless somebody binds it."""
+    may = partial(_may, installed, role, group="ullage.dev", resource="contentrepositories")
+    assert not any(may(verb=right.verb, subresource=right.subresource) for right in ROLES[role])
+
+    installed.kubectl("create", "clusterrolebinding", role, f"--clusterrole=ullage-{role}", f"--user={role}")
+
+    first = ROLES[role][0]
+    installed.wait_until("it is bound", lambda: may(verb=first.verb, subresource=first.subresource))
+    assert {right for right in Right if may(verb=right.verb, subresource=right.subresource)} == set(ROLES[role])
+    assert not may(verb="get")
+    assert not may(verb="create")
 
 
 def test_an_upgrade_changes_the_operator_and_keeps_the_kinds(installed: ControlPlane) -> None:

@@ -102,7 +102,7 @@ def _time_of_commits(workshop: Workshop) -> object:
 def _tenants_files(workshop: Workshop) -> object:
     """How many files two tenants' contents lie in."""
     for tenant in ("a", "b"):
-        workshop.repository.handles.put_many([b"x"], tenant=tenant)
+        workshop.repository.handles.put_many([b"x"], by=tenant)
     return len(content_sizes(workshop.path))
 
 

@@ -28,7 +28,7 @@ class Secured:
     one     that has `expired`. `running` is to be entered.
     """
 
-    def __init__(self, path: Path, limits: Limits = DEFAULTS, *, socket: bool = False, **sections: Any) -> None:
+    def __init__(self, path: Path, *, socket: bool = False, limits: Limits = DEFAULTS, **sections: Any) -> None:
         self.tls, self.token_file = path / "tls", path / "tokens"
         self.socket = f"{tempfile.mkdtemp(prefix='u-')}/s"
         self.authority = Authority(path / "authority")
@@ -57,6 +57,13 @@ class Secured:
             limits,
         )
 
+    def admit(self, name: str, *rights: str) -> str:
+        """A token of somebody new, before the server runs."""
+        self.tokens[name], digest = new_token()
+        with self.token_file.open("a") as file:
+            file.write(line_of(name, rights, 0, digest))
+        return self.tokens[name]
+
     @staticmethod
     def only(rights: Sequence[Right] | None) -> str:
         """The name of the token with just these rights; with one that is of no use here if there are none."""
@@ -78,7 +85,7 @@ class Secured:
 
     def local(self, token: str) -> SocketClient:
         """The Unix socket with one of the tokens, after the agent has proved itself."""
-        return SocketClient(self.socket, self.tokens[token], identity=Identity("127.0.0.1", self.ca_file))
+        return SocketClient(self.socket, self.tokens.get(token, token), identity=Identity("127.0.0.1", self.ca_file))
 
     def renew(self) -> int:
         """A new certificate, taken over; its serial number."""

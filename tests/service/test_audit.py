@@ -16,7 +16,7 @@ from pyarrow import flight
 
 from tests.service.secured import Secured
 from tests.support import ManualClock
-from ullage.errors import Forbidden
+from ullage.errors import Forbidden, Unauthenticated
 from ullage.uuids import parse_uuid
 from ullage_agent.cli.app import app
 from ullage_agent.service import audit
@@ -90,8 +90,10 @@ def test_over_flight_and_the_socket_the_same_is_told(secured: Secured) -> None:
         local.read_all([raw])
     with secured.local("space:get") as local, pytest.raises(Forbidden):
         local.resolve([raw])
+    with secured.local("ullage_nobody") as local, pytest.raises(Unauthenticated):
+        local.resolve([raw])
 
-    put, got, refused, resolved, forbidden = _lines(secured)
+    put, got, refused, resolved, forbidden, unknown = _lines(secured)
 
     assert (put.via, put.operation, put.bytes, [parse_uuid(id) for id in put.ids]) == ("Flight", "DoPut", 5, [raw])
     assert (got.operation, got.allowed, got.ids) == ("DoGet", True, [raw.hex()])
@@ -103,6 +105,7 @@ def test_over_flight_and_the_socket_the_same_is_told(secured: Secured) -> None:
         [raw],
     )
     assert (forbidden.who, forbidden.allowed) == ("space:get", False)
+    assert (unknown.who, unknown.operation, unknown.allowed) == ("", "HELLO", False)
 
 
 def test_the_command_line_finds_lines_in_earlier_files_too(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_slow_uploads_of_a_peer_take_half_of_the_places(running: Running) -> Non
 def test_connections_that_never_begin_tls_are_counted(tmp_path: Path) -> None:
     """Each cost a descriptor for a minute, and nobody counted them."""
     limits = Limits(connections=20, connections_per_peer=10)
-    secured = Secured(tmp_path, limits)
+    secured = Secured(tmp_path, limits=limits)
     with secured.running, Slow(secured.url(), 40, b"") as slow:
         for _ in range(5):
             with secured.client() as client:

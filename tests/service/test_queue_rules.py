@@ -15,7 +15,6 @@ from tests.service.secured import Secured
 from ullage.contract import QueueAccess, QueueRule, QueueUse
 from ullage.errors import Forbidden
 from ullage.uuids import parse_uuid
-from ullage_agent.service.tokens import line_of, new_token
 
 EVERYBODY = ("*",)
 RULES = (
@@ -28,10 +27,8 @@ RULES = (
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(tmp_path_factory.mktemp("secured"), socket=True, auth={"queues": RULES})
-    with made.token_file.open("a") as file:
-        for name in ("boss", "member"):
-            made.tokens[name], digest = new_token()
-            file.write(line_of(name, ("*",), 0, digest))
+    for name in ("boss", "member"):
+        made.admit(name, "*")
     with made.running:
         yield made
 

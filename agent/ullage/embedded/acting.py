@@ -22,16 +22,18 @@ class Acting:
         owner: str = OWNER,
         queues: QueueAccess | None = None,
         may: Callable[[Right], bool] = lambda _: True,
+        by: str = "",
         leases_max: int | None = None,
         holds_max: int | None = None,
         writes_max: int | None = None,
     ) -> None:
-        """`may` says whether they have a right, and may take its time. The rest bounds what they hold at a time:
-        leases, holds of events, staged writes; None: as much as all together may.
+        """`may` says whether they have a right, and may take its time; `by` is what events call them. The rest bounds
+        what they hold at a time: leases, holds of events, staged writes; None: as much as all together may.
         """
         self.owner = owner
         self.queues = queues or QueueAccess()
         self.may = may
+        self.by = by
         self.leases_max = leases_max
         self.holds_max = holds_max
         self.writes_max = writes_max

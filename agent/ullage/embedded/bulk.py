@@ -60,17 +60,17 @@ class StagedSink:
         if command.key is not None or command.write is None or command.attempt is None:
             raise InvalidArgument("a staged put has a write and an attempt, and no key: its attempt is its key")
         self._staging = repository.engine.staging
-        self._owner = repository.owner
+        self._by = repository.acting.by
         self._write, self._attempt = _own_write(repository, command.write), _uuid(command.attempt, "attempt")
         self._lifetime = Lifetime(command.lifetime)
         self._numbers = count()
 
     def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
-        number, terms = next(self._numbers), (attributes, self._lifetime, self._owner)
+        number, terms = next(self._numbers), (attributes, self._lifetime, self._by)
         return self._staging.stage(self._write, self._attempt, number, contents, *terms)
 
     def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
-        number, terms = next(self._numbers), (attributes, self._lifetime, self._owner)
+        number, terms = next(self._numbers), (attributes, self._lifetime, self._by)
         return self._staging.stage_stream(self._write, self._attempt, number, pieces, *terms)[0]
 
 

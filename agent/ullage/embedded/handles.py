@@ -50,12 +50,12 @@ class EmbeddedHandles(Handles):
             def remembered(ids: list[str]) -> Operations:
                 return [*also(ids), *once.remember(",".join(ids).encode())]
 
-            return self._store.put_many(contents, attributes, ttl_millis, lifetime, remembered, self._acting.owner)
+            return self._store.put_many(contents, attributes, ttl_millis, lifetime, remembered, self._acting.by)
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> HandlePut:
         """A content that comes piece by piece, from one thread or several that take turns."""
         self._acting.require(QueueUse.WRITE)
-        return self._store.begin(lifetime, self._acting.owner)
+        return self._store.begin(lifetime, self._acting.by)
 
     def readable(self, handle: str, *, include_deleted: bool = False) -> ReadableContent:
         """The content, before it is opened."""
@@ -90,11 +90,11 @@ class EmbeddedHandles(Handles):
 
     def delete(self, handle: str, *, also: Operations = ()) -> None:
         self._acting.require(QueueUse.DELETE)
-        self._store.delete(own_id(handle, self._node), also)
+        self._store.delete(own_id(handle, self._node), also, self._acting.by)
 
     def undelete(self, handle: str, *, also: Operations = ()) -> None:
         self._acting.require(QueueUse.DELETE)
-        self._store.undelete(own_id(handle, self._node), also)
+        self._store.undelete(own_id(handle, self._node), also, self._acting.by)
 
     def set_ttl(self, handle: str, ttl_millis: int, *, also: Operations = ()) -> HandleHead:
         self._acting.require(QueueUse.DELETE)

@@ -159,7 +159,7 @@ class LentFiles:
         entry = self._engine.ledger.entry(birth)
         if entry is not None and entry.relocation is not None:
             entry = self._engine.ledger.entry(entry.relocation.output)
-        return entry is not None and bool(entry.claim.tenant) and entry.claim.tenant == self.acting.owner
+        return entry is not None and bool(entry.claim.tenant) and entry.claim.tenant == self.acting.by
 
     def _resolve(self, look: Lookup) -> list[Place]:
         for _ in range(TRIES):

@@ -72,7 +72,7 @@ class EmbeddedProvenance(Provenance):
         def result(made: FlowFileRecord) -> ReplayResult:
             return ReplayResult(event=str(found.id), id=made.id, queue=queue or found.queue, size=made.size)
 
-        return result(self._history.replay(found, queue, lambda made: also(result(made))))
+        return result(self._history.replay(found, queue, lambda made: also(result(made)), self._acting.by))
 
     def readable(self, event: str | int, *, previous: bool = False) -> ReadableContent:
         """The content at the event, or before it, before it is opened."""

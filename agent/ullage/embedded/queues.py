@@ -100,7 +100,7 @@ class EmbeddedQueues(Queues):
         return self._engine.queues.find(name)
 
     def _session(self) -> ProcessSession:
-        return self._engine.session(COMPONENT, tenant=self._acting.owner)
+        return self._engine.session(COMPONENT, self._acting.by, tenant=self._acting.by)
 
     _put_many = store
 

@@ -148,8 +148,8 @@ class EmbeddedRepository(Repository):
     def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> EmbeddedSession:
         self._require_open()
         asked = session_request(component, component_type, lease_seconds)
-        session = self.engine.session(asked.component, asked.component_type, 2, self.owner)
-        return EmbeddedSession(session, self.node, self.acting)
+        kind = asked.component_type or self.acting.by
+        return EmbeddedSession(self.engine.session(asked.component, kind, 2, self.acting.by), self.node, self.acting)
 
     def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
         start, size = checked_part(start, size)

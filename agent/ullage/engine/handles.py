@@ -64,10 +64,13 @@ class HandlePut:
 
     _begun: Place | None = None
 
-    def __init__(self, store: "HandleStore", writer: ContentWriter, lifetime: Lifetime, forgotten: Forgotten) -> None:
+    def __init__(
+        self, store: "HandleStore", writer: ContentWriter, lifetime: Lifetime, forgotten: Forgotten, by: str
+    ) -> None:
         """Use `HandleStore.begin`."""
         self._forgotten = forgotten
         self._store = store
+        self._by = by
         self._writer = writer
         self._stream = writer.stream(lifetime)
         self._begun = place(2)
@@ -87,7 +90,7 @@ class HandlePut:
         """Make it durable; the id. If this raises, there is no handle, or the outcome is not known."""
         with GivenUpOnError(self._writer):
             packed, claim = packed_attributes(attributes, 1), self._stream.close().claim
-        return self._store.commit_new(self._writer, [claim], packed, ttl_millis, also)[0]
+        return self._store.commit_new(self._writer, [claim], packed, ttl_millis, also, self._by)[0]
 
     @uninterrupted
     def abandon(self) -> None:
@@ -142,22 +145,23 @@ class HandleStore:
         ttl_millis: int = 0,
         lifetime: Lifetime = Lifetime.DEFAULT,
         also: Also = lambda _: (),
-        tenant: str = "",
+        by: str = "",
     ) -> list[str]:
         """Store a batch: one content append, one transaction, one sync. `attributes` are for all, or one mapping each;
-        `also` gets the ids, and stands in the same transaction. `tenant`: whose files the content goes to.
+        `also` gets the ids, and stands in the same transaction. `by` is the principal whom events name, and to whose
+        files the content goes.
         """
         if not contents:
             return []
         packed = packed_attributes(attributes, len(contents))
-        writer = self._parts.admission.new_writer(tenant)
+        writer = self._parts.admission.new_writer(by)
         with GivenUpOnError(writer):
             claims = writer.put_many(contents, lifetime)
-        return self.commit_new(writer, claims, packed, ttl_millis, also)
+        return self.commit_new(writer, claims, packed, ttl_millis, also, by)
 
-    def begin(self, lifetime: Lifetime = Lifetime.DEFAULT, tenant: str = "") -> "HandlePut":
+    def begin(self, lifetime: Lifetime = Lifetime.DEFAULT, by: str = "") -> "HandlePut":
         """A content that comes piece by piece, from one thread or several that take turns; see `HandlePut`."""
-        return HandlePut(self, self._parts.admission.new_writer(tenant), lifetime, self._parts.forgotten)
+        return HandlePut(self, self._parts.admission.new_writer(by), lifetime, self._parts.forgotten, by)
 
     def get(
         self,
@@ -183,16 +187,16 @@ class HandleStore:
         """Size, attributes and dates; also of a deleted handle while its tombstone stands."""
         return self._shown(parse_handle(id))
 
-    def delete(self, id: str, also: Sequence[Operation] = ()) -> None:
+    def delete(self, id: str, also: Sequence[Operation] = (), by: str = "") -> None:
         """Leave a tombstone. HandleDeleted if there is one already. `also` stands in the same transaction."""
         uuid = parse_handle(id)
         deleted = Update(uuid, deleted_millis=self._parts.clock.now_millis())
-        self._change(deleted, also, self._readable, EventType.DROP, "the handle was deleted")
+        self._change(deleted, also, self._readable, EventType.DROP, "the handle was deleted", by)
 
-    def undelete(self, id: str, also: Sequence[Operation] = ()) -> None:
+    def undelete(self, id: str, also: Sequence[Operation] = (), by: str = "") -> None:
         """Bring a deleted handle back; HandleNotFound once it was purged, decided right before the commit."""
         undeleted = Update(parse_handle(id), deleted_millis=0)
-        self._change(undeleted, also, self._require_deleted, EventType.ADDINFO, "the handle was undeleted")
+        self._change(undeleted, also, self._require_deleted, EventType.ADDINFO, "the handle was undeleted", by)
 
     def set_ttl(self, id: str, ttl_millis: int, also: Sequence[Operation] = ()) -> None:
         """Let a readable handle expire so long from now, whatever was said before; 0: never."""
@@ -256,6 +260,7 @@ class HandleStore:
         packed: Iterable[bytes],
         ttl_millis: int,
         also: Also,
+        by: str = "",
     ) -> list[str]:
         """One transaction: content, and a handle for each of these claims; their ids."""
         with GivenUpOnError(writer):
@@ -263,7 +268,7 @@ class HandleStore:
             now = self._parts.clock.now_millis()
             expires = _expiry(now, ttl_millis)
             records = new_records(HANDLE_QUEUE, claims, packed, now, expires)
-            told = of_new(EventType.CREATE, len(records), COMPONENT) if self._parts.records_provenance else []
+            told = of_new(EventType.CREATE, len(records), COMPONENT, by) if self._parts.records_provenance else []
             ids = [record.id for record in records]
             with self.undecided.change(lambda: (record.uuid for record in records)):
                 self._parts.committer.commit([*also(ids), *operations, *records, *told], creates=True)
@@ -309,6 +314,7 @@ class HandleStore:
         validate: Callable[[bytes], object],
         event: EventType | None = None,
         details: str = "",
+        by: str = "",
     ) -> None:
         """One transaction; `validate` raises, right before the commit, what speaks against it."""
         uuid = update.uuid
@@ -317,16 +323,16 @@ class HandleStore:
             validate(uuid)
 
         with self._changing([uuid]):
-            told = [] if event is None else self._events(event, [uuid], details)
+            told = [] if event is None else self._events(event, [uuid], details, by)
             self._parts.committer.commit([*also, update, *told], creates=False, validate=require_valid)
             self._purges.add(self._find(uuid))
 
-    def _events(self, type: EventType, uuids: Iterable[bytes], details: str) -> list[Operation]:
+    def _events(self, type: EventType, uuids: Iterable[bytes], details: str, by: str = "") -> list[Operation]:
         """What provenance has to tell of handles as they are; purging a deleted one was told when it was deleted."""
         if not self._parts.records_provenance:
             return []
         records = [record for uuid in uuids if (record := self._parts.ledger.find(uuid)) is not None]
-        return of_existing(type, records, details, COMPONENT)
+        return of_existing(type, records, details, COMPONENT, by)
 
     def _shown(self, uuid: bytes) -> FlowFileRecord:
         """As it will be after a crash, too; HandleNotFound."""

@@ -131,16 +131,18 @@ class History:
         event: ProvenanceEvent,
         queue: str = "",
         also: Callable[[FlowFileRecord], Sequence[Operation]] = lambda _: (),
+        by: str = "",
     ) -> FlowFileRecord:
         """Enqueue the FlowFile as it was before the event, and record REPLAY; ReplayRefused says why not.
 
         It goes to the queue that the event took it from, or to `queue`. An event that made its FlowFile has nothing
-        before it: what it made is replayed, and a queue has to be named. `also` stands in the same transaction.
+        before it: what it made is replayed, and a queue has to be named. `also` stands in the same transaction;
+        `by` is the principal whom the event names.
         """
         target = self._require_possible(event, queue)
         content = _content_of(event)
         with self._verified(content.claim) as blocks:
-            return self._enqueue(event, content, target, blocks, also)
+            return self._enqueue(event, content, target, blocks, also, by)
 
     @uninterrupted
     def _enqueue(
@@ -150,9 +152,10 @@ class History:
         target: FlowFileQueue,
         blocks: bytes | None,
         also: Callable[[FlowFileRecord], Sequence[Operation]],
+        by: str,
     ) -> FlowFileRecord:
         record = self._record(event, content, target)
-        self._commit(event, record, blocks, also(record))
+        self._commit(event, record, blocks, also(record), by)
         self._queues.offer(target, [record])
         return record
 
@@ -213,6 +216,7 @@ class History:
         record: FlowFileRecord,
         blocks: bytes | None,
         also: Sequence[Operation],
+        by: str,
     ) -> None:
         claim = record.claim
         operations: list[Operation] = [*also]
@@ -222,7 +226,7 @@ class History:
         if self._parts.records_provenance:
             details = f"replay of event {event.id} ({event.type.name})"
             run = EventRun(EventType.REPLAY, 0, 1, details=details, parents=event.uuid, children=record.uuid)
-            operations.append(TransactionEvents("", "", (run,)))
+            operations.append(TransactionEvents("", by, (run,)))
         claims = [] if claim is None else [claim]
         self._parts.committer.commit(
             operations, creates=True, validate=lambda: self._parts.ledger.require_usable(claims)

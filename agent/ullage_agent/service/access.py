@@ -4,13 +4,14 @@ Each transport takes a bearer token from its request, asks `authenticate` once a
 Both may block, for as long as `may_block` says; neither ever puts a token into a message.
 """
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
 from ullage.contract import QueueAccess, QueueRule, Right
 from ullage.embedded.acting import Acting
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.limits import Limits
 
@@ -49,6 +50,9 @@ class Authenticator(Protocol):
 
 ANONYMOUS = Principal("anonymous")
 
+ACTORS_MAX: Final = 1_000
+"""Principals whose repository is kept: some kB each."""
+
 
 class Anonymous:
     """Lets everybody do everything: for loopback only."""
@@ -82,10 +86,34 @@ def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterabl
         principal.name,
         QueueAccess(rules, principal.name, principal.groups),
         may,
+        by="" if principal == ANONYMOUS else principal.name,
         leases_max=limits.leases_each,
         holds_max=limits.holds_each,
         writes_max=limits.writes_each,
     )
+
+
+class Actors:
+    """The repository for each principal, kept while the rules are the same: making it anew costs as much as a small
+    read. Thread-safe.
+    """
+
+    def __init__(self, repository: EmbeddedRepository, authenticator: Authenticator, limits: Limits) -> None:
+        self._repository = repository
+        self._authenticator = authenticator
+        self._limits = limits
+        self._kept: tuple[Sequence[QueueRule], dict[Principal, EmbeddedRepository]] = ((), {})
+
+    def of(self, principal: Principal) -> EmbeddedRepository:
+        """The repository for whoever asks."""
+        rules, kept = self._kept
+        if rules is not self._repository.spec.auth.queues or len(kept) >= ACTORS_MAX:
+            rules, kept = self._repository.spec.auth.queues, {}
+            self._kept = rules, kept
+        if principal not in kept:
+            acting = acting_of(self._authenticator, principal, rules, self._limits)
+            kept[principal] = self._repository.acting_for(acting)
+        return kept[principal]
 
 
 def bearer(header: str | None) -> str | None:

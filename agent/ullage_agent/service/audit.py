@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,9 @@ EARLIER: Final = "audit-*.jsonl"
 
 WAITING_MAX: Final = 100_000
 """Lines that wait to be written, some 50 MB: a disk that is full for a while loses none of a usual load."""
+
+WRITTEN_MAX: Final = 1_000
+"""Lines that are written at a time: what the lock is held for meanwhile is less than a millisecond."""
 
 SYNC_SECONDS: Final = 1.0
 """How often lines are synced: with each they would compete with the commits for the disk. A process that is killed
@@ -175,7 +179,7 @@ class AuditLog:
     def _write(self) -> None:
         """Everything that waits, in the order in which it came; a line counts as written once all of it is."""
         with self._changed:
-            lines, lost = list(self._waiting), self._lost
+            lines, lost = list(islice(self._waiting, WRITTEN_MAX)), self._lost
         texts = [msgspec.json.encode(line) + b"\n" for line in lines]
         if lost:
             told = _line(lines[-1].time if lines else "", who="", via="", operation="audit", allowed=False)

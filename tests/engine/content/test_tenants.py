@@ -39,7 +39,7 @@ def content_of(tenant: str, number: int) -> bytes:
 
 
 def put(repository: Engine, tenant: str, number: int) -> str:
-    return repository.handles.put_many([content_of(tenant, number)], tenant=tenant)[0]
+    return repository.handles.put_many([content_of(tenant, number)], by=tenant)[0]
 
 
 def file_of(repository: Engine, handle: str) -> ResourceClaim:
@@ -167,7 +167,7 @@ def test_every_way_in_knows_whose_content_it_is(workshop: Workshop) -> None:
     """Sessions, puts into queues, handles and staged writes, whole or in pieces, each for whom they act."""
     served = EmbeddedRepository(workshop.make(**ISOLATED))
     for tenant in TENANTS:
-        acting = served.acting_for(Acting(tenant))
+        acting = served.acting_for(Acting(tenant, by=tenant))
         acting.handles.put(content_of(tenant, 1))
         acting.handles.put(iter([content_of(tenant, 2)]))
         acting.queues.put("q", content_of(tenant, 3))
@@ -191,7 +191,7 @@ def test_a_tenant_has_files_of_each_lifetime(workshop: Workshop) -> None:
     repository = workshop.make(**ISOLATED)
     for tenant in TENANTS:
         for lifetime in Lifetime:
-            repository.handles.put_many([content_of(tenant, 1)], lifetime=lifetime, tenant=tenant)
+            repository.handles.put_many([content_of(tenant, 1)], lifetime=lifetime, by=tenant)
 
     kinds = Counter((entry.claim.tenant, entry.claim.lifetime) for entry in repository.ledger.entries())
     assert kinds == Counter({(tenant, lifetime): 1 for tenant in TENANTS for lifetime in Lifetime})

@@ -105,15 +105,17 @@ def _at(run: EventRun, first: int, count: int) -> EventRun:
     )
 
 
-def of_new(type: EventType, count: int, component: str = "", details: str = "") -> list[Operation]:
-    """`count` FlowFiles that this transaction creates, first among its FlowFile operations."""
-    return [TransactionEvents(component, "", (EventRun(type, 0, count, details=details),))] if count else []
+def of_new(type: EventType, count: int, component: str = "", by: str = "") -> list[Operation]:
+    """`count` FlowFiles that this transaction creates, first among its FlowFile operations; `by` whom, if that is
+    known, stands in place of a component's type.
+    """
+    return [TransactionEvents(component, by, (EventRun(type, 0, count),))] if count else []
 
 
 def of_existing(
-    type: EventType, records: Sequence[FlowFileRecord], details: str, component: str = ""
+    type: EventType, records: Sequence[FlowFileRecord], details: str, component: str = "", by: str = ""
 ) -> list[Operation]:
-    """FlowFiles that this transaction removes, or changes, without a session."""
+    """FlowFiles that this transaction removes, or changes, without a session; `by` whom as in `of_new`."""
     runs = EventRunBuilder(0)
     runs.add_existing(records, template(type, details=details))
-    return runs.finish(component, "")
+    return runs.finish(component, by)

@@ -18,7 +18,7 @@ from ullage.contract import Right
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.runs import RequestedRun
 from ullage.errors import Forbidden, Unauthenticated
-from ullage_agent.service.access import Authenticator, Principal, acting_of, authorize_all, bearer
+from ullage_agent.service.access import Actors, Authenticator, Principal, authorize_all, bearer
 from ullage_agent.service.audit import Audit
 from ullage_agent.service.host import Host
 from ullage_agent.service.limits import Limits
@@ -54,6 +54,7 @@ class Served:
         self._log = logger("reclamation")
         self.repository = host.repository
         self.repository.runs.hear(self._told)
+        self._actors = Actors(self.repository, authenticator, limits)
         self.sessions = Sessions(host.clock, limits)
         self.quota = Quota("requests_each", "requests under way", limits.requests_each)
         self.wide_free = limits.wide_streams
@@ -63,8 +64,7 @@ class Served:
 
     def acting_for(self, principal: Principal) -> EmbeddedRepository:
         """The repository for whoever asks."""
-        rules = self.repository.spec.auth.queues
-        return self.repository.acting_for(acting_of(self.authenticator, principal, rules, self.limits))
+        return self._actors.of(principal)
 
     async def create(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call what may wait for room."""

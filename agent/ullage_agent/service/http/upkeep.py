@@ -6,6 +6,7 @@ import msgspec
 from litestar import Response
 
 from ullage.beneath import names_below
+from ullage.contract import QueueUse
 from ullage.embedded import bulk
 from ullage.embedded.content import ReadableContent
 from ullage.errors import InvalidArgument
@@ -34,9 +35,11 @@ async def readyz(asked: Asked) -> Response[str]:
 
 @serves(operations.GET_STATE)
 def state(asked: Asked) -> ServiceStatus:
-    served = asked.served
+    served, sees = asked.served, asked.repository.acting.queues.allows
+    found = served.repository.state()
     return msgspec.structs.replace(
-        served.repository.state(),
+        found,
+        full_queues=[queue for queue in found.full_queues if sees(QueueUse.READ, queue)],
         is_stopping=served.is_stopping,
         sessions=len(served.sessions),
     )

@@ -119,6 +119,7 @@ class Connection:
         except (BadFrame, EOFError, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - the client gets it
+            self._note(FrameKind.HELLO, 0, error)
             self._refuse(0, error)
             return False
         finally:
@@ -152,26 +153,26 @@ class Connection:
                 self._require(header)
                 self._noted = []
                 answer(header, body)
-                self._note(header, len(body))
+                self._note(header.kind, len(body))
             except (BadFrame, EOFError, OSError):
                 raise
             except LeaseLost as error:
                 self._channel.send(FrameKind.REVOKED, 0, frames.pack_problem(error))
                 return
             except Exception as error:  # noqa: BLE001 - the client gets it
-                self._note(header, 0, error)
+                self._note(header.kind, 0, error)
                 self._refuse(header.request, error)
 
-    def _note(self, header: Header, size: int, error: Exception | None = None) -> None:
+    def _note(self, kind: FrameKind, size: int, error: Exception | None = None) -> None:
         """A line of the audit log. What is read is read by the client: its bytes are not known here."""
-        rights = FRAME_RIGHTS[header.kind]
-        if not (is_audited(rights) or isinstance(error, Forbidden)):
+        rights = FRAME_RIGHTS.get(kind, ())
+        if not (is_audited(rights) or isinstance(error, Forbidden | Unauthenticated)):
             return
         self._terms.audit.note(
             who=self._principal.name,
             via="socket",
             peer=str(self.peer),
-            operation=header.kind.name,
+            operation=kind.name,
             ids=self._noted,
             bytes=size if Right.WRITE in rights else 0,
             allowed=error is None,

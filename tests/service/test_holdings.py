@@ -1,0 +1,254 @@
+"""What clients hold is theirs, and bounded: a hostile principal at its quotas leaves room for a good one."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.service.running import until
+from tests.service.secured import Secured
+from ullage.client.socket import SocketClient
+from ullage.errors import QuotaReached
+from ullage.uuids import format_uuid, new_uuids, parse_uuid
+from ullage.wire.frames import ClaimKey
+from ullage_agent.service.limits import Limits
+
+SMALL = Limits(
+    requests=8,
+    requests_each=2,
+    sessions=4,
+    sessions_each=2,
+    socket_connections=4,
+    socket_connections_each=2,
+    flight_calls=4,
+    flight_calls_each=2,
+    snapshots=4,
+    snapshots_each=2,
+    leases_each=2,
+    holds_each=2,
+    writes_each=2,
+)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    made = Secured(tmp_path_factory.mktemp("secured"), socket=True, limits=SMALL)
+    for name in ("hostile", "good"):
+        made.admit(name, "writer")
+    made.admit("warden", "leases:delete,leases:create,content:create")
+    with made.running:
+        yield made
+
+
+class Flight:
+    """A client over Flight, of one principal."""
+
+    def __init__(self, secured: Secured, name: str) -> None:
+        self.options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {secured.tokens[name]}".encode())])
+        self.client = flight.FlightClient(secured.url("flight"), tls_root_certs=Path(secured.ca_file).read_bytes())
+
+    def act(self, name: str, **body: Any) -> Any:
+        found = list(self.client.do_action(flight.Action(name, json.dumps(body).encode()), self.options))
+        return json.loads(found[0].body.to_pybytes()) if found else None
+
+    def slug(self, call: Callable[[], object]) -> str:
+        """Of what refuses a call, with its text; "" if nothing does."""
+        try:
+            call()
+        except flight.FlightError as error:
+            return f"{json.loads(error.extra_info)['slug']}: {error}"
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("quota", "path", "body", "slug"),
+    [
+        ("sessions_each", "/v1/sessions", {}, "quota-reached"),
+        ("leases_each", "/v1/leases", {"duration_millis": 60_000}, "lease-refused"),
+    ],
+)
+def test_over_http_one_at_its_quota_leaves_room(
+    secured: Secured, quota: str, path: str, body: dict[str, Any], slug: str
+) -> None:
+    """429 that names the quota; the other one goes on, and so does the first when something has ended."""
+    with secured.client("hostile") as hostile, secured.client("good") as good:
+        answers = [hostile.post(path, json=body) for _ in range(3)]
+
+        assert [answer.status_code for answer in answers] == [201, 201, 429]
+        assert answers[2].json()["slug"] == slug
+        assert quota in answers[2].json()["detail"]
+        assert "retry-after" in answers[2].headers
+        other = good.post(path, json=body).json()
+        for owner, answer in ((hostile, answers[0].json()), (hostile, answers[1].json()), (good, other)):
+            if "session" in answer:
+                owner.post(f"{path}/{answer['session']}/rollback", json={})
+            else:
+                owner.delete(f"{path}/{answer['id']}")
+        assert hostile.post(path, json=body).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("quota", "name", "body"),
+    [
+        ("snapshots_each", "snapshot", lambda _: {}),
+        ("holds_each", "hold-events", lambda number: {"holder": f"h{number}"}),
+        ("writes_each", "write-begin", lambda number: {"write": f"{number:032x}"}),
+    ],
+)
+def test_over_flight_one_at_its_quota_leaves_room(
+    secured: Secured, quota: str, name: str, body: Callable[[int], dict[str, Any]]
+) -> None:
+    """The same for what is held over Flight."""
+    hostile, good = Flight(secured, "hostile"), Flight(secured, "good")
+    for number in (1, 2):
+        hostile.act(name, **body(number))
+
+    refused = hostile.slug(lambda: hostile.act(name, **body(3)))
+
+    assert refused.startswith("quota-reached")
+    assert quota in refused
+    assert good.slug(lambda: good.act(name, **body(4))) == ""
+
+
+def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
+    """Uploads that never end, over each transport: the other principal's next request is answered."""
+    hostile, good = Flight(secured, "hostile"), Flight(secured, "good")
+    schema, go = pa.schema([("content", pa.binary())]), threading.Event()
+
+    def stalled() -> Iterator[bytes]:
+        yield b"x"
+        go.wait(60)
+
+    def upload() -> int:
+        with secured.client("hostile") as client:
+            return client.post("/v1/handles", content=stalled()).status_code
+
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            stack.enter_context(SocketClient(secured.socket, secured.tokens["hostile"])).resolve([bytes(16)])
+        with pytest.raises(QuotaReached, match="socket_connections_each"), _socket(secured, "hostile") as more:
+            more.resolve([bytes(16)])
+        with _socket(secured, "good") as local:
+            local.resolve([bytes(16)])
+
+        descriptor = flight.FlightDescriptor.for_command(b"{}")
+        writers = [hostile.client.do_put(descriptor, schema, hostile.options) for _ in range(2)]
+        until(lambda: "flight_calls_each" in hostile.slug(lambda: hostile.act("about")), "both streams to be at work")
+        assert good.act("about")["node"] == "here"
+        for writer, _ in writers:
+            writer.close()
+
+        uploads = [pool.submit(upload) for _ in range(2)]
+        with secured.client("hostile") as client, secured.client("good") as other:
+            until(lambda: client.get("/v1/queues").status_code == 429, "both uploads to be under way")
+            assert "requests_each" in client.get("/v1/queues").json()["detail"]
+            assert other.get("/v1/queues").status_code == 200
+        go.set()
+        assert [each.result() for each in uploads] == [201, 201]
+
+
+def _socket(secured: Secured, name: str) -> SocketClient:
+    return SocketClient(secured.socket, secured.tokens[name])
+
+
+def test_what_somebody_holds_is_theirs(secured: Secured) -> None:
+    """Nobody else renews, releases or ends it, but who has the right to."""
+    hostile, good, warden = (Flight(secured, name) for name in ("hostile", "good", "warden"))
+    write = format_uuid(new_uuids(1)[0])
+    good.act("write-begin", write=write)
+    snapshot = good.act("snapshot", holds=True)
+    with secured.client("hostile") as other, secured.client("good") as owner, secured.client("warden") as ender:
+        lease = snapshot["lease"]
+        found = owner.get(f"/v1/leases/{lease}").json()
+
+        assert found["owner"] == "good"
+        assert other.post(f"/v1/leases/{lease}/renew", json={"duration_millis": 1_000}).status_code == 403
+        assert other.delete(f"/v1/leases/{lease}").status_code == 403
+        assert other.post(f"/v1/leases/{lease}/revoke").status_code == 403
+        assert hostile.slug(lambda: hostile.act("renew", id=snapshot["id"])).startswith("not-found")
+        assert hostile.slug(lambda: hostile.act("release", id=snapshot["id"])) == ""
+        assert hostile.slug(lambda: hostile.act("write-abort", write=write)).startswith("forbidden")
+        assert owner.get(f"/v1/leases/{lease}").status_code == 200
+        assert good.act("renew", id=snapshot["id"])["lease"] == lease
+        assert good.act("write-find", write=write)["state"] == "open"
+
+        assert warden.act("write-abort", write=write)["state"] == "aborted"
+        assert ender.delete(f"/v1/leases/{lease}").status_code == 200
+        assert owner.get(f"/v1/leases/{lease}").status_code == 410
+    good.act("release", id=snapshot["id"])
+
+
+def test_what_was_deleted_is_gone_by_whatever_name(secured: Secured) -> None:
+    """Its event, its replay and its address, over HTTP, Flight and the socket; but for who may undelete, or had a lease
+    before, and for nobody once it is purged.
+    """
+    reader, holder, all_of_it = (Flight(secured, name) for name in ("good", "hostile", "all"))
+    with secured.client("good") as client, secured.client("all") as admin, secured.client("hostile") as keeper:
+        handle = client.post("/v1/handles", content=b"secret").json()["id"]
+        row = _row_of(all_of_it, handle)
+        claim = [row[n] for n in ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")]
+        event = client.get("/v1/provenance/events", params={"flow_file": handle}).json()["events"][0]["id"]
+        for lease in keeper.get("/v1/leases").json():
+            keeper.delete(f"/v1/leases/{lease['id']}")
+        keeper.post("/v1/leases", json={"duration_millis": 60_000})
+        assert _contents(reader, claim) == (b"secret", None)
+        client.delete(f"/v1/handles/{handle}")
+
+        assert _contents(reader, claim) == (None, "claim-gone")
+        assert _contents(all_of_it, claim) == (b"secret", None)
+        assert _contents(holder, claim) == (b"secret", None)
+        with _socket(secured, "good") as local:
+            (place,) = local.resolve_claims([ClaimKey(*claim[:4])])
+            assert place.slug == "claim-gone"
+        with _socket(secured, "all") as local:
+            (place,) = local.resolve_claims([ClaimKey(*claim[:4])])
+            assert not place.slug
+        # The last of all: a replay that is allowed is a FlowFile over the same bytes.
+        assert [_statuses(each, event) for each in (client, admin)] == [[410, 410, 410], [200, 200, 201]]
+
+
+def _row_of(client: Flight, handle: str) -> dict[str, Any]:
+    ticket = flight.Ticket(b'{"kind":"table","name":"flowfiles"}')
+    rows = client.client.do_get(ticket, client.options).read_all().to_pylist()
+    return next(row for row in rows if parse_uuid(row["uuid"]) == parse_uuid(handle))
+
+
+def _contents(client: Flight, claim: list[int]) -> tuple[bytes | None, str | None]:
+    ticket = flight.Ticket(json.dumps({"kind": "get", "claims": [claim]}).encode())
+    (row,) = client.client.do_get(ticket, client.options).read_all().to_pylist()
+    return row["content"], row["problem"]
+
+
+def _statuses(client: httpx.Client, event: str) -> list[int]:
+    """Of the content at an event, whether it may be replayed, and its replay."""
+    path = f"/v1/provenance/events/{event}"
+    client.put("/v1/queues/again", json={})
+    return [
+        client.get(f"{path}/content").status_code,
+        client.get(f"{path}/replay", params={"queue": "again"}).status_code,
+        client.post(f"{path}/replay", json={"queue": "again"}).status_code,
+    ]
+
+
+def test_events_name_the_principal(secured: Secured) -> None:
+    """Where no processor says what it is: of handles and of what is put into queues."""
+    with secured.client("all") as client:
+        handle = client.post("/v1/handles", content=b"x").json()["id"]
+        client.delete(f"/v1/handles/{handle}")
+        client.post(f"/v1/handles/{handle}/undelete")
+        queued = client.post("/v1/queues/q/flowfiles", content=b"x").json()["id"]
+
+        def told(id: str) -> list[tuple[str, str, str]]:
+            events = client.get("/v1/provenance/events", params={"flow_file": id}).json()["events"]
+            return [(event["type"], event["component"], event["component_type"]) for event in events]
+
+        assert told(handle) == [(type, "handles", "all") for type in ("CREATE", "DROP", "ADDINFO")]
+        assert told(queued) == [("CREATE", "queues", "all")]
