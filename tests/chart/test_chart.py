@@ -13,7 +13,14 @@ from tests.cluster.prometheus import program
 from tests.cluster.tools import tool
 from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 from ullage_operator.metrics import REGISTRY
-from ullage_operator.rbac import OPERATOR_CLUSTER_RULES, OPERATOR_NAMESPACED_RULES, SPARK_RULES, admission_policy
+from ullage_operator.rbac import (
+    DELEGATOR,
+    NODE_RULES,
+    OPERATOR_CLUSTER_RULES,
+    OPERATOR_NAMESPACED_RULES,
+    SPARK_RULES,
+    admission_policy,
+)
 from ullage_operator.settings import OperatorSettings, settings_from
 
 ROOT = Path(__file__).parents[2]
@@ -81,15 +88,43 @@ def test_definitions_stay_when_the_release_goes() -> None:
 
 def test_rights_follow_the_namespaces() -> None:
     """Cluster-wide or by namespace, they are the rules of rbac.py."""
-    assert rules_of(rendered(), "ClusterRole") == [*OPERATOR_NAMESPACED_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES]
+    everywhere = [*OPERATOR_NAMESPACED_RULES, *NODE_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES]
+    assert rules_of(rendered(), "ClusterRole") == everywhere
     some = rendered("namespaces={a,b}", "sparkNamespaces={b,c}")
-    assert rules_of(some, "ClusterRole") == OPERATOR_CLUSTER_RULES
+    assert rules_of(some, "ClusterRole") == NODE_RULES
     assert rules_of(some, "Role", "a") == OPERATOR_NAMESPACED_RULES
     assert rules_of(some, "Role", "b") == [*OPERATOR_NAMESPACED_RULES, *SPARK_RULES]
     assert rules_of(some, "Role", "c") == SPARK_RULES
-    assert [o for o in some if "AdmissionPolicy" in o["kind"]] == sorted(
-        admission_policy(), key=lambda o: len(o["kind"])
-    )
+    assert rules_of(rendered("namespaces={a}"), "Role", "a") == [*OPERATOR_NAMESPACED_RULES, *SPARK_RULES]
+    policies = sorted((o for o in some if "AdmissionPolicy" in o["kind"]), key=_kind_and_name)
+    assert policies == sorted(admission_policy(), key=_kind_and_name)
+
+
+def _kind_and_name(found: dict[str, Any]) -> tuple[str, str]:
+    return found["kind"], found["metadata"]["name"]
+
+
+@pytest.mark.parametrize("values", [(), ("namespaces={a}",)])
+def test_secrets_are_asked_for_by_name_and_only_beside_the_operator(values: tuple[str, ...]) -> None:
+    """Nowhere may it list them, or read one where repositories are."""
+    roles = [o for o in rendered(*values) if o["kind"] in ("Role", "ClusterRole")]
+    may = [(o["kind"], o["metadata"].get("namespace"), rule["verbs"]) for o in roles for rule in o["rules"]
+           if {"secrets", "*"} & set(rule["resources"])]  # fmt: skip
+
+    assert may == [("Role", "ullage-system", ["get", "create", "patch", "delete"])]
+
+
+def test_named_namespaces_leave_no_right_elsewhere() -> None:
+    """But to read nodes: of the operator, and of what runs when the release goes."""
+    objects = rendered("namespaces={a,b}")
+    names = ("ullage-system-ullage-operator", "ullage-system-ullage-operator-uninstall")
+
+    found = {o["metadata"]["name"]: o for o in objects if o["kind"] == "ClusterRole" and o["metadata"]["name"] in names}
+    assert {name: role["rules"] for name, role in found.items()} == {names[0]: NODE_RULES}
+    hooks = [o["metadata"]["namespace"] for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == names[1]]
+    assert hooks == ["a", "b"]
+    (reviews,) = [o for o in objects if o["kind"] == "ClusterRoleBinding" and o["roleRef"]["name"] == DELEGATOR]
+    assert [each["name"] for each in reviews["subjects"]] == ["system:serviceaccounts:a", "system:serviceaccounts:b"]
 
 
 def test_every_pod_may_run_in_a_restricted_namespace() -> None:
