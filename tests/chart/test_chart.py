@@ -11,6 +11,7 @@ import yaml
 
 from tests.cluster.prometheus import program
 from tests.cluster.tools import tool
+from tests.operator.support import repository
 from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 from ullage_operator.metrics import REGISTRY
 from ullage_operator.rbac import (
@@ -21,11 +22,15 @@ from ullage_operator.rbac import (
     SPARK_RULES,
     admission_policy,
 )
+from ullage_operator.repository.trust import certificate_names
 from ullage_operator.settings import OperatorSettings, settings_from
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/ullage"
-EVERYTHING = tuple(f"metrics.{name}=true" for name in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards"))
+EVERYTHING = (
+    *(f"metrics.{name}=true" for name in ("serviceMonitor", "prometheusRule", "dashboards")),
+    *("metrics.agents[0].namespace=data", "metrics.agents[0].repository=flows"),
+)
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -140,15 +145,24 @@ def test_every_pod_may_run_in_a_restricted_namespace() -> None:
 
 
 def test_agents_are_scraped_as_they_are_secured() -> None:
-    """Over TLS, with the token of whoever scrapes: without one they answer nobody."""
-    credentials = "metrics.agentAuthorization.credentials"
-    objects = rendered("metrics.podMonitor=true", f"{credentials}.name=scraper", f"{credentials}.key=token")
+    """Over TLS, by whom that repository's authority has signed for, with the token of whoever scrapes: nothing in the
+    chart trusts anybody.
+    """
+    flows = ("metrics.agents[0].namespace=data", "metrics.agents[0].repository=flows")
+    token = ("metrics.agents[0].token.name=scraper", "metrics.agents[0].token.key=token")
 
-    [monitor] = [o for o in objects if o["kind"] == "PodMonitor"]
+    [monitor] = [o for o in rendered(*flows, *token) if o["kind"] == "PodMonitor"]
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert monitor["metadata"]["namespace"] == "data"
+    assert monitor["spec"]["selector"]["matchLabels"]["ullage.dev/repository"] == "flows"
     assert endpoint["scheme"] == "https"
-    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+    authority = {"configMap": {"name": "flows-ullage-ca", "key": "ca.crt"}}
+    assert endpoint["tlsConfig"] == {"serverName": "flows-local.data.svc", "ca": authority}
+    assert endpoint["tlsConfig"]["serverName"] in certificate_names(repository(), "worker-0")
     assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "token"}}
+    assert [o for o in rendered() if o["kind"] == "PodMonitor"] == []
+    for path in CHART.rglob("*"):
+        assert path.is_dir() or "insecure" not in path.read_text(encoding="utf-8").lower()
 
 
 def test_values_reach_the_pod() -> None:

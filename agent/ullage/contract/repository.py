@@ -21,6 +21,7 @@ from msgspec import Meta
 from ullage.contract.fleet_settings import (
     DeletionPolicy,
     Labels,
+    NetworkSettings,
     PlanningSettings,
     ResourceRequirements,
     Toleration,
@@ -230,6 +231,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
     service: ServiceSettings = ServiceSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
+    network: NetworkSettings = NetworkSettings()
     planning: PlanningSettings = PlanningSettings()
 
     deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN

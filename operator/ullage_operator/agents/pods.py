@@ -23,7 +23,7 @@ SEAL_SECONDS: Final = 120
 
 FLEET_FIELDS: Final = (
     *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-    *("deletionPolicy", "updateStrategy", "planning"),
+    *("deletionPolicy", "updateStrategy", "planning", "network"),
 )
 """Of no concern to an agent: it does not see them change."""
 

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import yaml
 
-from ullage.contract import AuthMode, NodeSpec, TlsMode, document_of, object_name
+from ullage.contract import AuthMode, NetworkPeer, NodeSpec, TlsMode, document_of, object_name
 from ullage_operator.agents.pods import FILE, ROOT, agent_document, daemon_set, directory_volume
 from ullage_operator.agents.rollout import stateful_sets
 from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, document, made
@@ -140,11 +140,23 @@ def endpoint_slices(repository: RepositoryObject, agents: Mapping[str, AgentPod]
 
 
 def _network_policy(repository: RepositoryObject) -> Object:
-    """In: the ports that are served, from anywhere; who may do what is asked for there. Out: anything."""
-    served = [{"port": each["port"], "protocol": each["protocol"]} for each in repository.ports]
-    selector = {"matchLabels": repository.labels}
-    spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": [{"ports": served}]}
+    """In: who is named, to the ports that are theirs; who may do what is asked for there. Out: anything."""
+    network = repository.spec.network
+    clients = [_peer(each) for each in network.clients or (NetworkPeer(),)]
+    scrapers = [_peer(each) for each in network.scrapers]
+    ports = {each["name"]: {"port": each["port"], "protocol": each["protocol"]} for each in repository.ports}
+    ingress: list[Object] = [{"from": clients, "ports": list(ports.values())}]
+    if scrapers and "metrics" in ports:
+        ingress.append({"from": scrapers, "ports": [ports["metrics"]]})
+    spec = {"podSelector": {"matchLabels": repository.labels}, "policyTypes": ["Ingress"], "ingress": ingress}
     return repository.owned("NetworkPolicy", f"{repository.name}-ullage", spec=spec)
+
+
+def _peer(peer: NetworkPeer) -> Object:
+    """As a policy has it: without a namespace it means the policy's own."""
+    namespaces, pods = peer.namespace_selector, peer.pod_selector
+    named = {} if namespaces is None else {"namespaceSelector": {"matchLabels": dict(namespaces.match_labels)}}
+    return {**named, "podSelector": {"matchLabels": {} if pods is None else dict(pods.match_labels)}}
 
 
 def _disruption_budget(repository: RepositoryObject) -> Object:
