@@ -11,8 +11,10 @@ import yaml
 
 from ullage_operator.rbac import (
     CLIENT_ROLES,
+    NODE_RULES,
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
+    OPERATOR_OWN_RULES,
     PLANNER_RULES,
     SPARK_RULES,
     admission_policy,
@@ -169,6 +171,8 @@ def texts(definitions: Mapping[Path, str]) -> dict[Path, str]:
     }
     rules = {
         "namespaced": OPERATOR_NAMESPACED_RULES,
+        "own": OPERATOR_OWN_RULES,
+        "nodes": NODE_RULES,
         "cluster": OPERATOR_CLUSTER_RULES,
         "spark": SPARK_RULES,
         "planner": PLANNER_RULES,
@@ -176,7 +180,7 @@ def texts(definitions: Mapping[Path, str]) -> dict[Path, str]:
     }
     made[CHART / "files/rbac.yaml"] = yaml.safe_dump(rules, sort_keys=False)
     for document in admission_policy():
-        path = CHART / "files/admission" / f"{document['kind'].lower()}.yaml"
+        path = CHART / "files/admission" / f"{document['metadata']['name']}-{document['kind'].lower()}.yaml"
         made[path] = yaml.safe_dump(document, sort_keys=False, width=120)
     node = [panel(i, row, AGENT) for i, row in enumerate(NODE)]
     fleet = [panel(i, row, AGENT if row in FLEET else OPERATOR) for i, row in enumerate(FLEET + FLEET_OPERATOR)]

@@ -5,8 +5,10 @@ from typing import Final
 from ullage_operator.objects import Object, binding, confined, document
 from ullage_operator.rbac import (
     CLIENT_ROLES,
+    NODE_RULES,
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
+    OPERATOR_OWN_RULES,
     PLANNER,
     PLANNER_RULES,
     SPARK_RULES,
@@ -24,13 +26,15 @@ def install_objects() -> list[Object]:
     """Namespace, account, roles, admission policy and Deployment, in the order of their creation."""
     everywhere = {"name": NAME, "labels": LABELS}
     place = {"name": NAME, "namespace": NAMESPACE, "labels": LABELS}
-    rules = [*OPERATOR_NAMESPACED_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES]
+    rules = [*OPERATOR_NAMESPACED_RULES, *NODE_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES]
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     return [
         document("Namespace", {"name": NAMESPACE, "labels": restricted}),
         document("ServiceAccount", place),
         document("ClusterRole", everywhere, rules=rules),
         document("ClusterRoleBinding", everywhere, **binding("ClusterRole", NAME, NAME, NAMESPACE)),
+        document("Role", place, rules=OPERATOR_OWN_RULES),
+        document("RoleBinding", place, **binding("Role", NAME, NAME, NAMESPACE)),
         document("ClusterRole", {"name": PLANNER, "labels": LABELS}, rules=PLANNER_RULES),
         *(document("ClusterRole", {"name": n, "labels": LABELS}, rules=rules) for n, rules in CLIENT_ROLES.items()),
         *admission_policy(),
@@ -50,6 +54,7 @@ def _deployment() -> Object:
         "name": "operator",
         "image": IMAGE,
         "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": "ULLAGE_OPERATOR_NAMESPACE", "value": NAMESPACE}],
         "ports": ports,
         "livenessProbe": {**probe, "initialDelaySeconds": 30},
         "readinessProbe": probe,

@@ -30,7 +30,7 @@ DEFERRALS = _gauge("deferred_nodes", "Nodes that wait for pods to go.")
 WANTING = _gauge("wanting_nodes", "Nodes with something to truncate, punch or rewrite.")
 OVERDUE = _gauge("overdue_nodes", "Nodes that have waited for pods longer than maxDefer, and have no ticket yet.")
 NODES = _gauge("nodes", "Nodes by state.", "state")
-CERTIFICATE_EXPIRY = _gauge("certificate_expiry_timestamp_seconds", "When the agents' certificate ends.")
+CERTIFICATE_EXPIRY = _gauge("certificate_expiry_timestamp_seconds", "When the first certificate of an agent ends.")
 
 
 def forget(namespace: str, repository: str) -> None:

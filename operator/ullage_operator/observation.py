@@ -13,6 +13,7 @@ from ullage.contract import (
     RunStatus,
     record_of,
 )
+from ullage_operator.authority import CertificateAuthority
 from ullage_operator.objects import RepositoryObject
 
 RELEASE: Final = "ullage.dev/release"
@@ -133,6 +134,9 @@ class ObservedPlanning(msgspec.Struct, frozen=True, kw_only=True):
     """What there is of spec.planning, where it was asked for."""
 
     runs: tuple[PlanningRun, ...] = ()
+    has_authority: bool = False
+    """Whether clients are told whom to trust."""
+
     has_spark_applications: bool = False
     """Whether the cluster serves kubeflow's."""
 
@@ -167,8 +171,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     owned: Mapping[str, Mapping[tuple[str, str], Any]] = msgspec.field(default_factory=dict)
     """Our objects by kind, then by namespace and name, as the cluster has them."""
 
-    foreign_certificate: dict[str, str] = msgspec.field(default_factory=dict)
-    """The data of the agents' secret, asked for only where somebody else signs."""
+    authority: CertificateAuthority = CertificateAuthority()
+    """Who signs for the agents, as it shall be from now on; an empty one where somebody else signs."""
+
+    certificates: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of agents that have asked for one, by node, as they shall be from now on."""
 
     has_cert_manager: bool = False
     """Asked for only where spec.tls.mode wants it."""

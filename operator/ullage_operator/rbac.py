@@ -64,7 +64,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     # A role may be given only by who has it: what agents may do, the operator may too.
     rule("ullage.dev", ["contentrepositorynodes/status"], ["get", "patch"]),
     rule("", ["pods"], [*READ, "delete"]),
-    rule("", ["services", "configmaps", "secrets", "serviceaccounts"], [*READ, *WRITE]),
+    rule("", ["services", "configmaps", "serviceaccounts"], [*READ, *WRITE]),
     rule("", ["persistentvolumeclaims"], [*READ, "delete"]),
     rule("", ["events"], ["create", "patch"]),
     rule("apps", ["daemonsets", "statefulsets"], [*READ, *WRITE]),
@@ -74,16 +74,24 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("discovery.k8s.io", ["endpointslices"], [*READ, *WRITE]),
     rule("networking.k8s.io", ["networkpolicies"], [*READ, *WRITE]),
     rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], [*READ, *WRITE]),
+    rule("rbac.authorization.k8s.io", ["clusterroles"], ["bind"], [PLANNER]),
     rule("cert-manager.io", ["certificates"], [*READ, *WRITE]),
 ]
-"""The operator's, in each namespace that it looks after."""
+"""The operator's, in each namespace that it looks after. No secrets: those of others are none of its business."""
+
+OPERATOR_OWN_RULES: Final = [rule("", ["secrets"], ["get", *WRITE])]
+"""In its own namespace, where it keeps the keys of authorities: by name, none is listed."""
+
+NODE_RULES: Final = [rule("", ["nodes"], READ)]
+"""In the whole cluster, always: nodes have no namespace."""
 
 OPERATOR_CLUSTER_RULES: Final = [
-    rule("", ["nodes"], READ),
-    rule("rbac.authorization.k8s.io", ["clusterrolebindings"], [*READ, *WRITE]),
-    rule("rbac.authorization.k8s.io", ["clusterroles"], ["bind"], [DELEGATOR, PLANNER]),
+    rule("rbac.authorization.k8s.io", ["clusterrolebindings"], ["get", *WRITE]),
+    rule("rbac.authorization.k8s.io", ["clusterroles"], ["bind"], [DELEGATOR]),
 ]
-"""The operator's in the whole cluster: nodes have no namespace. Spark's pods run anywhere, see below."""
+"""In the whole cluster, where it looks after all of it: it lets agents ask who their clients are. Spark's pods run
+anywhere, see below.
+"""
 
 SPARK_RULES: Final = [
     rule("", ["pods"], READ),
@@ -94,17 +102,11 @@ SPARK_RULES: Final = [
 
 
 def admission_policy() -> list[dict[str, Any]]:
-    """An agent may write the status of its own node's object only: its token says on which node its pod runs."""
+    """What RBAC cannot say: which of the objects that an agent may write is its own, and who asks for certificates."""
     extra = "authentication.kubernetes.io/node-name"
     user = "request.userInfo.username"
     is_agent = f"{user}.startsWith('system:serviceaccount:') && {user}.endsWith('-ullage-agent')"
     token = f"request.userInfo.extra['{extra}'][0]"
-    resources = {
-        "apiGroups": ["ullage.dev"],
-        "apiVersions": ["*"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": ["contentrepositorynodes", "contentrepositorynodes/status"],
-    }
     names_a_node = {
         "expression": "variables.node != ''",
         "message": "an agent needs a token that is bound to its pod and names its node",
@@ -116,16 +118,52 @@ def admission_policy() -> list[dict[str, Any]]:
         "+ object.spec.nodeName + ' alone'",
         "reason": "Forbidden",
     }
-    policy = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [resources]},
+    is_of_its_repository = {
+        "expression": f"{user} == 'system:serviceaccount:' + object.metadata.namespace + ':' "
+        "+ object.spec.repository + '-ullage-agent'",
+        "messageExpression": f"{user} + ' must leave the objects of ' + object.spec.repository + ' alone'",
+        "reason": "Forbidden",
+    }
+    own_objects = {
         "matchConditions": [{"name": "is-an-agent", "expression": is_agent}],
         "variables": [{"name": "node", "expression": f"'{extra}' in request.userInfo.extra ? {token} : ''"}],
-        "validations": [names_a_node, is_its_own],
+        "validations": [names_a_node, is_its_own, is_of_its_repository],
     }
-    name = "ullage-agents-own-nodes"
+    request = "has({0}.status) && has({0}.status.certificateRequest) ? {0}.status.certificateRequest : ''"
+    before = f"oldObject == null ? '' : ({request.format('oldObject')})"
+    asked_by_an_agent = {
+        "expression": "variables.before == variables.after",
+        "message": "only an agent asks for a certificate, and for its own",
+        "reason": "Forbidden",
+    }
+    own_certificates = {
+        "matchConditions": [{"name": "is-no-agent", "expression": f"!({is_agent})"}],
+        "variables": [
+            {"name": "before", "expression": before},
+            {"name": "after", "expression": request.format("object")},
+        ],
+        "validations": [asked_by_an_agent],
+    }
+    return [
+        *_policy("ullage-agents-own-nodes", own_objects),
+        *_policy("ullage-agents-own-certificates", own_certificates),
+    ]
+
+
+def _policy(name: str, says: dict[str, Any]) -> list[dict[str, Any]]:
+    """A policy about node objects, and its binding: the whole cluster."""
+    resources = {
+        "apiGroups": ["ullage.dev"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["contentrepositorynodes", "contentrepositorynodes/status"],
+    }
     specs = {
-        "ValidatingAdmissionPolicy": policy,
+        "ValidatingAdmissionPolicy": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [resources]},
+            **says,
+        },
         "ValidatingAdmissionPolicyBinding": {"policyName": name, "validationActions": ["Deny"]},
     }
     version = "admissionregistration.k8s.io/v1"

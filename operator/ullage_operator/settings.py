@@ -8,7 +8,7 @@ import msgspec
 
 from ullage.contract import ENGINE_FORMAT
 
-LISTS: Final = ("images", "roots", "namespaces")
+LISTS: Final = ("images", "roots", "namespaces", "spark_namespaces")
 """Settings that name several, with commas between them."""
 
 
@@ -39,7 +39,18 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_variab
     """
 
     namespaces: tuple[str, ...] = ()
-    """Namespaces that are looked after, separated by commas; none: all of the cluster."""
+    """Namespaces that are looked after, separated by commas; none: all of the cluster. Where they are named, the
+    operator needs no right outside of them but to read nodes; so it lets no agent ask the cluster who a client is:
+    whoever installs it must do that (the chart does).
+    """
+
+    spark_namespaces: tuple[str, ...] = ()
+    """Namespaces whose pods reclamation waits for, separated by commas; none: those that are looked after, or all of
+    the cluster.
+    """
+
+    namespace: str = "ullage-system"
+    """The operator's own, which holds the keys of the repositories' certificate authorities."""
 
     workers: int = 4
     """Repositories reconciled at the same time. More only help where the API server is slow."""

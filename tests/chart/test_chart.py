@@ -11,14 +11,26 @@ import yaml
 
 from tests.cluster.prometheus import program
 from tests.cluster.tools import tool
+from tests.operator.support import repository
 from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 from ullage_operator.metrics import REGISTRY
-from ullage_operator.rbac import OPERATOR_CLUSTER_RULES, OPERATOR_NAMESPACED_RULES, SPARK_RULES, admission_policy
+from ullage_operator.rbac import (
+    DELEGATOR,
+    NODE_RULES,
+    OPERATOR_CLUSTER_RULES,
+    OPERATOR_NAMESPACED_RULES,
+    SPARK_RULES,
+    admission_policy,
+)
+from ullage_operator.repository.trust import certificate_names
 from ullage_operator.settings import OperatorSettings, settings_from
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/ullage"
-EVERYTHING = tuple(f"metrics.{name}=true" for name in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards"))
+EVERYTHING = (
+    *(f"metrics.{name}=true" for name in ("serviceMonitor", "prometheusRule", "dashboards")),
+    *("metrics.agents[0].namespace=data", "metrics.agents[0].repository=flows"),
+)
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,15 +93,43 @@ def test_definitions_stay_when_the_release_goes() -> None:
 
 def test_rights_follow_the_namespaces() -> None:
     """Cluster-wide or by namespace, they are the rules of rbac.py."""
-    assert rules_of(rendered(), "ClusterRole") == [*OPERATOR_NAMESPACED_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES]
+    everywhere = [*OPERATOR_NAMESPACED_RULES, *NODE_RULES, *OPERATOR_CLUSTER_RULES, *SPARK_RULES]
+    assert rules_of(rendered(), "ClusterRole") == everywhere
     some = rendered("namespaces={a,b}", "sparkNamespaces={b,c}")
-    assert rules_of(some, "ClusterRole") == OPERATOR_CLUSTER_RULES
+    assert rules_of(some, "ClusterRole") == NODE_RULES
     assert rules_of(some, "Role", "a") == OPERATOR_NAMESPACED_RULES
     assert rules_of(some, "Role", "b") == [*OPERATOR_NAMESPACED_RULES, *SPARK_RULES]
     assert rules_of(some, "Role", "c") == SPARK_RULES
-    assert [o for o in some if "AdmissionPolicy" in o["kind"]] == sorted(
-        admission_policy(), key=lambda o: len(o["kind"])
-    )
+    assert rules_of(rendered("namespaces={a}"), "Role", "a") == [*OPERATOR_NAMESPACED_RULES, *SPARK_RULES]
+    policies = sorted((o for o in some if "AdmissionPolicy" in o["kind"]), key=_kind_and_name)
+    assert policies == sorted(admission_policy(), key=_kind_and_name)
+
+
+def _kind_and_name(found: dict[str, Any]) -> tuple[str, str]:
+    return found["kind"], found["metadata"]["name"]
+
+
+@pytest.mark.parametrize("values", [(), ("namespaces={a}",)])
+def test_secrets_are_asked_for_by_name_and_only_beside_the_operator(values: tuple[str, ...]) -> None:
+    """Nowhere may it list them, or read one where repositories are."""
+    roles = [o for o in rendered(*values) if o["kind"] in ("Role", "ClusterRole")]
+    may = [(o["kind"], o["metadata"].get("namespace"), rule["verbs"]) for o in roles for rule in o["rules"]
+           if {"secrets", "*"} & set(rule["resources"])]  # fmt: skip
+
+    assert may == [("Role", "ullage-system", ["get", "create", "patch", "delete"])]
+
+
+def test_named_namespaces_leave_no_right_elsewhere() -> None:
+    """But to read nodes: of the operator, and of what runs when the release goes."""
+    objects = rendered("namespaces={a,b}")
+    names = ("ullage-system-ullage-operator", "ullage-system-ullage-operator-uninstall")
+
+    found = {o["metadata"]["name"]: o for o in objects if o["kind"] == "ClusterRole" and o["metadata"]["name"] in names}
+    assert {name: role["rules"] for name, role in found.items()} == {names[0]: NODE_RULES}
+    hooks = [o["metadata"]["namespace"] for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == names[1]]
+    assert hooks == ["a", "b"]
+    (reviews,) = [o for o in objects if o["kind"] == "ClusterRoleBinding" and o["roleRef"]["name"] == DELEGATOR]
+    assert [each["name"] for each in reviews["subjects"]] == ["system:serviceaccounts:a", "system:serviceaccounts:b"]
 
 
 def test_every_pod_may_run_in_a_restricted_namespace() -> None:
@@ -105,15 +145,24 @@ def test_every_pod_may_run_in_a_restricted_namespace() -> None:
 
 
 def test_agents_are_scraped_as_they_are_secured() -> None:
-    """Over TLS, with the token of whoever scrapes: without one they answer nobody."""
-    credentials = "metrics.agentAuthorization.credentials"
-    objects = rendered("metrics.podMonitor=true", f"{credentials}.name=scraper", f"{credentials}.key=token")
+    """Over TLS, by whom that repository's authority has signed for, with the token of whoever scrapes: nothing in the
+    chart trusts anybody.
+    """
+    flows = ("metrics.agents[0].namespace=data", "metrics.agents[0].repository=flows")
+    token = ("metrics.agents[0].token.name=scraper", "metrics.agents[0].token.key=token")
 
-    [monitor] = [o for o in objects if o["kind"] == "PodMonitor"]
+    [monitor] = [o for o in rendered(*flows, *token) if o["kind"] == "PodMonitor"]
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert monitor["metadata"]["namespace"] == "data"
+    assert monitor["spec"]["selector"]["matchLabels"]["ullage.dev/repository"] == "flows"
     assert endpoint["scheme"] == "https"
-    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+    authority = {"configMap": {"name": "flows-ullage-ca", "key": "ca.crt"}}
+    assert endpoint["tlsConfig"] == {"serverName": "flows-local.data.svc", "ca": authority}
+    assert endpoint["tlsConfig"]["serverName"] in certificate_names(repository(), "worker-0")
     assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "token"}}
+    assert [o for o in rendered() if o["kind"] == "PodMonitor"] == []
+    for path in CHART.rglob("*"):
+        assert path.is_dir() or "insecure" not in path.read_text(encoding="utf-8").lower()
 
 
 def test_values_reach_the_pod() -> None:

@@ -19,7 +19,6 @@ NOT_HERE = {
     "kubectl -n ullage-system logs": "played nodes have no kubelet",
     "kubectl debug": "played nodes have no kubelet",
     "helm test": "the test's pod runs nothing here; tests/e2e/test_story.py runs it",
-    "kubectl describe certificate": "cert-manager is not here; tests/cluster/test_operator_volumes.py plays it",
 }
 """What a command begins with that cannot run here, and why."""
 

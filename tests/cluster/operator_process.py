@@ -71,6 +71,9 @@ class Operator:
             return False
         return True
 
+    def is_logged(self, text: str) -> bool:
+        return text in self.fleet.instance.log(self._name).read_text()
+
     def writes(self) -> float:
         return sum(self.counted("api_writes").values())
 

@@ -4,7 +4,6 @@ The agent is a real one in this process, with the certificate that the operator 
 whoever scrapes it shows a token as well. What happens is done and counted here: the truth that panels are held against.
 """
 
-import base64
 import contextlib
 import errno
 import json
@@ -28,6 +27,7 @@ from ullage import Retries
 from ullage.contract import ContentRepository, audience_of, parse
 from ullage.engine.files import File
 from ullage.errors import HandleNotFound, UllageError
+from ullage_agent.node.certificate import NodeCertificate
 from ullage_agent.node.node import NodeAgent
 from ullage_agent.node.objects import NodeObjectClient
 from ullage_agent.node.tickets import TicketHolder
@@ -105,14 +105,19 @@ class Scenario:
         return sum(path.stat().st_blocks * 512 for path in self.content.rglob("*-*") if path.is_file())
 
     def _secure(self) -> None:
-        """What the kubelet would mount: certificate, authority, the pod's token; and tokens of two clients."""
+        """What the kubelet would mount: authority and the pod's token; the agent's certificate, which it asks for; and
+        tokens of two clients.
+        """
         here = ("--namespace", self.place)
         tls = self._home / "tls"
         tls.mkdir(parents=True)
-        for name, text in self.fleet.get("secret", "flows-ullage-tls", *here)["data"].items():
-            (tls / name).write_bytes(base64.b64decode(text))
+        (tls / "ca.crt").write_text(self.fleet.get("configmap", "flows-ullage-ca", *here)["data"]["ca.crt"])
         self.token = self._home / "token"
         self.token.write_text(token_of_pod(self.fleet, self.place, NODE))
+        server = ApiServer(self.fleet.url, str(self.token), str(self.fleet.ca))
+        self._api = NodeObjectClient(server, self.place, "flows", NODE)
+        self._certificate = NodeCertificate(self._api, NODE, str(tls))
+        self._certificate.obtain()
         for name, role in (("flow", "writer"), ("prometheus", "scraper")):
             self.fleet.apply(*account(self.place, name, role))
             audience = f"--audience={audience_of(self.place, 'flows')}"
@@ -193,10 +198,8 @@ class Scenario:
     def join(self) -> None:
         """The agent begins to report, and to want what there is to do."""
         generation = self.fleet.get("contentrepository", "flows", "--namespace", self.place)["metadata"]["generation"]
-        api = NodeObjectClient(
-            ApiServer(self.fleet.url, str(self.token), str(self.fleet.ca)), self.place, "flows", NODE
-        )
-        joined = NodeAgent(self.server.host, api, self._office, lambda: generation)
+        heed = self._certificate.heed
+        joined = NodeAgent(self.server.host, self._api, self._office, lambda: generation, heed)
         self._joined.append(joined)
         joined.start()
 

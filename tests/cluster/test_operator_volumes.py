@@ -172,7 +172,7 @@ def test_policy_delete_empties_the_directories_of_the_nodes(fleet: Fleet, operat
 def test_without_cert_manager_the_wish_is_refused_and_with_it_it_is_asked(
     fleet: Fleet, operator: Operator, place: str
 ) -> None:
-    """Accepted is False; once the kind is served, a certificate is asked for and its authority told."""
+    """Accepted is False; once the kind is served, a certificate is asked for. Nobody reads the secret."""
     here = ("--namespace", place)
     fleet.apply(repository(place, {"tls": {"mode": "CertManager"}}))
     operator.until("it is refused", lambda: condition(fleet, place, "Accepted") == "False")
@@ -185,10 +185,7 @@ def test_without_cert_manager_the_wish_is_refused_and_with_it_it_is_asked(
         fleet.wait_until("the kind is served", fleet.serves_all_custom_resources)
         fleet.kubectl("label", "contentrepository", "flows", *here, "looked=again")
         operator.until("the certificate is asked for", lambda: _names(fleet, place) == {"flows-ullage-tls"})
-        theirs = {"tls.crt": "a", "tls.key": "b", "ca.crt": "theirs"}
-        fleet.apply(made("v1", "Secret", "flows-ullage-tls", place, stringData=theirs))
-        fleet.kubectl("label", "contentrepository", "flows", *here, "looked=once-more", "--overwrite")
-        operator.until("the authority is told", lambda: _authority(fleet, place) == "theirs")
+        operator.until("its agents are made", lambda: fleet.get("daemonsets", *here)["items"] != [])
     finally:
         fleet.kubectl("delete", "crd", "certificates.cert-manager.io")
 
@@ -199,8 +196,3 @@ def _names(fleet: Fleet, place: str) -> set[str]:
     except ClusterError:  # discovery follows a moment later
         return set()
     return {each["spec"]["secretName"] for each in found}
-
-
-def _authority(fleet: Fleet, place: str) -> str:
-    found = fleet.get("configmaps", "--namespace", place)["items"]
-    return next((str(each["data"]["ca.crt"]) for each in found if each["metadata"]["name"] == "flows-ullage-ca"), "")

@@ -1,19 +1,18 @@
 """What goes wrong on a cluster that nobody looks after, told of the repository of the story."""
 
-import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-
-import msgspec
 
 from tests.cluster.node import Cluster
 from tests.cluster.release import SYSTEM, Flows
 from tests.e2e.story import Story
 from ullage import Retries
 from ullage.errors import NotReachable
-from ullage_operator.repository import certificates
+from ullage_operator import certificates
+from ullage_operator.objects import RepositoryObject
+from ullage_operator.repository.trust import authority_of, authority_secret_name, certificate_names, host_label
 
 COUNT = 20
 SIZE = 64 << 10
@@ -74,21 +73,17 @@ def _operator_away(cluster: Cluster) -> Iterator[None]:
 
 def _let_expire(flows: Flows) -> None:
     """Put in place what the operator would have signed so long ago that it has ended."""
-    names = ("flows-ullage-authority", "flows-ullage-tls")
-    kept = certificates.kept_of(*(_secret(flows, name) for name in names))
-    unsigned = msgspec.structs.replace(kept, leaf="", leaf_key="")
+    repository = RepositoryObject.of(flows.shown())
+    secret = flows.cluster.get(f"secret/{authority_secret_name(repository)}", f"--namespace={SYSTEM}")
     began = datetime.now(UTC) - certificates.LEAF_LIFE - timedelta(hours=1)
-    expired = certificates.rotated(unsigned, began, "story", ["localhost"])
-    assert certificates.expiry(expired.leaf) < datetime.now(UTC)
-    leaf = certificates.secrets_of(expired)[1]
-    data = {name: base64.b64encode(text.encode()).decode() for name, text in leaf.items()}
-    patch = json.dumps({"data": data})
-    flows.cluster.kubectl("patch", "secret", names[1], flows.here, "--type=merge", f"--patch={patch}")
-
-
-def _secret(flows: Flows, name: str) -> dict[str, str]:
-    data = flows.cluster.get(f"secret/{name}", flows.here)["data"]
-    return {key: base64.b64decode(text).decode() for key, text in data.items()}
+    for found in flows.cluster.get("contentrepositorynodes", flows.here)["items"]:
+        names = certificate_names(repository, host_label(found["spec"]["nodeName"]))
+        request = found["status"]["certificateRequest"]
+        expired = certificates.renewed(authority_of(secret), "", request, began, "story", names)
+        assert certificates.expiry(expired) < datetime.now(UTC)
+        patch = f"--patch={json.dumps({'spec': {'certificate': expired}})}"
+        name = f"contentrepositorynode/{found['metadata']['name']}"
+        flows.cluster.kubectl("patch", name, flows.here, "--type=merge", patch)
 
 
 def _complaint(flows: Flows) -> str:

@@ -65,6 +65,29 @@ def test_a_field_that_is_no_longer_wished_for_is_noticed() -> None:
     assert not covers(before, by_kind(build.shared_objects(repository(), "agent:1"), "DaemonSet"))
 
 
+def admitted(spec: dict[str, Any]) -> list[tuple[list[int], list[dict[str, Any]]]]:
+    """To which ports the network lets whom."""
+    policy = by_kind(build.shared_objects(repository(spec), "agent:1"), "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    return [([port["port"] for port in each["ports"]], each["from"]) for each in policy["ingress"]]
+
+
+def test_only_the_own_namespace_reaches_agents_unless_others_are_named() -> None:
+    """A peer without a namespace is of the policy's own; nobody who is not named is let in anywhere."""
+    everything = [8480, 8481, 8482]
+    flows = {"namespaceSelector": {"matchLabels": {"team": "flows"}}, "podSelector": {"matchLabels": {"app": "a"}}}
+    watchers = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    anybody: dict[str, Any] = {"namespaceSelector": {}}
+
+    assert admitted({}) == [(everything, [{"podSelector": {"matchLabels": {}}}])]
+    assert admitted({"network": {"clients": [flows], "scrapers": [watchers]}}) == [
+        (everything, [flows]),
+        ([8482], [{**watchers, "podSelector": {"matchLabels": {}}}]),
+    ]
+    assert admitted({"network": {"clients": [anybody]}})[0][1][0]["namespaceSelector"] == {"matchLabels": {}}
+    assert len(admitted({"network": {"scrapers": [watchers]}, "service": {"metricsPort": None}})) == 1
+
+
 def test_every_node_has_a_name_of_its_own() -> None:
     """Also where names have dots, or become alike without them."""
     agents = {name: AgentPod(node=name, address="10.0.0.1", is_ready=True) for name in ("a.b", "a-b", "c")}

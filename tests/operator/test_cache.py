@@ -10,6 +10,7 @@ from ullage.contract import HEARTBEAT_SECONDS
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.objects import Object
 from ullage_operator.repository.cache import InformerCache
+from ullage_operator.settings import OperatorSettings
 
 PAUSE = float(HEARTBEAT_SECONDS)
 
@@ -33,7 +34,7 @@ def woken(events: list[tuple[float, str, Object]]) -> list[bool]:
             assert key == ("a", "flows")
             found.append(is_quiet)
 
-        cache = InformerCache(cast("ApiClient", script), (), changed, lambda: script.seconds)
+        cache = InformerCache(cast("ApiClient", script), OperatorSettings(), changed, lambda: script.seconds)
         await cache.start()
         await script.told.wait()
         await cache.stop()

@@ -64,6 +64,9 @@ HOURLY = {"planning": {"schedule": "0 * * * *"}}
 ALL_NODES = {"maintenance": {"maxConcurrentNodes": "100%"}}
 
 
+SOME = {"namespaceSelector": {"matchLabels": {"team": "flows"}}}
+
+
 def hourly(**planning: Any) -> dict[str, Any]:
     return {"planning": HOURLY["planning"] | planning}
 
@@ -84,6 +87,12 @@ CASES = {
     "updateStrategy.maxUnavailable": Case({"updateStrategy": {"maxUnavailable": "25%"}}, built),
     "deletionPolicy": Case({"deletionPolicy": "Delete"}, lambda spec: deletes_data(document(spec).spec)),
     "storage.localPersistentVolume": Case(LOCAL, built),
+    "network.clients": Case({"network": {"clients": [SOME]}}, built),
+    "network.clients.namespaceSelector": Case({"network": {"clients": [SOME]}}, built, {"network": {"clients": [{}]}}),
+    "network.clients.podSelector": Case(
+        {"network": {"clients": [{"podSelector": {"matchLabels": {"a": "b"}}}]}}, built, {"network": {"clients": [{}]}}
+    ),
+    "network.scrapers": Case({"network": {"scrapers": [SOME]}}, built),
     "maintenance.maxConcurrentNodes": Case({"maintenance": {"maxConcurrentNodes": 3}}, tickets),
     "maintenance.blockers.sparkPods.mode": Case(blocking(mode="Ignore"), tickets, ALL_NODES),
     "maintenance.blockers.sparkPods.maxDefer": Case(blocking(maxDefer="1h"), tickets, ALL_NODES),

@@ -33,6 +33,8 @@ ENGINE_FORMAT: Final = 1
 """Of what agents of this release write; the engine's own number, which the operator cannot import."""
 
 CONDITIONS_MAX: Final = 16
+PEM_MAX: Final = 8192
+"""Characters of a certificate or a signing request: ours have about a thousand."""
 
 Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", max_length=20)]
 Bytes = Annotated[int, Meta(ge=0)]
@@ -161,6 +163,10 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
     deferral: Deferral | None = None
     """What the node waits for though its agent wants a ticket. Null if it waits for no pods."""
 
+    certificate: Annotated[str, Meta(max_length=PEM_MAX)] | None = None
+    """The certificate of the agent's own key, as PEM, signed for this node's names by the repository's authority. Null
+    if the agent has not asked for one."""
+
 
 class Space(ClusterRecord, frozen=True, kw_only=True):
     """Bytes on the node's volumes, as the agent last saw them."""
@@ -261,6 +267,9 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
 
     containers_away: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     """The containers whose volume is not there, or is another's."""
+
+    certificate_request: Annotated[str, Meta(max_length=PEM_MAX)] | None = None
+    """What the agent asks a certificate for: a signing request (PKCS #10) as PEM. Its key never leaves the pod."""
 
     wanted: Annotated[tuple[MaintenanceOperation, ...], Meta(max_length=4)] = ()
     """The operations that the agent would carry out if it had a ticket."""

@@ -124,6 +124,38 @@ class BlockerSettings(Settings, frozen=True, kw_only=True):
     """Other pods, in any namespace. Reclamation waits for them as long as for those of Spark."""
 
 
+class LabelSelector(Settings, frozen=True, kw_only=True):
+    """Objects by their labels."""
+
+    match_labels: Labels = msgspec.field(default_factory=dict)
+    """The labels of the objects. An object must have all of them, and without any each one is meant."""
+
+
+class NetworkPeer(Settings, frozen=True, kw_only=True):
+    """Pods that may open connections to agents."""
+
+    namespace_selector: LabelSelector | None = None
+    """The namespaces of the pods. Null takes the repository's own."""
+
+    pod_selector: LabelSelector | None = None
+    """The pods in these namespaces. Null takes all of them."""
+
+
+_Peers = Annotated[tuple[NetworkPeer, ...], Meta(max_length=16)]
+
+
+class NetworkSettings(Settings, frozen=True, kw_only=True):
+    """Who may open connections to agents, as their NetworkPolicy has it. The network of the cluster must obey such
+    policies.
+    """
+
+    clients: _Peers = ()
+    """Who may reach every port. Empty admits the pods of the repository's own namespace."""
+
+    scrapers: _Peers = ()
+    """Who may also reach the port of metrics, such as the pods of Prometheus."""
+
+
 class UpdateStrategy(Settings, frozen=True, kw_only=True):
     """How agents are restarted."""
 

@@ -21,6 +21,7 @@ from msgspec import Meta
 from ullage.contract.fleet_settings import (
     DeletionPolicy,
     Labels,
+    NetworkSettings,
     PlanningSettings,
     ResourceRequirements,
     Toleration,
@@ -244,6 +245,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     audit: AuditSettings = AuditSettings()
+    network: NetworkSettings = NetworkSettings()
     planning: PlanningSettings = PlanningSettings()
 
     deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN

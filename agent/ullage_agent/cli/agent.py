@@ -49,6 +49,8 @@ class _Settings:
 @from_environment("NAME", "--node", required=True, help="This node's name.")
 def agent(config: Path, node: str) -> None:
     """Serve a repository as one node of a cluster. It reclaims with tickets only, and reports to the operator."""
+    from ullage.contract import TlsMode
+    from ullage_agent.node.certificate import NodeCertificate
     from ullage_agent.node.node import NodeAgent
     from ullage_agent.node.objects import NodeObjectClient
     from ullage_agent.node.tickets import TicketHolder
@@ -65,12 +67,20 @@ def agent(config: Path, node: str) -> None:
         api = NodeObjectClient(ApiServer.of_this_pod(os.environ), where.namespace, where.name, node)
     except CannotListen as error:
         raise click.UsageError("this process runs in no cluster: `ullage serve` is for a machine alone") from error
+    certificate = None
+    if document.spec.tls.mode == TlsMode.OPERATOR:
+        certificate = NodeCertificate(api, node, document.spec.tls.directory)
+        certificate.obtain()
     tickets = TicketHolder()
     agents: list[NodeAgent] = []
 
     def join(_: dict[str, str]) -> None:
         joined = NodeAgent(
-            server.host, api, tickets, lambda: settings.generation(server.host.document, tickets.generation)
+            server.host,
+            api,
+            tickets,
+            lambda: settings.generation(server.host.document, tickets.generation),
+            heed=(lambda _: None) if certificate is None else certificate.heed,
         )
         agents.append(joined)
         joined.start()

@@ -103,8 +103,11 @@ class NodeAgent:
         api: NodeObjectClient,
         tickets: TicketHolder,
         generation: Callable[[], int],
+        heed: Callable[[ObservedNode], None] = lambda _: None,
     ) -> None:
+        """`heed` gets the object whenever it was seen, as `NodeCertificate.heed` takes it; NodeObjectError."""
         self._host = host
+        self._heed = heed
         self._api = api
         self._tickets = tickets
         self._generation = generation
@@ -170,6 +173,7 @@ class NodeAgent:
                 self._under.clear()
         self._tickets.take_over(ticket, is_cordoned=seen.spec.cordoned)
         self._nudge()
+        self._heed(seen)
 
     def obey(self) -> None:
         """Run the ticket that is due, if there is one; returns when that run has ended."""

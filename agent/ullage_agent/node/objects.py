@@ -16,6 +16,9 @@ from ullage.contract import API_VERSION, ContentRepositoryNode, NodeSpec, NodeSt
 from ullage_agent.service.kubernetes import ApiServer
 
 MANAGER: Final = "ullage-agent"
+ASKS_FOR_CERTIFICATE: Final = "ullage-agent-certificate"
+"""Field manager of the request: the status is replaced as a whole by the other, which does not know of it."""
+
 APPLY: Final = "application/apply-patch+yaml"
 REQUEST_SECONDS: Final = 10.0
 WATCH_SECONDS: Final = 240
@@ -87,6 +90,17 @@ class NodeObjectClient:
         }
         path = f"{self._path(self.name)}/status?fieldManager={MANAGER}&force=true"
         return _seen(_checked(*self._request("PATCH", path, document)))
+
+    def ask_for_certificate(self, request: str) -> None:
+        """Say in the status what a certificate is asked for; the rest of it stays."""
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "ContentRepositoryNode",
+            "metadata": {"name": self.name, "namespace": self._namespace},
+            "status": {"certificateRequest": request},
+        }
+        path = f"{self._path(self.name)}/status?fieldManager={ASKS_FOR_CERTIFICATE}&force=true"
+        _checked(*self._request("PATCH", path, document))
 
     def _path(self, name: str = "") -> str:
         path = f"/apis/{API_VERSION}/namespaces/{quote(self._namespace)}/contentrepositorynodes"

@@ -23,7 +23,7 @@ SEAL_SECONDS: Final = 120
 
 FLEET_FIELDS: Final = (
     *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
-    *("deletionPolicy", "updateStrategy", "planning"),
+    *("deletionPolicy", "updateStrategy", "planning", "network"),
 )
 """Of no concern to an agent: it does not see them change."""
 
@@ -125,7 +125,9 @@ def template(repository: RepositoryObject, image: str, node: str = "") -> Object
         volumes.append(directory_volume("sockets", f"{SOCKETS}/{repository.namespace}/{repository.name}"))
         volumes.append(directory_volume("repository", repository.root))
         starts = {"initContainers": [_owner(image)]}
-    if spec.tls.mode != TlsMode.NONE:
+    if spec.tls.mode == TlsMode.OPERATOR:  # the agent makes its key itself; as long as the pod is, a reboot included
+        volumes.append({"name": "tls", "emptyDir": {}})
+    elif spec.tls.mode != TlsMode.NONE:
         volumes.append({"name": "tls", "secret": {"secretName": repository.tls_secret}})
     pod: Object = {
         "serviceAccountName": repository.account,
@@ -165,7 +167,7 @@ def _container(repository: RepositoryObject, image: str) -> Object:
         {"name": "sockets", "mountPath": SOCKETS},
     ]
     if spec.tls.mode != TlsMode.NONE:
-        mounts.append({"name": "tls", "mountPath": TLS, "readOnly": True})
+        mounts.append({"name": "tls", "mountPath": TLS, "readOnly": spec.tls.mode != TlsMode.OPERATOR})
     where = _probed(spec)
     return {
         "name": "agent",

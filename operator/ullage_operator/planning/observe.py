@@ -36,7 +36,8 @@ async def _listed(api: ApiClient, repository: RepositoryObject) -> ObservedPlann
     for kind in ("Job", "SparkApplication") if has_applications else ("Job",):
         found, _ = await api.list(kind, repository.namespace, selector)
         runs += [_run(kind, each, said) for each in found if "deletionTimestamp" not in each["metadata"]]
-    return ObservedPlanning(runs=tuple(runs), has_spark_applications=has_applications)
+    has_authority = await api.get("ConfigMap", repository.namespace, repository.authority) is not None
+    return ObservedPlanning(runs=tuple(runs), has_authority=has_authority, has_spark_applications=has_applications)
 
 
 def _run(kind: str, found: Mapping[str, Any], said: Mapping[str, str]) -> PlanningRun:

@@ -13,14 +13,13 @@ import msgspec
 import structlog
 
 from ullage.contract import NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
-from ullage_operator import metrics, objects
+from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.objects import MANAGER, Object, covers, digest, is_owned
 from ullage_operator.observation import NodeObject, Observation
 from ullage_operator.planning.decide import refused
-from ullage_operator.repository import certificates
 from ullage_operator.repository.build import Desired, node_object
 from ullage_operator.repository.cache import InformerCache, Key
 from ullage_operator.repository.decide import Decision
@@ -71,20 +70,27 @@ class Applier:
         await _all(self._apply(document) for document in desired.objects if document["kind"] != "RoleBinding")
         await _all(self._apply(document) for document in desired.objects if document["kind"] == "RoleBinding")
         await self._remove_obsolete(seen, desired.objects)
-        self._tell_expiry(seen, desired.certificate)
+        self._tell_expiry(seen, desired.certificates)
 
     async def _apply(self, document: Object) -> None:
         kind, metadata = document["kind"], document["metadata"]
         informer = self._cache.owned.get(kind)
-        if informer is None:  # some kinds are not followed: theirs may be missing, and a watch would never begin
+        found = None if informer is None else informer.objects.get((metadata["namespace"], metadata["name"]))
+        if found is None:  # it may be there without our label, or its kind be one that is not followed
             found = await self._api.get(kind, metadata.get("namespace"), metadata["name"])
-        else:
-            found = informer.objects.get((metadata["namespace"], metadata["name"]))
         if covers(found, document):
             return
+        self._require_ours(found, document)
         found = await self._api.apply(document)
         if informer is not None:
             informer.put(found)
+
+    def _require_ours(self, found: Object | None, document: Object) -> None:
+        """Whoever may name a repository must not have the operator change what is somebody else's by its name."""
+        owners = document["metadata"].get("ownerReferences") or ()
+        if found is not None and owners and not is_owned(found, owners[0]["uid"]):
+            kind, name = document["kind"], document["metadata"]["name"]
+            raise OperatorError(f"{kind} {name} is there already and is not this repository's: rename one of the two")
 
     async def _remove_obsolete(self, seen: Observation, desired: list[Object]) -> None:
         """What was desired once; never secrets, and never claims.
@@ -99,17 +105,11 @@ class Applier:
                 if namespace == repository.namespace and is_owned(found, repository.uid) and (kind, name) not in kept:
                     await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
 
-    def _tell_expiry(self, seen: Observation, certificate: str) -> None:
-        """Whoever made it: an agent whose certificate has ended is refused by its clients."""
-        if not certificate:
-            return
-        try:
-            expiry = certificates.expiry(certificate)
-        except ValueError as error:
-            name = seen.repository.name
-            self._log.warning("the agents' certificate cannot be read", repository=name, problem=str(error))
-            return
-        metrics.CERTIFICATE_EXPIRY.labels(*seen.repository.key).set(expiry.timestamp())
+    def _tell_expiry(self, seen: Observation, signed: tuple[str, ...]) -> None:
+        """The first to end: an agent whose certificate has ended is refused by its clients."""
+        if signed:
+            soonest = min(map(certificates.expiry, signed))
+            metrics.CERTIFICATE_EXPIRY.labels(*seen.repository.key).set(soonest.timestamp())
 
     async def _write_nodes(self, seen: Observation, decision: Decision) -> None:
         repository = seen.repository

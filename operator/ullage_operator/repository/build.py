@@ -6,15 +6,15 @@ from typing import Final
 import msgspec
 import yaml
 
-from ullage.contract import AuthMode, NodeSpec, TlsMode, document_of, object_name
+from ullage.contract import AuthMode, NetworkPeer, NodeSpec, TlsMode, document_of, object_name
 from ullage_operator.agents.pods import FILE, ROOT, agent_document, daemon_set, directory_volume
 from ullage_operator.agents.rollout import stateful_sets
-from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, digest, document, made
+from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, document, made
 from ullage_operator.observation import AgentPod, Observation
 from ullage_operator.planning.build import account_objects, run_object
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
-from ullage_operator.repository import certificates
 from ullage_operator.repository.decide import Decision
+from ullage_operator.repository.trust import authority_objects, certificate_names, host_label, next_trust_millis
 from ullage_operator.settings import OperatorSettings
 
 ENDPOINTS_MAX: Final = 500
@@ -22,12 +22,12 @@ ENDPOINTS_MAX: Final = 500
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects that shall be there. `certificate`: the agents', as PEM; empty if there is none. `next_millis`: when
-    time alone changes them, None: never. `planning`: the run that shall begin, None for none.
+    """The objects that shall be there. `certificates`: of the agents, as PEM, where the operator signs them.
+    `next_millis`: when time alone changes them, None: never. `planning`: the run that shall begin, None for none.
     """
 
     objects: list[Object]
-    certificate: str = ""
+    certificates: tuple[str, ...] = ()
     next_millis: int | None = None
     planning: Object | None = None
 
@@ -42,42 +42,34 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
         objects += stateful_sets(seen, tuple(decision.nodes), decision.rollout, image)
     if spec.planning.schedule:
         objects += account_objects(repository)
-    if spec.auth.mode == AuthMode.KUBERNETES:
+    if spec.auth.mode == AuthMode.KUBERNETES and not settings.namespaces:
         objects.append(delegation(repository))
-    trust, agents_certificate, rotation = _trust(seen)
+    certificates = tuple(spec.certificate for spec in decision.nodes.values() if spec.certificate is not None)
+    rotation = None
+    if spec.tls.mode == TlsMode.OPERATOR:
+        objects += authority_objects(seen, settings.namespace)
+        rotation = next_trust_millis(seen, certificates)
+    elif spec.tls.mode == TlsMode.CERT_MANAGER:
+        objects.append(certificate(repository))
     return Desired(
-        objects=[*objects, *trust],
-        certificate=agents_certificate,
+        objects=objects,
+        certificates=certificates,
         next_millis=rotation,
         planning=_planning_run(seen, decision, settings),
     )
-
-
-def _trust(seen: Observation) -> tuple[list[Object], str, int | None]:
-    """Who signs, and whom clients should trust: the objects, the agents' certificate, and when it is time to rotate."""
-    repository, mode = seen.repository, seen.repository.spec.tls.mode
-    if mode == TlsMode.NONE:
-        return [], "", None
-    if mode == TlsMode.OPERATOR:
-        return certificates.own_authority(seen, certificate_names(repository))
-    objects = [certificate(repository)] if mode == TlsMode.CERT_MANAGER else []
-    if authority := seen.foreign_certificate.get("ca.crt", ""):
-        objects.append(repository.owned("ConfigMap", repository.authority, data={"ca.crt": authority}))
-    return objects, seen.foreign_certificate.get("tls.crt", ""), None
 
 
 def _planning_run(seen: Observation, decision: Decision, settings: OperatorSettings) -> Object | None:
     begin = decision.planning.begin
     if begin is None or seen.planning is None:
         return None
-    is_published = (seen.repository.namespace, seen.repository.authority) in seen.owned["ConfigMap"]
     return run_object(
         seen.repository,
         settings.spark_image,
         begin,
         is_application=seen.planning.has_spark_applications,
-        # Where others sign, clients can be told whom to trust only once their secret has said it.
-        has_authority=seen.repository.spec.tls.mode == TlsMode.OPERATOR or is_published,
+        # Where others sign, whoever lets them do so publishes whom to trust as well.
+        has_authority=seen.repository.spec.tls.mode == TlsMode.OPERATOR or seen.planning.has_authority,
     )
 
 
@@ -147,29 +139,24 @@ def endpoint_slices(repository: RepositoryObject, agents: Mapping[str, AgentPod]
     return slices
 
 
-def host_label(node: str) -> str:
-    """A node's name as one label of DNS: dots would be labels of their own."""
-    label = node.replace(".", "-")
-    if len(label) <= 63 and "." not in node:
-        return label
-    return f"{label[:50].rstrip('-')}-{digest(node, 12)}"
-
-
-def certificate_names(repository: RepositoryObject) -> list[str]:
-    """What clients may call an agent: all that a pod's resolver completes; a star has two labels behind it at least."""
-    names = [f"{repository.name}-local"]
-    for service in (f"*.{repository.service}", f"{repository.name}-local"):
-        host = f"{service}.{repository.namespace}"
-        names += [host, f"{host}.svc", f"{host}.svc.cluster.local"]
-    return [*names, "localhost"]
-
-
 def _network_policy(repository: RepositoryObject) -> Object:
-    """In: the ports that are served, from anywhere; who may do what is asked for there. Out: anything."""
-    served = [{"port": each["port"], "protocol": each["protocol"]} for each in repository.ports]
-    selector = {"matchLabels": repository.labels}
-    spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": [{"ports": served}]}
+    """In: who is named, to the ports that are theirs; who may do what is asked for there. Out: anything."""
+    network = repository.spec.network
+    clients = [_peer(each) for each in network.clients or (NetworkPeer(),)]
+    scrapers = [_peer(each) for each in network.scrapers]
+    ports = {each["name"]: {"port": each["port"], "protocol": each["protocol"]} for each in repository.ports}
+    ingress: list[Object] = [{"from": clients, "ports": list(ports.values())}]
+    if scrapers and "metrics" in ports:
+        ingress.append({"from": scrapers, "ports": [ports["metrics"]]})
+    spec = {"podSelector": {"matchLabels": repository.labels}, "policyTypes": ["Ingress"], "ingress": ingress}
     return repository.owned("NetworkPolicy", f"{repository.name}-ullage", spec=spec)
+
+
+def _peer(peer: NetworkPeer) -> Object:
+    """As a policy has it: without a namespace it means the policy's own."""
+    namespaces, pods = peer.namespace_selector, peer.pod_selector
+    named = {} if namespaces is None else {"namespaceSelector": {"matchLabels": dict(namespaces.match_labels)}}
+    return {**named, "podSelector": {"matchLabels": {} if pods is None else dict(pods.match_labels)}}
 
 
 def _disruption_budget(repository: RepositoryObject) -> Object:
@@ -212,5 +199,5 @@ def cleaning_job(repository: RepositoryObject, image: str, node: str) -> Object:
 def certificate(repository: RepositoryObject) -> Object:
     """What cert-manager is asked for, by the issuer of the same name as the repository's secret."""
     issuer = {"name": f"{repository.name}-ullage", "kind": "Issuer"}
-    spec = {"secretName": repository.tls_secret, "dnsNames": certificate_names(repository), "issuerRef": issuer}
+    spec = {"secretName": repository.tls_secret, "dnsNames": certificate_names(repository, "*"), "issuerRef": issuer}
     return repository.owned("Certificate", f"{repository.name}-ullage", spec=spec)

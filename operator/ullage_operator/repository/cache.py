@@ -3,6 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,6 +18,8 @@ from ullage.contract import (
     NodeStatus,
     TlsMode,
 )
+from ullage_operator.authority import CertificateAuthority
+from ullage_operator.certificates import rotated
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.cluster.informer import Informer
 from ullage_operator.errors import OperatorError
@@ -24,7 +28,8 @@ from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, 
 from ullage_operator.observation import Blockers, ClusterNode, NodeObject, Observation, RunObject, agents_of, lean
 from ullage_operator.planning.decide import is_due
 from ullage_operator.planning.observe import listed
-from ullage_operator.repository.certificates import decoded
+from ullage_operator.repository.trust import authority_of, authority_secret_name
+from ullage_operator.settings import OperatorSettings
 
 Key = tuple[str, str]
 
@@ -40,7 +45,7 @@ NO_NEWS: Final = frozenset(
 
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
-    *("ConfigMap", "Secret", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
+    *("ConfigMap", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
     *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
 )
 
@@ -51,11 +56,14 @@ class InformerCache:
     def __init__(
         self,
         api: ApiClient,
-        namespaces: tuple[str, ...],
+        settings: OperatorSettings,
         changed: Changed,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        places = namespaces or (None,)
+        places = settings.namespaces or (None,)
+        # Where every namespace may be read, Spark is looked for in all of them.
+        self._others = settings.spark_namespaces or places
+        self._settings = settings
         self._api = api
         self._clock = clock
         self._changed = changed
@@ -68,8 +76,8 @@ class InformerCache:
         self.runs = Informer(api, "ReclamationRun", namespaces=places, on_change=self._by_spec)
         self.nodes = Informer(api, "Node", keep=lean, on_change=self._by_node)
         self.agents = Informer(api, "Pod", namespaces=places, labels=OURS, keep=lean, on_change=by_label)
-        self.spark = Informer(api, "Pod", labels=blockers.SPARK, keep=lean, on_change=by_pod)
-        self.opted_in = Informer(api, "Pod", labels=blockers.OPTED_IN, keep=lean, on_change=by_pod)
+        blocking = partial(Informer, api, "Pod", namespaces=self._others, keep=lean, on_change=by_pod)
+        self.spark, self.opted_in = blocking(labels=blockers.SPARK), blocking(labels=blockers.OPTED_IN)
         self.owned = {kind: Informer(api, kind, namespaces=places, labels=OURS, on_change=by_label) for kind in OWNED}
         followed = [self.repositories, self.node_objects, self.runs, self.nodes, self.agents, self.spark, self.opted_in]
         self._stores = [*followed, *self.owned.values()]
@@ -93,14 +101,16 @@ class InformerCache:
         None if it has gone meanwhile. After the last answer nothing is awaited: what is returned is still so.
         """
         extra, problem = list[Object](), ""
-        secret: Object | None = None
+        authority = CertificateAuthority()
         has_cert_manager = False
         if repository.document is not None:
             mode = repository.spec.tls.mode
             extra, problem = await self._other_pods(repository.spec)
             has_cert_manager = mode == TlsMode.CERT_MANAGER and await self._api.serves("Certificate")
-            if mode in (TlsMode.CERT_MANAGER, TlsMode.SECRET):
-                secret = await self._api.get("Secret", repository.namespace, repository.tls_secret)
+            if mode == TlsMode.OPERATOR:
+                name = authority_secret_name(repository)
+                kept = authority_of(await self._api.get("Secret", self._settings.namespace, name))
+                authority = rotated(kept, datetime.fromtimestamp(clock() / 1000, UTC), "/".join(repository.key))
         planning = await listed(self._api, repository) if is_due(repository, clock()) else None
         found = self.repositories.objects.get(repository.key)
         if found is None:
@@ -120,19 +130,21 @@ class InformerCache:
             busy_volumes=self._busy_volumes(repository.key),
             owned={kind: informer.objects for kind, informer in self.owned.items()},
             has_cert_manager=has_cert_manager,
-            foreign_certificate=decoded(secret),
+            authority=authority,
             planning=planning,
         )
 
     async def _other_pods(self, spec: ContentRepositorySpec) -> tuple[list[Object], str]:
-        """Pods of spec.maintenance.blockers.podSelectors, in all namespaces; and why they could not be asked for."""
+        """Pods of spec.maintenance.blockers.podSelectors, in all namespaces that are looked at; and why they could not
+        be asked for.
+        """
         found: list[Object] = []
         for selector in spec.maintenance.blockers.pod_selectors:
             try:
-                pods, _ = await self._api.list("Pod", labels=selector_of(selector.match_labels))
+                for place in self._others:
+                    found += (await self._api.list("Pod", place, selector_of(selector.match_labels)))[0]
             except OperatorError as error:
                 return [], str(error)
-            found += pods
         return found, ""
 
     def _own_pods(self, repository: RepositoryObject) -> Iterable[Object]:

@@ -86,6 +86,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             cordoned=node in cordoned,
             ticket=schedule.tickets.get(node),
             deferral=schedule.deferrals.get(node),
+            certificate=seen.certificates.get(node),
         )
     figures = _figures(seen, len(hosts), nodes.values())
     figures = msgspec.structs.replace(figures, **_windows(spec, schedule, seen.now_millis))

@@ -18,6 +18,7 @@ from ullage_operator.repository.apply import Applier
 from ullage_operator.repository.build import desired
 from ullage_operator.repository.cache import InformerCache, Key
 from ullage_operator.repository.decide import Decision, decide
+from ullage_operator.repository.trust import trusted
 from ullage_operator.settings import OperatorSettings
 
 BACKOFF_SECONDS: Final = 1.0
@@ -36,7 +37,7 @@ class Reconciler:
         self._settings = settings
         self._clock = clock
         self.queue = WorkQueue()
-        self.cache = InformerCache(api, settings.namespaces, self._changed)
+        self.cache = InformerCache(api, settings, self._changed)
         self._applier = Applier(api, self.cache, settings)
         self._workers: list[asyncio.Task[None]] = []
         self._log = structlog.get_logger("reconcile")
@@ -97,6 +98,7 @@ class Reconciler:
         seen = await self.cache.observe(RepositoryObject.of(found), self._clock)
         if seen is None:
             return None
+        seen = trusted(seen)
         # Nothing is awaited from the observation to here: two repositories never give tickets for one volume at once.
         decision = decide(seen, self._settings)
         self._reserve(seen, decision)

@@ -11,6 +11,7 @@ from ullage_operator.repository import build
 from ullage_operator.repository.acceptance import overlap, path_problem
 from ullage_operator.repository.cache import InformerCache, Key
 from ullage_operator.repository.decide import deletes_data
+from ullage_operator.repository.trust import authority_secret_name
 from ullage_operator.settings import OperatorSettings
 
 
@@ -20,7 +21,8 @@ async def removed(
     """Do the next part; what is still waited for, empty when nothing is left."""
     namespace = repository.namespace
     selector = objects.selector_of(repository.labels)
-    await api.delete("ClusterRoleBinding", None, build.delegation_name(repository))
+    if not settings.namespaces:
+        await api.delete("ClusterRoleBinding", None, build.delegation_name(repository))
     for kind in ("DaemonSet", "StatefulSet"):
         await _delete_all(api, kind, namespace, selector)
     node_objects, _ = await api.list("ContentRepositoryNode", namespace, selector)
@@ -37,6 +39,7 @@ async def removed(
             if waits:
                 return waits
     await _delete_all(api, "ContentRepositoryNode", namespace, selector)
+    await api.delete("Secret", settings.namespace, authority_secret_name(repository))
     return ""
 
 
