@@ -423,7 +423,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 _OPEN: Final = (
-    *("archive", "claims", "compaction", "leases", "maintenance", "truncation"),
+    *("archive", "claims", "compaction", "isolation", "leases", "maintenance", "truncation"),
     *("flowFile.checkpointInterval", "flowFile.checkpointLogSize", "flowFile.queueDefaults", "flowFile.walMaxBytes"),
     "service.maxRequestBytes",
 )
