@@ -35,6 +35,7 @@ from bench import (
     provenance,
     reclaim,
     reclaim_copying,
+    tenants,
     updates,
 )
 from bench.arena import PEER_FULL, PEER_QUICK, PEER_TINY, Arena
@@ -72,6 +73,7 @@ CASES: dict[str, Case] = {
     "reclaim-growth": reclaim.growth,
     "placement": placement.placement,
     "placement-outputs": placement.outputs,
+    "tenants": tenants.tenants,
 }
 PEER_CASES: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "content": peers.contents,

@@ -105,7 +105,8 @@ def spec_at(path: Path, **sections: Any) -> ContentRepositorySpec:
     spec = ContentRepositorySpec.embedded(path)
     sections = {**sections, "archive": {"backpressure_percentage": 100, **sections.get("archive", {})}}
     changed = {
-        section: msgspec.structs.replace(getattr(spec, section), **fields) for section, fields in sections.items()
+        section: msgspec.structs.replace(getattr(spec, section), **fields) if isinstance(fields, dict) else fields
+        for section, fields in sections.items()
     }
     return msgspec.structs.replace(spec, **changed)
 

@@ -154,7 +154,8 @@ def connect(
     sent again that got no answer, or met a service that is busy or stopping; each is carried out once.
 
     Nothing is sent until something is asked. Then NotReachable if nobody answers, Unauthenticated and Forbidden.
-    InvalidArgument, at once, for a URL or a token that cannot be one.
+    InvalidArgument, at once, for a URL or a token that cannot be one, and for a token that would go to another machine
+    without TLS. With an `https` URL the Unix socket must prove, too, that it is that node's before it is told a token.
 
     >>> with ullage.connect("http://127.0.0.1:1", retries=Retries(attempts=1)) as repository:
     ...     repository.state()

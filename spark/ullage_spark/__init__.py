@@ -1,6 +1,6 @@
 """Ullage for Spark: read, write, analyse and plan over a fleet of nodes. docs/spark.md tells how.
 
-with snapshot(spark, endpoint="grpc://10.0.0.1:8481") as moment:
+with snapshot(spark, endpoint="grpc+tls://node-1.example:8481") as moment:
     moment.table("flowfiles").groupBy("node", "queue").sum("size").show()
 """
 

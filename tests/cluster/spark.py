@@ -55,11 +55,11 @@ def at_content(namespace: str, container: str) -> dict[str, Any]:
     audience = audience_of(namespace, "flows")
     token = {"serviceAccountToken": {"audience": audience, "path": "ullage", "expirationSeconds": 3600}}
     authority = {"configMap": {"name": "flows-ullage-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
-    mounts = [
+    mounts: list[dict[str, Any]] = [
         {"name": "ullage", "mountPath": "/var/run/secrets/tokens", "readOnly": True},
-        {"name": "ullage-socket", "mountPath": "/run/ullage"},
+        {"name": "ullage-socket", "mountPath": "/run/ullage", "readOnly": True},
     ]
-    volumes = [
+    volumes: list[dict[str, Any]] = [
         {"name": "ullage", "projected": {"sources": [token, authority]}},
         {"name": "ullage-socket", "hostPath": {"path": f"/run/ullage/{namespace}/flows"}},
     ]

@@ -1,12 +1,15 @@
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 from tests.operator.support import repository
 from ullage.contract import ENGINE_FORMAT, ContentRepositorySpec, parse
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage_operator.agents import pods
-from ullage_operator.objects import covers
+from ullage_operator.objects import SPARK_USER, USER, covers
 from ullage_operator.observation import AgentPod
+from ullage_operator.planning.build import CONFINED
 from ullage_operator.repository import build
 
 
@@ -29,7 +32,7 @@ def test_the_operator_knows_the_engine_s_format() -> None:
 def test_a_live_setting_changes_the_file_and_not_the_pods() -> None:
     """Agents read the file again; pods are rolled only for what needs a restart."""
     plain = build.shared_objects(repository(), "agent:1")
-    live = build.shared_objects(repository({"leases": {"maxCount": 5}}), "agent:1")
+    live = build.shared_objects(repository({"leases": {"maxCount": 5}, "isolation": "PerTenant"}), "agent:1")
     fixed = build.shared_objects(repository({"flowFile": {"partitions": 2}}), "agent:1")
 
     assert by_kind(plain, "ConfigMap") != by_kind(live, "ConfigMap")
@@ -96,3 +99,14 @@ def test_every_node_has_a_name_of_its_own() -> None:
 
     assert len({endpoint["hostname"] for endpoint in made["endpoints"]}) == 3
     assert all("." not in endpoint["hostname"] for endpoint in made["endpoints"])
+
+
+def test_who_uses_the_socket_can_not_write_where_it_lies() -> None:
+    """The folder is the agent's user's, and programs of Spark's image are another one's."""
+    dockerfile = (Path(__file__).parents[2] / "Dockerfile").read_text(encoding="utf-8")
+    users = re.findall(r"^USER (\d+):", dockerfile, re.MULTILINE)
+
+    assert str(USER) in users
+    assert users[-1] == str(SPARK_USER)
+    assert CONFINED["runAsUser"] == SPARK_USER
+    assert len({SPARK_USER, USER}) == 2

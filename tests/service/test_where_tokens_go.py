@@ -28,6 +28,8 @@ def test_no_token_goes_to_another_machine_in_the_clear(host: str) -> None:
             FlightClient(f"{scheme}://{host}:8481", "secret")
     with pytest.raises(InvalidArgument, match="no token is sent"):
         ullage.connect(f"http://{host}:8480", token="secret")
+    with pytest.raises(InvalidArgument, match="no token is sent"):
+        ullage.connect("http://127.0.0.1:8480", token="secret", flight=f"grpc://{host}:8481")
 
 
 def test_loopback_and_strangers_without_a_token_are_as_before() -> None:

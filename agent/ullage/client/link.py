@@ -17,7 +17,7 @@ import msgspec
 
 from ullage.client.http import HttpBody, HttpClient, Query
 from ullage.client.node import Node
-from ullage.client.proof import identity_of
+from ullage.client.proof import identity_of, require_encrypted
 from ullage.client.retries import NEVER, Retries
 from ullage.client.socket import SocketClient
 from ullage.enums import Lifetime
@@ -54,6 +54,8 @@ class NodeLink:
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._http = self._stack.enter_context(closing(HttpClient(node.url, node.token, ca_file=node.ca_file)))
+        if node.flight is not None:  # told at once, not when Flight is first of use
+            require_encrypted(node.flight, node.token)
         self._flight: FlightClient | None = None
         self._socket: SocketClient | None = None
         if node.socket is not None and os.path.exists(node.socket):

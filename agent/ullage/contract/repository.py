@@ -427,7 +427,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 _OPEN: Final = (
-    *("archive", "claims", "compaction", "leases", "maintenance", "truncation"),
+    *("archive", "claims", "compaction", "isolation", "leases", "maintenance", "truncation"),
     *("flowFile.checkpointInterval", "flowFile.checkpointLogSize", "flowFile.queueDefaults", "flowFile.walMaxBytes"),
     *("auth.queues", "service.maxRequestBytes"),
 )

@@ -100,16 +100,24 @@ def test_a_file_holds_one_tenants_content_whatever_happens(workshop: Workshop, s
         assert workshop.repository.handles.get(handle).read() == content
 
 
-def test_what_survives_a_rewrite_stays_its_tenants(workshop: Workshop) -> None:
-    """Files that would share an output for their container and age do not where tenants are isolated."""
+def worth_rewriting(workshop: Workshop) -> list[str]:
+    """A file of each tenant in which every second content is dead for good; the handles of the others."""
     repository = workshop.make(**ISOLATED)
     handles = [put(repository, tenant, number) for number in range(20) for tenant in TENANTS]
-    for handle in handles[3::6] + handles[4::6] + handles[5::6]:
+    dead = [handle for number, handle in enumerate(handles) if number // len(TENANTS) % 2]
+    for handle in dead:
         repository.handles.delete(handle)
     repository.content.retire_idle()
     repository.checkpoint()
     workshop.clock.advance(1)
     repository.handles.purge()
+    return [handle for handle in handles if handle not in dead]
+
+
+def test_what_survives_a_rewrite_stays_its_tenants(workshop: Workshop) -> None:
+    """Files that would share an output for their container and age do not where tenants are isolated."""
+    handles = worth_rewriting(workshop)
+    repository = workshop.repository
 
     plan = repository.compactor.plan(policy="CompactAll")
     rewrites = [step for step in plan.steps if step.action == Action.REWRITE]
@@ -121,21 +129,17 @@ def test_what_survives_a_rewrite_stays_its_tenants(workshop: Workshop) -> None:
 
 
 def test_a_plan_from_elsewhere_mixes_no_tenants(workshop: Workshop) -> None:
-    """One whose group joins them is carried out for the first tenant alone."""
-    repository = workshop.make(**ISOLATED)
-    handles = [put(repository, tenant, number) for number in range(10) for tenant in TENANTS]
-    for handle in handles[3:]:
-        repository.handles.delete(handle)
-    repository.content.retire_idle()
-    repository.checkpoint()
-    workshop.clock.advance(1)
-    repository.handles.purge()
+    """One whose group joins them is carried out for one tenant, and the others are left."""
+    handles = worth_rewriting(workshop)
+    repository = workshop.repository
     plan = repository.compactor.plan(policy="CompactAll")
     forged = plan._replace(steps=tuple(msgspec.structs.replace(step, group=1) for step in plan.steps))
 
-    repository.compactor.execute(forged)
+    report = repository.compactor.execute(forged)
 
+    assert (report.done[Action.REWRITE], report.skipped) == (1, 2)
     require_apart(workshop)
+    assert {file_of(repository, handles[at]).tenant for at in range(3)} == set(TENANTS)
 
 
 def test_without_isolation_tenants_share_files(workshop: Workshop) -> None:

@@ -3,7 +3,7 @@
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from ullage.client.socket import SocketClient
 from ullage.contract import Right
 from ullage.errors import InvalidArgument, NotReachable, Unauthenticated
 from ullage.wire.frames import TOKEN_BYTES_MAX, FrameKind
+from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import TlsFiles
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
@@ -28,7 +29,7 @@ NAME = "127.0.0.1"
 class Proven(Node):
     """A node with a certificate and a token."""
 
-    def __init__(self, workshop: Workshop, folder: Path) -> None:
+    def __init__(self, workshop: Workshop, folder: Path, limits: Limits | None = None) -> None:
         self.folder = folder
         self.authority = Authority(folder / "authority")
         self.authority.issue(folder / "tls")
@@ -36,7 +37,7 @@ class Proven(Node):
         self.token, digest = new_token()
         (folder / "tokens").write_text(line_of("flow", tuple(Right), 0, digest))
         tls = TlsFiles(str(folder / "tls" / "tls.crt"), str(folder / "tls" / "tls.key"))
-        super().__init__(workshop, folder, None, TokenFile(str(folder / "tokens"), workshop.clock), tls)
+        super().__init__(workshop, folder, limits, TokenFile(str(folder / "tokens"), workshop.clock), tls)
 
     def client(self, path: str = "", token: str | None = None) -> SocketClient:
         return SocketClient(path or self.path, token or self.token, 10, identity=self.identity)
@@ -222,6 +223,28 @@ def test_what_is_no_proof_ends_the_connection(proven: Proven, what: str) -> None
 
     assert proven.server.wait_for(0, 10)
     assert descriptors() == before
+
+
+def _repeat(node: Node, work: Callable[[], None]) -> None:
+    for _ in range(200):
+        work()
+        node.server.wait_for(0, 0.05)
+
+
+def test_a_greeting_that_never_ends_is_given_up(workshop: Workshop, short_path: Path) -> None:
+    """However often a frame without anything in it comes."""
+    node = Proven(workshop, short_path, Limits(stall_seconds=0.3))
+    one, other = socket.socketpair()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, one, other:
+        connection.connect(node.path)
+        connection.settimeout(0.05)
+        empty = struct.pack("<IBBH", 0, FrameKind.PROVE, 0, 0)
+        socket.send_fds(connection, [empty], [one.fileno()])
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            _repeat(node, lambda: connection.sendall(empty))
+
+    assert node.server.wait_for(0, 10)
+    node.server.stop()
 
 
 def test_a_token_that_is_too_long_is_refused(proven: Proven) -> None:

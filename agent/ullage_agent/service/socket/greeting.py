@@ -5,6 +5,7 @@ See `ullage/wire/proof.py` for what is proved, and why the connection that came 
 
 import os
 import socket
+import time
 from typing import Protocol
 
 from ullage.errors import Unauthenticated
@@ -95,6 +96,7 @@ class ProvenGreeting:
         self._channel = channel
         self._theirs = theirs
         self._begin = begin
+        self._ends = time.monotonic() + channel.stall_seconds
         self._records = ProofRecords(certificate.context, self._send, self._receive)
         self._records.shake()
         number = self._records.read(NUMBER.size)
@@ -131,6 +133,8 @@ class ProvenGreeting:
         if begin:
             return begin
         received = self._channel.receive(RECORD_BYTES_MAX, waits=False)
+        if time.monotonic() > self._ends:  # or many small frames would keep a stranger's connection for days
+            raise TimeoutError("the greeting took too long")
         if received is None:
             raise EOFError("the client went away before it had greeted")
         header, body = received
