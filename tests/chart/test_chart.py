@@ -103,12 +103,13 @@ def test_every_pod_may_run_in_a_restricted_namespace() -> None:
 def test_agents_are_scraped_as_they_are_secured() -> None:
     """Over TLS, with the token of whoever scrapes: without one they answer nobody."""
     credentials = "metrics.agentAuthorization.credentials"
-    objects = rendered("metrics.podMonitor=true", f"{credentials}.name=scraper", f"{credentials}.key=token")
+    trust = ("metrics.agentTls.ca.configMap.name=flows-ullage-ca", "metrics.agentTls.serverName=localhost")
+    objects = rendered("metrics.podMonitor=true", *trust, f"{credentials}.name=scraper", f"{credentials}.key=token")
 
     [monitor] = [o for o in objects if o["kind"] == "PodMonitor"]
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["scheme"] == "https"
-    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+    assert endpoint["tlsConfig"] == {"ca": {"configMap": {"name": "flows-ullage-ca"}}, "serverName": "localhost"}
     assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "token"}}
 
 
