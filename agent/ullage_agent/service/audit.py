@@ -32,6 +32,9 @@ WAITING_MAX: Final = 100_000
 WRITTEN_MAX: Final = 1_000
 """Lines that are written at a time: what the lock is held for meanwhile is less than a millisecond."""
 
+GATHER_SECONDS: Final = 0.05
+"""How long a line waits for others: written one by one they took as much time of the process as small reads did."""
+
 SYNC_SECONDS: Final = 1.0
 """How often lines are synced: with each they would compete with the commits for the disk. A process that is killed
 loses none that was written, only a machine may.
@@ -123,7 +126,7 @@ class AuditLog:
         self._on_loss = on_loss
         self._waiting: deque[AuditLine] = deque()
         self._lost = 0
-        self._is_over = False
+        self._is_over = self._is_urgent = False
         self._changed = threading.Condition()
         self._rotations = self._tries = 0
         self._synced = clock.monotonic()
@@ -140,14 +143,17 @@ class AuditLog:
                 self._waiting.append(line)
             else:
                 self._lost += 1
-            self._changed.notify_all()
+            if len(self._waiting) in (1, WRITTEN_MAX):  # else it waits for more already, or is awake
+                self._changed.notify_all()
 
     def settle(self) -> None:
         """Return when what was noted is written, or when writing it has failed."""
         with self._changed:
             tries = self._tries
+            self._is_urgent = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not (self._waiting or self._lost) or self._tries > tries)
+            self._is_urgent = False
 
     def close(self) -> None:
         """Write what waits, once more; what cannot be written then is lost, and told."""
@@ -174,6 +180,9 @@ class AuditLog:
     def _has_work(self) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._lost or self._is_over)
+            self._changed.wait_for(
+                lambda: self._is_over or self._is_urgent or len(self._waiting) >= WRITTEN_MAX, GATHER_SECONDS
+            )
             return bool(self._waiting or self._lost)
 
     def _write(self) -> None:
