@@ -58,6 +58,7 @@ def test_the_longest_prefix_decides() -> None:
     assert stranger.allows(QueueUse.DELETE, "stream:s:a.b.c")
     assert not stranger.allows(QueueUse.READ, "stream:s:a")
     assert not stranger.allows_everywhere(QueueUse.READ)
+    assert not QueueAccess(rules, "group:g").allows(QueueUse.READ, "a")
     assert QueueAccess((), "x").allows_everywhere(QueueUse.DELETE)
 
 

@@ -14,6 +14,9 @@ FEED_PREFIX: Final = "stream:"
 NO_QUEUE: Final = ""
 """Where handles stand: only a rule without a prefix is about them."""
 
+GROUP_PREFIX: Final = "group:"
+"""Of a group's name, where a principal's could stand."""
+
 Who = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
@@ -47,7 +50,9 @@ class QueueAccess:
     """What the rules leave to one principal. Immutable."""
 
     def __init__(self, rules: Iterable[QueueRule] = (), name: str = "", groups: Iterable[str] = ()) -> None:
-        me = {"*", name, *(f"group:{group}" for group in groups)}
+        me = {"*", *(f"{GROUP_PREFIX}{group}" for group in groups)}
+        if not name.startswith(GROUP_PREFIX):  # an identity provider may call somebody so, who would be in the group
+            me.add(name)
         left = [(rule.prefix, {use for use in QueueUse if not me.isdisjoint(getattr(rule, use))}) for rule in rules]
         self._left = sorted(left, key=lambda each: len(each[0]), reverse=True)
 
