@@ -301,5 +301,6 @@ def test_bodies_that_are_no_documents_are_refused(
 
 
 def test_methods_that_are_not_served_are_said_to_be_so(sent: raw.Raw) -> None:
+    """Without a word of what the message was."""
     for method in ("Handshake", "DoExchange", "PollFlightInfo", "Nonsense"):
         assert sent.call(method, b"").status == grpc.StatusCode.UNIMPLEMENTED
