@@ -20,8 +20,7 @@ import psutil
 
 from tests.fuzz.wirebytes import FLIGHT, Call
 from tests.service.running import process, until
-from ullage.contract import AuthMode, TlsMode
-from ullage_agent.service.access import Verb
+from ullage.contract import AuthMode, Right, TlsMode
 from ullage_agent.service.tokens import line_of, new_token
 
 MEMORY_BYTES: Final = 1 << 30
@@ -146,8 +145,8 @@ def attacked(directory: Path, chance: random.Random) -> Iterator[Agent]:
     tokens = directory / "tokens"
     admin, digest = new_token()
     own, own_digest = new_token()
-    writing = tuple(verb for verb in Verb if verb is not Verb.GET)
-    tokens.write_text(line_of("admin", tuple(Verb), 0, digest) + line_of("hostile", writing, 0, own_digest))
+    writing = tuple(right for right in Right if right.verb != "get")
+    tokens.write_text(line_of("admin", ("*",), 0, digest) + line_of("hostile", writing, 0, own_digest))
     path = f"/tmp/ullage-{secrets.token_hex(4)}.sock"
     sections = {
         "service": {"flight_port": 0, "socket_path": path},

@@ -133,7 +133,7 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
 
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
         for _ in range(2):
-            stack.enter_context(SocketClient(secured.socket, secured.tokens["hostile"])).resolve([bytes(16)])
+            stack.enter_context(secured.local("hostile")).resolve([bytes(16)])
         with pytest.raises(QuotaReached, match="socket_connections_each"), _socket(secured, "hostile") as more:
             more.resolve([bytes(16)])
         with _socket(secured, "good") as local:
@@ -156,7 +156,7 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
 
 
 def _socket(secured: Secured, name: str) -> SocketClient:
-    return SocketClient(secured.socket, secured.tokens[name])
+    return secured.local(name)
 
 
 def test_what_somebody_holds_is_theirs(secured: Secured) -> None:

@@ -4,6 +4,12 @@ import errno
 
 from ullage.beneath import LeadsOut
 
+NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP})
+"""Something else lies where a directory should be."""
+
+NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENOTDIR})
+"""What opening a directory for its sync says where the volume that it was on is not mounted any more."""
+
 TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 CANNOT_PUNCH = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})

@@ -30,6 +30,11 @@ class Principal(msgspec.Struct, frozen=True):
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """What else the cluster knows of them, which its authorizers may look at."""
 
+    @property
+    def holder(self) -> str:
+        """Whose quotas count; empty for the anonymous, who may be anybody and are bounded together."""
+        return "" if self == ANONYMOUS else self.name
+
 
 class Authenticator(Protocol):
     """Knows principals by their tokens, and what they may do. Thread-safe."""
@@ -86,10 +91,10 @@ def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterabl
         principal.name,
         QueueAccess(rules, principal.name, principal.groups),
         may,
-        by="" if principal == ANONYMOUS else principal.name,
-        leases_max=limits.leases_each,
-        holds_max=limits.holds_each,
-        writes_max=limits.writes_each,
+        by=principal.holder,
+        leases_max=limits.leases_each if principal.holder else None,
+        holds_max=limits.holds_each if principal.holder else None,
+        writes_max=limits.writes_each if principal.holder else None,
     )
 
 

@@ -20,9 +20,9 @@ class Quota:
         self._counts: Counter[str] = Counter()
 
     def take(self, owner: str) -> None:
-        """One more, until `give_back`. QuotaReached if that is too many."""
+        """One more, until `give_back`. QuotaReached if that is too many; of no name, which is nobody's own, never."""
         with self._lock:
-            if self._counts[owner] >= self._each_max:
+            if owner and self._counts[owner] >= self._each_max:
                 raise QuotaReached(
                     f"{owner} has {self._each_max} {self._what}, as many as one principal may ({self._name}): "
                     "wait until some have ended"

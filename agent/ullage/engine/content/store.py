@@ -40,7 +40,7 @@ from ullage.engine.content.protocol import IntentOutcome, Orphan
 from ullage.engine.content.reserve import CONTENT_RESERVE_BYTES, Reserve
 from ullage.engine.files import COPY_BYTES, File, length_of
 from ullage.engine.model import Action, Lifetime, ResourceClaim
-from ullage.engine.oserrors import SyncNotTried, cannot_punch, is_disk_full
+from ullage.engine.oserrors import NO_DIRECTORY, NO_SUCH_PLACE, SyncNotTried, cannot_punch, is_disk_full
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.errors import ContentWriteFailed, DiskFull, ForeignContainer
@@ -211,7 +211,7 @@ class FileContentStore(StripedStore[ContainerDirectory]):
             try:
                 self._files.sync_directory(directory)
             except OSError as error:
-                if error.errno not in _NO_DIRECTORY:  # what lies in a section's place has no name of ours
+                if error.errno not in NO_DIRECTORY:  # what lies in a section's place has no name of ours
                     failed[directory] = error
         return failed
 
@@ -283,7 +283,6 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         writable.file.sync()
         if not writable.name_synced:  # without this a power loss leaves a frame that names a file without a name
             self._files.sync_directory(os.path.dirname(writable.path))
-            # Of the right volume: another one mounted there meanwhile would have been synced in vain.
             writable.is_lost |= not self._is_in_place(writable)
             writable.name_synced = True
 
@@ -296,7 +295,7 @@ class FileContentStore(StripedStore[ContainerDirectory]):
 
     def _is_elsewhere(self, writable: WritableClaim, error: OSError) -> bool:
         """Whether its volume is away, so that no sync of it was tried, and none failed."""
-        return error.errno in _NO_SUCH_PLACE and not self._look_at(self.containers[writable.container.name])
+        return error.errno in NO_SUCH_PLACE and not self._look_at(self.containers[writable.container.name])
 
     def _poisoned(self, container: Container, path: str, error: OSError) -> ContentWriteFailed:
         container.failure = error
@@ -496,8 +495,3 @@ class FileContentStore(StripedStore[ContainerDirectory]):
         with self._lock:
             writable = self._active.get(claim.index)
         return (writable is not None and writable.path == path) or is_recorded()
-
-
-_NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP})
-_NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENOTDIR})
-"""What opening a directory for its sync says where the volume that it was on is not mounted any more."""

@@ -215,7 +215,7 @@ class FlightServer:
         if not self._slots.acquire(blocking=False):
             raise ServiceBusy(f"{self._terms.limits.flight_calls} calls are under way already")
         try:
-            with self._quota.counted(principal.name):
+            with self._quota.counted(principal.holder):
                 yield
         finally:
             self._slots.release()

@@ -64,7 +64,7 @@ class Guard:
         finally:
             state = scope.get("state", {})
             if state.get("is_counted"):
-                self._served.quota.give_back(state["principal"].name)
+                self._served.quota.give_back(state["principal"].holder)
             self._measure(scope, exchange)
             self._note(scope, exchange)
 

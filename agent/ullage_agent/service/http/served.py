@@ -129,5 +129,5 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     except (Unauthenticated, Forbidden) as error:
         served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
         raise
-    served.quota.take(principal.name)
+    served.quota.take(principal.holder)
     state["is_counted"] = True  # the Guard gives it back when the answer is out

@@ -92,7 +92,7 @@ class Connection:
     def _end(self) -> None:
         self._channel.close()
         if self._is_counted:
-            self._quota.give_back(self._principal.name)
+            self._quota.give_back(self._principal.holder)
         try:
             self.lent.release()
         except Exception as error:  # noqa: BLE001 - the next start releases it; see `release_leftovers`
@@ -131,7 +131,7 @@ class Connection:
 
     def _begin(self) -> None:
         """Serve whoever it is. QuotaReached."""
-        self._quota.take(self._principal.name)
+        self._quota.take(self._principal.holder)
         self._is_counted = True
         self._act()
 
