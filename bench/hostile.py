@@ -22,7 +22,7 @@ DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
 END_HEADERS, ACK = 4, 1
 WINDOW = 65_535
 FRAME_BYTES = 16_384
-QUIET_SECONDS = 0.05
+QUIET_SECONDS = 0.02
 """A server that has said nothing for so long waits for us."""
 
 STREAMS = 64
