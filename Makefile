@@ -88,8 +88,10 @@ validity-full: $(STAMP) ## Every wild value in every field of every call; MINUTE
 rot-full: $(STAMP) ## Flip every bit and cut at every length, and salvage what is ruined: half an hour
 	@ULLAGE_ROT_SAMPLE=1 ULLAGE_SALVAGE_ROUNDS=100 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot
 
-fuzz-full: $(STAMP) ## Hostile bytes for every parser, many times as many; guided by coverage if atheris is installed
-	@ULLAGE_FUZZ_EXAMPLES=20000 tools/stage fuzz $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/fuzz
+fuzz-full: MINUTES = 10
+fuzz-full: $(STAMP) ## Hostile bytes for an agent, MINUTES=10 with one SEED, and for every parser; guided by coverage if atheris is installed
+	@ULLAGE_FUZZ_SEED=$(SEED) ULLAGE_FUZZ_MINUTES=$(MINUTES) tools/stage "hostile bytes" $(BIN)/python -m pytest -s --timeout 14400 tests/fuzz/test_wire.py
+	@ULLAGE_FUZZ_EXAMPLES=20000 tools/stage fuzz $(BIN)/python -m pytest -n 2 -rP --timeout 3600 --ignore tests/fuzz/test_wire.py tests/fuzz
 	@tools/stage "guided fuzz" $(BIN)/python -m tests.fuzz.guided
 
 bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md

@@ -12,7 +12,7 @@ from tests.rot.oracle import HEADER_BYTES, Frame, frames_from, salt_of, start_of
 from tests.rot.specimen import Specimen, abandon, reopen, specimen
 from ullage.testing.crashing import CrashFiles, Image
 
-SEED = int(os.environ.get("ULLAGE_FUZZ_SEED", "20261121"))
+SEED = int(os.environ.get("ULLAGE_FUZZ_SEED") or "20261121")
 EXAMPLES = int(os.environ.get("ULLAGE_FUZZ_EXAMPLES", "150"))
 EXTREMES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF)
 
