@@ -5,6 +5,7 @@ own. The list is that of `ullage.wire.needs`, which docs/security.md shows.
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,9 @@ def test_a_request_over_the_socket_needs_its_rights(secured: Secured, need: Need
     def slug(token: str) -> str:
         """Of the problem that answers the greeting, or else the request, which is empty; "" if none does."""
         try:
-            reader = Reader(secured.socket, token.encode(), ("127.0.0.1", secured.ca_file))
-            reader.tell(FrameKind[need.operation], 2, b"")
-            reader.hear()
-            reader.close()
+            with closing(Reader(secured.socket, token.encode(), ("127.0.0.1", secured.ca_file))) as reader:
+                reader.tell(FrameKind[need.operation], 2, b"")
+                reader.hear()
         except Refusal as refusal:
             return str(refusal)
         return ""

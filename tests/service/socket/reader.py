@@ -27,14 +27,20 @@ class Reader:
         self.socket.connect(path)
         self.files: dict[int, int] = {}
         hello = b"ULLAGE\0\0" + struct.pack("<HHI", 1, 1, len(token)) + token
-        if proof is None:
-            self.tell(1, 0, hello)
-            kind, body = self.hear()
-            assert kind == 128
-        else:
-            body = self.proven(hello, *proof)
+        try:
+            body = self.greeted(hello) if proof is None else self.proven(hello, *proof)
+        except BaseException:
+            self.close()
+            raise
         magic, self.version, _, self.body_max, self.resolve_max, self.files_max, _ = struct.unpack("<8sHHIIII", body)
         assert magic == b"ULLAGE\0\0"
+
+    def greeted(self, hello: bytes) -> bytes:
+        """Greet in the clear; the agent's WELCOME."""
+        self.tell(1, 0, hello)
+        kind, body = self.hear()
+        assert kind == 128
+        return body
 
     def proven(self, hello: bytes, name: str, authority: str) -> bytes:
         """Greet inside TLS, and move to the connection that comes back; the agent's WELCOME."""
@@ -59,16 +65,17 @@ class Reader:
                 assert kind == 133
                 incoming.write(body)
 
-        until(tls.do_handshake)
-        assert tls.selected_alpn_protocol() == "ullage-socket/1"
-        tls.write(end_b.getsockopt(socket.SOL_SOCKET, 57, 8) + hello)
-        answer: bytes = until(lambda: tls.read(36))
-        _, beside, _, _ = end_a.recvmsg(1, socket.CMSG_SPACE(4))
-        end_d = socket.socket(fileno=struct.unpack("i", beside[0][2])[0])
-        assert end_d.getsockopt(socket.SOL_SOCKET, 57, 8) == answer[:8]
-        for end in (end_a, end_b, self.socket):
-            end.close()
-        self.socket = end_d
+        try:
+            until(tls.do_handshake)
+            assert tls.selected_alpn_protocol() == "ullage-socket/1"
+            tls.write(end_b.getsockopt(socket.SOL_SOCKET, 57, 8) + hello)
+            answer: bytes = until(lambda: tls.read(36))
+            _, beside, _, _ = end_a.recvmsg(1, socket.CMSG_SPACE(4))
+        finally:
+            for end in (end_a, end_b, self.socket):
+                end.close()
+        self.socket = socket.socket(fileno=struct.unpack("i", beside[0][2])[0])
+        assert self.socket.getsockopt(socket.SOL_SOCKET, 57, 8) == answer[:8]
         return answer[8:]
 
     def close(self) -> None:
