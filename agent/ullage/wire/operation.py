@@ -62,7 +62,8 @@ READ: Final[Refusals] = (
     errors.ContentCorrupt,
     errors.RangeNotSatisfiable,
 )
-HANDLE: Final[Refusals] = (errors.HandleNotFound, errors.HandleDeleted, errors.Elsewhere)
+HANDLE_NAME: Final[Refusals] = (errors.HandleNotFound, errors.Elsewhere)
+HANDLE: Final[Refusals] = (*HANDLE_NAME, errors.HandleDeleted)
 EVENT: Final[Refusals] = (errors.EventNotFound, errors.HandleDeleted, errors.NotFound, errors.ProvenanceDamaged)
 SESSION: Final[Refusals] = (errors.SessionGone, errors.SessionBusy, errors.SessionMisuse, errors.FlowFileNotFound)
 

@@ -24,6 +24,7 @@ from ullage.wire.leases import LeaseRenewal, LeaseRequest, LeaseStatus
 from ullage.wire.operation import (
     COMMIT,
     HANDLE,
+    HANDLE_NAME,
     OF_DELETED,
     OF_OTHERS,
     READ,
@@ -112,9 +113,7 @@ GET_STATE: Final = _reading("getState", "/v1/state", ServiceStatus, SPACE)
 GET_NODE: Final = _reading("getNode", "/v1/node", NodeIdentity, ())
 """Return what the node says of itself: what its handles carry behind their `@`, and whose repository it has."""
 
-LIST_HANDLES: Final = _reading(
-    "listHandles", "/v1/handles", HandlePage, RECORDS, errors.HandleNotFound, errors.Elsewhere
-)
+LIST_HANDLES: Final = _reading("listHandles", "/v1/handles", HandlePage, RECORDS, *HANDLE_NAME)
 """List handles by id, deleted ones whose retention lasts included."""
 
 PUT_HANDLE: Final = _storing("putHandle", "POST /v1/handles -> 201", StoredHandle, OctetStream)
