@@ -79,11 +79,11 @@ def terminating(address: tuple[str, int]) -> Callable[[FalseSocket, socket.socke
     def serve(false: FalseSocket, client: socket.socket) -> None:
         with socket.create_connection(address, timeout=5) as listener:
             while True:
-                data, _ = false.take(client)
-                if not data:
-                    return
-                listener.sendall(data[8:])
                 try:
+                    data, _ = false.take(client)
+                    if not data:
+                        return
+                    listener.sendall(data[8:])
                     records = listener.recv(1 << 16)
                     client.sendall(struct.pack("<IBBH", len(records), 133, 0, 0) + records)
                 except OSError:
