@@ -25,8 +25,8 @@ from ullage.wire.schemas import SCHEMAS
 from ullage.wire.tickets import TableTicket
 
 CONTENT_BYTES: Final = 1 << 20
-"""Content of a batch, which is copied twice on its way into gRPC: what a core's own cache holds costs a quarter of the
-time that more takes, and a slow reader holds three of them.
+"""Content of a batch, which is copied twice on its way into gRPC: so much that a core's own cache still has it for the
+second time, and so little that a slow reader, who holds three of them, costs little memory.
 """
 
 Row = tuple[Any, ...]
