@@ -154,6 +154,21 @@ def test_columns_of_another_kind_are_refused(peer: Peer, sent: raw.Raw, batch: p
     assert stored(peer) == 0
 
 
+NAMES = {
+    "of a column": (raw.contents_of([b"x"], another=[1]).schema, b"another"),
+    "within a column": (column(pa.struct([("another", pa.binary())]), [{"another": b"x"}]).schema, b"another"),
+}
+
+
+@pytest.mark.parametrize(("schema", "name"), NAMES.values(), ids=NAMES)
+def test_names_that_are_not_utf8_are_refused(peer: Peer, sent: raw.Raw, schema: pa.Schema, name: bytes) -> None:
+    """Arrow hands them out as they are, and whoever looks at them first fails."""
+    answer = sent.put(changed(raw.schema_message(schema), name, b"\xff" * len(name)))
+
+    assert (answer.status, answer.slug) == (INVALID, "invalid-argument"), answer
+    assert stored(peer) == 0
+
+
 UNSTORABLE = {
     "a null content": (raw.contents_of([b"x", None]), "invalid-argument"),  # type: ignore[list-item]
     "a null value": (raw.with_attributes([b"x"], [[("a", None)]]), "invalid-argument"),

@@ -111,6 +111,13 @@ class Puts:
 
 def require_columns(schema: pa.Schema) -> pa.Schema:
     """The same, if it is a put's; InvalidArgument says what it lacks."""
+    try:
+        return _require_columns(schema)
+    except UnicodeDecodeError as error:  # Arrow takes names from the wire as they are
+        raise InvalidArgument("the name of a column, or of what is in it, is not UTF-8") from error
+
+
+def _require_columns(schema: pa.Schema) -> pa.Schema:
     kinds = {field.name: field.type for field in schema}
     if len(kinds) < len(schema) or kinds.keys() - PUT_SCHEMA.names:
         raise InvalidArgument(f"columns that a put does not have, or has once: {', '.join(schema.names)}")
