@@ -78,7 +78,7 @@ class Flows:
         self.here = f"--namespace={namespace}"
         self._folder = folder
         self._connected = ExitStack()
-        cluster.apply(*account(namespace, "flow", "writer"))
+        cluster.apply(*account(namespace, "flow", "admin"))
 
     def apply(self, windows: list[dict[str, Any]], **more: Any) -> None:
         """The repository with these windows, and more of its spec."""
