@@ -83,7 +83,7 @@ def test_what_people_edit_is_mended_and_what_they_add_stays(fleet: Fleet, operat
     for kind, name, patch in edits:
         fleet.kubectl("patch", kind, name, *here, "--type=merge", f"--patch={json.dumps(patch)}")
         fleet.kubectl("label", kind, name, *here, "theirs=kept")
-    deleted = ["serviceaccount/flows-ullage-agent", "secret/flows-ullage-tls", "rolebinding/flows-ullage-agent"]
+    deleted = ["serviceaccount/flows-ullage-agent", "configmap/flows-ullage-ca", "rolebinding/flows-ullage-agent"]
     fleet.kubectl("delete", *deleted, *here)
 
     operator.until("everything is as it was", lambda: ours() == before)
