@@ -122,7 +122,7 @@ def test_the_page_says_what_the_json_beside_it_holds() -> None:
     for table in tables:
         shown = with_summary(PAGE, table, read_results(results_file(PAGE, table)))
         assert shown == PAGE.read_text(encoding="utf-8"), f"{table}: written by hand, or its JSON was"
-    assert PAGE.stat().st_size < 40_000
+    assert PAGE.stat().st_size < 44_000
 
 
 def test_chosen_cases_replace_their_own_rows_only(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.BackPressure: ExitCode.NO_ROOM,
     errors.ContentWriteFailed: ExitCode.NO_ROOM,
     errors.LeaseRefused: ExitCode.NO_ROOM,
+    errors.QuotaReached: ExitCode.NO_ROOM,
     errors.KeyInUse: ExitCode.NO_ROOM,
     errors.NotFound: ExitCode.NOT_FOUND,
     errors.Elsewhere: ExitCode.NOT_FOUND,
