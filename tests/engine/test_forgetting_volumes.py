@@ -160,6 +160,7 @@ def test_a_swap_file_that_cannot_be_read_keeps_nothing_else(
     """
     repository = workshop.make(storage=TWO, claims=claims, flow_file=SWAPPING)
     contents = contents_of(1, 30)
+    put(repository, "before", contents[:4])  # so that c2 has the turn
     put(repository, "q", contents)
     put(repository, "other", contents)
     repository.queues.swap_out_all()
