@@ -8,7 +8,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
@@ -136,13 +135,11 @@ def grown(url: str, pid: int, count: int, bytes_each: int) -> tuple[float, int]:
 
 def hostile(bench: Workbench) -> Iterator[Row]:
     """What a node grows by while connections without a token send it all that it takes."""
-    place = bench.path("node")
-    tokens = Path(place) / "tokens"
-    tokens.parent.mkdir(parents=True, exist_ok=True)
+    tokens = bench.path("access") / "tokens"
     tokens.write_bytes(b"")
     os.chmod(tokens, 0o600)
     count = bench.sizes.slow_readers
-    with node(place / "repository", auth={"mode": "TokenFile", "token_file": str(tokens)}) as (there, pid):
+    with node(bench.path("node"), auth={"mode": "TokenFile", "token_file": str(tokens)}) as (there, pid):
         assert there.flight is not None
         grown(there.flight, pid, 4, 1 << 20)  # what a node ever takes for its first calls
         found, _ = grown(there.flight, pid, count, 8 << 20)
