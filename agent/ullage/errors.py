@@ -5,6 +5,8 @@ network. Every message names what it is about (claim, file, offset, transaction)
 Errors of the operating system that nobody handles apart stay what they are (`OSError`) or are chained as the cause.
 """
 
+from typing import Self
+
 SOON_SECONDS = 1
 """When to come again where something is in use for a moment."""
 
@@ -100,6 +102,11 @@ class QuotaReached(UllageError):
     """Whoever asks has as much under way, or holds as much, as one principal may; what ends of it makes room."""
 
     retry_after_seconds = SOON_SECONDS
+
+    @classmethod
+    def of(cls, who: str, held: str, limit: str, then: str) -> Self:
+        """The refusal, in one wording for all quotas: what they have, the limit's name, and what to do."""
+        return cls(f"{who} has {held}, as many as one principal may ({limit}): {then}")
 
 
 class ServiceStopping(UllageError):

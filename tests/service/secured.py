@@ -25,7 +25,7 @@ HOUR: Final = 3_600_000
 
 class Secured:
     """`tokens`: one for each right and for what an operation needs, one for all `but` each right, one for `all`, and
-    one     that has `expired`. `running` is to be entered.
+    one that has `expired`. `running` is to be entered.
     """
 
     def __init__(self, path: Path, *, socket: bool = False, limits: Limits = DEFAULTS, **sections: Any) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from tests.service.running import Running, document_at, until
 from tests.service.secured import Secured
+from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http import health
-from ullage_agent.service.http.crowd import Crowd, peer_of
+from ullage_agent.service.http.crowd import Crowd
 from ullage_agent.service.limits import Limits
 
 PROBE_SECONDS = 5.0
@@ -157,4 +158,4 @@ def test_who_works_is_never_cut_off() -> None:
 )
 def test_addresses_that_one_client_has_at_will_are_one_peer(one: str, other: str, are_same: bool) -> None:
     """Of IPv6 whoever has one has 2^64."""
-    assert (peer_of(one) == peer_of(other)) is are_same
+    assert (client_of(one) == client_of(other)) is are_same

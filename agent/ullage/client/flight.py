@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import flight
 
-from ullage.client.proof import identity_of, require_encrypted
+from ullage.client.proof import is_secret, require_encrypted
 from ullage.errors import NotReachable, UllageError
 from ullage.streams import Closable
 from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
@@ -55,8 +55,7 @@ class FlightClient(Closable):
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._options = flight.FlightCallOptions(headers=headers)
         options = [*RECONNECT, ("grpc.max_receive_message_length", RECEIVED_BYTES_MAX)]
-        if token is not None and identity_of(url, None) is None:
-            # A proxy of the environment would be told in the clear what was meant for this machine.
+        if not is_secret(url, token):
             options.append(("grpc.enable_http_proxy", 0))
         roots: dict[str, Any] = {"generic_options": options}
         if ca_file is not None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from ullage.client.proof import require_encrypted
+from ullage.client.proof import is_secret, require_encrypted
 from ullage.errors import InvalidArgument, NotReachable, RangeNotSatisfiable, Refused, UllageError
 from ullage.interface.checks import checked_text
 from ullage.interface.values import CheckedAttributes
@@ -61,10 +61,9 @@ class HttpClient:
         verify: ssl.SSLContext | bool = True
         if ca_file is not None:
             verify = ssl.create_default_context(cafile=ca_file)
-        # A proxy of the environment would be told in the clear what was meant for this machine.
-        trusts = token is None or self.url.startswith("https:")
+        trusts_proxies = is_secret(self.url, token)
         self._client = httpx.Client(
-            base_url=self.url, headers=headers, timeout=timeout_seconds, verify=verify, trust_env=trusts
+            base_url=self.url, headers=headers, timeout=timeout_seconds, verify=verify, trust_env=trusts_proxies
         )
 
     def close(self) -> None:

@@ -33,9 +33,16 @@ def identity_of(url: str, ca_file: str | None) -> Identity | None:
     return Identity(parts.hostname, ca_file) if parts.scheme in ("https", "grpc+tls") and parts.hostname else None
 
 
+def is_secret(url: str, token: str | None) -> bool:
+    """Whether nobody on the way there learns the token: it goes inside TLS, or there is none. Where it is not, no proxy
+    of the environment may be used: what was meant for this machine would be told to it in the clear.
+    """
+    return token is None or identity_of(url, None) is not None
+
+
 def require_encrypted(url: str, token: str | None) -> None:
     """InvalidArgument if a token would leave the machine in the clear, for whoever answers there."""
-    if token is None or identity_of(url, None) is not None:
+    if is_secret(url, token):
         return
     host = urlsplit(url).hostname or ""
     try:

@@ -55,6 +55,8 @@ class QueueAccess:
             me.add(name)
         left = [(rule.prefix, {use for use in QueueUse if not me.isdisjoint(getattr(rule, use))}) for rule in rules]
         self._left = sorted(left, key=lambda each: len(each[0]), reverse=True)
+        # Asked for each content of a batch.
+        self._everywhere = set(QueueUse).intersection(*(uses for _, uses in left))
 
     def allows(self, use: QueueUse, queue: str) -> bool:
         """Whether this may be done in a queue, or with handles for `NO_QUEUE`. What waits for a stream stands, for the
@@ -66,4 +68,4 @@ class QueueAccess:
 
     def allows_everywhere(self, use: QueueUse) -> bool:
         """Whether no rule forbids this anywhere."""
-        return all(use in uses for _, uses in self._left)
+        return use in self._everywhere

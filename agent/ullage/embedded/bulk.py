@@ -132,9 +132,7 @@ def _hold_events(repository: EmbeddedRepository, asked: EventHoldRequest) -> Non
         return
     each_max = repository.acting.holds_max
     if each_max is not None and holds.count(f"{repository.owner}\0", but=holder) >= each_max:
-        raise QuotaReached(
-            f"{repository.owner} holds events for {each_max} readers already, as many as one principal may (holds_each)"
-        )
+        raise QuotaReached.of(repository.owner, f"events held for {each_max} readers", "holds_each", "end some")
     if not holds.set(holder, Hold(asked.after, now + asked.lasts_millis), now):
         raise ServiceBusy(f"{HOLDS_MAX} readers hold events already")
 

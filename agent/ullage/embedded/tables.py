@@ -82,7 +82,13 @@ class Moment:
 
     def _visible(self, piece: Piece) -> Piece:
         """The same without what is left out for whoever asks."""
-        return piece._replace(read=lambda: [record for record in piece.read() if self._sees(record.queue)])
+
+        def read() -> list[FlowFileRecord]:
+            records = piece.read()
+            seen = {queue for queue in {record.queue for record in records} if self._sees(queue)}
+            return [record for record in records if record.queue in seen]
+
+        return piece._replace(read=read)
 
     def _claims(self, shares: Shares) -> Iterator[Row]:
         containers = {claim.index: claim.container for claim in self._snapshot.resources}

@@ -5,13 +5,13 @@ would be a thousand reviews, and who shares that API server would wait. So each 
 what turned out well. A token that was good before needs none of them.
 """
 
-import ipaddress
 import threading
 from collections import OrderedDict
 from typing import Final
 
 from ullage.clock import Clock
 from ullage.errors import Unauthenticated
+from ullage_agent.service.addresses import client_of
 
 REVIEWS: Final = 10
 """At once: what somebody who mixes up their tokens needs."""
@@ -33,7 +33,7 @@ class Patience:
 
     def take(self, peer: str) -> None:
         """One review for this peer. Unauthenticated if it has none left."""
-        key, now = _place_of(peer), self._clock.monotonic()
+        key, now = client_of(peer), self._clock.monotonic()
         with self._lock:
             left, at = self._left.pop(key, (float(REVIEWS), now))
             left = min(float(REVIEWS), left + (now - at) / SECONDS_A_REVIEW)
@@ -49,16 +49,7 @@ class Patience:
 
     def give_back(self, peer: str) -> None:
         """It was needed for nothing bad: the token was good, or the API server did not answer."""
-        key = _place_of(peer)
+        key = client_of(peer)
         with self._lock:
             left, at = self._left.get(key, (float(REVIEWS), self._clock.monotonic()))
             self._left[key] = (min(float(REVIEWS), left + 1.0), at)
-
-
-def _place_of(peer: str) -> str:
-    """A peer's address without its port; of IPv6 the network, in which one machine has as many as it likes."""
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        return peer
-    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else peer

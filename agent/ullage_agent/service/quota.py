@@ -23,10 +23,8 @@ class Quota:
         """One more, until `give_back`. QuotaReached if that is too many; of no name, which is nobody's own, never."""
         with self._lock:
             if owner and self._counts[owner] >= self._each_max:
-                raise QuotaReached(
-                    f"{owner} has {self._each_max} {self._what}, as many as one principal may ({self._name}): "
-                    "wait until some have ended"
-                )
+                held = f"{self._each_max} {self._what}"
+                raise QuotaReached.of(owner, held, self._name, "wait until some have ended")
             self._counts[owner] += 1
 
     def give_back(self, owner: str) -> None:

@@ -31,7 +31,7 @@ from ullage_agent.service.host import Host, PermissionOf, windows_alone
 from ullage_agent.service.http.accepting import serve
 from ullage_agent.service.http.app import make_app
 from ullage_agent.service.http.health import Health
-from ullage_agent.service.http.protocol import guarded
+from ullage_agent.service.http.protocol import configured
 from ullage_agent.service.http.scrape import Scrape
 from ullage_agent.service.http.served import Served
 from ullage_agent.service.limits import DEFAULTS, Limits
@@ -184,7 +184,8 @@ class Server:
         self._meter.requests_under_way = lambda: guard.under_way
         asked = authenticator if listening.asks_for_metrics else None
         apps = {"http": guard, "metrics": Scrape(self.metrics, asked, is_encrypted=listening.tls is not None)}
-        servers = [(uvicorn.Server(self._config(apps[name])), sockets[name]) for name in apps if name in sockets]
+        configs = {name: configured(app, self.limits, self.limits.stop_seconds) for name, app in apps.items()}
+        servers = [(uvicorn.Server(config), sockets[name]) for name, config in configs.items() if name in sockets]
         reload = self._heed_signals()
         context = None if self._certificate is None else self._certificate.context
         serving = [asyncio.create_task(serve(server, sock, self.limits, context)) for server, sock in servers]
@@ -236,20 +237,6 @@ class Server:
                 self._loop.add_signal_handler(number, self._asked_to_stop)
             self._loop.add_signal_handler(signal.SIGHUP, reload.set)
         return reload
-
-    def _config(self, app: Any) -> uvicorn.Config:
-        return uvicorn.Config(
-            app,
-            http=guarded(self.limits),
-            ws="none",
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=int(self.limits.idle_seconds),
-            timeout_graceful_shutdown=int(self.limits.stop_seconds),
-        )
 
     async def _watch(self, served: Served, reload: asyncio.Event) -> None:
         """What time brings: changed files, and sessions that nobody extended."""

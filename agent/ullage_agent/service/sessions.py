@@ -111,9 +111,7 @@ class Sessions:
                 raise ServiceBusy(f"{self._limits.sessions} sessions are open already: end some, or wait")
             each = self._limits.sessions_each
             if sum(lent.owner == owner for lent in self._lent.values()) >= each:
-                raise QuotaReached(
-                    f"{owner} has {each} sessions open, as many as one principal may (sessions_each): end some, or wait"
-                )
+                raise QuotaReached.of(owner, f"{each} sessions open", "sessions_each", "end some, or wait")
             id = format_uuid(new_uuids(1)[0])
             session = repository.session(wish.component, wish.component_type)
             lent = Lent(id, owner, session, seconds, self._clock.monotonic() + seconds, key)

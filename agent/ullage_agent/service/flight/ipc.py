@@ -10,6 +10,7 @@ header: 33 kB of it and of compressed body became a batch of 1 GiB. So the heade
 What passes is read by Arrow, and then validated in full by whoever takes it (`puts.py`).
 """
 
+import io
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -167,33 +168,22 @@ def _shape_of(schema: pa.Schema) -> tuple[int, int]:
     return len(batch.pairs(1)), len(batch.pairs(2))
 
 
-class _Parts:
+class _Parts(io.RawIOBase):
     """A file for Arrow: pieces that are read one after the other, none of which is copied."""
-
-    closed = False
 
     def __init__(self, *parts: memoryview | bytes) -> None:
         self._parts: list[memoryview] = [memoryview(part) for part in parts]
 
-    def read(self, size: int) -> memoryview:
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> memoryview:
         while self._parts and not self._parts[0]:
             del self._parts[0]
         if not self._parts:
             return memoryview(b"")
         found, self._parts[0] = self._parts[0][:size], self._parts[0][size:]
         return found
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        return
 
 
 def _file_of(message: FlightData) -> pa.NativeFile:
@@ -204,37 +194,23 @@ def _file_of(message: FlightData) -> pa.NativeFile:
     return pa.PythonFile(_Parts(start, message.body), mode="r")
 
 
-class _Collected:
+class _Collected(io.RawIOBase):
     """A file for Arrow that keeps what is written to it as it is: views of a batch's own buffers."""
-
-    closed = False
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
 
-    def taken(self) -> list[Any]:
-        """What was written since the last time."""
-        found, self._parts = self._parts, []
-        return found
+    def writable(self) -> bool:
+        return True
 
     def write(self, part: Any) -> int:
         self._parts.append(part)
         return len(part)
 
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
+    def taken(self) -> list[Any]:
+        """What was written since the last time."""
+        found, self._parts = self._parts, []
+        return found
 
 
 def packed_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:

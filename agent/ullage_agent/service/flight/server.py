@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +31,7 @@ from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket, rights
 from ullage_agent.service.access import Principal, authorize_all, bearer
 from ullage_agent.service.flight.calls import CallEnded, FlightCall
 from ullage_agent.service.flight.ipc import BatchReader, packed_stream, read_schema
-from ullage_agent.service.flight.messages import FlightData, pack_action_type, pack_put_result, parse_flight_data
+from ullage_agent.service.flight.messages import pack_action_type, pack_put_result, parse_flight_data
 from ullage_agent.service.flight.notes import CountedSink, Note
 from ullage_agent.service.flight.puts import Puts, require_columns
 from ullage_agent.service.flight.snapshots import Snapshots
@@ -95,19 +94,8 @@ class FlightServer:
         """Release what clients held."""
         self._snapshots.close()
 
-    def do_put(self, call: FlightCall, note: Note, descriptor: Any, rest: Iterator[FlightData]) -> None:
-        """Store a stream of contents, whose first message, with the schema, is at its head."""
-        principal = self._permitted(call, note, PUTTING, descriptor.command)
-        command = tickets.parse_command(descriptor.command or b"")
-        sink = CountedSink(bulk.sink_of(self._terms.acting_for(principal), command), note)
-        limits = self._terms.limits
-        reader = BatchReader(require_columns(read_schema(next(rest))), limits.batch, limits.batch_attributes)
-        batches = (reader.read(message) for message in rest if message.header or message.body)
-        Puts(sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
-
-    def do_get(self, call: FlightCall, note: Note, ticket: Any) -> Batches:
+    def _asked_for(self, call: FlightCall, note: Note, ticket: Any) -> Batches:
         """Contents, or a table."""
-        note.about = ticket.ticket
         wanted = tickets.parse_ticket(ticket.ticket)
         rights = GETTING if isinstance(wanted, ContentTicket) else rights_of(wanted)
         principal = self._permitted(call, note, rights, ticket.ticket)
@@ -118,17 +106,6 @@ class FlightServer:
         if wanted.stream is not None:
             return schema, feed_batches(self._terms.acting_for(principal), wanted)
         return schema, self._snapshots.find(principal, wanted.snapshot).batches(wanted)
-
-    def do_action(self, call: FlightCall, note: Note, action: Any) -> object:
-        """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
-        raw = b"" if action.body is None else action.body.to_pybytes()
-        note.operation = f"action {action.type}"
-        known = next((each for each in tickets.ACTIONS if each.name == action.type), None)
-        principal = self._permitted(call, note, () if known is None else known.rights, raw)
-        if known is None:
-            names = ", ".join(each.name for each in tickets.ACTIONS)
-            raise InvalidArgument(f"there is no action {action.type}: {names}")
-        return self._actions[known.name](principal, known.parse(raw))
 
     def _acts(self) -> dict[str, Act]:
         snapshots = self._snapshots
@@ -145,23 +122,37 @@ class FlightServer:
     def _act(self, act: Callable[[EmbeddedRepository, Any], object], principal: Principal, request: Any) -> object:
         return act(self._terms.acting_for(principal), request)
 
-    # ------------------------------------------------------- the methods, from their messages to their messages
-
     def _put(self, call: FlightCall, note: Note) -> None:
+        """Store a stream of contents."""
         messages = (parse_flight_data(message) for message in call.messages())
         first = next(messages, None)
         if first is None:
             raise InvalidArgument("the call has no message")
         descriptor = _parsed(flight.FlightDescriptor, bytes(first.descriptor)) if first.descriptor else NO_COMMAND
-        self.do_put(call, note, descriptor, chain((first,), messages))
+        principal = self._permitted(call, note, PUTTING, descriptor.command)
+        command = tickets.parse_command(descriptor.command or b"")
+        sink = CountedSink(bulk.sink_of(self._terms.acting_for(principal), command), note)
+        limits = self._terms.limits
+        reader = BatchReader(require_columns(read_schema(first)), limits.batch, limits.batch_attributes)
+        batches = (reader.read(message) for message in messages if message.header or message.body)
+        Puts(sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
 
     def _get(self, call: FlightCall, note: Note) -> None:
-        schema, batches = self.do_get(call, note, self._read(call, flight.Ticket))
+        schema, batches = self._asked_for(call, note, self._read(call, flight.Ticket))
         for message in packed_stream(schema, _counted(batches, note)):
             call.send(message)
 
     def _action(self, call: FlightCall, note: Note) -> None:
-        answer = self.do_action(call, note, self._read(call, flight.Action))
+        """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
+        action = self._read(call, flight.Action)
+        raw = b"" if action.body is None else action.body.to_pybytes()
+        note.operation = f"action {action.type}"
+        known = next((each for each in tickets.ACTIONS if each.name == action.type), None)
+        principal = self._permitted(call, note, () if known is None else known.rights, raw)
+        if known is None:
+            names = ", ".join(each.name for each in tickets.ACTIONS)
+            raise InvalidArgument(f"there is no action {action.type}: {names}")
+        answer = self._actions[known.name](principal, known.parse(raw))
         if answer is not None:
             call.send(flight.Result(msgspec.json.encode(answer)).serialize())
 
@@ -185,8 +176,6 @@ class FlightServer:
 
     def _read(self, call: FlightCall, kind: Any) -> Any:
         return _parsed(kind, call.message(self._terms.limits.small_body_bytes))
-
-    # ------------------------------------------------------------------------------------------- who, what, how many
 
     def _admitted(self, call: FlightCall) -> Principal:
         """Whose the bearer token is. Unauthenticated, AccessUnknown."""

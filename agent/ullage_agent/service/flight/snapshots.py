@@ -189,9 +189,7 @@ class Snapshots:
             if len(self._kept) >= most:
                 raise ServiceBusy(f"{most} snapshots are kept already: release some, or wait")
             if sum(kept.owner == owner for kept in self._kept.values()) >= each:
-                raise QuotaReached(
-                    f"{owner} has {each} snapshots, as many as one principal may (snapshots_each): release some"
-                )
+                raise QuotaReached.of(owner, f"{each} snapshots", "snapshots_each", "release some")
 
     def _require(self, principal: Principal, id: str) -> KeptSnapshot:
         self.expire()

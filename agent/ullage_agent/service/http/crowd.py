@@ -4,11 +4,9 @@ A connection waits from its beginning until a request's headers are there, and b
 connections and says nothing, or says it slowly, loses them to those who ask something.
 """
 
-import ipaddress
-from typing import Final, Protocol
+from typing import Protocol
 
-NETWORK_BITS: Final = 64
-"""Of an IPv6 address: who has one has all that begin so."""
+from ullage_agent.service.addresses import client_of
 
 
 class Connected(Protocol):
@@ -32,7 +30,7 @@ class Crowd:
 
     def enter(self, connection: Connected, address: str) -> bool:
         """Let it in to wait, in the place of another if need be; False where nobody can go, as all are at work."""
-        peer = peer_of(address)
+        peer = client_of(address)
         if self._counts.get(peer, 0) >= self._per_peer_max and not self._make_room(self._waiting.get(peer, {})):
             return False
         if len(self._peers) >= self._connections_max and not self._make_room(self._longest):
@@ -76,16 +74,3 @@ class Crowd:
         self.leave(longest)
         longest.cut_off()
         return True
-
-
-def peer_of(address: str) -> str:
-    """Those addresses that one client may have at will count as one."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, NETWORK_BITS), strict=False))

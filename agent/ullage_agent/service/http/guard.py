@@ -18,8 +18,8 @@ from ullage.wire.needs import is_audited
 from ullage.wire.operation import Operation
 from ullage.wire.problems import PROBLEM_TYPE, problem_of
 from ullage_agent.service.access import Anonymous
+from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http.answers import headers_of
-from ullage_agent.service.http.crowd import peer_of
 from ullage_agent.service.http.served import Served
 from ullage_agent.service.log import logger
 
@@ -69,7 +69,7 @@ class Guard:
             self._note(scope, exchange)
 
     async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
-        peer = peer_of((scope.get("client") or ("",))[0])
+        peer = client_of((scope.get("client") or ("",))[0])
         if scope["path"] not in ALWAYS_ANSWERED:
             is_open = isinstance(self._served.authenticator, Anonymous)
             if reason := foreign(scope["method"], dict(scope["headers"]), is_open=is_open):

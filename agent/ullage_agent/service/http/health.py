@@ -15,7 +15,7 @@ from litestar.types import Receive, Scope, Send
 
 from ullage_agent.service.http.accepting import serve
 from ullage_agent.service.http.answers import answer
-from ullage_agent.service.http.protocol import guarded
+from ullage_agent.service.http.protocol import configured
 from ullage_agent.service.limits import Limits
 
 CONNECTIONS: Final = 64
@@ -23,6 +23,9 @@ CONNECTIONS: Final = 64
 
 PROBE_SECONDS: Final = 5.0
 """What a probe may take for its headers: as long as the kubelet waits."""
+
+STOP_SECONDS: Final = 1.0
+"""What a stop waits for probes that are under way."""
 
 BEAT_SECONDS: Final = 1.0
 
@@ -39,21 +42,8 @@ class Health:
         self._is_ready = is_ready
         self._beaten = time.monotonic()
         self._beating = asyncio.create_task(self._beat())
-        self._limits = bounds = limits.of_probes(CONNECTIONS, PROBE_SECONDS)
-        config = uvicorn.Config(
-            self._answer,
-            interface="asgi3",
-            http=guarded(bounds),
-            ws="none",
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=int(bounds.idle_seconds),
-            timeout_graceful_shutdown=1,
-        )
-        self._server = uvicorn.Server(config)
+        self._limits = limits.of_probes(CONNECTIONS, PROBE_SECONDS)
+        self._server = uvicorn.Server(configured(self._answer, self._limits, STOP_SECONDS))
         self._thread = threading.Thread(target=self._run, args=(sock,), name="health", daemon=True)
         self._thread.start()
 

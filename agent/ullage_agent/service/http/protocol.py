@@ -6,6 +6,7 @@ Without them a connection that never says anything, or never stops saying header
 import asyncio
 from typing import Any, ClassVar, Final
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ullage_agent.service.http.accepting import Seat
@@ -122,3 +123,20 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._timer = None
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def configured(app: Any, limits: Limits, stop_seconds: float) -> uvicorn.Config:
+    """What every listener is run with: no signals, no logs and no headers of uvicorn's own."""
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        http=guarded(limits),
+        ws="none",
+        lifespan="off",
+        loop="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=int(limits.idle_seconds),
+        timeout_graceful_shutdown=int(stop_seconds),
+    )
