@@ -191,7 +191,7 @@ def measure(nodes: int, repositories: int) -> Figures:
         fleet.apply(*(each for each in documents if each["kind"] == "CustomResourceDefinition"))
         fleet.wait_until("the kinds are served", fleet.serves_all_custom_resources)
         fleet.apply(*(e for e in documents if e["kind"] not in ("CustomResourceDefinition", "Deployment")))
-        fleet.kubectl("create", "namespace", PLACE)
+        fleet.create_namespace(PLACE)
         _with_nodes(fleet, nodes)
         operator = Operator(fleet, settings={})
         operator.start()

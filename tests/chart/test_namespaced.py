@@ -23,7 +23,7 @@ def fleet() -> Iterator[Fleet]:
     with fleet_running() as running:
         running.add_nodes(2, "worker")
         for name in ("mine", "theirs"):
-            running.kubectl("create", "namespace", name)
+            running.create_namespace(name)
         running.helm("install", "ullage", str(CHART), *SYSTEM, "--create-namespace", "--set", "namespaces={mine}")
         wait_until_explained(running)
         yield running

@@ -261,16 +261,20 @@ class ControlPlane:
         except (urllib.error.URLError, OSError):
             return False
 
+    def create_namespace(self, name: str) -> None:
+        """Once it has its default service account: until then the API server refuses all pods there."""
+        self.kubectl("create", "namespace", name)
+        self.kubectl("wait", "--for=create", "serviceaccount/default", f"--namespace={name}", "--timeout=60s")
+
     @contextmanager
     def namespace(self, name: str = "", *, awaits_end: bool = True) -> Iterator[str]:
-        """A namespace with its default service account, deleted at the end; without a name it gets one that nobody has.
+        """A namespace as `create_namespace` makes it, deleted at the end; without a name it gets one that nobody has.
         Until it is gone takes six seconds, even if it is empty: who will not use its name or its nodes again need not
         await that.
         """
         name = name or f"test-{secrets.token_hex(4)}"
-        self.kubectl("create", "namespace", name)
+        self.create_namespace(name)
         try:
-            self.kubectl("wait", "--for=create", "serviceaccount/default", f"--namespace={name}", "--timeout=60s")
             yield name
         finally:
             self.kubectl("delete", "namespace", name, f"--wait={awaits_end}".lower(), "--timeout=120s")

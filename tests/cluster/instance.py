@@ -149,7 +149,7 @@ class Instance:
     def free_port(self) -> int:
         """A port of this machine that no cluster of ours has, recorded as this one's."""
         with locked(clusters() / ".lock"):
-            taken = {port for home in homes() for port in State.read(home).ports}
+            taken = {port for _, state in _recorded() for port in state.ports}
             for port in PORTS:
                 if port not in taken and _can_listen(port):
                     self.state.ports.append(port)
@@ -214,12 +214,21 @@ def homes() -> Iterator[Path]:
         yield from sorted(path for path in clusters().iterdir() if (path / "state.json").exists())
 
 
+def _recorded() -> Iterator[tuple[Path, State]]:
+    """All instances with what they recorded; one that its owner takes down meanwhile, without our lock, is none."""
+    for home in homes():
+        try:
+            state = State.read(home)
+        except FileNotFoundError:
+            continue
+        yield home, state
+
+
 def sweep() -> list[str]:
     """Remove what owners that were killed left behind; the names of what was removed."""
     removed = []
     with locked(clusters() / ".lock"):
-        for home in homes():
-            state = State.read(home)
+        for home, state in _recorded():
             if state.abandoned:
                 say(f"remove {home.name}: its owner is gone")
                 remove(home, state)
