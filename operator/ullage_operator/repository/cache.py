@@ -125,7 +125,7 @@ class InformerCache:
             cluster_nodes=tuple(ClusterNode.of(node) for _, node in sorted(self.nodes.objects.items())),
             objects={each.spec.node_name: each for each in self._node_objects(repository)},
             agents=agents_of(self._own_pods(repository)),
-            runs=tuple(RunObject.of(each) for each in _of(repository, self.runs)),
+            runs=tuple(self.runs_of(*repository.key)),
             blockers=self._blockers(extra, problem),
             busy_volumes=self._busy_volumes(repository.key),
             owned={kind: informer.objects for kind, informer in self.owned.items()},
@@ -133,6 +133,10 @@ class InformerCache:
             authority=authority,
             planning=planning,
         )
+
+    def runs_of(self, namespace: str, name: str) -> list[RunObject]:
+        """The ReclamationRuns that name a repository, whether or not it is there."""
+        return [RunObject.of(each) for each in _of(namespace, name, self.runs)]
 
     async def _other_pods(self, spec: ContentRepositorySpec) -> tuple[list[Object], str]:
         """Pods of spec.maintenance.blockers.podSelectors, in all namespaces that are looked at; and why they could not
@@ -162,7 +166,7 @@ class InformerCache:
         return Blockers(by_node=blockers.by_node(pods), problem="; ".join(problems))
 
     def _node_objects(self, repository: RepositoryObject) -> Iterable[NodeObject]:
-        for found in _of(repository, self.node_objects):
+        for found in _of(*repository.key, self.node_objects):
             try:
                 yield NodeObject.of(found)
             except msgspec.ValidationError as error:
@@ -229,8 +233,8 @@ class InformerCache:
                 self._changed((namespace, each["spec"]["repository"]), False)
 
 
-def _of(repository: RepositoryObject, informer: Informer) -> Iterable[Object]:
+def _of(namespace: str, name: str, informer: Informer) -> Iterable[Object]:
     """What names the repository in its spec."""
-    for (namespace, _), found in informer.objects.items():
-        if namespace == repository.namespace and found["spec"].get("repository") == repository.name:
+    for (place, _), found in informer.objects.items():
+        if place == namespace and found["spec"].get("repository") == name:
             yield found
