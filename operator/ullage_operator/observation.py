@@ -191,8 +191,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     has_cert_manager: bool = False
     """Asked for only where spec.tls.mode wants it."""
 
-    refused_pods: str = ""
-    """Why pods of agents were refused, by a quota for one; empty if none was."""
+    refused_pods: str | None = None
+    """Why pods of agents were refused, by a quota for one; empty if it is not known, and None where all were made."""
 
     planning: ObservedPlanning | None = None
     """None: not asked for, because nothing of it is due."""

@@ -125,6 +125,8 @@ from ullage.contract.service_settings import (
 from ullage.contract.settings import (
     API_VERSION as API_VERSION,
     GROUP as GROUP,
+    REPOSITORY_NAME as REPOSITORY_NAME,
+    REPOSITORY_NAME_MAX as REPOSITORY_NAME_MAX,
 )
 from ullage.contract.space_settings import (
     ArchiveSettings as ArchiveSettings,

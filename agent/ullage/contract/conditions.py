@@ -80,9 +80,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             "The operator can and may do what the spec asks for. Until then it starts and changes nothing.",
             (
                 Cell(_YES, "Valid", "every field can be obeyed", News.NORMAL),
-                Cell(
-                    _NO, "Invalid", "fields do not go together: paths that contain each other, say", News.WARNING
-                ),
+                Cell(_NO, "Invalid", "fields do not go together: paths that contain each other, say", News.WARNING),
                 Cell(_NO, "PathNotAllowed", "the operator does not allow spec.storage.hostPath.path", News.WARNING),
                 Cell(_NO, "ImageNotAllowed", "the operator does not allow an image that the spec names", News.WARNING),
                 Cell(_NO, "PathConflict", "the directory overlaps that of an older repository", News.WARNING),
@@ -126,9 +124,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                 Cell(_YES, "NoNodes", "no node matches nodeSelector, affinity and tolerations", News.WARNING),
                 Cell(_YES, "Refused", "the API server refused an object, in its words", News.WARNING),
                 Cell(_YES, "PodsRefused", "a quota, a limit or a policy refused pods of agents", News.WARNING),
-                Cell(
-                    _YES, "RemovalRefused", "the API server refused a step of the removal", News.WARNING
-                ),
+                Cell(_YES, "RemovalRefused", "the API server refused a step of the removal", News.WARNING),
                 Cell(_YES, "OperatorFailed", "the operator itself failed: its log has more", News.WARNING),
                 Cell(_NO, "Working", "nobody is waited for"),
             ),

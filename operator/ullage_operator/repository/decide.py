@@ -1,6 +1,7 @@
 """From what was observed to what shall be: node objects, tickets, runs and the status. Pure."""
 
 from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,9 @@ from ullage_operator.repository.conditions import conditions
 from ullage_operator.repository.placement import places
 from ullage_operator.repository.reach import Placement, holds, is_ready, out_of_reach, serves
 from ullage_operator.settings import OperatorSettings
+
+REFUSED_MILLIS: Final = 10_000
+"""How often it is asked why pods were refused: nothing tells when a quota has room again."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +93,8 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     planned = plan(seen)
     told = conditions(seen, acceptance, figures, placement, rolls)
     status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
-    wakes = (schedule.next_millis, planned.next_millis, rolls.next_millis)
+    again = None if seen.refused_pods is None else seen.now_millis + REFUSED_MILLIS
+    wakes = (again, schedule.next_millis, planned.next_millis, rolls.next_millis)
     return Decision(
         status=status,
         nodes=nodes,
