@@ -30,7 +30,7 @@ from ullage.wire.tickets import (
 EVERYBODY = ("*",)
 RULES = (
     QueueRule(prefix="", read=("boss",), write=("boss",), delete=("boss",)),
-    QueueRule(prefix="team.", read=("boss", "member"), write=("boss", "member"), delete=("boss", "member")),
+    QueueRule(prefix="team.", read=("boss", "member", "mate"), write=("boss", "member"), delete=("boss", "member")),
     QueueRule(prefix="team.in", read=("boss", "member"), write=EVERYBODY, delete=("boss", "member")),
 )
 
@@ -38,7 +38,7 @@ RULES = (
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(tmp_path_factory.mktemp("secured"), socket=True, auth={"queues": RULES})
-    for name in ("boss", "member", "stranger"):
+    for name in ("boss", "member", "mate", "stranger"):
         made.admit(name, *(right for right in Right if name == "boss" or right != Right.UNDELETE))
     with made.running:
         yield made
@@ -217,6 +217,8 @@ def test_a_seal_opens_the_content_of_its_own_row_and_nothing_else(secured: Secur
         with _flight(secured, "stranger") as stranger:
             assert _rows(stranger) == []
             assert _read(stranger, work, seal) == (None, "forbidden")
+        with _flight(secured, "mate") as mate:  # whose own row it is, too: but this seal is the member's
+            assert _read(mate, work, seal) == (None, "forbidden")
         boss.delete(f"/v1/handles/{handle}")
 
 
