@@ -54,7 +54,7 @@ class History:
         }
         what = self._chance.choice(["put", "put", "delete", "drop", "wait", "reopen", *named])
         if what in named and self.known:
-            with suppress(HandleDeleted, HandleNotDeleted, HandleNotFound):
+            with suppress(HandleDeleted, HandleNotDeleted, HandleNotFound):  # chance does not ask what is possible
                 named[what](self._chance.choice(self.known)[0])
         elif what == "put":
             ttl_millis = self._chance.choice([0, 0, 3 * DAY * 1000])
