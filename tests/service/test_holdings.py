@@ -168,13 +168,13 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
     log = secured.running.server.audit
     assert isinstance(log, AuditLog)
     log.settle()
-    refused = [line for line in lines_of(secured.running.document.spec.storage.host_path.path) if not line.allowed]
+    lines = [line for line in lines_of(secured.running.document.spec.storage.host_path.path) if not line.allowed]
     assert {
         ("hostile", "socket", "HELLO", "quota-reached"),
         ("hostile", "Flight", "DoAction", "quota-reached"),
         ("hostile", "HTTP", "GET /v1/queues", "quota-reached"),
         ("", "socket", "HELLO", "busy"),
-    } <= {(line.who, line.via, line.operation, line.why.partition(":")[0]) for line in refused}
+    } <= {(line.who, line.via, line.operation, line.why.partition(":")[0]) for line in lines}
 
 
 def _socket(secured: Secured, name: str) -> SocketClient:
