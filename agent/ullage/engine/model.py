@@ -50,8 +50,7 @@ NOT_INHERITED = ("alternate.identifier", "discard.reason")  # what says somethin
 
 APPENDED_BYTES_MAX = 64
 """An update's packed attributes are put behind the record's up to this size: merging costs three times as much, and
-what is not merged yet takes memory, less than a kilobyte a record.
-"""
+what is not merged yet takes memory, less than a kilobyte a record."""
 
 _EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F  # first bytes of msgpack maps of 0 and 15, the largest with their count in it
 

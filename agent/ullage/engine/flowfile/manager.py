@@ -281,10 +281,9 @@ class QueueManager:
         self.swap_failure = None
 
     def drop(self, queue: FlowFileQueue, on_progress: Callable[[int], None] | None = None, by: str = "") -> int:
-        """Remove as many FlowFiles as are in a queue now and not held by a session; returns how many. `by` is the
-        principal whom events name.
+        """Remove as many FlowFiles as are in a queue now and not held by a session; returns how many.
 
-        Swap files go first, each whole; they are read only for what provenance tells of them.
+        Swap files go first, each whole; they are read only for what provenance tells of them: that, and by whom.
         """
         figures = queue.figures()
         present = figures.flow_files - figures.held
@@ -424,8 +423,7 @@ class QueueManager:
         if not self._parts.records_provenance:
             return []
         try:
-            told = Told(EventType.DROP, EMPTIED, by)
-            return self._events(told, self._swap_files.read(summary.name).records)
+            return self._events(Told(EventType.DROP, EMPTIED, by), self._swap_files.read(summary.name).records)
         except RepositoryDamaged as error:
             self.swap_failure = error
             return []
