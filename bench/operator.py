@@ -114,7 +114,7 @@ class Scene:
     async def _are_settled(self) -> bool:
         found, _ = await self.api.list("ContentRepository", PLACE)
         told = [{c["type"]: c["status"] for c in (each.get("status") or {}).get("conditions", ())} for each in found]
-        return all(each.get("Progressing") == "False" and each.get("Ready") == "True" for each in told)
+        return all(each.get("Reconciling") == "False" and each.get("Ready") == "True" for each in told)
 
     async def _report(self, **status: Any) -> None:
         """What agents say first."""

@@ -15,7 +15,7 @@ import yaml
 from msgspec import Meta
 
 from ullage import contract
-from ullage.contract import Duration, Quantity, StorageSettings
+from ullage.contract import REPOSITORY_NAME, REPOSITORY_NAME_MAX, Duration, Quantity, StorageSettings
 from ullage.wire.documents import field_texts
 from ullage_operator.install import install_objects
 
@@ -40,6 +40,12 @@ HOST_PATH: Final = "(has({0}.hostPath) ? {0}.hostPath.path : '/var/lib/ullage')"
 KEPT_REPOSITORY: Final = {
     "rule": "self.repository == oldSelf.repository",
     "message": "repository is immutable: make a new repository",
+}
+
+NAMED: Final = {
+    "rule": f"self.metadata.name.matches('{REPOSITORY_NAME}') && size(self.metadata.name) <= {REPOSITORY_NAME_MAX}",
+    "message": f"metadata.name must be a label of DNS of at most {REPOSITORY_NAME_MAX} characters that begins with a "
+    "letter: Services are named after it",
 }
 
 RULES: Final[dict[str, list[dict[str, str]]]] = {
@@ -429,6 +435,8 @@ def definition(
     }
     if "required" in spec:
         schema["required"] = ["spec"]
+    if kind is contract.ContentRepository:
+        schema["x-kubernetes-validations"] = [NAMED]
     version: dict[str, Any] = {
         "name": contract.API_VERSION.rpartition("/")[2],
         "served": True,

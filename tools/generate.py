@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tools import chart, configuration, crds, wire
+from tools import chart, conditions, configuration, crds, wire
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).parents[1]
 def main() -> int:
     """Write, or check."""
     definitions = crds.texts()
-    made = {**definitions, **chart.texts(definitions), **configuration.texts(), **wire.texts()}
+    made = {**definitions, **chart.texts(definitions), **configuration.texts(), **conditions.texts(), **wire.texts()}
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in sys.argv:
         sys.stderr.writelines(f"{path.relative_to(ROOT)} is stale: run `make generate`\n" for path in stale)

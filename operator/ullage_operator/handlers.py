@@ -60,10 +60,20 @@ async def remove(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
     try:
         waits = await removed(memo.api, memo.reconciler.cache, repository, memo.settings)
     except OperatorError as error:
+        await _told(memo, repository, error=str(error))
         raise kopf.TemporaryError(str(error), delay=RETRY_SECONDS) from error
     if waits:
+        await _told(memo, repository, waits=waits)
         raise kopf.TemporaryError(f"waits for {waits}", delay=RETRY_SECONDS)
     structlog.get_logger("removal").info("removed", repository=repository.name, namespace=repository.namespace)
+
+
+async def _told(memo: kopf.Memo, repository: RepositoryObject, **said: str) -> None:
+    """In its status, as long as there is one."""
+    try:
+        await memo.reconciler.tell_removal(repository, **said)
+    except OperatorError as error:
+        structlog.get_logger("removal").warning("not told", repository=repository.name, problem=str(error))
 
 
 def _configure(settings: kopf.OperatorSettings) -> None:

@@ -203,8 +203,7 @@ class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def labels(self) -> dict[str, str]:
         """Of everything that belongs to it."""
-        name = self.name if len(self.name) <= 63 else digest(self.name)
-        return {MANAGED: MANAGER, "app.kubernetes.io/name": "ullage-agent", REPOSITORY_LABEL: name}
+        return {MANAGED: MANAGER, "app.kubernetes.io/name": "ullage-agent", REPOSITORY_LABEL: self.name}
 
     @property
     def account(self) -> str:

@@ -27,6 +27,12 @@ TEMPLATE: Final = "ullage.dev/template"
 
 LEAN_METADATA: Final = ("name", "namespace", "uid", "labels", "resourceVersion", "deletionTimestamp")
 
+STARTING: Final = ("ContainerCreating", "PodInitializing")
+"""What every pod waits for at first."""
+
+TROUBLE_MAX: Final = 500
+"""Characters that are kept of what a pod said last: a status names several."""
+
 Document = Mapping[str, Any]
 
 
@@ -93,11 +99,15 @@ class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
     template: str = ""
     """Digest of what it was made from."""
 
+    trouble: str = ""
+    """Why it is not ready, as far as its kubelet and its scheduler know; empty if they do not."""
+
 
 class RunObject(msgspec.Struct, frozen=True, kw_only=True):
     """A ReclamationRun as it is."""
 
     name: str
+    uid: str = ""
     generation: int
     created: str
     spec: RunSpec
@@ -109,6 +119,7 @@ class RunObject(msgspec.Struct, frozen=True, kw_only=True):
         metadata = found["metadata"]
         return cls(
             name=metadata["name"],
+            uid=metadata["uid"],
             generation=metadata.get("generation", 0),
             created=metadata["creationTimestamp"],
             spec=record_of(RunSpec, found["spec"]),
@@ -180,6 +191,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     has_cert_manager: bool = False
     """Asked for only where spec.tls.mode wants it."""
 
+    refused_pods: str | None = None
+    """Why pods of agents were refused, by a quota for one; empty if it is not known, and None where all were made."""
+
     planning: ObservedPlanning | None = None
     """None: not asked for, because nothing of it is due."""
 
@@ -199,11 +213,31 @@ def lean(found: Document) -> dict[str, Any]:
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     ready = [{"type": "Ready", "status": "True"}] if _is_ready(found) else []
     named = {TEMPLATE: text} if (text := (metadata.get("annotations") or {}).get(TEMPLATE)) else {}
+    trouble = {"trouble": words} if (words := _trouble(status)) else {}
     return {
         "metadata": {key: metadata[key] for key in LEAN_METADATA if key in metadata} | {"annotations": named},
         "spec": {key: spec[key] for key in ("nodeName", "taints", "unschedulable") if key in spec},
-        "status": {key: status[key] for key in ("phase", "podIP") if key in status} | {"conditions": ready},
+        "status": {key: status[key] for key in ("phase", "podIP") if key in status} | {"conditions": ready} | trouble,
     }
+
+
+def _trouble(status: Document) -> str:
+    """Why a pod has not come up, in the words of whoever failed it: its own last ones, or its kubelet's, or its
+    scheduler's. How long the kubelet waits before the next try is left out, which changes with each.
+    """
+    for found in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (found.get("state") or {}).get("waiting") or {}
+        ended = (found.get("state") or {}).get("terminated") or (found.get("lastState") or {}).get("terminated") or {}
+        if waiting.get("reason") in STARTING or not (waiting or ended.get("exitCode")) or found.get("ready"):
+            continue
+        is_looping = waiting.get("reason") == "CrashLoopBackOff"
+        words = ended.get("message") if is_looping or not waiting else waiting.get("message")
+        reason = waiting.get("reason") or ended.get("reason") or "Ended"
+        return f"{reason}: {str(words).strip()[-TROUBLE_MAX:]}" if words else str(reason)
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False" and condition.get("message"):
+            return f"{condition.get('reason', 'NotScheduled')}: {condition['message'][:TROUBLE_MAX]}"
+    return ""
 
 
 def _is_ready(found: Document) -> bool:
@@ -228,5 +262,6 @@ def agents_of(pods: Iterable[Document]) -> dict[str, AgentPod]:
                 name=pod["metadata"]["name"],
                 uid=pod["metadata"].get("uid", ""),
                 template=(pod["metadata"].get("annotations") or {}).get(TEMPLATE, ""),
+                trouble=(pod.get("status") or {}).get("trouble", ""),
             )
     return found

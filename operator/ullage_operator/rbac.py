@@ -66,7 +66,8 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("", ["pods"], [*READ, "delete"]),
     rule("", ["services", "configmaps", "serviceaccounts"], [*READ, *WRITE]),
     rule("", ["persistentvolumeclaims"], [*READ, "delete"]),
-    rule("", ["events"], ["create", "patch"]),
+    # To be listed: why pods of agents were refused stands nowhere else.
+    rule("", ["events"], ["create", "patch", "list"]),
     rule("apps", ["daemonsets", "statefulsets"], [*READ, *WRITE]),
     rule("batch", ["jobs"], [*READ, *WRITE]),
     rule("sparkoperator.k8s.io", ["sparkapplications"], [*READ, *WRITE]),

@@ -219,7 +219,7 @@ def _recorded() -> Iterator[tuple[Path, State]]:
     for home in homes():
         try:
             state = State.read(home)
-        except FileNotFoundError:
+        except FileNotFoundError:  # taken down meanwhile
             continue
         yield home, state
 

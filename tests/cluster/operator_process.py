@@ -88,7 +88,7 @@ class Operator:
     def runs(self, place: str, spec: dict[str, Any] | None = None) -> None:
         """The repository `flows` is applied, and a pod is ready on each of its nodes."""
         self.fleet.apply(repository(place, spec))
-        self.until("the agents run", lambda: condition(self.fleet, place, "Progressing") == "False")
+        self.until("the agents run", lambda: condition(self.fleet, place, "Reconciling") == "False")
 
     def until(self, what: str, holds: Callable[[], bool]) -> None:
         try:

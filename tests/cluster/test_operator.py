@@ -30,7 +30,7 @@ def test_a_repository_gets_everything_it_needs(fleet: Fleet, operator: Operator,
     """An object for each node, a pod on each, addresses by node name, and a certificate for them."""
     fleet.apply(repository(place))
 
-    operator.until("three agents run", lambda: condition(fleet, place, "Progressing") == "False")
+    operator.until("three agents run", lambda: condition(fleet, place, "Reconciling") == "False")
 
     assert sorted(objects(fleet, place)) == ["worker-0", "worker-1", "worker-2"]
     operator.until("addresses are known", lambda: _hosts(fleet, place) == {"worker-0", "worker-1", "worker-2"})
@@ -70,7 +70,7 @@ def test_a_change_by_hand_is_undone_and_then_nothing_is_written(fleet: Fleet, op
 
     fleet.kubectl("set", "image", "daemonset/flows-ullage", "agent=theirs", "--namespace", place)
     operator.until("the image is ours again", lambda: template(fleet, place)["containers"][0]["image"] == "agent:1")
-    operator.until("the agents run again", lambda: condition(fleet, place, "Progressing") == "False")
+    operator.until("the agents run again", lambda: condition(fleet, place, "Reconciling") == "False")
     settled = [operator.writes()]
 
     def is_quiet() -> bool:
@@ -126,7 +126,7 @@ def test_killed_at_any_moment_it_comes_to_the_same_end(fleet: Fleet, operator: O
         operator.start()
 
     def are_settled() -> bool:
-        return all(condition(fleet, place, "Progressing", f"r{number}") == "False" for number in range(4))
+        return all(condition(fleet, place, "Reconciling", f"r{number}") == "False" for number in range(4))
 
     operator.until("all four are settled", are_settled)
     assert len(fleet.get("contentrepositorynodes", "--namespace", place)["items"]) == 4 * 3

@@ -46,7 +46,7 @@ def test_from_one_node_to_fifty_and_back(fleet: Fleet, operator: Operator, place
     operator.until("one node has an agent", lambda: are(pool[:1]))
 
     fleet.kubectl("label", "nodes", *pool[1:], "pool=grow")
-    operator.until("fifty have", lambda: are(pool) and condition(fleet, place, "Progressing") == "False")
+    operator.until("fifty have", lambda: are(pool) and condition(fleet, place, "Reconciling") == "False")
 
     fleet.kubectl("label", "nodes", *pool[5:], "pool-")
     operator.until("five have", lambda: are(pool[:5]))
@@ -144,7 +144,7 @@ def test_killed_at_random_it_comes_to_the_same_end(fleet: Fleet, operator: Opera
             images == {f"worker-{number}": "agent:3" for number in range(3)}
             and len(objects(fleet, place)) == 3
             and accounts == {"default", "flows-ullage-agent"}
-            and condition(fleet, place, "Progressing") == "False"
+            and condition(fleet, place, "Reconciling") == "False"
         )
 
     operator.until("all is as it was last wished for", is_as_wished)

@@ -117,7 +117,7 @@ def test_a_change_of_the_engine_s_format_waits_for_a_window(
 
     def progress() -> str:
         found = fleet.get("contentrepository", "flows", "--namespace", place)["status"]["conditions"]
-        return next(str(each["reason"]) for each in found if each["type"] == "Progressing")
+        return next(str(each["reason"]) for each in found if each["type"] == "Reconciling")
 
     apply(CLOSED)
     before = dict.fromkeys(NODES, OperatorSettings().agent_image)

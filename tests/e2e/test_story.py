@@ -238,16 +238,16 @@ def test_an_image_that_does_not_start_gets_no_further_than_one_node(story: Story
         return bool(failing)
 
     cluster.wait_until("a pod does not start", has_failed)
-    cluster.wait_until("the status says so", lambda: flows.is_("Progressing"))
+    cluster.wait_until("the status says so", lambda: flows.is_("Reconciling"))
     ((failed, node),) = failing.items()
     conditions = {each["type"]: each for each in flows.shown()["status"]["conditions"]}
-    assert node in conditions["Progressing"]["message"]
+    assert node in conditions["Reconciling"]["message"]
     others = [pod for pod in flows.pods().values() if pod != failed]
     cluster.kubectl("wait", "--for=condition=Ready", flows.here, *(f"pod/{pod}" for pod in others), "--timeout=1s")
 
     flows.apply(CLOSED)
 
-    cluster.wait_until("all pods are ready", lambda: not flows.is_("Progressing") and not _failing(flows))
+    cluster.wait_until("all pods are ready", lambda: not flows.is_("Reconciling") and not _failing(flows))
     flows.wait_until_ready()
     assert story.is_all_there()
 

@@ -6,6 +6,7 @@ import pytest
 from tests.operator.support import HOUR, NOW, READY, changed, decided, fleet, node, repository
 from ullage.contract import RepositoryStatus
 from ullage_operator.observation import AgentPod, ClusterNode, Taint
+from ullage_operator.repository.conditions import news
 from ullage_operator.repository.decide import Decision
 
 
@@ -50,7 +51,7 @@ def test_nodes_that_cannot_read_what_they_store_are_named() -> None:
     assert condition(decided(seen), "DataUnavailable") == ("False", "AllThere")
     assert condition(decision, "DataUnavailable") == ("True", "OnNodes")
     assert "node-1" in next(c.message for c in decision.status.conditions if c.type == "DataUnavailable")
-    assert condition(decision, "Degraded") == ("False", "AllThere")
+    assert condition(decision, "Degraded") == ("False", "Well")
 
 
 def test_a_lost_node_is_released_by_the_annotation_only() -> None:
@@ -162,10 +163,13 @@ def test_news_are_told_when_a_condition_turns() -> None:
     calm = decided(fleet(2)).status
     lost = changed(fleet(2, repository=repository(status=calm)), cluster_nodes=(ClusterNode(name="node-0", labels={}),))
 
-    events = decided(lost).events
+    after = decided(lost).status
 
-    assert [(kind, reason) for kind, reason, _ in events] == [("Warning", "DegradedTrue")]
-    assert decided(changed(lost, repository=repository(status=decided(lost).status))).events == ()
+    events = list(news("ContentRepository", calm.conditions, after.conditions))
+    told = {("Warning", "DegradedTrue"), ("Warning", "ReadyFalse"), ("Warning", "ReachableFalse")}
+    assert {(kind, reason) for kind, reason, _ in events} == told
+    again = decided(changed(lost, repository=repository(status=after))).status
+    assert list(news("ContentRepository", after.conditions, again.conditions)) == []
 
 
 @pytest.mark.parametrize("agents", [{}, {"node-0": AgentPod(node="node-0", address="10.0.0.1", is_ready=False)}])

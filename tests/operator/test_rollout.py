@@ -94,11 +94,11 @@ def test_other_rolls_are_the_workload_s_own(
 
 
 def test_the_condition_says_what_is_waited_for() -> None:
-    """Progressing, with the nodes by name."""
+    """Reconciling, with the nodes by name."""
     objects = {name: node(name, format=1) for name in NODES}
     decision = decide(fleet(3, windows(), objects=objects), NEWER)
 
-    found = next(each for each in decision.status.conditions if each.type == "Progressing")
+    found = next(each for each in decision.status.conditions if each.type == "Reconciling")
     assert (found.status, found.reason) == ("True", "WaitsForWindow")
     assert found.message.endswith("waits for a window on node-0, node-1, node-2.")
     assert decision.next_millis is not None

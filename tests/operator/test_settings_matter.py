@@ -115,9 +115,9 @@ def test_a_field_changes_what_the_operator_does(field: str) -> None:
     assert case.observe(case.base) != case.observe(case.spec)
 
 
-@pytest.mark.parametrize("field", ["storageClassName", "size"])
-def test_a_claim_is_what_was_asked_for(field: str) -> None:
+@pytest.mark.parametrize(("field", "value"), [("storageClassName", "other"), ("size", "2Gi")])
+def test_a_claim_is_what_was_asked_for(field: str, value: str) -> None:
     """Class and size of a local volume reach the claim template."""
-    other = {**LOCAL["storage"]["localPersistentVolume"], field: "2Gi"}
+    other = {**LOCAL["storage"]["localPersistentVolume"], field: value}
 
     assert set_of(LOCAL) != set_of({"storage": {"localPersistentVolume": other}})

@@ -3,21 +3,30 @@
 Import from here: the modules below are how it is laid out. What is here talks to nobody and needs no engine.
 """
 
+from ullage.contract.conditions import (
+    TABLE as TABLE,
+    Cell as Cell,
+    Condition as Condition,
+    ConditionRow as ConditionRow,
+    ConditionStatus as ConditionStatus,
+    News as News,
+    cell_of as cell_of,
+)
 from ullage.contract.fleet import (
     ENDED as ENDED,
     ENGINE_FORMAT as ENGINE_FORMAT,
     HEARTBEAT_FIELDS as HEARTBEAT_FIELDS,
     HEARTBEAT_SECONDS as HEARTBEAT_SECONDS,
     NODE_LABEL as NODE_LABEL,
+    OUT_OF_REACH_MAX as OUT_OF_REACH_MAX,
     REPOSITORY_LABEL as REPOSITORY_LABEL,
     TICKETED as TICKETED,
-    Condition as Condition,
-    ConditionStatus as ConditionStatus,
     ContentRepositoryNode as ContentRepositoryNode,
     Deferral as Deferral,
     NextWindow as NextWindow,
     NodeSpec as NodeSpec,
     NodeStatus as NodeStatus,
+    OutOfReach as OutOfReach,
     PlanningResult as PlanningResult,
     PlanningStatus as PlanningStatus,
     ReclamationRun as ReclamationRun,
@@ -116,6 +125,8 @@ from ullage.contract.service_settings import (
 from ullage.contract.settings import (
     API_VERSION as API_VERSION,
     GROUP as GROUP,
+    REPOSITORY_NAME as REPOSITORY_NAME,
+    REPOSITORY_NAME_MAX as REPOSITORY_NAME_MAX,
 )
 from ullage.contract.space_settings import (
     ArchiveSettings as ArchiveSettings,

@@ -14,10 +14,10 @@ Times are RFC 3339 in UTC, sizes are bytes. Reading is lenient, because the two 
 import enum
 from typing import Annotated, Final, Literal
 
-import msgspec
 from msgspec import Meta
 
-from ullage.contract.settings import API_VERSION, DNS_LABEL, DNS_SUBDOMAIN
+from ullage.contract.conditions import CONDITIONS_MAX, Condition
+from ullage.contract.settings import API_VERSION, DNS_LABEL, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
 from ullage.contract.window_settings import MaintenanceOperation
 
 REPOSITORY_LABEL: Final = "ullage.dev/repository"
@@ -32,26 +32,10 @@ HEARTBEAT_SECONDS: Final = 300
 ENGINE_FORMAT: Final = 1
 """Of what agents of this release write; the engine's own number, which the operator cannot import."""
 
-CONDITIONS_MAX: Final = 16
 PEM_MAX: Final = 8192
 """Characters of a certificate or a signing request: ours have about a thousand."""
 
-Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", max_length=20)]
-Bytes = Annotated[int, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
-
-
-class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Passes over fields that it does not know."""
-
-
-class ConditionStatus(enum.StrEnum):
-    """Whether a condition holds."""
-
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
 
 
 class TicketState(enum.StrEnum):
@@ -74,28 +58,6 @@ class RunPhase(enum.StrEnum):
     RUNNING = "Running"
     COMPLETED = "Completed"
     FAILED = "Failed"
-
-
-class Condition(ClusterRecord, frozen=True, kw_only=True):
-    """One fact about an object, as in the API conventions of Kubernetes."""
-
-    type: Annotated[str, Meta(min_length=1, max_length=63)]
-    """What the condition is about, such as Ready."""
-
-    status: ConditionStatus
-    """Whether the condition holds."""
-
-    reason: Annotated[str, Meta(min_length=1, max_length=128)]
-    """Why it holds or not, in one word that programs can read."""
-
-    message: Annotated[str, Meta(max_length=4096)] = ""
-    """Why it holds or not, in words that people can read."""
-
-    observed_generation: Count = 0
-    """The generation of the object that the condition was found for."""
-
-    last_transition_time: Time
-    """When the status last changed."""
 
 
 class Ticket(ClusterRecord, frozen=True, kw_only=True):
@@ -278,7 +240,7 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
     """What became of the last ticket."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
-    """The conditions Ready, DiskPressure, DataUnavailable, ClockImplausible, Reclaiming and Degraded."""
+    """How the node is: docs/conditions.md has all that they can say."""
 
 
 HEARTBEAT_FIELDS: Final = ("heartbeat", "space", "leases", "reclaimed_bytes")
@@ -328,6 +290,26 @@ class PlanningStatus(ClusterRecord, frozen=True, kw_only=True):
     """The command that shows the logs of the last run, as long as they are kept."""
 
 
+OUT_OF_REACH_MAX: Final = 20
+"""Nodes that a status names; how many there are is told beside them."""
+
+
+class OutOfReach(ClusterRecord, frozen=True, kw_only=True):
+    """A node that holds content and is not served."""
+
+    node: Name
+    """The name of the node."""
+
+    reason: str
+    """Why it is not served, as the condition Reachable has it."""
+
+    live: str = "0"
+    """The bytes of content on the node that something points at, as its agent last said."""
+
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """What is known of it, in the words of the agent, its pod or its node."""
+
+
 class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
     """The state of the repository, written by the operator: sums over its nodes, and what is wrong."""
 
@@ -335,7 +317,7 @@ class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
     """The generation of the ContentRepository that the operator last read."""
 
     nodes: Count = 0
-    """The number of nodes that should have an agent."""
+    """The number of nodes that should have an agent, or that hold content."""
 
     nodes_ready: Count = 0
     """The number of nodes whose agent serves."""
@@ -348,6 +330,13 @@ class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
 
     nodes_lost: Count = 0
     """The number of nodes that are gone with data that this repository still counts on."""
+
+    nodes_out_of_reach: Count = 0
+    """The number of nodes that hold content and are not served."""
+
+    out_of_reach: Annotated[tuple[OutOfReach, ...], Meta(max_length=OUT_OF_REACH_MAX)] = ()
+    """The nodes that hold content and are not served, the worst first, at most twenty. They stay here until they are
+    served again or released."""
 
     live: str = "0"
     """The bytes of content that something points at."""
@@ -371,8 +360,7 @@ class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
     """How the runs of spec.planning went. Null if it plans nothing."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
-    """The conditions Accepted, Ready, Progressing, Degraded, DataUnavailable, DiskPressure, MaintenanceDeferred and
-    Paused."""
+    """How the repository is: docs/conditions.md has all that they can say."""
 
 
 class RunSpec(ClusterRecord, frozen=True, kw_only=True):
@@ -443,6 +431,9 @@ class RunStatus(ClusterRecord, frozen=True, kw_only=True):
 
     message: str = ""
     """Why the run waits, or why it failed."""
+
+    conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
+    """How the run is: docs/conditions.md has all that they can say."""
 
     results: Annotated[tuple[RunNode, ...], Meta(max_length=1000)] = ()
     """What each node that is done reported; at most a thousand nodes."""

@@ -5,17 +5,16 @@ An agent that runs alone passes over them: there is no fleet to obey them for.
 
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from decimal import Decimal
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from ullage.contract.settings import Settings
+from ullage.contract.settings import LABEL_KEY, LabelKey, LabelValue, Settings
 from ullage.contract.units import Duration
 
-LABEL_KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
-LABEL_VALUE: Final = r"^([A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
 SHARE: Final = r"^(100|[1-9]?[0-9])%$"
 
 DEFER_MILLIS_MAX: Final = 30 * 24 * 3_600_000
@@ -24,8 +23,6 @@ DEFER_MILLIS_MAX: Final = 30 * 24 * 3_600_000
 PLANNING_MILLIS_MAX: Final = 168 * 3_600_000
 """A week: a run of Spark that takes longer plans for a fleet that is another one by then."""
 
-LabelKey = Annotated[str, Meta(pattern=LABEL_KEY, max_length=317)]
-LabelValue = Annotated[str, Meta(pattern=LABEL_VALUE, max_length=63)]
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=32)]
 Share = Annotated[str, Meta(pattern=SHARE, max_length=4)]
 
@@ -69,7 +66,7 @@ class UpdateType(enum.StrEnum):
 class Toleration(Settings, frozen=True, kw_only=True):
     """A taint that agents tolerate, as in a pod."""
 
-    key: Annotated[str, Meta(max_length=317)] = ""
+    key: Annotated[str, Meta(pattern=f"^$|{LABEL_KEY}", max_length=317)] = ""
     """The taint's key. An empty one with operator Exists tolerates every taint."""
 
     operator: TolerationOperator = TolerationOperator.EQUAL
@@ -85,14 +82,28 @@ class Toleration(Settings, frozen=True, kw_only=True):
     """How many seconds a taint with effect NoExecute is tolerated. Null is for ever, since data does not move."""
 
 
+RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
+"""What every node has. Others have a name with the domain of whoever makes them known."""
+
+AMOUNT: Final = r"^([0-9]+(\.[0-9]+)?)(m|[KMGTPE]i|[kMGTPE])?$"
+Amounts = Annotated[dict[str, Annotated[str, Meta(pattern=AMOUNT, max_length=32)]], Meta(max_length=16)]
+_UNITS: Final = {"": Decimal(1), "m": Decimal("0.001"), "k": Decimal(1000)} | {
+    f"{letter}{binary}": Decimal(1024 if binary else 1000) ** (power + 1)
+    for power, letter in enumerate("KMGTPE")
+    for binary in ("i", "")
+}
+
+
 class ResourceRequirements(Settings, frozen=True, kw_only=True):
     """What an agent asks of its node, as in a container."""
 
-    requests: dict[str, str] = msgspec.field(default_factory=dict)
-    """The resources that are set aside for an agent, such as `cpu: 250m`."""
+    requests: Amounts = msgspec.field(default_factory=dict)
+    """The resources that are set aside for an agent, such as `cpu: 250m`: cpu, memory, ephemeral-storage, or one of a
+    device's vendor, such as `example.com/nic`."""
 
-    limits: dict[str, str] = msgspec.field(default_factory=dict)
-    """The resources that an agent may not exceed. A limit on memory ends the agent when it is reached."""
+    limits: Amounts = msgspec.field(default_factory=dict)
+    """The resources that an agent may not exceed, none below its request. A limit on memory ends the agent when it is
+    reached."""
 
 
 class SparkPodSettings(Settings, frozen=True, kw_only=True):
@@ -188,18 +199,11 @@ class PlanningSettings(Settings, frozen=True, kw_only=True):
     """The number of ended runs that are kept, with their logs."""
 
 
-_AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|[KMGTPE]i|[kMGTPE])?")
-
-
 def fleet_problems(spec: Any) -> Iterator[str]:
     """The rules that join fields, or that a bare type cannot say."""
     for index, toleration in enumerate(spec.tolerations):
         yield from _toleration_problems(f"spec.tolerations[{index}]", toleration)
-    for name in ("requests", "limits"):
-        amounts: Mapping[str, str] = getattr(spec.resources, name)
-        for key, amount in amounts.items():
-            if not _AMOUNT.fullmatch(amount):
-                yield f"spec.resources.{name}.{key}: {amount!r} is not a quantity such as 250m or 1Gi"
+    yield from _resource_problems(spec.resources)
     defer = spec.maintenance.blockers.spark_pods.max_defer
     if defer > DEFER_MILLIS_MAX:
         yield f"spec.maintenance.blockers.sparkPods.maxDefer: {defer} is above 720h"
@@ -212,6 +216,27 @@ def fleet_problems(spec: Any) -> Iterator[str]:
     ):
         if share == "0%":
             yield f"spec.{field}: must be above 0%"
+
+
+def _resource_problems(resources: ResourceRequirements) -> Iterator[str]:
+    for field, amounts in (("requests", resources.requests), ("limits", resources.limits)):
+        for name in amounts:
+            is_vendor = "/" in name and re.fullmatch(LABEL_KEY, name) and "kubernetes.io/" not in name
+            if name not in RESOURCES and not is_vendor:
+                known = ", ".join(RESOURCES)
+                yield f"spec.resources.{field}.{name}: no such resource: choose {known}, or a vendor's with its domain"
+    for name, asked in resources.requests.items():
+        limit = resources.limits.get(name)
+        if limit is not None and _amount(limit) < _amount(asked):
+            yield f"spec.resources.limits.{name}: {limit} must not be below the request ({asked})"
+        if "/" in name and (limit is None or _amount(limit) != _amount(asked)):
+            yield f"spec.resources.limits.{name}: must be the request ({asked}): a device is not shared"
+
+
+def _amount(text: str) -> Decimal:
+    """Of a text that the field's type has let pass."""
+    number = text.rstrip("mkKMGTPEi")
+    return Decimal(number) * _UNITS[text.removeprefix(number)]
 
 
 def _planning_problems(spec: Any) -> Iterator[str]:

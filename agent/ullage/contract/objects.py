@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ullage.clock import moment_of
-from ullage.contract.fleet import ClusterRecord, Condition, ConditionStatus
-from ullage.contract.settings import DNS_SUBDOMAIN, GROUP
+from ullage.contract.conditions import Condition, cell_of
+from ullage.contract.settings import DNS_SUBDOMAIN, GROUP, ClusterRecord
 
 Kind = TypeVar("Kind", bound=ClusterRecord)
 
@@ -60,18 +60,20 @@ def audience_of(namespace: str, repository: str) -> str:
     return f"{GROUP}/{namespace}/{repository}"
 
 
-Fact = tuple[str, bool, str, str]
-"""A condition's type, whether it holds, its reason, and its message."""
+Fact = tuple[str, str, str]
+"""A condition's type, its reason, and its message."""
 
 
 def conditions_of(
-    facts: Iterable[Fact], before: Iterable[Condition], generation: int, now: str
+    kind: str, facts: Iterable[Fact], before: Iterable[Condition], generation: int, now: str
 ) -> tuple[Condition, ...]:
-    """Conditions that say these facts; one that holds as it did `before` keeps the time since when."""
+    """Conditions of an object of this kind that say these facts, of which the table knows each; one that holds as it
+    did `before` keeps the time since when.
+    """
     known = {condition.type: condition for condition in before}
     made = []
-    for type, holds, reason, message in facts:
-        status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+    for type, reason, message in facts:
+        status = cell_of(kind, type, reason).status
         old = known.get(type)
         since = old.last_transition_time if old is not None and old.status == status else now
         made.append(

@@ -18,6 +18,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from ullage.contract.affinity import affinity_problems
 from ullage.contract.fleet_settings import (
     DeletionPolicy,
     Labels,
@@ -38,7 +39,14 @@ from ullage.contract.service_settings import (
     TlsSettings,
     service_problems,
 )
-from ullage.contract.settings import API_VERSION, DNS_LABEL, DNS_SUBDOMAIN, Settings
+from ullage.contract.settings import (
+    API_VERSION,
+    DNS_LABEL,
+    DNS_NAME,
+    REPOSITORY_NAME,
+    REPOSITORY_NAME_MAX,
+    Settings,
+)
 from ullage.contract.space_settings import (
     ArchiveSettings,
     CompactionSettings,
@@ -213,9 +221,10 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
     """The taints that agents tolerate, as in a pod."""
 
     affinity: dict[str, Any] = msgspec.field(default_factory=dict)
-    """A pod's `affinity`, for what nodeSelector cannot say. Its nodeAffinity also decides which nodes get an agent."""
+    """A pod's `affinity`, for what nodeSelector cannot say. Its nodeAffinity also decides which nodes get an agent. The
+    operator reads it as strictly as the API server reads a pod's."""
 
-    priority_class_name: Annotated[str, Meta(max_length=253)] = "system-node-critical"
+    priority_class_name: Annotated[str, Meta(pattern=f"^$|{DNS_NAME}", max_length=253)] = "system-node-critical"
     """The priority class of the agents' pods. The default keeps other pods from pushing content off its node. Empty
     takes the cluster's default."""
 
@@ -264,6 +273,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
             *window_problems(self.maintenance),
             *service_problems(self.service, self.tls, self.auth),
             *fleet_problems(self),
+            *affinity_problems(self.affinity),
         ]
         if problems:
             raise ContractError("; ".join(problems))
@@ -283,7 +293,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """The name. What else Kubernetes writes here is its own affair and passes unread."""
 
-    name: Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
+    name: Annotated[str, Meta(pattern=REPOSITORY_NAME, max_length=REPOSITORY_NAME_MAX)]
     namespace: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)] = "default"
 
 
@@ -361,7 +371,8 @@ def _from_notation(kind: type, value: object) -> object:
 
 
 def _name_field(message: str) -> str:
-    reason, _, path = message.partition(" - at `$")
+    # Of a map's key it says `at `key` in `$.spec.nodeSelector``.
+    reason, _, path = message.replace(" - at `key` in `$", ": a key - at `$").partition(" - at `$")
     path = path.removesuffix("`").lstrip(".")
     if match := re.fullmatch(r"Object (contains unknown|missing required) field `(.+)`", reason):
         path = f"{path}.{match[2]}".lstrip(".")

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from ullage.contract.settings import DNS_LABEL, Settings
+from ullage.contract.settings import DNS_LABEL, DNS_NAME, Settings
 from ullage.contract.units import Quantity
 
 SOCKET_NAME: Final = "ullage.sock"
@@ -18,7 +18,7 @@ RESERVED_PATHS: Final = frozenset({"audit", "flowfile", "swap", "provenance", "u
 class LocalPersistentVolume(Settings, frozen=True, kw_only=True):
     """A claim of a local volume for each node, kept when everything else is deleted."""
 
-    storage_class_name: Annotated[str, Meta(min_length=1, max_length=253)]
+    storage_class_name: Annotated[str, Meta(pattern=DNS_NAME, max_length=253)]
     """The storage class of the local volumes. It must bind a claim when the claim's first pod comes. Immutable."""
 
     size: Quantity

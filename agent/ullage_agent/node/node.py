@@ -65,8 +65,8 @@ class Faults(NamedTuple):
     unavailable_swap_files: int
     records_set_aside: int
 
-    def condition(self) -> tuple[bool, str, str]:
-        """Whether there is any, the gravest reason, and all of them in words."""
+    def condition(self) -> tuple[str, str]:
+        """The gravest reason, and all of them in words."""
         found = []
         if self.containers_away:
             found.append(("VolumeAway", f"the volumes of {', '.join(self.containers_away)} are away"))
@@ -77,8 +77,8 @@ class Faults(NamedTuple):
         if self.records_set_aside:
             found.append(("RecordsSetAside", f"records that can't be used: {self.records_set_aside}"))
         if not found:
-            return False, "AllThere", ""
-        return True, found[0][0], "; ".join(words for _, words in found)[:1024]
+            return "AllThere", ""
+        return found[0][0], "; ".join(words for _, words in found)[:1024]
 
 
 class ClockFault(NamedTuple):
@@ -87,11 +87,11 @@ class ClockFault(NamedTuple):
     reason: str
     is_ahead: bool
 
-    def condition(self) -> tuple[bool, str, str]:
-        """Whether it is so, in which direction, and in words."""
+    def condition(self) -> tuple[str, str]:
+        """In which direction, if it is so, and in words."""
         if not self.reason:
-            return False, "Plausible", ""
-        return True, "Ahead" if self.is_ahead else "Behind", self.reason[:1024]
+            return "Plausible", ""
+        return "Ahead" if self.is_ahead else "Behind", self.reason[:1024]
 
 
 class NodeAgent:
@@ -294,20 +294,20 @@ class NodeAgent:
         is_running = self._report is not None and self._report.state == TicketState.RUNNING
         failures = self._host.repository.failures
         facts = [
-            ("Ready", self._host.is_ready, "Serves" if self._host.is_ready else "Stopped", ""),
-            ("DiskPressure", is_full, "AboveBackpressure" if is_full else "RoomLeft", ""),
+            ("Ready", "Serves" if self._host.is_ready else "Stopped", ""),
+            ("DiskPressure", "AboveBackpressure" if is_full else "RoomLeft", ""),
             ("DataUnavailable", *self._faults.condition()),
             ("ClockImplausible", *self._clock.condition()),
-            ("Reclaiming", is_running, "Ticket" if is_running else "Idle", ""),
+            ("Reclaiming", "Ticket" if is_running else "Idle", ""),
             (
                 "Degraded",
-                bool(failures),
                 "MaintenanceFailed" if failures else "Well",
                 f"{failures[-1][0]}: {failures[-1][1]}"[:1024] if failures else "",
             ),
         ]
         before = () if self._written is None else self._written.conditions
-        return conditions_of(facts, before, self._generation_seen, time_of(self._host.clock.now_millis()))
+        now = time_of(self._host.clock.now_millis())
+        return conditions_of("ContentRepositoryNode", facts, before, self._generation_seen, now)
 
     def _differs(self, status: NodeStatus) -> bool:
         """Whether it says what people or the operator should know now; sums wait for the heartbeat."""

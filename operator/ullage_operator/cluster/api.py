@@ -73,10 +73,12 @@ class ApiClient:
         """End all connections."""
         await self._session.close()
 
-    async def list(self, kind: str, namespace: str | None = None, labels: str = "") -> tuple[list[Object], str]:
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> tuple[list[Object], str]:
         """All objects, and the version from which on a watch tells what changes."""
         found: list[Object] = []
-        query = {"limit": str(PAGE), "labelSelector": labels}
+        query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
             page = await self.request("GET", path_of(kind, namespace), query=query)
             found.extend(page["items"])

@@ -1,30 +1,84 @@
 """Which run each node is due for, and how far each run is. Pure."""
 
-from ullage.contract import ENDED, RunNode, RunPhase, RunStatus, time_of
+from collections.abc import Iterable
+
+import msgspec
+
+from ullage.contract import ENDED, RunNode, RunPhase, RunStatus, TicketState, conditions_of, time_of
 from ullage_operator.objects import rounded
 from ullage_operator.observation import Observation, RunObject
 
+FINAL = (RunPhase.COMPLETED, RunPhase.FAILED)
 
-def runs_due(seen: Observation, hosts: tuple[str, ...]) -> tuple[dict[str, RunObject], dict[str, RunStatus]]:
-    """For each node the oldest run that still waits for it; and the statuses that changed."""
+
+def runs_due(
+    seen: Observation, hosts: tuple[str, ...], *, is_held: bool = False
+) -> tuple[dict[str, RunObject], dict[str, RunStatus]]:
+    """For each node the oldest run that still waits for it; and the statuses that changed. `is_held`: the repository is
+    paused or not accepted, and no run goes on.
+    """
     due: dict[str, RunObject] = {}
     statuses: dict[str, RunStatus] = {}
     for run in sorted(seen.runs, key=lambda run: (run.created, run.name)):
-        if run.status.phase in (RunPhase.COMPLETED, RunPhase.FAILED):
+        if run.status.phase in FINAL:
             continue
-        status, waiting = _run_status(seen, run, hosts)
-        for node in waiting:
-            due.setdefault(node, run)
+        if is_held:
+            status = held(run, seen.now_millis)
+        else:
+            status, waiting = _run_status(seen, run, hosts)
+            for node in waiting:
+                due.setdefault(node, run)
         if status != run.status:
             statuses[run.name] = status
     return due, statuses
 
 
+def held(run: RunObject, now_millis: int) -> RunStatus:
+    """Of a run whose repository is paused or not accepted."""
+    status = msgspec.structs.replace(run.status, message="The repository is paused, or not accepted.")
+    return _told(run, status, "HandsOff", now_millis)
+
+
+def orphaned(run: RunObject, now_millis: int) -> RunStatus:
+    """Of a run whose repository is not there: one that comes later is reclaimed then."""
+    message = f"There is no ContentRepository {run.spec.repository} in this namespace."
+    status = msgspec.structs.replace(run.status, message=message)
+    return _told(run, status, "NoRepository", now_millis)
+
+
 def _run_status(seen: Observation, run: RunObject, hosts: tuple[str, ...]) -> tuple[RunStatus, tuple[str, ...]]:
-    known = {result.node for result in run.status.results}
-    scope = [node for node in hosts if not run.spec.nodes or node in run.spec.nodes]
-    absent = [node for node in run.spec.nodes if node not in hosts]
+    wanted = set(run.spec.nodes)
+    scope = [node for node in hosts if not wanted or node in wanted]
+    absent = sorted(wanted.difference(hosts))
+    results, has_begun = _results(seen, run, scope)
+    done = {result.node for result in results}
+    waiting = tuple(node for node in scope if node not in done)
+    failed = sum(result.report.state != TicketState.COMPLETED for result in results) + len(absent)
+    if waiting:
+        reason = "Running" if has_begun or results else "Waiting"
+    elif not scope and not absent:
+        reason = "NoNodes"
+    else:
+        reason = "Failed" if failed else "Completed"
+    status = RunStatus(
+        started=has_begun,
+        ended=None if waiting else time_of(seen.now_millis),
+        nodes=len(scope) + len(absent),
+        nodes_done=len(results) + len(absent),
+        nodes_failed=failed,
+        freed=rounded(sum(result.report.freed_bytes for result in results)),
+        copied=rounded(sum(result.report.copied_bytes for result in results)),
+        message=_message(waiting, absent, results, reason),
+        results=tuple(results[:1000]),
+        conditions=run.status.conditions,
+    )
+    return _told(run, status, reason, seen.now_millis), waiting
+
+
+def _results(seen: Observation, run: RunObject, scope: Iterable[str]) -> tuple[list[RunNode], str | None]:
+    """What nodes have reported, by name, and when the first ticket was given."""
     results = list(run.status.results)
+    known = {result.node for result in results}
     has_begun = run.status.started
     for node in scope:
         found = seen.objects.get(node)
@@ -33,27 +87,40 @@ def _run_status(seen: Observation, run: RunObject, hosts: tuple[str, ...]) -> tu
             has_begun = has_begun or found.spec.ticket.not_before
         if node not in known and report is not None and report.run == run.name and report.state in ENDED:
             results.append(RunNode(node=node, report=report))
-    results.sort(key=lambda result: result.node)
-    waiting = tuple(node for node in scope if node not in {result.node for result in results})
-    failed = sum(result.report.state != "Completed" for result in results) + len(absent)
-    is_done = not waiting
-    phase = RunPhase.RUNNING if has_begun or results else RunPhase.PENDING
-    if is_done:
-        phase = RunPhase.FAILED if failed else RunPhase.COMPLETED
-    message = f"There is no agent on {', '.join(absent[:3])}." if absent else ""
-    if not is_done and not message:
-        message = f"The run waits for {waiting[0]}" + (f" and {len(waiting) - 1} more." if len(waiting) > 1 else ".")
-    status = RunStatus(
-        observed_generation=run.generation,
-        phase=phase,
-        started=has_begun,
-        ended=time_of(seen.now_millis) if is_done else None,
-        nodes=len(scope) + len(absent),
-        nodes_done=len(results) + len(absent),
-        nodes_failed=failed,
-        freed=rounded(sum(result.report.freed_bytes for result in results)),
-        copied=rounded(sum(result.report.copied_bytes for result in results)),
-        message=message,
-        results=tuple(results[:1000]),
-    )
-    return status, waiting
+    return sorted(results, key=lambda result: result.node), has_begun
+
+
+def _message(waiting: tuple[str, ...], absent: list[str], results: list[RunNode], reason: str) -> str:
+    if absent:
+        return f"There is no agent on {', '.join(absent[:3])}."
+    if waiting:
+        return f"The run waits for {waiting[0]}" + (f" and {len(waiting) - 1} more." if len(waiting) > 1 else ".")
+    if reason == "NoNodes":
+        return "The repository has no node that could be reclaimed."
+    failed = [result for result in results if result.report.state != TicketState.COMPLETED]
+    return f"{failed[0].node}: {failed[0].report.state}: {failed[0].report.message}" if failed else ""
+
+
+PHASES = {
+    "Completed": RunPhase.COMPLETED,
+    "Failed": RunPhase.FAILED,
+    "NoNodes": RunPhase.FAILED,
+    "Running": RunPhase.RUNNING,
+}
+"""Of what each reason is; others leave a run where it is."""
+
+
+def _told(run: RunObject, status: RunStatus, reason: str, now_millis: int) -> RunStatus:
+    """The status with phase and conditions for this reason of its condition Ready."""
+    phase = PHASES.get(reason, run.status.phase)
+    is_going = reason in ("Waiting", "Running")
+    is_stuck = not is_going and phase != RunPhase.COMPLETED
+    idle = "Ended" if phase in FINAL else "HandsOff"
+    message = status.message
+    facts = [
+        ("Ready", reason, message),
+        ("Reconciling", reason if is_going else idle, message if is_going else ""),
+        ("Stalled", reason if is_stuck else "Working", message if is_stuck else ""),
+    ]
+    made = conditions_of("ReclamationRun", facts, run.status.conditions, run.generation, time_of(now_millis))
+    return msgspec.structs.replace(status, observed_generation=run.generation, phase=phase, conditions=made)

@@ -48,8 +48,8 @@ def account_name(repository: RepositoryObject) -> str:
 def run_name(repository: RepositoryObject, scheduled_millis: int) -> str:
     """One for each minute: what is applied twice is there once. Short enough for what Spark adds to it."""
     stem = repository.name
-    if len(stem) > 30 or "." in stem:
-        stem = f"{stem[:20].replace('.', '-').rstrip('-')}-{objects.digest(stem, 8)}"
+    if len(stem) > 30:
+        stem = f"{stem[:20].rstrip('-')}-{objects.digest(stem, 8)}"
     return f"{stem}-plan-{scheduled_millis // 60_000}"
 
 

@@ -18,6 +18,9 @@ from ullage_operator.settings import OperatorSettings
 VALID: Final = "Valid"
 """The reason of who is accepted."""
 
+PENDING: Final = "PluginUnheard"
+"""The reason of who is started, so that its agents can say what is not known without them."""
+
 
 def acceptance_of(seen: Observation, settings: OperatorSettings) -> tuple[str, str]:
     """Whether it can be done, as reason and message: of what is in the way, the first."""

@@ -12,16 +12,18 @@ from typing import Final
 import msgspec
 import structlog
 
-from ullage.contract import NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
+from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
 from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
-from ullage_operator.objects import MANAGER, Object, covers, digest, is_owned
-from ullage_operator.observation import NodeObject, Observation
+from ullage_operator.node.runs import FINAL, orphaned
+from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, digest, is_owned
+from ullage_operator.observation import NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
 from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.conditions import WORKING, Event, failed, news, with_facts
 from ullage_operator.repository.decide import Decision
 from ullage_operator.settings import OperatorSettings
 
@@ -50,20 +52,57 @@ class Applier:
         self._log = structlog.get_logger("apply")
 
     async def apply(self, seen: Observation, decision: Decision, desired: Desired | None) -> int | None:
-        """Make it so. `desired` is None where hands are kept off. When to look again, None if nothing waits."""
-        status = decision.status
-        if desired is not None:
+        """Make it so. `desired` is None where hands are kept off. When to look again, None if nothing waits.
+
+        What goes wrong stands in the status and in an event before it is raised: whoever asked for it reads no log.
+        """
+        status, failure = decision.status, None
+        try:
             # First: what a node reported is in its object only until its ticket is taken back.
             for name, run in decision.runs.items():
-                self._cache.runs.put(await self._replace_status(seen, "ReclamationRun", name, run))
-            await self._write_objects(seen, desired)
-            await self._write_nodes(seen, decision)
-            await self._replace_pods(seen, decision)
-            status = await self._write_planning(seen, decision, desired)
-        waits = await self._write_status(seen, status)
-        for event in decision.events:
-            await self._tell(seen, event)
+                await self._write_run(seen, name, run)
+            if desired is not None:
+                await self._write_objects(seen, desired)
+                await self._write_nodes(seen, decision)
+                await self._replace_pods(seen, decision)
+                status = await self._write_planning(seen, decision, desired)
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failure = error
+            status = failed(seen.repository, status, error, seen.now_millis)
+        waits = await self._write_status(seen.repository, status, seen.now_millis)
+        if failure is not None:
+            raise failure
         return waits
+
+    async def tell_failure(self, repository: RepositoryObject, error: Exception, now_millis: int) -> None:
+        """What kept a repository from being looked at, in its status and an event."""
+        status = failed(repository, repository.status, error, now_millis)
+        await self._write_status(repository, status, now_millis)
+
+    async def tell_removal(self, repository: RepositoryObject, waits: str, error: str, now_millis: int) -> None:
+        """What a removal waits for, or what was refused, in the status and an event."""
+        going = ("Reconciling", "HandsOff", "") if error else ("Reconciling", "Removing", f"It waits for {waits}.")
+        stalled = ("Stalled", "RemovalRefused", error) if error else WORKING
+        status = with_facts(repository, repository.status, [going, stalled], now_millis)
+        await self._write_status(repository, status, now_millis)
+
+    async def tell_orphans(self, namespace: str, runs: Iterable[RunObject], now_millis: int) -> None:
+        """That these runs have no repository."""
+        for run in runs:
+            status = orphaned(run, now_millis)
+            if run.status.phase not in FINAL and status != run.status:
+                await self._put_run(namespace, run, status, now_millis)
+
+    async def _write_run(self, seen: Observation, name: str, status: RunStatus) -> None:
+        for run in seen.runs:
+            if run.name == name:
+                await self._put_run(seen.repository.namespace, run, status, seen.now_millis)
+
+    async def _put_run(self, namespace: str, run: RunObject, status: RunStatus, now_millis: int) -> None:
+        self._cache.runs.put(await self._replace_status("ReclamationRun", namespace, run.name, status))
+        about = {"apiVersion": API_VERSION, "kind": "ReclamationRun", "name": run.name, "uid": run.uid}
+        for event in news("ReclamationRun", run.status.conditions, status.conditions):
+            await self._tell({**about, "namespace": namespace}, event, now_millis)
 
     async def _write_objects(self, seen: Observation, desired: Desired) -> None:
         # A role must be there before it is given to anybody.
@@ -154,42 +193,47 @@ class Applier:
             return msgspec.structs.replace(status, planning=refused(status.planning, str(error), seen.now_millis))
         return status
 
-    async def _write_status(self, seen: Observation, status: RepositoryStatus) -> int | None:
-        """If it says something new. Sums alone wait for a while; until when, None if nothing waits."""
-        before, key = seen.repository.status, seen.repository.key
+    async def _write_status(
+        self, repository: RepositoryObject, status: RepositoryStatus, now_millis: int
+    ) -> int | None:
+        """If it says something new, with the events that this makes. Sums alone wait for a while; until when, None if
+        nothing waits.
+        """
+        before, key = repository.status, repository.key
         if status == before:
             return None
         if msgspec.structs.replace(status, **{name: getattr(before, name) for name in SUMS}) == before:
             due = self._sums_written.get(key, 0) + self._settings.figures_seconds * 1000
-            if seen.now_millis < due:
+            if now_millis < due:
                 return due
-        self._sums_written[key] = seen.now_millis
-        self._cache.repositories.put(
-            await self._replace_status(seen, "ContentRepository", seen.repository.name, status)
-        )
+        self._sums_written[key] = now_millis
+        namespace, name = key
+        self._cache.repositories.put(await self._replace_status("ContentRepository", namespace, name, status))
+        for event in news("ContentRepository", before.conditions, status.conditions):
+            await self._tell({**repository.reference, "namespace": namespace}, event, now_millis)
         return None
 
     async def _replace_status(
-        self, seen: Observation, kind: str, name: str, status: RepositoryStatus | RunStatus
+        self, kind: str, namespace: str, name: str, status: RepositoryStatus | RunStatus
     ) -> Object:
-        metadata = {"name": name, "namespace": seen.repository.namespace}
+        metadata = {"name": name, "namespace": namespace}
         return await self._api.apply(objects.document(kind, metadata, status=document_of(status)), "status")
 
-    async def _tell(self, seen: Observation, event: tuple[str, str, str]) -> None:
-        """A Kubernetes Event (type, reason, message), the same again only after a while. They are news, never state:
-        a failure to write one is logged, and no more.
+    async def _tell(self, about: Object, event: Event, now_millis: int) -> None:
+        """A Kubernetes Event, the same again only after a while. They are news, never state: a failure to write one is
+        logged, and no more.
         """
-        about, now_millis, repeat_millis = seen.repository, seen.now_millis, self._settings.event_seconds * 1000
+        repeat_millis = self._settings.event_seconds * 1000
         kind, reason, message = event
-        key = (about.uid, reason, message)
+        key = (about["uid"], reason, message)
         if now_millis - self._told.get(key, -repeat_millis) < repeat_millis:
             return
         if len(self._told) >= REMEMBERED_MAX:
             self._told.clear()
         self._told[key] = now_millis
-        name = f"{about.name}.{digest([*key, now_millis], 16)}"[:253]
+        metadata = {"name": f"{about['name']}.{digest([*key, now_millis], 16)}"[-253:], "namespace": about["namespace"]}
         said = {
-            "involvedObject": {**about.reference, "namespace": about.namespace},
+            "involvedObject": about,
             "reason": reason,
             "message": message,
             "type": kind,
@@ -200,7 +244,7 @@ class Applier:
             "reportingComponent": MANAGER,
         }
         try:
-            await self._api.apply(objects.document("Event", {"name": name, "namespace": about.namespace}, **said))
+            await self._api.apply(objects.document("Event", metadata, **said))
         except OperatorError as error:
             self._log.warning("event not recorded", problem=str(error), reason=reason)
 

@@ -1,6 +1,7 @@
 """What is followed of the cluster, and observations made of it."""
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -24,8 +25,17 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.cluster.informer import Informer
 from ullage_operator.errors import OperatorError
 from ullage_operator.node import blockers
-from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, selector_of
-from ullage_operator.observation import Blockers, ClusterNode, NodeObject, Observation, RunObject, agents_of, lean
+from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, is_owned, selector_of
+from ullage_operator.observation import (
+    TROUBLE_MAX,
+    Blockers,
+    ClusterNode,
+    NodeObject,
+    Observation,
+    RunObject,
+    agents_of,
+    lean,
+)
 from ullage_operator.planning.decide import is_due
 from ullage_operator.planning.observe import listed
 from ullage_operator.repository.trust import authority_of, authority_secret_name
@@ -43,6 +53,7 @@ NO_NEWS: Final = frozenset(
 )
 """Of an agent's status as the API server has it: what its every heartbeat changes."""
 
+POD_NAME: Final = re.compile(r'pods? "[^"]*"')
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
     *("ConfigMap", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
@@ -111,6 +122,7 @@ class InformerCache:
                 name = authority_secret_name(repository)
                 kept = authority_of(await self._api.get("Secret", self._settings.namespace, name))
                 authority = rotated(kept, datetime.fromtimestamp(clock() / 1000, UTC), "/".join(repository.key))
+        refused = await self._refused_pods(repository)
         planning = await listed(self._api, repository) if is_due(repository, clock()) else None
         found = self.repositories.objects.get(repository.key)
         if found is None:
@@ -125,14 +137,37 @@ class InformerCache:
             cluster_nodes=tuple(ClusterNode.of(node) for _, node in sorted(self.nodes.objects.items())),
             objects={each.spec.node_name: each for each in self._node_objects(repository)},
             agents=agents_of(self._own_pods(repository)),
-            runs=tuple(RunObject.of(each) for each in _of(repository, self.runs)),
+            runs=tuple(self.runs_of(*repository.key)),
             blockers=self._blockers(extra, problem),
             busy_volumes=self._busy_volumes(repository.key),
             owned={kind: informer.objects for kind, informer in self.owned.items()},
             has_cert_manager=has_cert_manager,
             authority=authority,
             planning=planning,
+            refused_pods=refused,
         )
+
+    async def _refused_pods(self, repository: RepositoryObject) -> str | None:
+        """Why pods of agents were refused, in the words of the last event that says so; empty if none says it, and None
+        where all pods were made. Asked for only where they were not.
+        """
+        lacking = [
+            found["metadata"]["uid"]
+            for kind in ("DaemonSet", "StatefulSet")
+            for found in self.owned[kind].objects.values()
+            if is_owned(found, repository.uid) and _lacks_pods(found)
+        ]
+        if not lacking:
+            return None
+        about = f"involvedObject.uid={lacking[0]},reason=FailedCreate"
+        told, _ = await self._api.list("Event", repository.namespace, fields=about)
+        last = max(told, key=lambda event: str(event.get("lastTimestamp") or ""), default={})
+        # Each try has a pod's name of its own, which is no news.
+        return POD_NAME.sub("pods", str(last.get("message", "")))[:TROUBLE_MAX]
+
+    def runs_of(self, namespace: str, name: str) -> list[RunObject]:
+        """The ReclamationRuns that name a repository, whether or not it is there."""
+        return [RunObject.of(each) for each in _of(namespace, name, self.runs)]
 
     async def _other_pods(self, spec: ContentRepositorySpec) -> tuple[list[Object], str]:
         """Pods of spec.maintenance.blockers.podSelectors, in all namespaces that are looked at; and why they could not
@@ -162,7 +197,7 @@ class InformerCache:
         return Blockers(by_node=blockers.by_node(pods), problem="; ".join(problems))
 
     def _node_objects(self, repository: RepositoryObject) -> Iterable[NodeObject]:
-        for found in _of(repository, self.node_objects):
+        for found in _of(*repository.key, self.node_objects):
             try:
                 yield NodeObject.of(found)
             except msgspec.ValidationError as error:
@@ -229,8 +264,18 @@ class InformerCache:
                 self._changed((namespace, each["spec"]["repository"]), False)
 
 
-def _of(repository: RepositoryObject, informer: Informer) -> Iterable[Object]:
+def _lacks_pods(found: Object) -> bool:
+    """Whether a controller that knows the latest wish has made fewer pods than it should."""
+    status = found.get("status") or {}
+    if status.get("observedGeneration") != found["metadata"].get("generation"):
+        return False
+    if "desiredNumberScheduled" in status:
+        return bool(status.get("currentNumberScheduled", 0) < status["desiredNumberScheduled"])
+    return bool(status.get("replicas", 0) < found["spec"].get("replicas", 1))
+
+
+def _of(namespace: str, name: str, informer: Informer) -> Iterable[Object]:
     """What names the repository in its spec."""
-    for (namespace, _), found in informer.objects.items():
-        if namespace == repository.namespace and found["spec"].get("repository") == repository.name:
+    for (place, _), found in informer.objects.items():
+        if place == namespace and found["spec"].get("repository") == name:
             yield found

@@ -94,21 +94,33 @@ class Reconciler:
         if found is None or "deletionTimestamp" in found["metadata"]:
             self.cache.reserved.pop(key, None)
             metrics.forget(*key)
+            if found is None:
+                await self._applier.tell_orphans(key[0], self.cache.runs_of(*key), self._clock())
             return None
-        seen = await self.cache.observe(RepositoryObject.of(found), self._clock)
-        if seen is None:
-            return None
-        seen = trusted(seen)
-        # Nothing is awaited from the observation to here: two repositories never give tickets for one volume at once.
-        decision = decide(seen, self._settings)
-        self._reserve(seen, decision)
-        wanted = None if decision.keeps_hands_off else desired(seen, decision, self._settings)
+        repository = RepositoryObject.of(found)
+        try:
+            seen = await self.cache.observe(repository, self._clock)
+            if seen is None:
+                return None
+            seen = trusted(seen)
+            # Nothing is awaited from the observation to here: two repositories never give tickets for one volume at
+            # once.
+            decision = decide(seen, self._settings)
+            self._reserve(seen, decision)
+            wanted = None if decision.keeps_hands_off else desired(seen, decision, self._settings)
+        except Exception as error:
+            await self._applier.tell_failure(repository, error, self._clock())
+            raise
         waits = await self._applier.apply(seen, decision, wanted)
         _measure(seen, decision)
         rotation = None if wanted is None else wanted.next_millis
         times = [millis for millis in (decision.next_millis, rotation, waits) if millis is not None]
         soonest = (min(times) - self._clock()) / 1000 if times else self._settings.resync_seconds
         return max(0.1, min(soonest, self._settings.resync_seconds))
+
+    async def tell_removal(self, repository: RepositoryObject, waits: str = "", error: str = "") -> None:
+        """What a removal waits for, or why a step of it was refused."""
+        await self._applier.tell_removal(repository, waits, error, self._clock())
 
     def _reserve(self, seen: Observation, decision: Decision) -> None:
         self.cache.reserved[seen.repository.key] = {

@@ -1,0 +1,300 @@
+"""The conditions of all kinds: one table of what each can say, from which statuses, events and docs/conditions.md come.
+
+A reason belongs to one status of its condition: who writes a condition says the reason and in words why, and whether it
+holds follows from the table. What the table does not know nobody can say.
+"""
+
+import enum
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
+
+from ullage.contract.settings import ClusterRecord, Count, Time
+
+CONDITIONS_MAX: Final = 16
+
+
+class ConditionStatus(enum.StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(ClusterRecord, frozen=True, kw_only=True):
+    """One fact about an object, as in the API conventions of Kubernetes."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=63)]
+    """What the condition is about, such as Ready."""
+
+    status: ConditionStatus
+    """Whether the condition holds."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=128)]
+    """Why it holds or not, in one word that programs can read."""
+
+    message: Annotated[str, Meta(max_length=4096)] = ""
+    """Why it holds or not, in words that people can read."""
+
+    observed_generation: Count = 0
+    """The generation of the object that the condition was found for."""
+
+    last_transition_time: Time
+    """When the status last changed."""
+
+
+class News(enum.StrEnum):
+    """How a condition that turned is told: as an event of this type, or not at all."""
+
+    NONE = ""
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+class Cell(NamedTuple):
+    """One thing that a condition can say: `when` it does, in words."""
+
+    status: ConditionStatus
+    reason: str
+    when: str
+    news: News = News.NONE
+
+
+class ConditionRow(NamedTuple):
+    """All that one condition can say."""
+
+    type: str
+    about: str
+    cells: tuple[Cell, ...]
+
+
+_YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+_SILENT_AGENTS: Final = "no agent that could tell was heard of for fifteen minutes, on the nodes that are named"
+_BEHIND: Final = "agents that serve have yet to take over the settings of this generation"
+
+TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
+    "ContentRepository": (
+        ConditionRow(
+            "Accepted",
+            "The operator can and may do what the spec asks for. Until then it starts and changes nothing.",
+            (
+                Cell(_YES, "Valid", "every field can be obeyed", News.NORMAL),
+                Cell(_NO, "Invalid", "fields do not go together: paths that contain each other, say", News.WARNING),
+                Cell(_NO, "PathNotAllowed", "the operator does not allow spec.storage.hostPath.path", News.WARNING),
+                Cell(_NO, "ImageNotAllowed", "the operator does not allow an image that the spec names", News.WARNING),
+                Cell(_NO, "PathConflict", "the directory overlaps that of an older repository", News.WARNING),
+                Cell(_NO, "NoCertManager", "spec.tls.mode is CertManager, and the cluster has none", News.WARNING),
+                Cell(_NO, "InvalidWindow", "a window's schedule or the time zone cannot be read", News.WARNING),
+                Cell(_NO, "InvalidSchedule", "spec.planning.schedule cannot be read", News.WARNING),
+                Cell(_NO, "UnknownPlugin", "an agent lacks a policy or a repository that the spec names", News.WARNING),
+                Cell(_UNKNOWN, "PluginUnheard", "no agent has said yet whether it has the plug-in", News.NORMAL),
+            ),
+        ),
+        ConditionRow(
+            "Ready",
+            "Every node that should have an agent is served, and so is all content. What `kubectl wait` waits for.",
+            (
+                Cell(_YES, "AllServe", "the agent of every node serves", News.NORMAL),
+                Cell(_NO, "NotServing", "no agent serves on the nodes that are named, and why", News.WARNING),
+                Cell(_NO, "OutOfReach", "every selected node serves, but content lies on others", News.WARNING),
+                Cell(_NO, "NoNodes", "no node matches nodeSelector, affinity and tolerations", News.WARNING),
+                Cell(_NO, "NotStarted", "it is paused or not accepted, and no agent was ever started", News.WARNING),
+                Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
+            ),
+        ),
+        ConditionRow(
+            "Reconciling",
+            "The operator is at work, and no person is needed (kstatus).",
+            (
+                Cell(_YES, "Rolling", "agents are started or restarted on the nodes that are named"),
+                Cell(_YES, "WaitsForWindow", "a change of the format on disk waits for a window"),
+                Cell(_YES, "AgentsBehind", _BEHIND),
+                Cell(_YES, "Retrying", "the API server failed or was out of reach; it is tried again", News.WARNING),
+                Cell(_YES, "Removing", "the repository was deleted, and something is waited for", News.NORMAL),
+                Cell(_NO, "Settled", "nothing is left to do"),
+                Cell(_NO, "HandsOff", "it is paused, or stalled: nothing is being done"),
+            ),
+        ),
+        ConditionRow(
+            "Stalled",
+            "Nothing will come of it until a person does something (kstatus).",
+            (
+                Cell(_YES, "NotAccepted", "Accepted is False", News.WARNING),
+                Cell(_YES, "NoNodes", "no node matches nodeSelector, affinity and tolerations", News.WARNING),
+                Cell(_YES, "Refused", "the API server refused an object, in its words", News.WARNING),
+                Cell(_YES, "PodsRefused", "a quota, a limit or a policy refused pods of agents", News.WARNING),
+                Cell(_YES, "RemovalRefused", "the API server refused a step of the removal", News.WARNING),
+                Cell(_YES, "OperatorFailed", "the operator itself failed: its log has more", News.WARNING),
+                Cell(_NO, "Working", "nobody is waited for"),
+            ),
+        ),
+        ConditionRow(
+            "Applied",
+            "Every agent runs with the settings of this generation.",
+            (
+                Cell(_YES, "AllAgents", "every agent has said so"),
+                Cell(_NO, "AgentsBehind", _BEHIND),
+                Cell(_NO, "NotAccepted", "Accepted is False, and agents keep what they had"),
+                Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
+                Cell(_UNKNOWN, "NoNodes", "there is no agent that could have settings"),
+            ),
+        ),
+        ConditionRow(
+            "Reachable",
+            "Every node that holds content is served. status.outOfReach names the others, with what they hold.",
+            (
+                Cell(_YES, "AllServed", "every node that holds content is served", News.NORMAL),
+                Cell(_NO, "NodeGone", "a node with content has left the cluster", News.WARNING),
+                Cell(_NO, "Unselected", "a node with content is not selected any more", News.WARNING),
+                Cell(_NO, "NodeNotReady", "a node with content is not ready", News.WARNING),
+                Cell(_NO, "NoAgent", "a node with content has no ready pod", News.WARNING),
+                Cell(_NO, "NotServing", "the agent of a node with content says that it does not serve", News.WARNING),
+                Cell(_UNKNOWN, "Silent", _SILENT_AGENTS, News.WARNING),
+            ),
+        ),
+        ConditionRow(
+            "Degraded",
+            "Something is wrong that does not go away by itself, though the rest serves.",
+            (
+                Cell(_YES, "NodeLost", "nodes with content have left the cluster", News.WARNING),
+                Cell(_YES, "AgentTrouble", "agents are in trouble, in their words", News.WARNING),
+                Cell(_NO, "Well", "nothing is known to be wrong", News.NORMAL),
+                Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
+            ),
+        ),
+        ConditionRow(
+            "DataUnavailable",
+            "Stored content can't be read, on nodes that serve the rest.",
+            (
+                Cell(_YES, "OnNodes", "agents say that it is so", News.WARNING),
+                Cell(_NO, "AllThere", "no agent says so", News.NORMAL),
+                Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
+            ),
+        ),
+        ConditionRow(
+            "DiskPressure",
+            "Disks are fuller than spec.archive.backpressurePercentage.",
+            (
+                Cell(_YES, "AboveBackpressure", "writers wait, or fail, on the nodes that are named", News.WARNING),
+                Cell(_NO, "RoomLeft", "no agent says so", News.NORMAL),
+                Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
+            ),
+        ),
+        ConditionRow(
+            "MaintenanceDeferred",
+            "Reclamation waits for pods that may read.",
+            (
+                Cell(_YES, "PodsRun", "nodes wait for the applications that are named", News.NORMAL),
+                Cell(_NO, "NothingInTheWay", "no node waits for any", News.NORMAL),
+            ),
+        ),
+        ConditionRow(
+            "Paused",
+            "The operator keeps its hands off.",
+            (
+                Cell(_YES, "Annotation", 'the object is annotated `ullage.dev/paused: "true"`', News.NORMAL),
+                Cell(_NO, "NotPaused", "it is not", News.NORMAL),
+            ),
+        ),
+    ),
+    "ContentRepositoryNode": (
+        ConditionRow(
+            "Ready",
+            "The agent serves the content of its node.",
+            (
+                Cell(_YES, "Serves", "the repository is open"),
+                Cell(_NO, "Stopped", "it is not, or not any more"),
+            ),
+        ),
+        ConditionRow(
+            "DiskPressure",
+            "A container is fuller than spec.archive.backpressurePercentage.",
+            (
+                Cell(_YES, "AboveBackpressure", "the fullest container is"),
+                Cell(_NO, "RoomLeft", "none is"),
+            ),
+        ),
+        ConditionRow(
+            "DataUnavailable",
+            "Stored content can't be read.",
+            (
+                Cell(_YES, "VolumeAway", "the volume of a container is away, or another's"),
+                Cell(_YES, "ContentUnavailable", "contents or swap files are damaged or missing"),
+                Cell(_YES, "RecordsSetAside", "records are kept that can't be used"),
+                Cell(_NO, "AllThere", "none of these is known"),
+            ),
+        ),
+        ConditionRow(
+            "ClockImplausible",
+            "The machine's clock is not believed.",
+            (
+                Cell(_YES, "Ahead", "it is far ahead of what is believed"),
+                Cell(_YES, "Behind", "it is far behind what is believed"),
+                Cell(_NO, "Plausible", "it is believed"),
+            ),
+        ),
+        ConditionRow(
+            "Reclaiming",
+            "A ticket is being used.",
+            (
+                Cell(_YES, "Ticket", "a run is under way under a ticket"),
+                Cell(_NO, "Idle", "none is"),
+            ),
+        ),
+        ConditionRow(
+            "Degraded",
+            "A schedule of the agent fails.",
+            (
+                Cell(_YES, "MaintenanceFailed", "the last run of a schedule failed, in its words"),
+                Cell(_NO, "Well", "none failed"),
+            ),
+        ),
+    ),
+    "ReclamationRun": (
+        ConditionRow(
+            "Ready",
+            "The run has done what was asked for. What `kubectl wait` waits for.",
+            (
+                Cell(_YES, "Completed", "every node has done its part", News.NORMAL),
+                Cell(_NO, "Waiting", "no node has a ticket yet: the message says for what it waits"),
+                Cell(_NO, "Running", "nodes are at work, or have yet to be"),
+                Cell(_NO, "HandsOff", "the repository is paused, or not accepted"),
+                Cell(_NO, "Failed", "nodes refused, failed, or have no agent", News.WARNING),
+                Cell(_NO, "NoNodes", "the repository has no node", News.WARNING),
+                Cell(_NO, "NoRepository", "there is no ContentRepository of this name", News.WARNING),
+            ),
+        ),
+        ConditionRow(
+            "Reconciling",
+            "The run is under way, and no person is needed (kstatus).",
+            (
+                Cell(_YES, "Waiting", "no node has a ticket yet"),
+                Cell(_YES, "Running", "nodes are at work, or have yet to be"),
+                Cell(_NO, "Ended", "it has ended"),
+                Cell(_NO, "HandsOff", "nothing is done until a person does something"),
+            ),
+        ),
+        ConditionRow(
+            "Stalled",
+            "The run will not complete by itself (kstatus).",
+            (
+                Cell(_YES, "Failed", "nodes refused, failed, or have no agent"),
+                Cell(_YES, "NoNodes", "the repository has no node"),
+                Cell(_YES, "NoRepository", "there is no ContentRepository of this name"),
+                Cell(_YES, "HandsOff", "the repository is paused, or not accepted"),
+                Cell(_NO, "Working", "nobody is waited for"),
+            ),
+        ),
+    ),
+}
+"""By kind: every condition, and everything that it can say."""
+
+_CELLS: Final = {
+    (kind, row.type, cell.reason): cell for kind, rows in TABLE.items() for row in rows for cell in row.cells
+}
+
+
+def cell_of(kind: str, type: str, reason: str) -> Cell:
+    """What the table says of a reason; KeyError if it knows none such."""
+    return _CELLS[kind, type, reason]
