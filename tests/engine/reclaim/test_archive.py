@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.test_backup import TWO
 from tests.failing_files import FailingFiles
 from tests.support import (
     TWO,
