@@ -17,10 +17,9 @@ from ullage_operator.authority import CertificateAuthority
 from ullage_operator.objects import RepositoryObject
 
 RELEASE: Final = "ullage.dev/release"
-"""Annotation of a ContentRepositoryNode whose node is gone for good."""
-
-DATA_LOST: Final = "data-lost"
-"""Its only value: who writes it admits that the node's content is lost."""
+"""Annotation of a ContentRepositoryNode whose content is lost for good. Its value is the uid of that very object:
+whoever writes it means this one, and it can't stay behind for the next.
+"""
 
 TEMPLATE: Final = "ullage.dev/template"
 """Annotation of an agent's pod: a digest of the template that it was made from."""
@@ -73,7 +72,13 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     spec: NodeSpec
     status: NodeStatus
-    is_released: bool = False
+    release: str = ""
+    """What its annotation says; see RELEASE."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether what it holds was given up."""
+        return self.release == self.uid
 
     @classmethod
     def of(cls, found: Document) -> "NodeObject":
@@ -84,7 +89,7 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
             uid=metadata["uid"],
             spec=record_of(NodeSpec, found["spec"]),
             status=record_of(NodeStatus, found.get("status") or {}),
-            is_released=(metadata.get("annotations") or {}).get(RELEASE) == DATA_LOST,
+            release=(metadata.get("annotations") or {}).get(RELEASE, ""),
         )
 
 

@@ -43,7 +43,7 @@ class Written(NodeObjectClient):
     def write(self, status: NodeStatus) -> ObservedNode:
         self.statuses.append(status)
         spec = NodeSpec(repository="flows", node_name="here")
-        return ObservedNode(generation=1, version="1", spec=spec, status=status)
+        return ObservedNode(uid="u", generation=1, version="1", spec=spec, status=status)
 
 
 class Node:
@@ -240,7 +240,7 @@ def given(clock: ManualClock) -> Ticket:
 
 def seen(one: Ticket) -> ObservedNode:
     spec = NodeSpec(repository="flows", node_name="here", ticket=one)
-    return ObservedNode(generation=1, version="1", spec=spec, status=NodeStatus())
+    return ObservedNode(uid="u", generation=1, version="1", spec=spec, status=NodeStatus())
 
 
 def host_uuid(root: Path) -> str:

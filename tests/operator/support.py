@@ -94,7 +94,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         "wanted": WANTED,
         "conditions": (READY,),
     }
-    is_released = fields.pop("is_released", False)
+    release = fields.pop("release", "")
     if "report" in fields:
         status["ticket"] = fields.pop("report")
     return NodeObject(
@@ -102,7 +102,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         uid=name,
         spec=NodeSpec(**spec),
         status=NodeStatus(**(status | fields)),
-        is_released=is_released,
+        release=release,
     )
 
 

@@ -95,7 +95,7 @@ def test_every_node_has_a_name_of_its_own() -> None:
     """Also where names have dots, or become alike without them."""
     agents = {name: AgentPod(node=name, address="10.0.0.1", is_ready=True) for name in ("a.b", "a-b", "c")}
 
-    [made] = build.endpoint_slices(repository(), agents)
+    [made] = build.endpoint_slices(repository(), agents, repository().ports)
 
     assert len({endpoint["hostname"] for endpoint in made["endpoints"]}) == 3
     assert all("." not in endpoint["hostname"] for endpoint in made["endpoints"])

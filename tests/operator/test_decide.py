@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.operator.support import HOUR, NOW, READY, changed, decided, fleet, node, repository
-from ullage.contract import RepositoryStatus
-from ullage_operator.observation import AgentPod, ClusterNode, Taint
+from tests.operator.support import HOUR, NOW, READY, changed, decided, fleet, node, repository, ticket
+from ullage.contract import RepositoryStatus, RunSpec, RunStatus, time_of
+from ullage_operator.observation import AgentPod, ClusterNode, RunObject, Taint
 from ullage_operator.repository.conditions import news
 from ullage_operator.repository.decide import Decision
 
@@ -54,14 +54,34 @@ def test_nodes_that_cannot_read_what_they_store_are_named() -> None:
     assert condition(decision, "Degraded") == ("False", "Well")
 
 
-def test_a_lost_node_is_released_by_the_annotation_only() -> None:
-    """Who admits the loss gets rid of the object; while the node is there the annotation does nothing."""
-    seen = changed(fleet(2), cluster_nodes=(ClusterNode(name="node-0", labels={}),))
-    objects = {"node-0": node("node-0", is_released=True), "node-1": node("node-1", is_released=True)}
+def test_what_was_lost_is_given_up_by_the_uid_of_the_object_only() -> None:
+    """An object whose node is there is made anew, without a ticket; one whose node is gone goes; others stay."""
+    seen = changed(fleet(3), cluster_nodes=(ClusterNode(name="node-0", labels={}),))
+    objects = {name: node(name, release=name, ticket=ticket()) for name in ("node-0", "node-1")}
+    objects["node-2"] = node("node-2", release="data-lost")
 
     decision = decided(changed(seen, objects=objects))
 
-    assert [found.spec.node_name for found in decision.released] == ["node-1"]
+    assert [found.spec.node_name for found in decision.released] == ["node-0", "node-1"]
+    assert sorted(decision.nodes) == ["node-0", "node-2"]
+    assert decision.nodes["node-0"].ticket is None
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_the_ticket_of_a_run_that_was_deleted_is_taken_back(is_paused: bool) -> None:
+    """At once, also while the repository is left alone; a run of the same name that came later has no part in it."""
+    asked = RunSpec(repository="flows")
+    run = RunObject(name="now", generation=1, created=time_of(NOW - HOUR), spec=asked, status=RunStatus())
+    objects = {"node-0": node("node-0", ticket=ticket(run="now"), wanted=())}
+    seen = fleet(1, objects=objects, runs=(run,), repository=repository(is_paused=is_paused))
+    later = msgspec.structs.replace(run, created=time_of(NOW))
+
+    kept = decided(seen).nodes.get("node-0")
+
+    assert (kept is None) if is_paused else (kept == objects["node-0"].spec)
+    for runs in ((), (later,)):
+        given = decided(changed(seen, runs=runs)).nodes["node-0"].ticket
+        assert given is None or given.id != "t1"
 
 
 def test_an_object_without_data_goes_with_its_node() -> None:

@@ -97,10 +97,11 @@ def agent(config: Path, node: str) -> None:
 
 
 def _may_make(root: str, api: NodeObjectClient) -> bool:
-    """Only where the cluster knows of no repository on this node: an empty directory may be a volume that is missing.
-
-    A repository that is there is opened without asking anybody; the API server may be away.
+    """Whether there is none, and the cluster knows of none on this node: an empty directory may be a volume that is
+    missing, and then NotARepository says what to do. A repository that is there is opened without asking anybody; the
+    API server may be away.
     """
+    from ullage.errors import NotARepository
     from ullage_agent.node.objects import NodeObjectError
     from ullage_agent.service.log import logger
 
@@ -111,8 +112,14 @@ def _may_make(root: str, api: NodeObjectClient) -> bool:
         except NodeObjectError as error:
             log.warning("nothing here, and the cluster cannot be asked whether there should be", problem=str(error))
         else:
+            if seen is not None and not seen.status.repository_uuid:
+                return True
             if seen is not None:
-                return not seen.status.repository_uuid
+                raise NotARepository(
+                    f"{root} is empty, and there was a repository on this node: mount its volume again. Only if the "
+                    f"disk is lost for good, give up what it held: `kubectl annotate contentrepositorynode {api.name} "
+                    f"--namespace {api.namespace} ullage.dev/release={seen.uid}`; an empty one is made then"
+                )
             log.info("waiting for the operator", object=api.name)
         time.sleep(WAIT_SECONDS)
     return False

@@ -35,6 +35,7 @@ class NodeObjectError(Exception):
 class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     """The object at one moment."""
 
+    uid: str
     generation: int
     version: str
     spec: NodeSpec
@@ -46,7 +47,7 @@ class NodeObjectClient:
 
     def __init__(self, api: ApiServer, namespace: str, repository: str, node: str) -> None:
         self._api = api
-        self._namespace = namespace
+        self.namespace = namespace
         self.name = object_name(repository, node)
 
     def read(self) -> ObservedNode | None:
@@ -85,7 +86,7 @@ class NodeObjectClient:
         document = {
             "apiVersion": API_VERSION,
             "kind": "ContentRepositoryNode",
-            "metadata": {"name": self.name, "namespace": self._namespace},
+            "metadata": {"name": self.name, "namespace": self.namespace},
             "status": document_of(status),
         }
         path = f"{self._path(self.name)}/status?fieldManager={MANAGER}&force=true"
@@ -96,14 +97,14 @@ class NodeObjectClient:
         document = {
             "apiVersion": API_VERSION,
             "kind": "ContentRepositoryNode",
-            "metadata": {"name": self.name, "namespace": self._namespace},
+            "metadata": {"name": self.name, "namespace": self.namespace},
             "status": {"certificateRequest": request},
         }
         path = f"{self._path(self.name)}/status?fieldManager={ASKS_FOR_CERTIFICATE}&force=true"
         _checked(*self._request("PATCH", path, document))
 
     def _path(self, name: str = "") -> str:
-        path = f"/apis/{API_VERSION}/namespaces/{quote(self._namespace)}/contentrepositorynodes"
+        path = f"/apis/{API_VERSION}/namespaces/{quote(self.namespace)}/contentrepositorynodes"
         return f"{path}/{quote(name)}" if name else path
 
     def _request(self, method: str, path: str, document: dict[str, Any] | None = None) -> tuple[int, bytes]:
@@ -132,6 +133,7 @@ def _seen(document: dict[str, Any]) -> ObservedNode:
         raise NodeObjectError(f"the API server sent what is no ContentRepositoryNode: {error}") from error
     metadata = document["metadata"]
     return ObservedNode(
+        uid=metadata["uid"],
         generation=metadata.get("generation", 0),
         version=metadata["resourceVersion"],
         spec=record.spec,

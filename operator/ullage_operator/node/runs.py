@@ -4,7 +4,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ullage.contract import ENDED, RunNode, RunPhase, RunStatus, TicketState, conditions_of, time_of
+from ullage.contract import (
+    ENDED,
+    RunNode,
+    RunPhase,
+    RunStatus,
+    Ticket,
+    TicketState,
+    conditions_of,
+    millis_of,
+    time_of,
+)
 from ullage_operator.objects import rounded
 from ullage_operator.observation import Observation, RunObject
 
@@ -31,6 +41,14 @@ def runs_due(
         if status != run.status:
             statuses[run.name] = status
     return due, statuses
+
+
+def is_orphaned(ticket: Ticket, runs: Iterable[RunObject]) -> bool:
+    """Whether the run that asked for a ticket is not there any more. One of the same name that came later is another,
+    and may ask for less.
+    """
+    given = millis_of(ticket.not_before)
+    return bool(ticket.run) and not any(run.name == ticket.run and millis_of(run.created) <= given for run in runs)
 
 
 def held(run: RunObject, now_millis: int) -> RunStatus:

@@ -19,7 +19,7 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.node.runs import FINAL, orphaned
 from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, digest, is_owned
-from ullage_operator.observation import NodeObject, Observation, RunObject
+from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
 from ullage_operator.repository.cache import InformerCache, Key
@@ -29,12 +29,6 @@ from ullage_operator.settings import OperatorSettings
 
 SUMS: Final = ("live", "dead", "free", "reclaimed")
 """Fields of a status that change with every heartbeat, and are written once in a while."""
-
-OBSOLESCENT: Final = (
-    *("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"),
-    *("RoleBinding", "Role", "ServiceAccount"),
-)
-"""Kinds of which no object is kept that is not desired any more."""
 
 REMEMBERED_MAX: Final = 10_000
 """Events, so that the same is not told again and again. After so many all are forgotten: some are told once more."""
@@ -51,8 +45,8 @@ class Applier:
         self._sums_written: dict[Key, int] = {}
         self._log = structlog.get_logger("apply")
 
-    async def apply(self, seen: Observation, decision: Decision, desired: Desired | None) -> int | None:
-        """Make it so. `desired` is None where hands are kept off. When to look again, None if nothing waits.
+    async def apply(self, seen: Observation, decision: Decision, desired: Desired) -> int | None:
+        """Make it so. When to look again, None if nothing waits.
 
         What goes wrong stands in the status and in an event before it is raised: whoever asked for it reads no log.
         """
@@ -61,11 +55,10 @@ class Applier:
             # First: what a node reported is in its object only until its ticket is taken back.
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
-            if desired is not None:
-                await self._write_objects(seen, desired)
-                await self._write_nodes(seen, decision)
-                await self._replace_pods(seen, decision)
-                status = await self._write_planning(seen, decision, desired)
+            await self._write_objects(seen, desired)
+            await self._write_nodes(seen, decision)
+            await self._replace_pods(seen, decision)
+            status = await self._write_planning(seen, decision, desired)
         except Exception as error:  # noqa: BLE001 - raised again below
             failure = error
             status = failed(seen.repository, status, error, seen.now_millis)
@@ -108,7 +101,7 @@ class Applier:
         # A role must be there before it is given to anybody.
         await _all(self._apply(document) for document in desired.objects if document["kind"] != "RoleBinding")
         await _all(self._apply(document) for document in desired.objects if document["kind"] == "RoleBinding")
-        await self._remove_obsolete(seen, desired.objects)
+        await self._remove_obsolete(seen, desired)
         self._tell_expiry(seen, desired.certificates)
 
     async def _apply(self, document: Object) -> None:
@@ -131,15 +124,15 @@ class Applier:
             kind, name = document["kind"], document["metadata"]["name"]
             raise OperatorError(f"{kind} {name} is there already and is not this repository's: rename one of the two")
 
-    async def _remove_obsolete(self, seen: Observation, desired: list[Object]) -> None:
+    async def _remove_obsolete(self, seen: Observation, desired: Desired) -> None:
         """What was desired once; never secrets, and never claims.
 
         Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps
         for it, and without that slice nobody gets through to an agent. The owner says it.
         """
         repository = seen.repository
-        kept = {(document["kind"], document["metadata"]["name"]) for document in desired}
-        for kind in OBSOLESCENT:
+        kept = {(document["kind"], document["metadata"]["name"]) for document in desired.objects}
+        for kind in desired.obsolescent:
             for (namespace, name), found in list(self._cache.owned[kind].objects.items()):
                 if namespace == repository.namespace and is_owned(found, repository.uid) and (kind, name) not in kept:
                     await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
@@ -156,16 +149,35 @@ class Applier:
         async def write(spec: NodeSpec) -> None:
             self._cache.node_objects.put(await self._api.apply(node_object(repository, spec)))
 
-        async def release(found: NodeObject) -> None:
-            await self._api.delete("ContentRepositoryNode", repository.namespace, found.name, found.uid)
-
-        changed = [
-            spec for node, spec in decision.nodes.items() if node not in seen.objects or seen.objects[node].spec != spec
-        ]
+        # What is given up goes first: a process that ends here leaves a node without an object, which gets one.
+        await _all(self._release(seen, found) for found in decision.released)
+        kept = {node: each.spec for node, each in seen.objects.items() if each not in decision.released}
+        changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
         # What is taken back is taken back before anything is given.
         await _all(write(spec) for spec in changed if spec.ticket is None)
         await _all(write(spec) for spec in changed if spec.ticket is not None)
-        await _all(release(found) for found in decision.released)
+        for found in seen.objects.values():
+            await self._tell_unconfirmed(seen, found)
+
+    async def _release(self, seen: Observation, found: NodeObject) -> None:
+        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now."""
+        repository, node = seen.repository, found.spec.node_name
+        await self._api.delete("ContentRepositoryNode", repository.namespace, found.name, found.uid)
+        if not found.is_released:
+            return
+        agent = seen.agents.get(node)
+        if agent is not None and not agent.is_ready and agent.name:
+            await self._api.delete("Pod", repository.namespace, agent.name, agent.uid)
+        about = {**repository.reference, "namespace": repository.namespace}
+        live = objects.rounded(found.status.space.live_bytes)
+        words = f"What node {node} held ({live} live) was given up: the annotation {RELEASE} of {found.name} said so."
+        await self._tell(about, ("Normal", "Released", words), seen.now_millis)
+
+    async def _tell_unconfirmed(self, seen: Observation, found: NodeObject) -> None:
+        if found.release and not found.is_released:
+            about = {**seen.repository.reference, "namespace": seen.repository.namespace}
+            words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
+            await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
 
     async def _replace_pods(self, seen: Observation, decision: Decision) -> None:
         """Once the controller has seen the template: before that it would make the same pods again."""

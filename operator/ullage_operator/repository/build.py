@@ -1,6 +1,6 @@
 """The objects of one repository, as they shall be. Pure: the same repository gives the same bytes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,12 +21,21 @@ ENDPOINTS_MAX: Final = 500
 """In one EndpointSlice; the API server takes a thousand."""
 
 
+OBSOLESCENT: Final = (
+    *("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"),
+    *("RoleBinding", "Role", "ServiceAccount"),
+)
+"""Kinds of which no object is kept that is not desired any more."""
+
+
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects that shall be there. `certificates`: of the agents, as PEM, where the operator signs them.
-    `next_millis`: when time alone changes them, None: never. `planning`: the run that shall begin, None for none.
+    """The objects that shall be there, and the kinds of which all others go. `certificates`: of the agents, as PEM,
+    where the operator signs them. `next_millis`: when time alone changes them, None: never. `planning`: the run that
+    shall begin, None for none.
     """
 
     objects: list[Object]
+    obsolescent: tuple[str, ...] = OBSOLESCENT
     certificates: tuple[str, ...] = ()
     next_millis: int | None = None
     planning: Object | None = None
@@ -37,7 +46,7 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
     repository, image = seen.repository, settings.agent_image
     spec = repository.spec
     objects = shared_objects(repository, image, is_gated=decision.rollout.is_gated, is_pending=decision.is_pending)
-    objects += endpoint_slices(repository, seen.agents)
+    objects += endpoint_slices(repository, seen.agents, repository.ports)
     if spec.storage.local_persistent_volume is not None:
         objects += stateful_sets(seen, tuple(decision.nodes), decision.rollout, image)
     if spec.planning.schedule:
@@ -57,6 +66,17 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
         next_millis=rotation,
         planning=_planning_run(seen, decision, settings),
     )
+
+
+def addresses(seen: Observation, service: Object | None) -> Desired:
+    """All that is written for a repository that is left alone: where its agents are. Pods come and go all the same, and
+    an address that is nobody's any more may be somebody else's soon. `service`: its headless one as it is, because the
+    agents listen where they did when it was written, whatever the spec says by now; None: it was never started.
+    """
+    ports = () if service is None else service["spec"].get("ports") or ()
+    listed = [{key: port[key] for key in ("name", "port", "protocol")} for port in ports]
+    objects = endpoint_slices(seen.repository, seen.agents, listed) if listed else []
+    return Desired(objects=objects, obsolescent=("EndpointSlice",))
 
 
 def _planning_run(seen: Observation, decision: Decision, settings: OperatorSettings) -> Object | None:
@@ -116,7 +136,9 @@ def _services(repository: RepositoryObject) -> list[Object]:
     ]
 
 
-def endpoint_slices(repository: RepositoryObject, agents: Mapping[str, AgentPod]) -> list[Object]:
+def endpoint_slices(
+    repository: RepositoryObject, agents: Mapping[str, AgentPod], ports: Sequence[Object]
+) -> list[Object]:
     """The addresses of the headless service. A DaemonSet gives its pods no names, so each gets its node's here."""
     own = {
         "kubernetes.io/service-name": repository.service,
@@ -138,7 +160,7 @@ def endpoint_slices(repository: RepositoryObject, agents: Mapping[str, AgentPod]
                 for agent in family[first : first + ENDPOINTS_MAX]
             ]
             name = f"{repository.service}-v{version}-{first // ENDPOINTS_MAX}"
-            rest = {"addressType": address_type, "ports": repository.ports, "endpoints": endpoints}
+            rest = {"addressType": address_type, "ports": [*ports], "endpoints": endpoints}
             slices.append(repository.owned("EndpointSlice", name, metadata=metadata, **rest))
     return slices
 

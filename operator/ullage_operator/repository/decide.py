@@ -18,7 +18,7 @@ from ullage.contract import (
     time_of,
 )
 from ullage_operator.agents.rollout import Rollout, rollout
-from ullage_operator.node.runs import runs_due
+from ullage_operator.node.runs import is_orphaned, runs_due
 from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
 from ullage_operator.objects import rounded
 from ullage_operator.observation import NodeObject, Observation
@@ -34,7 +34,8 @@ REFUSED_MILLIS: Final = 10_000
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall be. `nodes`: the specs of the node objects, by node; `released`: objects that shall go.
+    """What shall be. `nodes`: the specs of the node objects, by node; `released`: objects that shall go, and be made
+    anew where `nodes` has them too. Where hands are kept off, `nodes` has only those whose tickets are void.
 
     `runs`: statuses that changed, by the run's name.
     """
@@ -67,7 +68,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             next_window="Paused" if repository.is_paused and is_accepted else "",
             planning=repository.status.planning,
         )
-        return Decision(status=status, runs=runs, keeps_hands_off=True)
+        return Decision(status=status, nodes=_revoked(seen), runs=runs, keeps_hands_off=True)
     spec = repository.spec
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
@@ -77,14 +78,16 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     released = []
     for node in sorted({*hosts, *seen.objects}):
         found = seen.objects.get(node)
-        if found is not None and node not in placement.hosts and (found.is_released or not holds(found)):
+        is_lost = found is not None and found.is_released
+        if found is not None and (is_lost or (node not in placement.hosts and not holds(found))):
             released.append(found)
-            continue
+            if node not in placement.hosts:
+                continue
         nodes[node] = NodeSpec(
             repository=repository.name,
             node_name=node,
             cordoned=node in cordoned,
-            ticket=schedule.tickets.get(node),
+            ticket=None if is_lost else schedule.tickets.get(node),
             deferral=schedule.deferrals.get(node),
             certificate=seen.certificates.get(node),
         )
@@ -106,6 +109,15 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         is_pending=acceptance[0] == PENDING,
         next_millis=min((each for each in wakes if each is not None), default=None),
     )
+
+
+def _revoked(seen: Observation) -> dict[str, NodeSpec]:
+    """Of a repository that is left alone: tickets whose run was deleted since. Whoever deletes one means now."""
+    return {
+        node: msgspec.structs.replace(found.spec, ticket=None)
+        for node, found in seen.objects.items()
+        if found.spec.ticket is not None and is_orphaned(found.spec.ticket, seen.runs)
+    }
 
 
 def deletes_data(spec: ContentRepositorySpec) -> bool:

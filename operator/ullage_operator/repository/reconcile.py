@@ -12,10 +12,10 @@ from ullage_operator import metrics
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import OperatorError
 from ullage_operator.node.tickets import overdue
-from ullage_operator.objects import RepositoryObject
+from ullage_operator.objects import RepositoryObject, is_owned
 from ullage_operator.observation import Observation
 from ullage_operator.repository.apply import Applier
-from ullage_operator.repository.build import desired
+from ullage_operator.repository.build import Desired, addresses, desired
 from ullage_operator.repository.cache import InformerCache, Key
 from ullage_operator.repository.decide import Decision, decide
 from ullage_operator.repository.trust import trusted
@@ -107,20 +107,27 @@ class Reconciler:
             # once.
             decision = decide(seen, self._settings)
             self._reserve(seen, decision)
-            wanted = None if decision.keeps_hands_off else desired(seen, decision, self._settings)
+            wanted = self._wanted(seen, decision)
         except Exception as error:
             await self._applier.tell_failure(repository, error, self._clock())
             raise
         waits = await self._applier.apply(seen, decision, wanted)
         _measure(seen, decision)
-        rotation = None if wanted is None else wanted.next_millis
-        times = [millis for millis in (decision.next_millis, rotation, waits) if millis is not None]
+        times = [millis for millis in (decision.next_millis, wanted.next_millis, waits) if millis is not None]
         soonest = (min(times) - self._clock()) / 1000 if times else self._settings.resync_seconds
         return max(0.1, min(soonest, self._settings.resync_seconds))
 
     async def tell_removal(self, repository: RepositoryObject, waits: str = "", error: str = "") -> None:
         """What a removal waits for, or why a step of it was refused."""
         await self._applier.tell_removal(repository, waits, error, self._clock())
+
+    def _wanted(self, seen: Observation, decision: Decision) -> Desired:
+        repository = seen.repository
+        if not decision.keeps_hands_off:
+            return desired(seen, decision, self._settings)
+        service = self.cache.owned["Service"].objects.get((repository.namespace, repository.service))
+        is_own = service is not None and is_owned(service, repository.uid)
+        return addresses(seen, service if is_own else None)
 
     def _reserve(self, seen: Observation, decision: Decision) -> None:
         self.cache.reserved[seen.repository.key] = {

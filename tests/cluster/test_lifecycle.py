@@ -1,0 +1,102 @@
+"""What happens to repositories over the years, on a real API server: losses, pauses, runs that are called off."""
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.fleet import Fleet
+from tests.cluster.operator_process import Operator, condition, objects, repository, say, say_ready
+from tests.cluster.workloads import run
+
+CRON = {"maintenance": {"windows": [{"name": "never", "schedule": "61 * * * *", "duration": "1h"}]}}
+"""The API server takes it, and the operator does not."""
+
+
+def test_what_a_lost_disk_held_is_given_up_once(fleet: Fleet, operator: Operator, place: str) -> None:
+    """While its node is there, by the uid of the node's object and by nothing else; people are told both times."""
+    operator.runs(place)
+    say_ready(fleet, place, "worker-0", space={"liveBytes": 5 << 20})
+    say_ready(fleet, place, "worker-1")
+    before = objects(fleet, place)
+    uid = before["worker-0"]["metadata"]["uid"]
+
+    _release(fleet, place, before["worker-0"], "data-lost")
+    operator.until("the uid is told", lambda: uid in _told(fleet, place, "ReleaseNotConfirmed"))
+    assert objects(fleet, place)["worker-0"]["metadata"]["uid"] == uid
+    _release(fleet, place, before["worker-0"], uid)
+
+    operator.until("it is another one", lambda: _uid(fleet, place, "worker-0") not in ("", uid))
+    after = objects(fleet, place)
+    assert "repositoryUuid" not in after["worker-0"].get("status", {})
+    assert "ullage.dev/release" not in after["worker-0"]["metadata"].get("annotations", {})
+    assert after["worker-1"]["status"]["repositoryUuid"] == "u"
+    operator.until("it is told what was lost", lambda: "worker-0 held (5Mi live)" in _told(fleet, place, "Released"))
+
+
+def _release(fleet: Fleet, place: str, found: dict[str, Any], value: str) -> None:
+    what = ("contentrepositorynode", found["metadata"]["name"], f"ullage.dev/release={value}")
+    fleet.kubectl("annotate", "--overwrite", *what, "--namespace", place)
+
+
+def _uid(fleet: Fleet, place: str, node: str) -> str:
+    found = objects(fleet, place).get(node)
+    return "" if found is None else str(found["metadata"]["uid"])
+
+
+def _told(fleet: Fleet, place: str, reason: str) -> str:
+    events = fleet.get("events", "--namespace", place)["items"]
+    return "\n".join(each["message"] for each in events if each["reason"] == reason)
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_what_is_left_alone_stays_ready_and_its_addresses_are_true(
+    fleet: Fleet, operator: Operator, place: str, is_paused: bool
+) -> None:
+    """Paused, or with a cron that can't be read: nothing else changes, not even where the new settings would listen."""
+    here = ("--namespace", place)
+    operator.runs(place)
+    for node in ("worker-0", "worker-1", "worker-2"):
+        say_ready(fleet, place, node)
+    operator.until("it is ready", lambda: condition(fleet, place, "Ready") == "True")
+    if is_paused:
+        fleet.kubectl("annotate", "contentrepository", "flows", "ullage.dev/paused=true", *here)
+    fleet.apply(repository(place, {"service": {"httpPort": 9000}, **({} if is_paused else CRON)}))
+    held = ("Paused", "True") if is_paused else ("Accepted", "False")
+    operator.until("it is left alone", lambda: condition(fleet, place, held[0]) == held[1])
+
+    pods = fleet.get("pods", *here)["items"]
+    gone = next(each for each in pods if each["spec"].get("nodeName") == "worker-1")
+    say(fleet, place, "pod", gone["metadata"]["name"], {"conditions": [{"type": "Ready", "status": "False"}]})
+
+    ready = {"worker-0": True, "worker-1": False, "worker-2": True}
+    operator.until("nobody is led to worker-1", lambda: _addresses(fleet, place) == ready)
+    slices = fleet.get("endpointslices", *here, "--selector=kubernetes.io/service-name=flows-nodes")["items"]
+    assert 9000 not in {port["port"] for each in slices for port in each["ports"]}
+    ready["worker-1"] = True
+    say(fleet, place, "pod", gone["metadata"]["name"], {"conditions": [{"type": "Ready", "status": "True"}]})
+    operator.until("it serves again", lambda: condition(fleet, place, "Ready") == "True")
+    operator.until("and is led to", lambda: _addresses(fleet, place) == ready)
+
+
+def _addresses(fleet: Fleet, place: str) -> dict[str, bool]:
+    """By node, whether clients are led to its agent."""
+    ours = "--selector=kubernetes.io/service-name=flows-nodes"
+    slices = fleet.get("endpointslices", "--namespace", place, ours)["items"]
+    return {e["nodeName"]: e["conditions"]["ready"] for each in slices for e in each.get("endpoints") or ()}
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_run_that_is_deleted_is_called_off(fleet: Fleet, operator: Operator, place: str, is_paused: bool) -> None:
+    """Its ticket is taken back within seconds, and not an hour later when it ends by itself."""
+    fleet.apply(repository(place))
+    operator.until("the objects exist", lambda: len(objects(fleet, place)) == 3)
+    say_ready(fleet, place, "worker-0")
+    fleet.apply(run(place, "worker-0"))
+    operator.until("worker-0 has a ticket", lambda: "ticket" in objects(fleet, place)["worker-0"]["spec"])
+    if is_paused:
+        fleet.kubectl("annotate", "contentrepository", "flows", "ullage.dev/paused=true", "--namespace", place)
+        operator.until("it is paused", lambda: condition(fleet, place, "Paused") == "True")
+
+    fleet.kubectl("delete", "reclamationrun", "now", "--namespace", place)
+
+    fleet.wait_until("its ticket is gone", lambda: "ticket" not in objects(fleet, place)["worker-0"]["spec"], 20)
