@@ -171,7 +171,14 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
         }
     ],
     "RunSpec": [
-        {"rule": "self == oldSelf", "message": "a ReclamationRun is immutable: make a new one"},
+        {
+            "rule": " && ".join(
+                f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+                for name in contract.RunSpec.__struct_encode_fields__
+                if name != "suspend"
+            ),
+            "message": "a ReclamationRun is immutable, but for suspend: make a new one",
+        },
         {"rule": "self.operations.all(o, o != 'Delete')", "message": "Delete needs no run: it happens by itself"},
     ],
 }

@@ -59,7 +59,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("ullage.dev", ["contentrepositories"], [*READ, "patch"]),
     rule("ullage.dev", ["contentrepositories/status", "reclamationruns/status"], ["get", "patch"]),
     rule("ullage.dev", ["contentrepositories/finalizers"], ["update"]),
-    rule("ullage.dev", ["reclamationruns"], READ),
+    rule("ullage.dev", ["reclamationruns"], [*READ, "delete"]),
     rule("ullage.dev", ["contentrepositorynodes"], [*READ, *WRITE]),
     # A role may be given only by who has it: what agents may do, the operator may too.
     rule("ullage.dev", ["contentrepositorynodes/status"], ["get", "patch"]),

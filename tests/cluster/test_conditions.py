@@ -360,6 +360,12 @@ def _runs(looks: Looks) -> None:
     looks.until("absent", "Ready Failed", "Stalled Failed", words="worker-9")
     _told(looks, "absent", "Warning", "ReadyFalse", "worker-9")
 
+    fleet.apply(run(place, "worker-0", "later", repository="well", suspend=True))
+    looks.until("later", "Ready Suspended", "Reconciling HandsOff", "Stalled Suspended", words="set spec.suspend")
+    fleet.apply(run(place, "worker-0", "late", repository="well", activeDeadlineSeconds=1))
+    looks.until("late", "Ready DeadlineExceeded", "Stalled DeadlineExceeded", "Reconciling Ended", words="worker-0")
+    _told(looks, "late", "Warning", "ReadyFalse", "activeDeadlineSeconds")
+
     looks.speak("well", wanted=[])
     fleet.apply(repository(place, CLOSED, "well"))
     fleet.apply(run(place, "worker-0", "now", repository="well"))

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, objects, repository, say, say_ready
+from tests.cluster.operator_process import Operator, condition, now_text, objects, repository, say, say_ready
 from tests.cluster.workloads import run
 
 CRON = {"maintenance": {"windows": [{"name": "never", "schedule": "61 * * * *", "duration": "1h"}]}}
@@ -100,3 +101,26 @@ def test_a_run_that_is_deleted_is_called_off(fleet: Fleet, operator: Operator, p
     fleet.kubectl("delete", "reclamationrun", "now", "--namespace", place)
 
     fleet.wait_until("its ticket is gone", lambda: "ticket" not in objects(fleet, place)["worker-0"]["spec"], 20)
+
+
+def test_a_run_is_suspended_goes_on_and_is_deleted_after_its_end(fleet: Fleet, operator: Operator, place: str) -> None:
+    """Its ticket is taken back and given again; nothing but that can be changed; one second after its end it goes."""
+    fleet.apply(repository(place))
+    operator.until("the objects exist", lambda: len(objects(fleet, place)) == 3)
+    say_ready(fleet, place, "worker-0")
+    fleet.apply(run(place, "worker-0", ttlSecondsAfterFinished=1))
+    operator.until("worker-0 has a ticket", lambda: "ticket" in objects(fleet, place)["worker-0"]["spec"])
+    first = objects(fleet, place)["worker-0"]["spec"]["ticket"]["id"]
+
+    fleet.apply(run(place, "worker-0", ttlSecondsAfterFinished=1, suspend=True))
+    operator.until("its ticket is gone", lambda: "ticket" not in objects(fleet, place)["worker-0"]["spec"])
+    with pytest.raises(ClusterError, match="immutable, but for suspend"):
+        fleet.apply(run(place, "worker-0", ttlSecondsAfterFinished=2, suspend=True))
+    fleet.apply(run(place, "worker-0", ttlSecondsAfterFinished=1, suspend=False))
+    operator.until("it has another", lambda: "ticket" in objects(fleet, place)["worker-0"]["spec"])
+    second = objects(fleet, place)["worker-0"]["spec"]["ticket"]["id"]
+    assert second != first
+
+    done = {"id": second, "run": "now", "state": "Completed", "ended": now_text()}
+    say_ready(fleet, place, "worker-0", ticket=done)
+    operator.until("it is gone", lambda: fleet.get("reclamationruns", "--namespace", place)["items"] == [])

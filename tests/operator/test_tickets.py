@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, lone, node, report, ticket
-from ullage.contract import Deferral, MaintenanceOperation, RunSpec, RunStatus, TicketState, time_of
+from ullage.contract import Deferral, MaintenanceOperation, RunPhase, RunSpec, RunStatus, TicketState, time_of
 from ullage_operator.observation import Blockers, ClusterNode, RunObject
 from ullage_operator.repository.decide import Decision
 
@@ -146,8 +146,9 @@ def test_pausing_takes_everything_back() -> None:
 
 
 def run(**spec: Any) -> RunObject:
+    status = spec.pop("status", RunStatus())
     asked = RunSpec(repository="flows", **spec)
-    return RunObject(name="now", generation=1, created=time_of(NOW - MINUTE), spec=asked, status=RunStatus())
+    return RunObject(name="now", generation=1, created=time_of(NOW - MINUTE), spec=asked, status=status)
 
 
 def test_a_run_waits_for_its_window_unless_it_overrides_it() -> None:
@@ -173,6 +174,23 @@ def test_a_run_ends_with_the_report_of_every_node_in_its_scope() -> None:
 
     assert (status.phase, status.nodes, status.nodes_failed, status.freed) == ("Failed", 2, 1, "2Ki")
     assert [result.node for result in status.results] == ["node-0", "node-1"]
+
+
+def test_a_run_ends_at_its_deadline_and_goes_a_while_after_its_end() -> None:
+    """Both are waited for, to the millisecond; what was not done by then has failed."""
+    begun = RunStatus(phase=RunPhase.RUNNING, started=time_of(NOW - MINUTE))
+    seen = lone(ticket=ticket(run="now"), wanted=())
+    before = changed(seen, runs=(run(status=begun, active_deadline_seconds=61),))
+    late = changed(before, now_millis=NOW + 1000)
+
+    assert (holders(decided(before)), decided(before).next_millis) == (["node-0"], NOW + 1000)
+    ended = decided(late).runs["now"]
+    assert (ended.phase, ended.nodes_failed, ended.ended) == (RunPhase.FAILED, 1, time_of(NOW + 1000))
+
+    over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
+    assert holders(decided(over)) == []
+    assert (decided(over).expired, decided(over).next_millis) == ((), NOW + 6000)
+    assert [each.name for each in decided(changed(over, now_millis=NOW + 6000)).expired] == ["now"]
 
 
 def test_operations_without_a_window_of_their_own_are_given() -> None:

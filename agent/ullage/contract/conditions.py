@@ -261,7 +261,9 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                 Cell(_NO, "Waiting", "no node has a ticket yet: the message says for what it waits"),
                 Cell(_NO, "Running", "nodes are at work, or have yet to be"),
                 Cell(_NO, "HandsOff", "the repository is paused, or not accepted"),
+                Cell(_NO, "Suspended", "the run's spec.suspend is true"),
                 Cell(_NO, "Failed", "nodes refused, failed, or have no agent", News.WARNING),
+                Cell(_NO, "DeadlineExceeded", "it was ended after spec.activeDeadlineSeconds", News.WARNING),
                 Cell(_NO, "NoNodes", "the repository has no node", News.WARNING),
                 Cell(_NO, "NoRepository", "there is no ContentRepository of this name", News.WARNING),
             ),
@@ -281,6 +283,8 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             "The run will not complete by itself (kstatus).",
             (
                 Cell(_YES, "Failed", "nodes refused, failed, or have no agent"),
+                Cell(_YES, "DeadlineExceeded", "it was ended after spec.activeDeadlineSeconds"),
+                Cell(_YES, "Suspended", "the run's spec.suspend is true"),
                 Cell(_YES, "NoNodes", "the repository has no node"),
                 Cell(_YES, "NoRepository", "there is no ContentRepository of this name"),
                 Cell(_YES, "HandsOff", "the repository is paused, or not accepted"),

@@ -32,6 +32,9 @@ HEARTBEAT_SECONDS: Final = 300
 ENGINE_FORMAT: Final = 1
 """Of what agents of this release write; the engine's own number, which the operator cannot import."""
 
+SECONDS_MAX: Final = 365 * 86400
+"""Of what a run may be told to wait: longer is a slip of the pen."""
+
 PEM_MAX: Final = 8192
 """Characters of a certificate or a signing request: ours have about a thousand."""
 
@@ -367,7 +370,7 @@ class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
 
 
 class RunSpec(ClusterRecord, frozen=True, kw_only=True):
-    """What an administrator asks for, once. The spec is immutable."""
+    """What an administrator asks for, once. The spec is immutable, but for suspend."""
 
     repository: Name
     """The name of the ContentRepository, in the same namespace."""
@@ -390,6 +393,15 @@ class RunSpec(ClusterRecord, frozen=True, kw_only=True):
 
     override_windows: bool = False
     """True waits neither for a window nor for Spark. It does not lift spec.maintenance.paused."""
+
+    suspend: bool = False
+    """True takes the run's tickets back and gives none, until it is false again."""
+
+    active_deadline_seconds: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] | None = None
+    """The seconds after its first ticket at which the run is ended, and has failed. Null sets no end."""
+
+    ttl_seconds_after_finished: Annotated[int, Meta(ge=0, le=SECONDS_MAX)] | None = None
+    """The seconds after its end at which the run is deleted. Null keeps it."""
 
 
 class RunNode(ClusterRecord, frozen=True, kw_only=True):

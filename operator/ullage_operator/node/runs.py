@@ -36,19 +36,43 @@ def runs_due(
             status = held(run, seen.now_millis)
         else:
             status, waiting = _run_status(seen, run, hosts)
-            for node in waiting:
+            for node in () if run.spec.suspend else waiting:
                 due.setdefault(node, run)
         if status != run.status:
             statuses[run.name] = status
     return due, statuses
 
 
-def is_orphaned(ticket: Ticket, runs: Iterable[RunObject]) -> bool:
-    """Whether the run that asked for a ticket is not there any more. One of the same name that came later is another,
-    and may ask for less.
+def is_called_off(ticket: Ticket, runs: Iterable[RunObject]) -> bool:
+    """Whether the run that asked for a ticket was deleted, suspended, or has ended. One of the same name that came
+    later is another, and may ask for less.
     """
     given = millis_of(ticket.not_before)
-    return bool(ticket.run) and not any(run.name == ticket.run and millis_of(run.created) <= given for run in runs)
+    return bool(ticket.run) and not any(
+        run.name == ticket.run
+        and millis_of(run.created) <= given
+        and not run.spec.suspend
+        and run.status.phase not in FINAL
+        for run in runs
+    )
+
+
+def expired(runs: Iterable[RunObject], now_millis: int) -> tuple[RunObject, ...]:
+    """Those that ended so long ago that they shall go."""
+    return tuple(run for run in runs if run.status.phase in FINAL and (_due(run) or now_millis + 1) <= now_millis)
+
+
+def next_millis(runs: Iterable[RunObject], now_millis: int) -> int | None:
+    """When time alone ends or deletes a run; None: never."""
+    times = (_due(run) for run in runs)
+    return min((each for each in times if each is not None and each > now_millis), default=None)
+
+
+def _due(run: RunObject) -> int | None:
+    is_over = run.status.phase in FINAL
+    since = run.status.ended if is_over else run.status.started
+    seconds = run.spec.ttl_seconds_after_finished if is_over else run.spec.active_deadline_seconds
+    return None if since is None or seconds is None else millis_of(since) + seconds * 1000
 
 
 def held(run: RunObject, now_millis: int) -> RunStatus:
@@ -72,7 +96,13 @@ def _run_status(seen: Observation, run: RunObject, hosts: tuple[str, ...]) -> tu
     done = {result.node for result in results}
     waiting = tuple(node for node in scope if node not in done)
     failed = sum(result.report.state != TicketState.COMPLETED for result in results) + len(absent)
-    if waiting:
+    due = _due(run)
+    late = waiting if due is not None and due <= seen.now_millis else ()
+    if late:
+        waiting, reason = (), "DeadlineExceeded"
+    elif waiting and run.spec.suspend:
+        reason = "Suspended"
+    elif waiting:
         reason = "Running" if has_begun or results else "Waiting"
     elif not scope and not absent:
         reason = "NoNodes"
@@ -82,11 +112,11 @@ def _run_status(seen: Observation, run: RunObject, hosts: tuple[str, ...]) -> tu
         started=has_begun,
         ended=None if waiting else time_of(seen.now_millis),
         nodes=len(scope) + len(absent),
-        nodes_done=len(results) + len(absent),
-        nodes_failed=failed,
+        nodes_done=len(results) + len(absent) + len(late),
+        nodes_failed=failed + len(late),
         freed=rounded(sum(result.report.freed_bytes for result in results)),
         copied=rounded(sum(result.report.copied_bytes for result in results)),
-        message=_message(waiting, absent, results, reason),
+        message=_message(late or waiting, absent, results, reason),
         results=tuple(results[:1000]),
         conditions=run.status.conditions,
     )
@@ -109,10 +139,15 @@ def _results(seen: Observation, run: RunObject, scope: Iterable[str]) -> tuple[l
 
 
 def _message(waiting: tuple[str, ...], absent: list[str], results: list[RunNode], reason: str) -> str:
+    more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    if reason == "DeadlineExceeded":
+        return f"The time of spec.activeDeadlineSeconds was over before {waiting[0]}{more}."
+    if reason == "Suspended":
+        return f"The run is suspended before {waiting[0]}{more}: set spec.suspend to false."
     if absent:
         return f"There is no agent on {', '.join(absent[:3])}."
     if waiting:
-        return f"The run waits for {waiting[0]}" + (f" and {len(waiting) - 1} more." if len(waiting) > 1 else ".")
+        return f"The run waits for {waiting[0]}{more}."
     if reason == "NoNodes":
         return "The repository has no node that could be reclaimed."
     failed = [result for result in results if result.report.state != TicketState.COMPLETED]
@@ -122,6 +157,7 @@ def _message(waiting: tuple[str, ...], absent: list[str], results: list[RunNode]
 PHASES = {
     "Completed": RunPhase.COMPLETED,
     "Failed": RunPhase.FAILED,
+    "DeadlineExceeded": RunPhase.FAILED,
     "NoNodes": RunPhase.FAILED,
     "Running": RunPhase.RUNNING,
 }

@@ -2,7 +2,7 @@
 
     wanted by the agent, window open, no pod in the way, room among maxConcurrentNodes, volume free    given
     done, refused, failed, expired, settings changed, window over, pods came, node cordoned or gone    taken back
-    its run deleted                                                                                    taken back
+    its run deleted, suspended, or ended                                                               taken back
 
 A node that is silent keeps its place among the concurrent ones until its ticket has expired: it may still be at work.
 """
@@ -25,7 +25,7 @@ from ullage.contract import (
     nodes_at_once,
     time_of,
 )
-from ullage_operator.node.runs import is_orphaned
+from ullage_operator.node.runs import is_called_off
 from ullage_operator.observation import NodeObject, Observation, RunObject
 from ullage_operator.settings import OperatorSettings
 
@@ -122,7 +122,7 @@ class TicketScheduler:
         node = found.spec.node_name
         if state in ENDED or self._spec.maintenance.paused or ticket.generation != self._seen.repository.generation:
             return False
-        if is_orphaned(ticket, self._seen.runs):
+        if is_called_off(ticket, self._seen.runs):
             return False
         if self._is_expired(ticket, state == TicketState.RUNNING and node in self._ready):
             return False

@@ -17,7 +17,7 @@ from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
-from ullage_operator.node.runs import FINAL, orphaned
+from ullage_operator.node.runs import FINAL, expired, orphaned
 from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, digest, is_owned
 from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
@@ -55,6 +55,7 @@ class Applier:
             # First: what a node reported is in its object only until its ticket is taken back.
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
+            await self._delete_runs(seen.repository.namespace, decision.expired)
             await self._write_objects(seen, desired)
             await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
@@ -80,11 +81,17 @@ class Applier:
         await self._write_status(repository, status, now_millis)
 
     async def tell_orphans(self, namespace: str, runs: Iterable[RunObject], now_millis: int) -> None:
-        """That these runs have no repository."""
+        """That these runs have no repository; the time of those that ended goes on."""
+        runs = tuple(runs)
+        await self._delete_runs(namespace, expired(runs, now_millis))
         for run in runs:
             status = orphaned(run, now_millis)
             if run.status.phase not in FINAL and status != run.status:
                 await self._put_run(namespace, run, status, now_millis)
+
+    async def _delete_runs(self, namespace: str, runs: Iterable[RunObject]) -> None:
+        for run in runs:
+            await self._api.delete("ReclamationRun", namespace, run.name, run.uid)
 
     async def _write_run(self, seen: Observation, name: str, status: RunStatus) -> None:
         for run in seen.runs:

@@ -18,10 +18,10 @@ from ullage.contract import (
     time_of,
 )
 from ullage_operator.agents.rollout import Rollout, rollout
-from ullage_operator.node.runs import is_orphaned, runs_due
+from ullage_operator.node.runs import expired, is_called_off, next_millis, runs_due
 from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
 from ullage_operator.objects import rounded
-from ullage_operator.observation import NodeObject, Observation
+from ullage_operator.observation import NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import PlanningDecision, plan
 from ullage_operator.repository.acceptance import PENDING, VALID, acceptance_of
 from ullage_operator.repository.conditions import conditions
@@ -37,13 +37,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What shall be. `nodes`: the specs of the node objects, by node; `released`: objects that shall go, and be made
     anew where `nodes` has them too. Where hands are kept off, `nodes` has only those whose tickets are void.
 
-    `runs`: statuses that changed, by the run's name.
+    `runs`: statuses that changed, by the run's name; `expired`: runs that shall go.
     """
 
     status: RepositoryStatus
     nodes: dict[str, NodeSpec] = msgspec.field(default_factory=dict)
     released: tuple[NodeObject, ...] = ()
     runs: dict[str, RunStatus] = msgspec.field(default_factory=dict)
+    expired: tuple[RunObject, ...] = ()
     planning: PlanningDecision = PlanningDecision()
     rollout: Rollout = Rollout()
     next_millis: int | None = None
@@ -98,12 +99,14 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     told = conditions(seen, acceptance, figures, placement, rolls)
     status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
     again = None if seen.refused_pods is None else seen.now_millis + REFUSED_MILLIS
-    wakes = (again, schedule.next_millis, planned.next_millis, rolls.next_millis)
+    runs_end = next_millis(seen.runs, seen.now_millis)
+    wakes = (again, schedule.next_millis, planned.next_millis, rolls.next_millis, runs_end)
     return Decision(
         status=status,
         nodes=nodes,
         released=tuple(released),
         runs=runs,
+        expired=expired(seen.runs, seen.now_millis),
         planning=planned,
         rollout=rolls,
         is_pending=acceptance[0] == PENDING,
@@ -112,11 +115,11 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
 
 
 def _revoked(seen: Observation) -> dict[str, NodeSpec]:
-    """Of a repository that is left alone: tickets whose run was deleted since. Whoever deletes one means now."""
+    """Of a repository that is left alone: tickets whose run was deleted or suspended since. Who does so means now."""
     return {
         node: msgspec.structs.replace(found.spec, ticket=None)
         for node, found in seen.objects.items()
-        if found.spec.ticket is not None and is_orphaned(found.spec.ticket, seen.runs)
+        if found.spec.ticket is not None and is_called_off(found.spec.ticket, seen.runs)
     }
 
 

@@ -11,6 +11,7 @@ import structlog
 from ullage_operator import metrics
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import OperatorError
+from ullage_operator.node.runs import next_millis
 from ullage_operator.node.tickets import overdue
 from ullage_operator.objects import RepositoryObject, is_owned
 from ullage_operator.observation import Observation
@@ -94,9 +95,7 @@ class Reconciler:
         if found is None or "deletionTimestamp" in found["metadata"]:
             self.cache.reserved.pop(key, None)
             metrics.forget(*key)
-            if found is None:
-                await self._applier.tell_orphans(key[0], self.cache.runs_of(*key), self._clock())
-            return None
+            return None if found is not None else await self._orphans(key)
         repository = RepositoryObject.of(found)
         try:
             seen = await self.cache.observe(repository, self._clock)
@@ -120,6 +119,12 @@ class Reconciler:
     async def tell_removal(self, repository: RepositoryObject, waits: str = "", error: str = "") -> None:
         """What a removal waits for, or why a step of it was refused."""
         await self._applier.tell_removal(repository, waits, error, self._clock())
+
+    async def _orphans(self, key: Key) -> float | None:
+        runs, now = self.cache.runs_of(*key), self._clock()
+        await self._applier.tell_orphans(key[0], runs, now)
+        soonest = next_millis(runs, now)
+        return None if soonest is None else max(0.1, min((soonest - now) / 1000, self._settings.resync_seconds))
 
     def _wanted(self, seen: Observation, decision: Decision) -> Desired:
         repository = seen.repository
