@@ -50,12 +50,19 @@ class QueueFigures(NamedTuple):
     unavailable: int
 
 
+class Told(NamedTuple):
+    """What provenance says of FlowFiles that go: `by` whom, if somebody asked for it."""
+
+    type: EventType
+    details: str
+    by: str = ""
+
+
 class Removal(NamedTuple):
     """Which FlowFiles go out of swap files, and what provenance says of them."""
 
     is_meant: Callable[[FlowFileRecord], bool]
-    type: EventType
-    details: str
+    told: Told
 
 
 class PassedOver(NamedTuple):
