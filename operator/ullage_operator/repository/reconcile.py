@@ -13,7 +13,7 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import OperatorError
 from ullage_operator.node.runs import next_millis
 from ullage_operator.node.tickets import overdue
-from ullage_operator.objects import RepositoryObject, is_owned
+from ullage_operator.objects import Object, RepositoryObject, is_owned
 from ullage_operator.observation import Observation
 from ullage_operator.repository.apply import Applier
 from ullage_operator.repository.build import Desired, addresses, desired
@@ -41,6 +41,7 @@ class Reconciler:
         self.cache = InformerCache(api, settings, self._changed)
         self._applier = Applier(api, self.cache, settings)
         self._workers: list[asyncio.Task[None]] = []
+        self._deciding = asyncio.Lock()
         self._log = structlog.get_logger("reconcile")
 
     async def start(self) -> None:
@@ -98,15 +99,16 @@ class Reconciler:
             return None if found is not None else await self._orphans(key)
         repository = RepositoryObject.of(found)
         try:
-            seen = await self.cache.observe(repository, self._clock)
-            if seen is None:
-                return None
-            seen = trusted(seen)
-            # Nothing is awaited from the observation to here: two repositories never give tickets for one volume at
-            # once.
-            decision = decide(seen, self._settings)
-            self._reserve(seen, decision)
-            wanted = self._wanted(seen, decision)
+            answers = await self.cache.ask(repository, self._clock)
+            # From the observation to what it reserves nobody else decides: two repositories never give tickets for one
+            # volume at once. In a thread: among thousands of nodes a decision takes longer than a watch should wait.
+            async with self._deciding:
+                observed = self.cache.observe(key, answers, self._clock)
+                if observed is None:
+                    return None
+                service = self._service(observed.repository)
+                seen, decision, wanted = await asyncio.to_thread(decided, observed, service, self._settings)
+                self._reserve(seen, decision)
         except Exception as error:
             await self._applier.tell_failure(repository, error, self._clock())
             raise
@@ -126,13 +128,10 @@ class Reconciler:
         soonest = next_millis(runs, now)
         return None if soonest is None else max(0.1, min((soonest - now) / 1000, self._settings.resync_seconds))
 
-    def _wanted(self, seen: Observation, decision: Decision) -> Desired:
-        repository = seen.repository
-        if not decision.keeps_hands_off:
-            return desired(seen, decision, self._settings)
-        service = self.cache.owned["Service"].objects.get((repository.namespace, repository.service))
-        is_own = service is not None and is_owned(service, repository.uid)
-        return addresses(seen, service if is_own else None)
+    def _service(self, repository: RepositoryObject) -> Object | None:
+        """The headless one, if the repository was ever started."""
+        found = self.cache.owned["Service"].objects.get((repository.namespace, repository.service))
+        return found if found is not None and is_owned(found, repository.uid) else None
 
     def _reserve(self, seen: Observation, decision: Decision) -> None:
         self.cache.reserved[seen.repository.key] = {
@@ -140,6 +139,19 @@ class Reconciler:
             for node, spec in decision.nodes.items()
             if spec.ticket is not None and node in seen.objects
         }
+
+
+def decided(
+    seen: Observation, service: Object | None, settings: OperatorSettings
+) -> tuple[Observation, Decision, Desired]:
+    """What shall be, as the observation with its certificates, the decision, and what is built of it: where hands are
+    kept off, the addresses behind its Service as that is. Pure.
+    """
+    seen = trusted(seen)
+    decision = decide(seen, settings)
+    if decision.keeps_hands_off:
+        return seen, decision, addresses(seen, service)
+    return seen, decision, desired(seen, decision, settings)
 
 
 class WorkQueue:
