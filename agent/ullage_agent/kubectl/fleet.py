@@ -14,6 +14,9 @@ SILENT_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 HOPED: Final = {"Accepted": "True", "Applied": "True", "Reachable": "True", "Ready": "True"}
 """Conditions that are well when they hold; of any other it is well when they do not."""
 
+CALM: Final = frozenset({"Reconciling", "Reclaiming", "MaintenanceDeferred", "Paused"})
+"""Conditions that say what goes on, and no trouble."""
+
 RUNS_SHOWN: Final = 5
 
 
@@ -33,6 +36,7 @@ def fleet_document(repository: Object, nodes: Iterable[Object], runs: Iterable[O
         "totals": {
             key: sum(each[key] for each in mine) for key in ("liveBytes", "deadBytes", "archivedBytes", "freeBytes")
         },
+        "now": [_in_words(each) for each in _conditions(status) if each["type"] in CALM and each["status"] == "True"],
         "trouble": troubles(status),
         "nodes": mine,
         "runs": told,
@@ -84,21 +88,28 @@ def run_document(found: Object) -> Object:
 
 def condition(status: Object, type: str) -> str:
     """Whether a condition holds: True, False or Unknown."""
-    found = (each["status"] for each in status.get("conditions") or () if each["type"] == type)
-    return str(next(found, "Unknown"))
+    return str(next((each["status"] for each in _conditions(status) if each["type"] == type), "Unknown"))
 
 
 def troubles(status: Object) -> list[str]:
     """The conditions that are not as one would hope, in their own words."""
     return [
-        f"{each['type']} is {each['status']}: {each.get('message') or each['reason']}"
-        for each in status.get("conditions") or ()
-        if each["status"] != HOPED.get(each["type"], "False") and each["type"] not in CALM
+        f"{each['type']} is {each['status']}: {_words(each)}"
+        for each in _conditions(status)
+        if each["type"] not in CALM and each["status"] != HOPED.get(each["type"], "False")
     ]
 
 
-CALM: Final = frozenset({"Progressing", "Reconciling", "Reclaiming", "MaintenanceDeferred", "Paused"})
-"""Conditions that say what goes on, and no trouble."""
+def _conditions(status: Object) -> list[Object]:
+    return list(status.get("conditions") or ())
+
+
+def _words(condition: Object) -> str:
+    return str(condition.get("message") or condition["reason"])
+
+
+def _in_words(condition: Object) -> str:
+    return f"{condition['type']}: {_words(condition)}"
 
 
 def _node_troubles(spec: Object, status: Object, age: int | None) -> list[str]:

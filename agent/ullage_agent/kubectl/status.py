@@ -59,6 +59,8 @@ def show_fleet(fleet: Object, nodes_shown: int) -> None:
     tell(f"  nodes   {ready} of {fleet['nodesWanted']} ready")
     tell("  bytes   " + ", ".join(f"{word} {size(totals[f'{key}Bytes'])}" for word, key in SUMS))
     tell(f"  window  {fleet['window'] or 'unknown'}")
+    for line in fleet["now"]:
+        tell(f"  now     {line}")
     for line in fleet["trouble"]:
         tell(f"  {line}")
     if nodes:
