@@ -6,7 +6,8 @@ import pytest
 
 from ullage.contract import ConditionStatus, time_of
 from ullage.contract.conditions import TABLE
-from ullage_agent.kubectl.fleet import CALM, HOPED, fleet_document, node_row, span
+from ullage_agent.kubectl.fleet import CALM, HOPED, fleet_document, node_cells, span
+from ullage_agent.kubectl.status import show_fleet
 
 NOW = 1_772_323_200_000
 TROUBLE = {"Stalled", "Degraded", "DataUnavailable", "DiskPressure", "ClockImplausible"}
@@ -84,10 +85,27 @@ def test_the_worst_comes_first() -> None:
 
 
 def test_a_silent_node_is_not_called_ready() -> None:
-    """Nobody knows how an agent is that never spoke."""
+    """Nobody knows how an agent is that never spoke, or not for long, whatever it said last."""
     [told] = fleet_document(repository(), [{**node("a"), "status": {}}], [], NOW)["nodes"]
-    assert node_row(told)[:2] == ("a", "Unknown")
-    assert node_row(told)[-1] == "-"
+    cells = node_cells(told)
+    assert (cells["ready"], cells[">seen"]) == ("Unknown", "-")
+    [told] = fleet_document(repository(), [node("a", heartbeat=time_of(NOW - 3_600_000))], [], NOW)["nodes"]
+    assert told["ready"] == "Unknown"
+
+
+def test_a_fleet_stays_a_table_on_a_narrow_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names as long as clouds make them: columns go, the least important first, and a node stays a line."""
+    nodes = [node(f"ip-10-0-{number}-17.eu-central-1.compute.internal") for number in range(3)]
+    fleet = fleet_document(repository(), nodes, [], NOW)
+    for columns, titles in ((120, "archive"), (100, "disks"), (80, "dead")):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        show_fleet(fleet, 3)
+        lines = capsys.readouterr().out.splitlines()
+        assert sum("compute.internal" in line for line in lines) == 3
+        assert [line for line in lines if line.startswith("node") and titles in line]
+        assert max(map(len, lines)) <= columns
 
 
 @pytest.mark.parametrize(

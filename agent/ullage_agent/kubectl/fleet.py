@@ -51,7 +51,7 @@ def node_document(found: Object, now_millis: int) -> Object:
     age = None if heartbeat is None else max(0, now_millis - millis_of(heartbeat)) // 1000
     return {
         "node": spec["nodeName"],
-        "ready": condition(status, "Ready") if age is not None else "Unknown",
+        "ready": "Unknown" if age is None or age * 1000 > SILENT_MILLIS else condition(status, "Ready"),
         "secondsSinceHeartbeat": age,
         "liveBytes": space.get("liveBytes", 0),
         "deadBytes": space.get("deadBytes", 0),
@@ -142,28 +142,30 @@ def span(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def node_row(each: Object) -> tuple[str, ...]:
-    """A node's line in the table of `status`."""
+def node_cells(each: Object) -> dict[str, str]:
+    """A node's line in the table of `status`, by the titles of the columns."""
     free = each["freePercentage"]
-    disks = str(each["disks"]) + (f" ({len(each['disksAway'])} away)" if each["disksAway"] else "")
-    held = "-" if each["ticket"] is None else ", ".join(each["ticket"]["operations"])
-    return (
-        each["node"],
-        each["ready"],
-        disks,
-        size(each["liveBytes"]),
-        size(each["deadBytes"]),
-        size(each["archivedBytes"]),
-        "-" if free is None else f"{free:.0f}%",
-        str(each["leases"]),
-        held,
-        "-" if each["secondsSinceHeartbeat"] is None else span(each["secondsSinceHeartbeat"]),
-    )
+    away = f" ({len(each['disksAway'])} away)" if each["disksAway"] else ""
+    return {
+        "node": each["node"],
+        "ready": each["ready"],
+        ">disks": f"{each['disks']}{away}",
+        ">live": size(each["liveBytes"]),
+        ">dead": size(each["deadBytes"]),
+        ">archive": size(each["archivedBytes"]),
+        ">free": "-" if free is None else f"{free:.0f}%",
+        ">leases": str(each["leases"]),
+        "ticket": "-" if each["ticket"] is None else ", ".join(each["ticket"]["operations"]),
+        ">seen": "-" if each["secondsSinceHeartbeat"] is None else span(each["secondsSinceHeartbeat"]),
+    }
 
 
-NODE_COLUMNS: Final = (
-    *("node", "ready", ">disks", ">live", ">dead", ">archive", ">free", ">leases", "ticket", ">seen"),
+NODE_VIEWS: Final = (
+    ("node", "ready", ">disks", ">live", ">dead", ">archive", ">free", ">leases", "ticket", ">seen"),
+    ("node", "ready", ">disks", ">dead", ">free", "ticket", ">seen"),
+    ("node", "ready", ">dead", ">free", ">seen"),
 )
+"""Columns from the widest screen to the narrowest: a fleet stays on one, and -o json has them all."""
 
 
 def run_row(each: Object) -> tuple[str, ...]:
