@@ -102,7 +102,7 @@ class Reconciler:
             seen = await self.cache.observe(repository, self._clock)
             if seen is None:
                 return None
-            seen = trusted(seen)
+            seen = trusted(seen, self._settings.cluster_domain)
             # Nothing is awaited from the observation to here: two repositories never give tickets for one volume at
             # once.
             decision = decide(seen, self._settings)
