@@ -36,6 +36,7 @@ SMALL = Limits(
     leases_each=2,
     holds_each=2,
     writes_each=2,
+    streams_each=2,
 )
 
 
@@ -296,3 +297,46 @@ def test_events_of_a_staged_write_name_whose_it_is(secured: Secured) -> None:
         found = client.get("/v1/provenance/events", params={"flow_file": format_uuid(uuid)}).json()["events"]
         assert [(event["type"], event["component_type"]) for event in found] == [("CREATE", "all")]
         client.delete("/v1/queues/q/flowfiles")
+
+
+def test_what_waits_for_a_stream_is_its_owners(secured: Secured) -> None:
+    """Nobody else takes it, removes it, gives it back, polls it or drops it; who may end what others hold gives it
+    back, and then the stream is anybody's. One principal has so many streams.
+    """
+    good, hostile, all_of_it = (Flight(secured, name) for name in ("good", "hostile", "all"))
+    with secured.client("good") as client, secured.client("hostile") as other, secured.client("all") as admin:
+        for content in (b"1", b"2", b"3"):
+            client.post("/v1/queues/in/flowfiles", content=content)
+
+        def asked(peer: Flight, action: str, **more: int) -> str:
+            return peer.slug(lambda: peer.act(action, stream="s", queue="in", **more)).partition(":")[0]
+
+        assert good.act("feed-take", stream="s", queue="in", count=2)["count"] == 2
+        for action, more in (
+            ("feed-take", {"count": 1}),
+            ("feed-take", {}),
+            ("feed-done", {"through": 1 << 62}),
+            ("feed-back", {}),
+        ):
+            assert asked(hostile, action, **more) == "forbidden"
+        for each in (client, other):  # the owner changes it as a stream only, too
+            assert each.post("/v1/queues/stream:s:in/poll", json={}).status_code == 403
+            assert each.post("/v1/queues/stream:s:in/flowfiles", content=b"x").status_code == 403
+            assert each.delete("/v1/queues/stream:s:in/flowfiles").status_code == 403
+            assert each.put("/v1/queues/stream:s:in", json={"count_max": 1}).status_code == 403
+        assert asked(all_of_it, "feed-done", through=1 << 62) == "forbidden"
+        assert asked(good, "feed-take", count=2) == ""
+        assert asked(all_of_it, "feed-back") == ""
+        assert hostile.act("feed-take", stream="s", queue="in", count=1)["count"] == 1
+        assert asked(good, "feed-take", count=1) == "forbidden"
+        assert hostile.act("feed-done", stream="s", queue="in", through=1 << 62)["count"] == 1
+
+        for stream in ("s", "t"):
+            assert hostile.act("feed-take", stream=stream, queue="in", count=1)["count"] == 1
+        client.post("/v1/queues/in/flowfiles", content=b"4")
+        refused = hostile.slug(lambda: hostile.act("feed-take", stream="u", queue="in", count=1))
+        assert refused.startswith("quota-reached")
+        assert "streams_each" in refused
+        assert good.act("feed-take", stream="u", queue="in", count=1)["count"] == 1
+        for queue in ("in", "stream:s:in", "stream:t:in", "stream:u:in"):
+            admin.delete(f"/v1/queues/{queue}/flowfiles")

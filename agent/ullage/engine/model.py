@@ -142,9 +142,8 @@ class Delete(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
 
 
 class QueueDefinition(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """A queue's number, name and settings; a later definition of the same number replaces it.
-
-    `is_removed`: nobody sees it as long as nothing stands in it. The number stays its own: events tell of it.
+    """A queue's number, name and settings; a later definition of the same number replaces it. `is_removed`: nobody sees
+    it as long as nothing stands in it. The number stays its own: events tell of it. `owner`: whose a stream's is.
     """
 
     number: Whole
@@ -155,6 +154,7 @@ class QueueDefinition(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=Fa
     bytes_max: Whole
     expiration_millis: Whole
     is_removed: bool = False
+    owner: str = ""
 
 
 class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):

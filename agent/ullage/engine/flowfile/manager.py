@@ -17,7 +17,8 @@ from ullage.contract import FlowFileSettings
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.availability import Availability
 from ullage.engine.flowfile.definitions import default_definition, require_possible
-from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver, Removal, Told
+from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver
+from ullage.engine.flowfile.removal import EMPTIED, EXPIRY, UNREADABLE, Removal, Told
 from ullage.engine.ledger.swap import SwapFiles, blocks_of, points_into, summarize
 from ullage.engine.model import (
     HANDLE_QUEUE,
@@ -50,10 +51,6 @@ DROP_SLICE = 1_000
 
 LOOK_AGAIN_SECONDS = 10.0
 """After so long a poll tries again a swap file that could not be read, though there is something else to serve."""
-
-EMPTIED = "the queue was emptied"
-EXPIRY = Told(EventType.EXPIRE, "older than its queue allows")
-UNREADABLE = "its content could not be read, and its loss was accepted"
 
 
 class QueueManager:
@@ -140,6 +137,7 @@ class QueueManager:
         count_max: int | None = None,
         bytes_max: int | None = None,
         expiration_millis: int | None = None,
+        owner: str | None = None,
         also: Sequence[Operation] = (),
     ) -> FlowFileQueue:
         """Create a queue, with the defaults for what is not said, or change what is said of an existing one; `also`
@@ -151,6 +149,7 @@ class QueueManager:
             "count_max": count_max,
             "bytes_max": bytes_max,
             "expiration_millis": expiration_millis,
+            "owner": owner,
         }
         existing = self._by_name.get(name)
         definition = default_definition(self._settings, name) if existing is None else existing.definition
