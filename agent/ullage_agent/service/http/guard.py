@@ -13,7 +13,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from ullage.contract import Right
-from ullage.errors import Forbidden, RequestIncomplete, ServiceBusy, ServiceStopping, TransferStalled
+from ullage.errors import Forbidden, RequestIncomplete, ServiceBusy, ServiceStopping, TooManyTokens, TransferStalled
 from ullage.wire.needs import is_audited
 from ullage.wire.operation import Operation
 from ullage.wire.problems import PROBLEM_TYPE, problem_of
@@ -33,6 +33,8 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LINGER_BYTES: Final = 64 << 20
 LINGER_SECONDS: Final = 2.0
 """How much of an unwanted body is taken in, and for how long, before its connection is closed."""
+
+TOO_MANY_TOKENS: Final = problem_of(TooManyTokens()).slug
 
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -64,7 +66,9 @@ class Guard:
         finally:
             state = scope.get("state", {})
             if state.get("is_counted"):
-                self._served.quota.give_back(state["principal"].holder)
+                self._served.quota.give_back(state["principal"])
+            if "room" in state:
+                state["room"].release()
             self._measure(scope, exchange)
             self._note(scope, exchange)
 
@@ -110,7 +114,7 @@ class Guard:
         """A line of the audit log, of what is to leave one."""
         state = scope.get("state", {})
         operation: Operation[Any] | None = state.get("operation")
-        is_refused = exchange.status in (401, 403)
+        is_refused = exchange.status in (401, 403) or state.get("slug") == TOO_MANY_TOKENS
         if operation is None or not (is_refused or is_audited(operation.rights or ())):
             return
         allowed, principal = 0 < exchange.status < 400, state.get("principal")
