@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from ullage.client.descriptors import Address
 from ullage.client.socket import SocketClient
-from ullage.errors import LeaseLost, LeaseRefused, NotReachable, UllageError
+from ullage.errors import Forbidden, LeaseLost, LeaseRefused, NotReachable, UllageError
 from ullage.wire.frames import ClaimKey
+from ullage.wire.problems import problem_of
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import RETRIES, FleetNode, flight_of, socket_of
@@ -29,6 +30,9 @@ ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32
 
 FOUND_BY: Final = (NODE, *ADDRESS)
 """Columns that rows need, so that their content is found."""
+
+SEAL: Final = "seal"
+"""The column that rows need besides, for who may not read every queue."""
 
 GROUP_BYTES: Final = 8 * MIB
 """Content that a task holds at a time; one that is larger comes alone. So many that a call costs nothing beside it, and
@@ -44,6 +48,11 @@ takes as long as reading some MiB. So few that not much is kept from being recla
 NO_CLAIM: Final = -1
 ATTEMPTS: Final = 4
 """A lease may end while a task reads; what was read under it is read again."""
+
+FORBIDDEN: Final = problem_of(Forbidden("")).slug
+
+Seals = Mapping[Address, bytes]
+"""What the column `seal` has of contents, by where they lie."""
 
 Use = Callable[[pa.RecordBatch, list[bytes | None]], pa.RecordBatch]
 
@@ -129,14 +138,20 @@ class Opener(Carried):
         They are looked for in the order of their addresses: neighbours are read with one call.
         """
         order = pc.sort_indices(group, sort_keys=[(name, "ascending") for name in ADDRESS[:2]])  # nulls come last
-        wanted = _addresses(group.take(order).slice(0, group.num_rows - group.column(ADDRESS[0]).null_count))
+        rows = group.take(order).slice(0, group.num_rows - group.column(ADDRESS[0]).null_count)
+        wanted, seals = _addresses(rows), _seals(rows)
         local = socket_of(self.settings, node)
-        found = self._remote(node, wanted) if local is None else self._nearest(local, node, wanted)
+        found = self._remote(node, wanted, seals) if local is None else self._nearest(local, node, wanted, seals)
         contents: list[bytes | None] = [b""] * group.num_rows
         for at, content, address in zip(_listed(order), found, wanted, strict=False):
             if type(content) is bytes:
                 contents[at] = content
                 continue
+            if content == FORBIDDEN:
+                raise SparkSourceError(
+                    f"node {node.name}, resource claim {address[0]}: this account may not read its content, or its "
+                    f"column {SEAL} is not of this row, or older than the agent's last start: read the rows again"
+                )
             if not self.skips_missing:
                 raise SparkSourceError(
                     f"node {node.name}, resource claim {address[0]}: its content is gone ({content!s}): "
@@ -145,17 +160,20 @@ class Opener(Carried):
             contents[at] = None
         return contents
 
-    def _nearest(self, client: SocketClient, node: FleetNode, wanted: Sequence[Address]) -> list[bytes | str]:
-        """Through descriptors; over Flight what they do not give: too many files at a time, or one in which nothing
-        lives any more, and which only the snapshot's lease keeps.
+    def _nearest(
+        self, client: SocketClient, node: FleetNode, wanted: Sequence[Address], seals: Seals
+    ) -> list[bytes | str]:
+        """Through descriptors; over Flight what they do not give: too many files at a time, one that holds what is not
+        for this reader, or one in which nothing lives any more, and which only the snapshot's lease keeps.
         """
         try:
             contents = self._by_descriptors(client, wanted)
         except LeaseRefused:
-            return self._remote(node, wanted)
+            return self._remote(node, wanted, seals)
         left = [at for at, content in enumerate(contents) if isinstance(content, str)]
-        for at, content in zip(left, self._remote(node, [wanted[at] for at in left]) if left else (), strict=True):
-            contents[at] = content
+        if left:
+            for at, content in zip(left, self._remote(node, [wanted[at] for at in left], seals), strict=True):
+                contents[at] = content
         return contents
 
     def _by_descriptors(self, client: SocketClient, wanted: Sequence[Address]) -> list[bytes | str]:
@@ -191,15 +209,17 @@ class Opener(Carried):
             contents += [place.slug or next(found) for place in cut]
         return contents
 
-    def _remote(self, node: FleetNode, wanted: Sequence[Address]) -> list[bytes | str]:
-        return RETRIES.run(lambda: self._fetched(node, wanted))
+    def _remote(self, node: FleetNode, wanted: Sequence[Address], seals: Seals) -> list[bytes | str]:
+        return RETRIES.run(lambda: self._fetched(node, wanted, seals))
 
-    def _fetched(self, node: FleetNode, wanted: Sequence[Address]) -> list[bytes | str]:
+    def _fetched(self, node: FleetNode, wanted: Sequence[Address], seals: Seals) -> list[bytes | str]:
         pieces: list[list[bytes]] = [[] for _ in wanted]
         slugs: dict[int, str] = {}
         client = flight_of(self.settings, node)
         for first in range(0, len(wanted), GROUP_ROWS):
-            for item, content, slug in client.get_rows(claims=wanted[first : first + GROUP_ROWS]):
+            asked = wanted[first : first + GROUP_ROWS]
+            shown = [seals.get(address, b"") for address in asked] if seals else None
+            for item, content, slug in client.get_rows(claims=asked, seals=shown):
                 if slug:
                     slugs[first + item] = slug
                 else:
@@ -213,6 +233,13 @@ class Opener(Carried):
 
 def _addresses(rows: pa.RecordBatch) -> list[Address]:
     return list(zip(*(_listed(rows.column(name)) for name in ADDRESS), strict=True))
+
+
+def _seals(rows: pa.RecordBatch) -> Seals:
+    """By address; nothing where rows have none, or the node says that they need none."""
+    if SEAL not in rows.schema.names or rows.column(SEAL).null_count == rows.num_rows:
+        return {}
+    return dict(zip(_addresses(rows), rows.column(SEAL).to_pylist(), strict=True))
 
 
 def _first_rows(resources: pa.Array) -> list[int]:

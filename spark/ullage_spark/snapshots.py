@@ -17,7 +17,7 @@ from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, Snaps
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import FleetNode, ask, discover, flight_of
 from ullage_spark.offsets import Heartbeat
-from ullage_spark.opener import FOUND_BY, GROUP_BYTES, Use, pickled
+from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, Use, pickled
 from ullage_spark.opening import opening_source
 from ullage_spark.settings import SourceOptions, as_options
 
@@ -54,7 +54,7 @@ class FleetSnapshot:
         the content lies. One task does both, so that rows do not pass the JVM: for small contents twice as fast.
         Options as of `table`: where, parts.
         """
-        chosen = dict.fromkeys((*columns, *FOUND_BY))
+        chosen = dict.fromkeys((*columns, *FOUND_BY, SEAL))
         source = opening_source(pickled(use), skips_missing=skips_missing, group_bytes=group_bytes)
         self._spark.dataSource.register(source)
         return self._reader(options | {"columns": list(chosen)}, source.name()).schema(schema).load()

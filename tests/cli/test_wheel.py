@@ -28,7 +28,9 @@ def test_the_version_needs_no_extra(script: Callable[..., subprocess.CompletedPr
     assert script("ullage", "--version").stdout.startswith("ullage ")
 
 
-@pytest.mark.parametrize(("name", "extra"), [("ullage", "agent"), ("ullage-operator", "operator")])
+@pytest.mark.parametrize(
+    ("name", "extra"), [("ullage", "agent"), ("kubectl-ullage", "kubectl"), ("ullage-operator", "operator")]
+)
 def test_a_script_says_which_extra_it_needs(
     script: Callable[..., subprocess.CompletedProcess[str]], name: str, extra: str
 ) -> None:

@@ -1,8 +1,10 @@
 """A control plane with nodes that are only played: kwok says what kubelets would, for hundreds of them.
 
 Pods on them become Running and Ready without a container, and go when deleted. What a node does with files is not here.
+Each node's kubelet is kwok: ports of all pods lead to one port of this machine, and what they say is in one file.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,17 +26,45 @@ class Fleet(ControlPlane):
         """Play every node that `add_nodes` makes, and the pods on them."""
         tool("kwok")
         super().start()
+        self.pod_port = self.instance.free_port()
+        self._kubelet_port = self.instance.free_port()
+        self.pod_log.touch()
+        kubelet = self.authority.server("kwok-kubelet", [LOOPBACK], [])
         self.start_program(
             "kwok",
             [
-                f"--config={STAGES}",
+                f"--config={STAGES},{self._kubelet_config()}",
                 f"--kubeconfig={self.kubeconfig_for('kwok', 'system:masters')}",
                 "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
                 # Without leases the cluster takes each node for dead after 50 s, and its pods for not ready for good.
                 "--node-lease-duration-seconds=120",
-                f"--server-address={LOOPBACK}:{self.instance.free_port()}",
+                f"--server-address={LOOPBACK}:{self._kubelet_port}",
+                f"--node-ip={LOOPBACK}",
+                f"--node-port={self._kubelet_port}",
+                f"--tls-cert-file={kubelet.certificate}",
+                f"--tls-private-key-file={kubelet.key}",
             ],
         )
+
+    @property
+    def pod_log(self) -> Path:
+        """What every container says, in the format of container runtimes: `TIME stdout F TEXT`."""
+        return self.instance.home / "pods.log"
+
+    def _kubelet_config(self) -> Path:
+        """Where the ports of pods lead, and where their logs are."""
+        target = {"address": LOOPBACK, "port": self.pod_port}
+        made = {
+            "ClusterPortForward": {"forwards": [{"target": target}]},
+            "ClusterLogs": {"logs": [{"logsFile": str(self.pod_log)}]},
+        }
+        documents = [
+            {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": kind, "metadata": {"name": "all"}, "spec": spec}
+            for kind, spec in made.items()
+        ]
+        path = self.instance.home / "kubelet.yaml"
+        path.write_text("---\n".join(json.dumps(each) + "\n" for each in documents))
+        return path
 
     @staticmethod
     def node_documents(numbers: Iterable[int], prefix: str = "fleet") -> list[dict[str, Any]]:

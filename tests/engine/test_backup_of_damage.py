@@ -3,15 +3,18 @@
 import errno
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from tests.engine.test_backup import TWO, restored_queue
 from tests.failing_files import FailingFiles
+from tests.fuzz.corpus import header_of, with_header
 from tests.support import Workshop, claim_of, drain, flip, put_all, put_each, spec_at
 from ullage.contract import Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord, SetAside
+from ullage.engine.wal.format import FORMAT_VERSION
 from ullage_agent.cli.app import app
 
 KB = 1024
@@ -175,6 +178,27 @@ def test_a_swap_file_that_cannot_be_read_is_named_and_the_rest_is_backed_up(
             assert again.queue("q").figures().unavailable == 2
             assert any(first.name in problem for problem in again.check().problems)
     workshop.expects_problems = True
+
+
+def test_a_swap_file_of_a_newer_version_is_named_and_the_rest_is_backed_up(workshop: Workshop, tmp_path: Path) -> None:
+    """Who copied it there may have that version; its bytes are in the backup too."""
+    repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 2})
+    put_each(repository, "q", [b"%d" % n for n in range(8)])
+    first = min((workshop.path / "swap").iterdir())
+    whole = first.read_bytes()
+    header = msgspec.msgpack.decode(header_of(whole))
+    first.write_bytes(with_header(whole, msgspec.msgpack.encode({**header, "format": FORMAT_VERSION + 1})))
+
+    report = repository.backup(str(tmp_path / "b"))
+
+    (told,) = report.lost
+    assert (told.queue, told.path, report.damaged_files) == ("q", str(first), 1)
+    assert "2 FlowFiles are in a swap file that can't be read" in told.reason
+    assert f"format version {FORMAT_VERSION + 1}" in told.reason
+    assert len(drain(repository, "q")) == 6
+    repository.reclamation.clean()
+    assert any(path.read_bytes() == first.read_bytes() for path in (tmp_path / "b").rglob(f"{first.name}*"))
+    first.write_bytes(whole)
 
 
 @pytest.mark.parametrize("how", ["gone", "cut", "flipped"])

@@ -135,6 +135,18 @@ def test_each_log_file_whose_header_was_written_wrong_is_named(busy: Workshop) -
         path.write_bytes(data)
 
 
+def test_a_damaged_snapshot_keeps_no_log_file_from_being_read(busy: Workshop) -> None:
+    """Its header tells which log files count, and damage behind that is no reason to leave them out."""
+    snapshot = busy.path / "flowfile" / "snapshot"
+    (log, *_) = sorted((busy.path / "flowfile").glob("partition-*/*.wal"))
+    flipped(snapshot, len(snapshot.read_bytes()) - 1)
+    flipped(log, log.read_bytes().index(b"ULLt") + 60)
+
+    problems = busy.repository.check(deep=True).problems
+
+    assert all(any(str(path) in problem for problem in problems) for path in (snapshot, log))
+
+
 def test_a_log_file_that_is_gone_is_named(busy: Workshop) -> None:
     """The open repository goes on writing to a file that has no name any more."""
     (path, *_) = sorted((busy.path / "flowfile").glob("partition-*/*.wal"))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.provenance.test_unreadable import tell_too_much
 from tests.support import Workshop, cut, drain, event_store, flip, put_all, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.history import Reason
@@ -95,6 +96,24 @@ def test_an_event_file_that_the_log_still_tells_of_is_no_loss(workshop: Workshop
     assert (report.events, report.lost_events) == (len(told), 0)
     with opened(workshop) as repository:
         assert events(repository) == told
+
+
+def test_events_of_the_log_that_cannot_be_told_cost_only_themselves(workshop: Workshop) -> None:
+    """They are counted, and named by their transaction; what stands before and behind them has its number."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"before"])
+    bad = tell_too_much(repository)
+    put_all(repository, "q", [b"behind"])
+    workshop.kill()
+
+    report = salvaged(workshop)
+
+    assert [each.path for each in report.damaged] == [f"the events of transaction {bad}"]
+    assert "has an event of FlowFile 0, which it lacks" in report.damaged[0].reason
+    assert (report.events, report.lost_events) == (2, 2)
+    with opened(workshop) as repository:
+        assert [(event.sequence, event.type.name) for event in events(repository)] == [(1, "CREATE"), (4, "CREATE")]
+        assert drain(repository, "q") == [b"before", b"behind"]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -12,14 +12,25 @@ from pyarrow import flight
 
 import ullage
 from tests.service.secured import Secured
-from ullage.contract import QueueAccess, QueueRule, QueueUse
+from ullage.client.flight import FlightClient
+from ullage.contract import QueueAccess, QueueRule, QueueUse, Right
 from ullage.errors import Forbidden
 from ullage.uuids import parse_uuid
+from ullage.wire.tickets import (
+    FEED_DONE,
+    FEED_TAKE,
+    RELEASE,
+    SNAPSHOT,
+    FeedRequest,
+    SnapshotRelease,
+    SnapshotRequest,
+    TableTicket,
+)
 
 EVERYBODY = ("*",)
 RULES = (
     QueueRule(prefix="", read=("boss",), write=("boss",), delete=("boss",)),
-    QueueRule(prefix="team.", read=("boss", "member"), write=("boss", "member"), delete=("boss", "member")),
+    QueueRule(prefix="team.", read=("boss", "member", "mate"), write=("boss", "member"), delete=("boss", "member")),
     QueueRule(prefix="team.in", read=("boss", "member"), write=EVERYBODY, delete=("boss", "member")),
 )
 
@@ -27,8 +38,8 @@ RULES = (
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(tmp_path_factory.mktemp("secured"), socket=True, auth={"queues": RULES})
-    for name in ("boss", "member"):
-        made.admit(name, "*")
+    for name in ("boss", "member", "mate", "stranger"):
+        made.admit(name, *(right for right in Right if name == "boss" or right != Right.UNDELETE))
     with made.running:
         yield made
 
@@ -153,6 +164,99 @@ def test_over_flight_rows_of_other_queues_are_left_out(secured: Secured) -> None
             with pytest.raises(flight.FlightUnauthorizedError):
                 act(action, **body)
         assert act("feed-take", stream="s", queue="team.work", count=1)["count"] == 1
+
+
+ADDRESS = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
+
+
+def _flight(secured: Secured, name: str) -> FlightClient:
+    return FlightClient(secured.url("flight"), secured.tokens[name], ca_file=secured.ca_file)
+
+
+def _rows(client: FlightClient, **wanted: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.table(TableTicket(name="flowfiles", **wanted)).read_all().to_pylist()
+    return found
+
+
+def _read(
+    client: FlightClient, row: dict[str, Any], seal: bytes | None, **other: int
+) -> tuple[bytes | None, str | None]:
+    """The content of a row under a seal, or the problem; `other` is what is asked for instead of where it lies."""
+    address: Any = tuple(other.get(name, row[name]) for name in ADDRESS)
+    ((_, content, problem),) = client.get_rows(claims=[address], seals=None if seal is None else [seal])
+    return content, problem
+
+
+def test_a_seal_opens_the_content_of_its_own_row_and_nothing_else(secured: Secured) -> None:
+    """For whom the row was shown: not other bytes of the claim, another queue's, or for somebody else."""
+    with secured.client("boss") as boss, _flight(secured, "member") as member:
+        boss.post("/v1/queues/team.in/flowfiles", content=b"other")
+        handle = boss.post("/v1/handles", content=b"a handle").json()["id"]
+        with _flight(secured, "boss") as all_of_it:
+            rows = {row["queue"]: row for row in _rows(all_of_it)}
+            assert {row["seal"] for row in rows.values()} == {None}  # who reads everything needs none
+            assert _read(all_of_it, rows["secret"], None) == (b"secret", None)
+        work, other = sorted(_rows(member), key=lambda row: row["queue"], reverse=True)
+        seal = work["seal"]
+
+        assert [(row["queue"], len(row["seal"])) for row in (work, other)] == [("team.work", 24), ("team.in", 24)]
+        assert _read(member, work, seal) == (b"team.work", None)
+        with pytest.raises(Forbidden, match="seal"):
+            _read(member, work, None)
+        for row, asked in (
+            (rows["secret"], {}),
+            (rows[None], {}),
+            (other, {}),
+            (work, {"size": 1}),
+            (work, {"start": 1, "size": 8}),
+            (work, {"claim_length": 100}),
+        ):
+            assert _read(member, row, seal, **asked) == (None, "forbidden")
+        for forged in (b"", b"x", bytes(24), bytes(8) + seal[8:], seal[:8] + bytes(16), seal[:-1]):
+            assert _read(member, work, forged) == (None, "forbidden")
+        with _flight(secured, "stranger") as stranger:
+            assert _rows(stranger) == []
+            assert _read(stranger, work, seal) == (None, "forbidden")
+        with _flight(secured, "mate") as mate:  # whose own row it is, too: but this seal is the member's
+            assert _read(mate, work, seal) == (None, "forbidden")
+        boss.delete(f"/v1/handles/{handle}")
+
+
+def test_a_seal_reads_at_a_snapshot_and_of_a_stream(secured: Secured) -> None:
+    """What has been consumed since, as long as the snapshot holds it; and what waits for a stream."""
+    with secured.client("member") as client, _flight(secured, "member") as member:
+        snapshot = member.act(SNAPSHOT, SnapshotRequest(holds=True)).id
+        (row,) = _rows(member, snapshot=snapshot)
+        client.delete("/v1/queues/team.work/flowfiles")
+        assert _rows(member) == []
+        assert _read(member, row, row["seal"]) == (b"team.work", None)
+        member.act(RELEASE, SnapshotRelease(id=snapshot))
+        assert _read(member, row, row["seal"]) == (None, "claim-gone")
+
+        client.post("/v1/queues/team.work/flowfiles", content=b"taken")
+        member.act(FEED_TAKE, FeedRequest(stream="s", queue="team.work", count=1))
+        (taken,) = _rows(member, stream="s", queue="team.work")
+        assert _read(member, taken, taken["seal"]) == (b"taken", None)
+        member.act(FEED_DONE, FeedRequest(stream="s", queue="team.work", through=1 << 40))
+
+
+def test_changed_rules_hold_for_seals_and_kept_snapshots(secured: Secured) -> None:
+    """Whoever may not read the queue any more reads nothing of it, whatever they were given before."""
+    rules = (QueueRule(prefix="", read=("boss",), write=("boss",), delete=("boss",)),)
+    with _flight(secured, "member") as member:
+        snapshot = member.act(SNAPSHOT, SnapshotRequest()).id
+        (row,) = _rows(member, snapshot=snapshot)
+        document = secured.running.document
+        auth = msgspec.structs.replace(document.spec.auth, queues=rules)
+        spec = msgspec.structs.replace(document.spec, auth=auth)
+        secured.running.server.host.reload(msgspec.structs.replace(document, spec=spec))
+        try:
+            assert _read(member, row, row["seal"]) == (None, "forbidden")
+            assert _rows(member, snapshot=snapshot) == []
+        finally:
+            secured.running.server.host.reload(document)
+        assert _read(member, row, row["seal"]) == (b"team.work", None)
+        member.act(RELEASE, SnapshotRelease(id=snapshot))
 
 
 def test_over_the_socket_descriptors_are_for_who_may_read_every_queue(secured: Secured) -> None:

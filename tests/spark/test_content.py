@@ -11,7 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.fleet import Fleet
+from tests.spark.fleet import Fleet, fleet_at
+from tests.support import drain
+from ullage.contract import AuthMode, QueueRule
+from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
 from ullage_spark.fleet import discover, socket_of
 from ullage_spark.opener import ADDRESS, AHEAD_FILES, Opener, pickled
@@ -195,6 +198,41 @@ def test_content_that_is_gone_is_told_and_never_guessed(spark: SparkSession, fle
     right = expected(contents)
     assert all(digest in (None, right[key]) for key, digest in found.items())
     assert list(found.values()).count(None) > len(found) / 2
+
+
+@pytest.mark.parametrize("path", ["socket", "flight"])
+def test_a_tenant_reads_the_contents_of_its_own_queues_only(spark: SparkSession, tmp_path: Path, path: str) -> None:
+    """By where they lie, at a snapshot and without one; what others wrote into the same files is not for it."""
+    token, digest = new_token()
+    (tmp_path / "tokens").write_text(line_of("tenant", ("writer",), 0, digest))
+    auth = {
+        "mode": AuthMode.TOKEN_FILE,
+        "token_file": str(tmp_path / "tokens"),
+        "queues": (QueueRule(prefix=""), QueueRule(prefix="in", read=("tenant",), delete=("tenant",))),
+    }
+    with fleet_at(tmp_path, "a", "b", auth=auth) as fleet:
+        contents = fleet.fill(4, 20)
+        options: dict[str, Any] = {"endpoint": fleet.endpoint, "token": token}
+        if path == "flight":
+            options["socket"] = "/nowhere"
+        queues = {name: fleet.repository(name).queue("in").number for name in fleet.agents}
+        mine = {key for key, record in fleet.records().items() if record.queue == queues[key[0]]}
+        with snapshot(spark, **options) as held:
+            rows = held.table("flowfiles")
+            found = collected(with_content(rows, digests, SCHEMA, **options))
+            for agent in fleet.agents.values():
+                drain(agent.repository, "in", 5)
+            at_source = collected(held.with_content(digests, SCHEMA))
+            bare = rows.drop("seal")
+            with pytest.raises(PySparkException, match="column seal"):
+                with_content(bare, digests, SCHEMA, **options).collect()
+        left = collected(
+            with_content(spark.read.format("ullage").options(**options).load(), digests, SCHEMA, **options)
+        )
+
+    assert found == at_source == expected({key: contents[key] for key in mine})
+    assert 0 < len(left) < len(found)
+    assert left.items() <= found.items()
 
 
 def test_rows_without_an_address_are_refused(spark: SparkSession, fleet: Fleet) -> None:

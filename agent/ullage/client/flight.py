@@ -119,12 +119,12 @@ class FlightClient(Closable):
         return [b"".join(pieces) for pieces in found]
 
     def get_rows(
-        self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = ()
+        self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = (), seals: Sequence[bytes] | None = None
     ) -> Iterator[tuple[int, bytes, str | None]]:
         """Pieces of contents, each with its item's number, in order; of one that cannot be read the problem's slug."""
         count = len(handles or claims)
         last, end = 0, 0
-        for batch in self.get_batches(handles, claims):
+        for batch in self.get_batches(handles, claims, seals):
             columns = (batch.column(name).to_pylist() for name in GET_SCHEMA.names)
             for item, offset, piece, problem in zip(*columns, strict=True):
                 expected = end if item == last else 0
@@ -133,11 +133,16 @@ class FlightClient(Closable):
                 last, end = item, offset + len(piece or b"")
                 yield item, piece, problem
 
-    def get_batches(self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = ()) -> Iterator[pa.RecordBatch]:
+    def get_batches(
+        self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = (), seals: Sequence[bytes] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The same as record batches: nothing is copied. `claims` instead of handles: resource claim, offset, length
-        and CRC-32C of a base claim, start and size in it.
+        and CRC-32C of a base claim, start and size in it; `seals` is what the rows have that told of them.
         """
-        wanted = ContentTicket(handles=list(handles)) if handles else ContentTicket(claims=list(claims))
+        if handles:
+            wanted = ContentTicket(handles=list(handles))
+        else:
+            wanted = ContentTicket(claims=list(claims), seals=None if seals is None else list(seals))
         with self._telling():
             reader = self._get(wanted, GET_SCHEMA)
         for batch in self._batches(reader):

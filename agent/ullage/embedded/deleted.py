@@ -6,6 +6,7 @@ of their own has kept since it could be read: a lease promises just that.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 
 from ullage.contract import Right
@@ -24,41 +25,51 @@ class Deleted:
     def __init__(self, engine: Engine, acting: Acting) -> None:
         self._engine = engine
         self._acting = acting
+        self._ends: dict[int, Mapping[int, int]] = {}
 
     @cached_property
     def _sees_all(self) -> bool:
         return self._acting.may(Right.UNDELETE)
 
-    @cached_property
-    def _tombstones(self) -> tuple[Counter[tuple[int, int]], dict[tuple[int, int], int]]:
-        """Of each address how many deleted handles point there, and when the last was deleted."""
-        counts: Counter[tuple[int, int]] = Counter()
-        last: dict[tuple[int, int], int] = {}
-        for record in self._engine.handles.unreadable():
-            if record.claim is not None:
-                address = record.claim.resource, record.claim.offset
-                counts[address] += 1
-                last[address] = max(last.get(address, 0), record.deleted_millis or record.expires_millis)
-        return counts, last
-
     def hides(self, claim: ContentClaim) -> bool:
         """Whether nobody may read this base claim by the name of a handle or FlowFile, nor has a lease kept it."""
         if self._sees_all:
             return False
-        ledger, address = self._engine.ledger, (claim.resource, claim.offset)
-        entry = ledger.entry(claim.resource)
-        if entry is None:
-            return False  # there is nothing to hide: reading it says what became of it
+        ledger = self._engine.ledger
         with ledger.lock:
-            in_swap_files = entry.swapped is not None
-            standing = 0 if claim.offset not in entry.live else (entry.shared or {}).get(claim.offset, 1)
-            last_death = entry.last_death_millis
-        counts, deleted = self._tombstones
-        # What stands in swap files is known in sum only: a dead address of such a file may be one of theirs.
-        if standing > counts[address] or (in_swap_files and not standing):
-            return False
-        died = deleted.get(address, last_death)
+            entry = ledger.entry(claim.resource)
+            if entry is None:
+                return False  # there is nothing to hide: reading it says what became of it
+            died = self._ends_in(claim.resource).get(claim.offset)
+            if died is None:
+                # What stands in swap files is known in sum only: a dead address of such a file may be one of theirs.
+                if claim.offset in entry.live or entry.swapped is not None:
+                    return False
+                died = entry.last_death_millis
         return not self._was_kept(claim.resource, died)
+
+    def _ends_in(self, resource: int) -> Mapping[int, int]:
+        """The addresses in a resource claim to which nothing points but handles that nobody may read, and when the last
+        of these ended. With the ledger's lock held: a handle that is purged meanwhile would count as nothing here, and
+        still as a claimant there.
+
+        It is made once a request and resource claim: whoever asks for all contents of a file looks at its tombstones
+        once, and nobody at those of other files.
+        """
+        if (found := self._ends.get(resource)) is not None:
+            return found
+        counts: Counter[int] = Counter()
+        ends: dict[int, int] = {}
+        for record in self._engine.handles.unreadable_in(resource):
+            if record.claim is not None:
+                offset = record.claim.offset
+                counts[offset] += 1
+                ends[offset] = max(ends.get(offset, 0), record.deleted_millis or record.expires_millis)
+        entry = self._engine.ledger.entry(resource)
+        shared = {} if entry is None else entry.shared or {}
+        found = {offset: end for offset, end in ends.items() if shared.get(offset, 1) <= counts[offset]}
+        self._ends[resource] = found
+        return found
 
     def _was_kept(self, resource: int, died_millis: int) -> bool:
         """Whether a lease of this principal is older than the death, and has held the resource claim since."""

@@ -34,6 +34,10 @@ UUID_PLACES: Final = [digit + sum(digit >= behind for behind in (8, 12, 16, 20))
 """Where each digit stands in the usual notation."""
 
 
+Sealing = Callable[[Sequence[FlowFileRecord]], Sequence[bytes | None]]
+"""What the column `seal` has of some FlowFiles."""
+
+
 class Piece(NamedTuple):
     """FlowFiles that anybody may see, read when they are asked for; `place` tells it from all others of the moment."""
 
@@ -137,14 +141,18 @@ class KeptColumns:
 
 
 def batches_of(
-    pieces: Iterable[Piece], columns: Sequence[str], queues: Mapping[int, str], kept: KeptColumns
+    pieces: Iterable[Piece],
+    columns: Sequence[str],
+    queues: Mapping[int, str],
+    kept: KeptColumns,
+    seals: Sealing = lambda records: [None] * len(records),
 ) -> Iterator[pa.RecordBatch]:
     """These columns of the table, a batch a piece; `queues` are names by number. What is kept is not made again."""
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     for piece in pieces:
         found = {name: kept.find(piece.place, name) for name in columns}
         if missing := [name for name, column in found.items() if column is None]:
-            for name, column in _columns_of(piece.read(), missing, queues, swapped=piece.is_swapped).items():
+            for name, column in _columns_of(piece, missing, queues, seals).items():
                 kept.keep(piece.place, name, column)
                 found[name] = column
         batch = pa.record_batch([found[name] for name in columns], schema=schema)
@@ -152,17 +160,17 @@ def batches_of(
             yield batch
 
 
-def _columns_of(
-    records: Sequence[FlowFileRecord], names: Iterable[str], queues: Mapping[int, str], *, swapped: bool
-) -> dict[str, pa.Array]:
-    """These columns for these FlowFiles."""
-    found = {}
+def _columns_of(piece: Piece, names: Iterable[str], queues: Mapping[int, str], seals: Sealing) -> dict[str, pa.Array]:
+    """These columns for the FlowFiles of a piece."""
+    records, found = piece.read(), {}
     for name in names:
         values: Any
         if name == "queue":
             values = _queues(records, queues)
         elif name == "swapped":
-            values = pa.repeat(swapped, len(records))
+            values = pa.repeat(piece.is_swapped, len(records))
+        elif name == "seal":
+            values = seals(records)
         else:
             values = OF_RECORDS[name](records)
         found[name] = values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)

@@ -20,6 +20,7 @@ from ullage.errors import (
     ContentCorrupt,
     ContentMissing,
     ContentReclaimed,
+    Forbidden,
     InvalidArgument,
     RangeNotSatisfiable,
     UllageError,
@@ -27,9 +28,10 @@ from ullage.errors import (
 from ullage.interface.checks import own_id
 from ullage.wire.problems import problem_of
 from ullage.wire.schemas import GET_SCHEMA
-from ullage.wire.tickets import ContentTicket
+from ullage.wire.tickets import ClaimAddress, ContentTicket
 
 GONE: Final = problem_of(ClaimGone("")).slug
+FORBIDDEN: Final = problem_of(Forbidden("")).slug
 
 Row = tuple[int, int, bytes | None, str | None]
 """Item, offset, content, and the slug of a problem."""
@@ -61,27 +63,19 @@ def content_batches(repository: EmbeddedRepository, ticket: ContentTicket) -> It
         raise InvalidArgument("a ticket for contents has handles, or claims")
     if ticket.ranges is not None and len(ticket.ranges) != len(ticket.handles or ()):
         raise InvalidArgument(f"{len(ticket.handles or ())} handles came with {len(ticket.ranges)} ranges")
+    if ticket.seals is not None and len(ticket.seals) != len(ticket.claims or ()):
+        raise InvalidArgument(f"{len(ticket.claims or ())} claims came with {len(ticket.seals)} seals")
     if ticket.claims is None:
         repository.acting.require(QueueUse.READ)
-    else:
-        repository.acting.require_everywhere(QueueUse.READ, "reading by claims")
+    elif ticket.seals is None:
+        repository.acting.require_everywhere(QueueUse.READ, "reading by claims without the column seal of flowfiles")
     groups = _groups(_wanted(repository, ticket))
     rows = chain.from_iterable(_read(repository.engine, group) for group in groups)
     return packed(rows, GET_SCHEMA, GET_SCHEMA.names)
 
 
 def _wanted(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[Wanted]:
-    deleted = Deleted(repository.engine, repository.acting)
-    for item, (*address, start, size) in enumerate(ticket.claims or ()):
-        claim = ContentClaim(*address)
-        if start + size > claim.length:
-            yield Wanted(item, problem="range-not-satisfiable")
-            continue
-        if deleted.hides(claim):
-            yield Wanted(item, problem=GONE)
-            continue
-        entry = repository.engine.ledger.entry(claim.resource)
-        yield Wanted(item, claim, start, size, is_doubtful=entry is None or not entry.uses(claim))
+    yield from _wanted_claims(repository, ticket.claims or (), ticket.seals)
     for item, handle in enumerate(ticket.handles or ()):
         try:
             record = repository.engine.handles.record(parse_handle(own_id(handle, repository.node)))
@@ -92,6 +86,24 @@ def _wanted(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[W
             yield Wanted(item, problem=problem_of(error).slug)
         else:
             yield Wanted(item, record.claim, record.start + start, size)
+
+
+def _wanted_claims(
+    repository: EmbeddedRepository, addresses: Sequence[ClaimAddress], seals: Sequence[bytes] | None
+) -> Iterator[Wanted]:
+    ledger, acting = repository.engine.ledger, repository.acting
+    deleted, reads_all = Deleted(repository.engine, acting), acting.queues.allows_everywhere(QueueUse.READ)
+    for item, address in enumerate(addresses):
+        claim, start, size = ContentClaim(*address[:4]), *address[4:]
+        if not reads_all and (seals is None or not repository.seals.allow(acting, ledger, seals[item], address)):
+            yield Wanted(item, problem=FORBIDDEN)
+        elif start + size > claim.length:
+            yield Wanted(item, problem="range-not-satisfiable")
+        elif deleted.hides(claim):
+            yield Wanted(item, problem=GONE)
+        else:
+            entry = ledger.entry(claim.resource)
+            yield Wanted(item, claim, start, size, is_doubtful=entry is None or not entry.uses(claim))
 
 
 def _groups(items: Iterator[Wanted]) -> Iterator[list[Wanted]]:

@@ -25,6 +25,7 @@ from ullage.embedded.provenance import EmbeddedProvenance
 from ullage.embedded.queues import EmbeddedQueues
 from ullage.embedded.reclamation import EmbeddedReclamation
 from ullage.embedded.runs import ReclamationRuns
+from ullage.embedded.seals import Seals
 from ullage.embedded.session import EmbeddedSession
 from ullage.engine import documents
 from ullage.engine.engine import Engine
@@ -69,6 +70,7 @@ class EmbeddedRepository(Repository):
         node: str = "",
         acting: Acting = LOCAL,
         runs: ReclamationRuns | None = None,
+        seals: Seals | None = None,
         maintenance: MaintenanceRunner | None = None,
     ) -> None:
         """`name` is what the repository is called, `node` what its handles carry behind their `@`. `acting` says who
@@ -82,6 +84,7 @@ class EmbeddedRepository(Repository):
         self.acting = acting
         self.owner = acting.owner
         self.runs = runs or ReclamationRuns(engine)
+        self.seals = seals or Seals()
         self.keys = Keys(engine.idempotency, self.owner)
         self._maintenance = maintenance
         self._is_closed = False
@@ -96,7 +99,13 @@ class EmbeddedRepository(Repository):
     def acting_for(self, acting: Acting) -> "EmbeddedRepository":
         """The same repository for somebody else in this process. It is not theirs to close."""
         return EmbeddedRepository(
-            self.engine, name=self.name, node=self.node, acting=acting, runs=self.runs, maintenance=self._maintenance
+            self.engine,
+            name=self.name,
+            node=self.node,
+            acting=acting,
+            runs=self.runs,
+            seals=self.seals,
+            maintenance=self._maintenance,
         )
 
     @property

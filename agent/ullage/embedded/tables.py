@@ -4,6 +4,7 @@ what the process remembers of runs and says of windows.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -36,11 +37,17 @@ class Moment:
     """Everything as of one transaction, as tables. With a room, columns are kept for its next reader."""
 
     def __init__(self, repository: EmbeddedRepository, room: Room | None = None) -> None:
-        self._repository = repository
+        self.repository = repository
         self._engine = repository.engine
         self._snapshot = repository.engine.snapshot()
         self.kept = KeptColumns(room or Room(0))
         self.transaction, self.millis = self._snapshot.transaction, self._snapshot.millis
+
+    def seen_by(self, repository: EmbeddedRepository) -> "Moment":
+        """The same as somebody may see it: rules about queues may have changed since it was taken."""
+        found = copy(self)
+        found.repository = repository
+        return found
 
     def batches(self, wanted: TableTicket) -> Iterator[pa.RecordBatch]:
         """A table, or what the ticket wants of it, in record batches."""
@@ -50,8 +57,9 @@ class Moment:
             queues = {number: queue.name for number, queue in self._snapshot.queues.items()}
             if self._sees_all:
                 return batches_of(shares.pieces(), columns, queues, self.kept)
-            return batches_of(map(self._visible, shares.pieces()), columns, queues, KeptColumns(Room(0)))
-        reclamation = self._repository.reclamation
+            seals = partial(self.repository.seals.of, self.repository.acting)
+            return batches_of(map(self._visible, shares.pieces()), columns, queues, KeptColumns(Room(0)), seals)
+        reclamation = self.repository.reclamation
         rows: dict[str, Callable[[], Iterable[Row]]] = {
             "claims": partial(self._claims, shares),
             "resource_claims": partial(self._resource_claims, *wanted.part),
@@ -72,13 +80,13 @@ class Moment:
 
     @property
     def _sees_all(self) -> bool:
-        return self._repository.acting.queues.allows_everywhere(QueueUse.READ)
+        return self.repository.acting.queues.allows_everywhere(QueueUse.READ)
 
     def _sees(self, queue: int) -> bool:
         """Whether rows of this queue are shown."""
         found = self._snapshot.queues.get(queue)
         name = NO_QUEUE if queue == HANDLE_QUEUE or found is None else found.name
-        return self._repository.acting.queues.allows(QueueUse.READ, name)
+        return self.repository.acting.queues.allows(QueueUse.READ, name)
 
     def _visible(self, piece: Piece) -> Piece:
         """The same without what is left out for whoever asks."""
@@ -147,7 +155,7 @@ class Moment:
             )
 
     def _provenance(self, after: int, through: int | None) -> Iterator[Row]:
-        self._repository.acting.require_everywhere(QueueUse.READ, "the table provenance")
+        self.repository.acting.require_everywhere(QueueUse.READ, "the table provenance")
         before = None if through is None else through + 1
         while before is None or after + 1 < before:
             page = self._engine.history.query(EventQuery(after=after, before=before, limit=ROWS))
@@ -204,7 +212,8 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     queues = dict.fromkeys((record.queue for record in records), wanted.queue)
     chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
     pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
-    return batches_of(pieces, columns, queues, KeptColumns(Room(0)))
+    kept, seals = KeptColumns(Room(0)), partial(repository.seals.of, repository.acting)
+    return batches_of(pieces, columns, queues, kept, seals)
 
 
 def schema_of(wanted: TableTicket) -> pa.Schema:

@@ -17,7 +17,7 @@ from ullage.engine.flowfile.queues import PassedOver
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import HANDLE_QUEUE, NO_ATTRIBUTES, SetAside, SwapFirst, SwapOut
 from ullage.engine.opening import SWAP
-from ullage.errors import FormatTooNew, RepositoryDamaged
+from ullage.errors import RepositoryDamaged
 
 
 class SwapSources(NamedTuple):
@@ -74,8 +74,6 @@ def _why_unreadable(swap_files: SwapFiles, name: str) -> RepositoryDamaged | Non
         swap_files.read(name)
     except RepositoryDamaged as error:
         return error
-    except FormatTooNew as error:
-        return RepositoryDamaged(str(error))
     return None
 
 

@@ -220,9 +220,12 @@ class HandleStore:
         self._settle([record.uuid for record in page])
         return page
 
-    def unreadable(self) -> list[FlowFileRecord]:
-        """Handles that were deleted or have expired, and keep their bytes still."""
-        return [record for record in self._purges.scheduled() if record.deleted_millis or self._is_expired(record)]
+    def unreadable_in(self, resource: int) -> list[FlowFileRecord]:
+        """Handles that were deleted or have expired, and keep their bytes still, which were written to this resource
+        claim. Who needs them to agree with its counts holds the ledger's lock.
+        """
+        ending = self._purges.ending_in(resource)
+        return [record for record in ending if record.deleted_millis or self._is_expired(record)]
 
     def purge(self) -> int:
         """Forget handles whose time is over; returns how many. Their bytes may be reclaimed from then on."""
@@ -291,7 +294,7 @@ class HandleStore:
                 if uuids:
                     expired = [uuid for uuid in uuids if not self._find(uuid).deleted_millis]
                     told = self._events(EventType.EXPIRE, expired, "the handle's time was over")
-                    self._parts.committer.commit([Delete(b"".join(uuids)), *told], creates=False)
+                    self._remove(uuids, told)
             except BaseException:
                 self.restore(record for uuid in uuids if (record := self._parts.ledger.find(uuid)) is not None)
                 raise
@@ -302,9 +305,13 @@ class HandleStore:
         with self._changing(uuids):
             there = [uuid for uuid in uuids if self._parts.ledger.find(uuid) is not None]
             if there:
-                told = self._events(EventType.DROP, there, details)
-                self._parts.committer.commit([Delete(b"".join(there)), *told], creates=False)
+                self._remove(there, self._events(EventType.DROP, there, details))
         return len(there)
+
+    def _remove(self, uuids: Sequence[bytes], told: Sequence[Operation]) -> None:
+        records = [record for uuid in uuids if (record := self._parts.ledger.find(uuid)) is not None]
+        self._parts.committer.commit([Delete(b"".join(uuids)), *told], creates=False)
+        self._purges.drop(records)
 
     @uninterrupted
     def _change(

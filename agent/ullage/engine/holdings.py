@@ -11,7 +11,7 @@ from ullage.engine.content.containers import Container
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.model import HANDLE_QUEUE, ContentClaim, FlowFileRecord
-from ullage.errors import ForeignContainer, FormatTooNew, RepositoryDamaged
+from ullage.errors import ForeignContainer, RepositoryDamaged
 
 QUEUES_NAMED = 10
 """Queues that a message names, fullest first."""
@@ -76,7 +76,7 @@ def holdings(ledger: Ledger, read_swap: ReadSwap, container: str) -> Holdings:
             continue
         try:
             count(read_swap(name).records)
-        except (RepositoryDamaged, FormatTooNew, OSError):
+        except RepositoryDamaged:
             unread.append(name)  # told in the result: what is lost here must not hide what is lost there
     return Holdings(
         container,

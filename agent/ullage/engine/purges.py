@@ -2,11 +2,16 @@
 
 import heapq
 import threading
+from collections.abc import Iterable
+from typing import Final
 
 from ullage.clock import Clock
 from ullage.engine.content.availability import Availability
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import FlowFileRecord
+
+NO_BIRTH: Final = -1
+"""Of a handle without content."""
 
 
 class PurgeSchedule:
@@ -19,14 +24,34 @@ class PurgeSchedule:
         self._retention = deleted_retention_millis
         self._availability = availability
         self._lock = threading.Lock()
-        self._due: list[tuple[int, bytes]] = []
+        self._due: list[tuple[int, bytes, int]] = []
+        self._by_birth: dict[int, set[bytes]] = {}
 
     def add(self, record: FlowFileRecord) -> None:
         """A handle is new, or has another end than before."""
         due = self.due_millis(record)
         if due:
+            birth = _birth(record)
             with self._lock:
-                heapq.heappush(self._due, (due, record.uuid))
+                heapq.heappush(self._due, (due, record.uuid, birth))
+                if birth != NO_BIRTH:
+                    self._by_birth.setdefault(birth, set()).add(record.uuid)
+
+    def drop(self, records: Iterable[FlowFileRecord]) -> None:
+        """These handles are there no more: to be called after the ledger has forgotten them, or for a moment nobody
+        would know that they are tombstones.
+        """
+        with self._lock:
+            for record in records:
+                self._drop(record.uuid, _birth(record))
+
+    def ending_in(self, birth: int) -> list[FlowFileRecord]:
+        """Handles with an end whose content was written to this resource claim, as they are now. Under the ledger's
+        lock it leaves out none whose deletion was acknowledged.
+        """
+        with self._lock:
+            uuids = list(self._by_birth.get(birth, ()))
+        return [record for record in map(self._ledger.find, uuids) if record is not None]
 
     def due_millis(self, record: FlowFileRecord) -> int:
         """When the handle is to be purged; 0: never."""
@@ -45,17 +70,19 @@ class PurgeSchedule:
         return record is not None and self._availability.damage(record.claim) is not None
 
     def take_due(self, count: int) -> list[bytes]:
-        """Up to `count` handles that are due now, and leave the schedule."""
+        """Up to `count` handles that are due now, and leave the schedule; `ending_in` has them until `drop`."""
         now = self._clock.now_millis()
         uuids: dict[bytes, None] = {}
-        resting: list[tuple[int, bytes]] = []
+        resting: list[tuple[int, bytes, int]] = []
         with self._lock:
             while self._due and self._due[0][0] <= now and len(uuids) < count:
-                due, uuid = heapq.heappop(self._due)
+                due, uuid, birth = heapq.heappop(self._due)
                 if self._availability and self._rests(uuid):
-                    resting.append((due, uuid))
+                    resting.append((due, uuid, birth))
                 elif self.is_due(uuid):
                     uuids[uuid] = None
+                elif (record := self._ledger.find(uuid)) is None or not self.due_millis(record):
+                    self._drop(uuid, birth)
             for each in resting:
                 heapq.heappush(self._due, each)
         return list(uuids)
@@ -67,5 +94,16 @@ class PurgeSchedule:
     def scheduled(self) -> list[FlowFileRecord]:
         """Handles with an end, as they are now."""
         with self._lock:
-            uuids = {uuid for _, uuid in self._due}
+            uuids = {uuid for _, uuid, _ in self._due}
         return [record for record in map(self._ledger.find, uuids) if record is not None]
+
+    def _drop(self, uuid: bytes, birth: int) -> None:
+        uuids = self._by_birth.get(birth)
+        if uuids is not None:
+            uuids.discard(uuid)
+            if not uuids:
+                del self._by_birth[birth]
+
+
+def _birth(record: FlowFileRecord) -> int:
+    return NO_BIRTH if record.claim is None else record.claim.resource

@@ -72,6 +72,7 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
         swapped=pa.bool_(),
         parents=UUIDS,
         attributes=ATTRIBUTES,
+        seal=_means(pa.binary(), "goes with the address when the content is read; null for who may read every queue"),
     ),
     "queues": _schema(
         queue=pa.string(),

@@ -23,6 +23,9 @@ _STORED: Final = struct.Struct("<I")
 
 HOMES_MAX: Final = 10_000
 UUID_BYTES: Final = 16
+SEAL_BYTES: Final = 24
+"""Of the column `seal`."""
+
 HOUR_MILLIS: Final = 3_600_000
 DAY_MILLIS: Final = 24 * HOUR_MILLIS
 
@@ -55,6 +58,9 @@ class ContentTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     claims: Annotated[list[ClaimAddress], Meta(max_length=10_000)] | None = None
     """So FlowFiles are read that stand in a queue."""
+
+    seals: Annotated[list[Annotated[bytes, Meta(max_length=SEAL_BYTES)]], Meta(max_length=10_000)] | None = None
+    """Of each claim what the column `seal` of its row holds: for who may not read every queue."""
 
     ranges: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)] | None = None
     """Start and size of each handle; None: all of it."""

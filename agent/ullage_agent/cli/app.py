@@ -2,10 +2,7 @@
 TAB and each --help costs what it shows.
 """
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -13,8 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from ullage import __version__
+from ullage_agent.cli.ends import plain_ends
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.output import say
 
 CONTENT, SPACE, SERVICE, OTHER, HIDDEN = "Content", "Space", "Service", "Other", ""
 SERVICE_OPTIONS: Final = ("--url", "--token-file", "--ca")
@@ -94,11 +91,11 @@ class Commands(click.Group):
             formatter.write_dl([(f"{code:3d}", code.meaning) for code in ExitCode])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _plain_ends():  # help is printed here
+        with plain_ends():  # help is printed here
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _plain_ends():
+        with plain_ends():
             try:
                 result = super().invoke(ctx)
             except click.NoSuchOption as error:
@@ -110,45 +107,6 @@ class Commands(click.Group):
                 ) from error
             sys.stdout.flush()
             return result
-
-
-@contextmanager
-def _plain_ends() -> Iterator[None]:
-    """What ends a command early is told in a line, and is its exit code."""
-    try:
-        yield
-    except (KeyboardInterrupt, click.Abort):  # Click would say 1, with which `check` says that it found problems
-        raise _interrupted() from None
-    except BrokenPipeError:
-        _discard_output()
-        raise click.exceptions.Exit(ExitCode.BROKEN_PIPE) from None
-    except (click.ClickException, click.exceptions.Exit, ModuleNotFoundError):
-        raise
-    except Exception as error:
-        from ullage_agent.cli.failures import code_of, message_of
-
-        code = code_of(error)
-        if code is None:
-            raise
-        say(f"ullage: {message_of(error)}")
-        try:
-            sys.stdout.flush()
-        except OSError:  # what could not be written is told of already
-            _discard_output()
-        raise click.exceptions.Exit(code) from error
-
-
-def _interrupted() -> click.exceptions.Exit:
-    """How a command ends after Ctrl-C."""
-    say("interrupted")
-    return click.exceptions.Exit(ExitCode.INTERRUPTED)
-
-
-def _discard_output() -> None:
-    """Python flushes stdout once more when it ends, which would fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 @click.command(

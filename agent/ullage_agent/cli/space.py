@@ -304,21 +304,21 @@ def _tell_report(report: RunReport) -> None:
     if report.skipped:
         tell(f"{report.skipped:,} were overtaken by events and left alone")
     for share in report.kept:
-        tell(f"{size(share.bytes)} dead in {many(share.files, 'file')} of {share.container} left: {_why(share)}")
+        tell(f"{size(share.bytes)} dead in {many(share.files, 'file')} of {share.container} left: {why_of(share)}")
     for problem in report.problems:
         tell(f"problem: {problem}")
 
 
 def _print_explanation(explanation: SpaceExplanation) -> None:
     rows = [
-        (share.container or "-", share.use, f"{share.files:,}", f"{share.bytes:,}", _why(share))
+        (share.container or "-", share.use, f"{share.files:,}", f"{share.bytes:,}", why_of(share))
         for share in explanation.shares
     ]
     print_table(("container", "use", ">files", ">bytes", "why, and until when"), rows)
     tell(f"{explanation.allocated_bytes:,} bytes allocated in all")
 
 
-def _why(share: SpaceShare) -> str:
+def why_of(share: SpaceShare) -> str:
     """What people read of a share: what it is there for, why, and until when."""
     why = f"{MEANINGS[share.use]} ({share.reason})" if share.reason else MEANINGS[share.use]
     if share.until_millis is not None:

@@ -10,7 +10,7 @@ import msgspec
 from ullage.contract import Calendar, MaintenanceOperation, MaintenanceSettings, WindowStatus, in_words
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.options import command, on_repository, option
-from ullage_agent.cli.output import print_json, print_table, say, tell
+from ullage_agent.cli.output import print_json, print_rows, say, tell
 
 
 @command()
@@ -21,7 +21,11 @@ def windows(where: ChosenRepository, at: str | None, as_json: bool) -> None:
 
     Works on the configuration alone: a repository of this machine need not exist and is not opened.
     """
-    maintenance = where.maintenance()
+    show_windows(where.maintenance(), at, as_json)
+
+
+def show_windows(maintenance: MaintenanceSettings, at: str | None, as_json: bool) -> None:
+    """On stdout: what the windows permit at a moment, now if none is given."""
     calendar = Calendar(maintenance)
     millis = round(time.time() * 1000) if at is None else _millis(at, maintenance)
     statuses = [calendar.status(operation, millis) for operation in MaintenanceOperation]
@@ -37,7 +41,7 @@ def windows(where: ChosenRepository, at: str | None, as_json: bool) -> None:
         return
     for problem in calendar.problems:
         say(f"problem: {problem}")
-    print_table(("operation", "now", "until", "why"), [_row(status, maintenance) for status in statuses])
+    print_rows(("operation", "now", "until", "why"), [_row(status, maintenance) for status in statuses])
     tell(f"at {in_words(millis, maintenance)}")
 
 

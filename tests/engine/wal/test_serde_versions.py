@@ -85,7 +85,7 @@ def test_a_swap_file_outlives_the_version_that_wrote_it(tmp_path: Path) -> None:
     second.write(new, records, [])
 
     assert second.read(old.name).records == records
-    with pytest.raises(FormatTooNew, match=BOTH_VERSIONS):
+    with pytest.raises(RepositoryDamaged, match=BOTH_VERSIONS):
         first.read(new.name)
 
 

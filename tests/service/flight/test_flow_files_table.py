@@ -77,6 +77,7 @@ def _row(record: FlowFileRecord, names: dict[int, str], *, swapped: bool) -> Row
         "swapped": swapped,
         "parents": record.parent_ids,
         "attributes": list(unpack_attributes(record.attributes).items()),
+        "seal": None,  # these readers may read every queue
     }
 
 
@@ -90,7 +91,7 @@ def test_each_column_is_what_the_records_say(peer: Peer) -> None:
     assert {row["uuid"]: row for row in table.to_pylist()} == expected
     assert len(table) == len(expected)
     for name in table.schema.names:
-        assert len({str(value) for value in table[name].to_pylist()}) > 1, name
+        assert name == "seal" or len({str(value) for value in table[name].to_pylist()}) > 1, name
         alone = peer.table("flowfiles", columns=[name, "uuid"])
         assert {row["uuid"]: row[name] for row in alone.to_pylist()} == {id: row[name] for id, row in expected.items()}
 

@@ -25,7 +25,6 @@ from ullage.errors import (
     ContentCorrupt,
     ContentMissing,
     ContentReclaimed,
-    FormatTooNew,
     RepositoryDamaged,
 )
 from ullage.wire.upkeep import CheckReport
@@ -132,7 +131,7 @@ class _Check:
         for name, summary in sorted(ledger.swaps.items()):
             try:
                 content = self._swapped[name] = files.read(name)
-            except (RepositoryDamaged, FormatTooNew) as error:
+            except RepositoryDamaged as error:
                 yield str(error)
                 continue
             self.flow_files += len(content.records)
@@ -268,7 +267,7 @@ class _Check:
             # Until a checkpoint covers its SwapIn a start reads it again; one that did so just now has removed it.
             try:
                 self._parts.swap_files.read(name)
-            except (RepositoryDamaged, FormatTooNew) as error:
+            except RepositoryDamaged as error:
                 if name in self._ledger.swapped_in:
                     yield f"{error}; `ullage checkpoint` makes it unnecessary, before the repository is closed"
 

@@ -29,6 +29,7 @@ from ullage.engine.provenance.events import (
     undrained,
 )
 from ullage.engine.provenance.manifest import EventFile, LostEvents, ManifestFile, ProvenanceManifest
+from ullage.engine.provenance.series import series_of
 from ullage.engine.provenance.store import MANIFEST, PROVENANCE, Inherited, InheritedFile
 from ullage.engine.provenance.tail import Numbered
 from ullage.engine.usable import require_usable
@@ -70,10 +71,17 @@ class SalvagedEvents:
             require_usable(operations)
             require_subjects(id, operations)
         except UNUSABLE as error:
-            self.lost.append(LostRange(f"the events of transaction {id}", 0, 0, str(error)))
+            self._lose(id, error)
             return
         told = RecordedTransaction(id, millis, operations, count_events(operations))
-        self._told[id] = told._replace(operations=undrained(told).operations)
+        try:
+            for _ in series_of(told, 1):
+                continue
+        except UNUSABLE as error:  # a drain would pass over them: their numbers stay taken
+            self._lose(id, error)
+            self._told[id] = told._replace(operations=())
+        else:
+            self._told[id] = told._replace(operations=undrained(told).operations)
 
     def inherited(self) -> Iterator[Inherited]:
         """All of it in order, without a number left out."""
@@ -94,8 +102,17 @@ class SalvagedEvents:
             at, last_id = self._manifest.next_sequence, self._manifest.drained
             self.lost_count -= sum(lost.events for lost in self._manifest.lost)  # those were lost before
         for told in self._between(last_id, None):
-            yield Numbered(told, at)
+            yield self._numbered(told, at)
             at += told.events
+
+    def _lose(self, id: int, error: Exception) -> None:
+        self.lost.append(LostRange(f"the events of transaction {id}", 0, 0, str(error)))
+
+    def _numbered(self, told: RecordedTransaction, first_sequence: int) -> Inherited:
+        if told.operations:
+            return Numbered(told, first_sequence)
+        self.lost_count += told.events
+        return LostEvents(first_sequence, told.events)
 
     def _is_in_a_file(self, id: int) -> bool:
         at = bisect_left(self._ends, id)
@@ -109,7 +126,7 @@ class SalvagedEvents:
         for told in self._between(after_id, before_id):
             if at + told.events > end:
                 break
-            yield Numbered(told, at)
+            yield self._numbered(told, at)
             at += told.events
         if at < end:
             self.lost_count += end - at

@@ -39,7 +39,7 @@ from ullage.engine.oserrors import unreadable
 from ullage.engine.wal.records import BLOCK_RECORDS, RecordHeader, RecordReader, write_records
 from ullage.engine.wal.serde import Undecodable
 from ullage.engine.wal.state import RecordDirectory
-from ullage.errors import RepositoryDamaged
+from ullage.errors import FormatTooNew, RepositoryDamaged
 
 SWAP_MAGIC = b"ULLAGESF"
 SUFFIX = ".swap"
@@ -98,6 +98,8 @@ class SwapFiles:
                 if reader.header.repository != self._place.repository or reader.header.summary.name != name:
                     raise RepositoryDamaged(f"{path} is swap file {reader.header.summary.name} of another place")
                 yield reader
+        except FormatTooNew as error:  # one file that came from elsewhere: no reason for anybody to refuse the rest
+            raise RepositoryDamaged(str(error)) from error
         except OSError as error:
             raise RepositoryDamaged(f"swap file {path} {unreadable(error)}: restore it from a backup") from error
 

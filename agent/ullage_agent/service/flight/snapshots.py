@@ -130,7 +130,8 @@ class Snapshots:
 
     def find(self, principal: Principal, id: str | None) -> Moment:
         """A snapshot's moment, or without an id a new one. NotFound for one that is over, or somebody else's."""
-        return Moment(self._terms.acting_for(principal)) if id is None else self._require(principal, id).moment
+        repository = self._terms.acting_for(principal)
+        return Moment(repository) if id is None else self._require(principal, id).moment.seen_by(repository)
 
     def scan(self, principal: Principal, request: ScanRequest) -> None:
         """Let slots be bound under the scan's id for as long as the snapshot lasts. Nothing happens if it is known."""

@@ -1,0 +1,50 @@
+"""How a command ends early: a line on stderr and an exit code, never a traceback."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.output import say
+
+
+@contextmanager
+def plain_ends(program: str = "ullage") -> Iterator[None]:
+    """What ends a command early is told in a line, and is its exit code."""
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):  # Click would say 1, with which `check` says that it found problems
+        raise _interrupted() from None
+    except BrokenPipeError:
+        _discard_output()
+        raise click.exceptions.Exit(ExitCode.BROKEN_PIPE) from None
+    except (click.ClickException, click.exceptions.Exit, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        from ullage_agent.cli.failures import code_of, message_of
+
+        code = code_of(error)
+        if code is None:
+            raise
+        say(f"{program}: {message_of(error)}")
+        try:
+            sys.stdout.flush()
+        except OSError:  # what could not be written is told of already
+            _discard_output()
+        raise click.exceptions.Exit(code) from error
+
+
+def _interrupted() -> click.exceptions.Exit:
+    """How a command ends after Ctrl-C."""
+    say("interrupted")
+    return click.exceptions.Exit(ExitCode.INTERRUPTED)
+
+
+def _discard_output() -> None:
+    """Python flushes stdout once more when it ends, which would fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,166 @@
+"""A fleet as one document: what the objects of the cluster say of a repository, its nodes and its runs. Pure."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ullage.contract import HEARTBEAT_SECONDS, millis_of
+from ullage_agent.cli.output import many, size
+
+Object = dict[str, Any]
+
+SILENT_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
+"""After so long without a heartbeat an agent is not believed to be there any more, as the operator has it."""
+
+HOPED: Final = {"Accepted": "True", "Applied": "True", "Reachable": "True", "Ready": "True"}
+"""Conditions that are well when they hold; of any other it is well when they do not."""
+
+RUNS_SHOWN: Final = 5
+
+
+def fleet_document(repository: Object, nodes: Iterable[Object], runs: Iterable[Object], now_millis: int) -> Object:
+    """All that `status` shows, in bytes and RFC 3339: the same for people and programs."""
+    metadata, status = repository["metadata"], repository.get("status") or {}
+    mine = [node_document(each, now_millis) for each in nodes if _is_of(each, metadata)]
+    mine.sort(key=lambda each: (not each["trouble"], -each["deadBytes"], each["node"]))
+    told = [run_document(each) for each in runs if _is_of(each, metadata)]
+    told.sort(key=lambda each: str(each["created"]), reverse=True)
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "ready": condition(status, "Ready"),
+        "window": status.get("nextWindow") or "",
+        "nodesWanted": status.get("nodes", 0),
+        "totals": {
+            key: sum(each[key] for each in mine) for key in ("liveBytes", "deadBytes", "archivedBytes", "freeBytes")
+        },
+        "trouble": troubles(status),
+        "nodes": mine,
+        "runs": told,
+    }
+
+
+def node_document(found: Object, now_millis: int) -> Object:
+    """One node of a fleet."""
+    spec, status = found["spec"], found.get("status") or {}
+    space, ticket = status.get("space") or {}, spec.get("ticket")
+    heartbeat = status.get("heartbeat")
+    age = None if heartbeat is None else max(0, now_millis - millis_of(heartbeat)) // 1000
+    return {
+        "node": spec["nodeName"],
+        "ready": condition(status, "Ready") if age is not None else "Unknown",
+        "secondsSinceHeartbeat": age,
+        "liveBytes": space.get("liveBytes", 0),
+        "deadBytes": space.get("deadBytes", 0),
+        "archivedBytes": space.get("archivedBytes", 0),
+        "freeBytes": space.get("freeBytes", 0),
+        "capacityBytes": space.get("capacityBytes", 0),
+        "freePercentage": space.get("freePercentage"),
+        "disks": len(status.get("volumes") or ()),
+        "disksAway": list(status.get("containersAway") or ()),
+        "leases": status.get("leases", 0),
+        "wanted": list(status.get("wanted") or ()),
+        "ticket": None if ticket is None else {"operations": ticket["operations"], "until": ticket["notAfter"]},
+        "trouble": _node_troubles(spec, status, age),
+        "version": status.get("version") or "",
+    }
+
+
+def run_document(found: Object) -> Object:
+    """One ReclamationRun."""
+    spec, status = found["spec"], found.get("status") or {}
+    return {
+        "name": found["metadata"]["name"],
+        "created": found["metadata"].get("creationTimestamp"),
+        "phase": status.get("phase") or "Pending",
+        "dryRun": bool(spec.get("dryRun")),
+        "nodes": status.get("nodes", 0),
+        "nodesDone": status.get("nodesDone", 0),
+        "nodesFailed": status.get("nodesFailed", 0),
+        "freed": status.get("freed") or "0",
+        "copied": status.get("copied") or "0",
+        "message": status.get("message") or "",
+    }
+
+
+def condition(status: Object, type: str) -> str:
+    """Whether a condition holds: True, False or Unknown."""
+    found = (each["status"] for each in status.get("conditions") or () if each["type"] == type)
+    return str(next(found, "Unknown"))
+
+
+def troubles(status: Object) -> list[str]:
+    """The conditions that are not as one would hope, in their own words."""
+    return [
+        f"{each['type']} is {each['status']}: {each.get('message') or each['reason']}"
+        for each in status.get("conditions") or ()
+        if each["status"] != HOPED.get(each["type"], "False") and each["type"] not in CALM
+    ]
+
+
+CALM: Final = frozenset({"Progressing", "Reconciling", "Reclaiming", "MaintenanceDeferred", "Paused"})
+"""Conditions that say what goes on, and no trouble."""
+
+
+def _node_troubles(spec: Object, status: Object, age: int | None) -> list[str]:
+    found = troubles(status)
+    if age is None:
+        found.insert(0, "its agent has not spoken yet")
+    elif age * 1000 > SILENT_MILLIS:
+        found.insert(0, f"its agent has been silent for {span(age)}")
+    if status.get("unavailableContents"):
+        found.append(f"{many(status['unavailableContents'], 'content')} can't be read")
+    if status.get("recordsSetAside"):
+        found.append(f"{many(status['recordsSetAside'], 'record')} set aside")
+    if away := status.get("containersAway"):
+        found.append(f"the disk is away of: {', '.join(away)}")
+    if deferral := spec.get("deferral"):
+        found.append(f"waits for {', '.join(deferral['waitsFor'])}")
+    return found
+
+
+def _is_of(found: Object, repository: Object) -> bool:
+    is_here = bool(found["metadata"]["namespace"] == repository["namespace"])
+    return is_here and bool(found["spec"].get("repository") == repository["name"])
+
+
+def span(seconds: int) -> str:
+    """A time for people, as kubectl shows ages: `45s`, `12m`, `3h`, `8d`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def node_row(each: Object) -> tuple[str, ...]:
+    """A node's line in the table of `status`."""
+    free = each["freePercentage"]
+    disks = str(each["disks"]) + (f" ({len(each['disksAway'])} away)" if each["disksAway"] else "")
+    held = "-" if each["ticket"] is None else ", ".join(each["ticket"]["operations"])
+    return (
+        each["node"],
+        each["ready"],
+        disks,
+        size(each["liveBytes"]),
+        size(each["deadBytes"]),
+        size(each["archivedBytes"]),
+        "-" if free is None else f"{free:.0f}%",
+        str(each["leases"]),
+        held,
+        "-" if each["secondsSinceHeartbeat"] is None else span(each["secondsSinceHeartbeat"]),
+    )
+
+
+NODE_COLUMNS: Final = (
+    *("node", "ready", ">disks", ">live", ">dead", ">archive", ">free", ">leases", "ticket", ">seen"),
+)
+
+
+def run_row(each: Object) -> tuple[str, ...]:
+    """A run's line in the table of `status`."""
+    done = f"{each['nodesDone']} of {each['nodes']}"
+    failed = f", {each['nodesFailed']} failed" if each["nodesFailed"] else ""
+    phase = f"{each['phase']} (dry run)" if each["dryRun"] else each["phase"]
+    return each["name"], phase, done + failed, each["freed"], each["copied"], each["message"] or "-"
+
+
+RUN_COLUMNS: Final = ("run", "phase", "nodes", ">freed", ">copied", "message")

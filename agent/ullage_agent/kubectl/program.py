@@ -1,0 +1,3 @@
+"""What people type."""
+
+PROGRAM = "kubectl ullage"

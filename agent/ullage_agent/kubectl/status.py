@@ -1,0 +1,78 @@
+"""`kubectl ullage status`: a fleet on one screen."""
+
+import time
+
+import click
+
+from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.options import command, option
+from ullage_agent.cli.output import many, print_json, print_rows, size, tell
+from ullage_agent.kubectl.cluster import Cluster, Object
+from ullage_agent.kubectl.completion_values import repository_names
+from ullage_agent.kubectl.fleet import NODE_COLUMNS, RUN_COLUMNS, RUNS_SHOWN, fleet_document, node_row, run_row
+from ullage_agent.kubectl.options import on_all_namespaces, output
+from ullage_agent.kubectl.trouble import Trouble
+
+NODES_SHOWN = 20
+"""Of a fleet: what a screen holds beside the rest. Those in trouble come first, then those with most to give back."""
+
+
+SUMS = (("live", "live"), ("dead", "dead"), ("archive", "archived"), ("free", "free"))
+"""What is told of a fleet's bytes, and where it stands in its document."""
+
+
+@command(short_help="Show nodes, disks, live and dead bytes, windows and runs.")
+@click.argument("name", metavar="[REPOSITORY]", required=False, shell_complete=repository_names)
+@option("--all-nodes", is_flag=True, help=f"Every node, not only {NODES_SHOWN}: the worst are shown first.")
+@output
+@on_all_namespaces
+def status(cluster: Cluster, name: str | None, all_nodes: bool, shape: str) -> None:
+    """Show each fleet on a screen: nodes, disks, live and dead bytes, the window, runs, and what is wrong.
+
+    Nodes in trouble come first, then those with most dead bytes. `seen` is the time since the agent last wrote its
+    status, which it does every five minutes though nothing happens.
+    """
+    found = [cluster.repository(name)] if name else cluster.repositories()
+    place = found[0]["metadata"]["namespace"] if name else ""
+    nodes, runs = (cluster.nodes(place), cluster.runs(place)) if found else ([], [])
+    now = round(time.time() * 1000)
+    fleets = [fleet_document(each, nodes, runs, now) for each in found]
+    if shape == "json":
+        print_json({"fleets": fleets})
+        return
+    if not fleets:
+        where = f"namespace {cluster.namespace}" if cluster.namespace else "this cluster"
+        raise Trouble(
+            f"there is no ContentRepository in {where}: -n chooses another, -A looks in all", ExitCode.NOT_FOUND
+        )
+    for number, each in enumerate(fleets):
+        if number:
+            tell("")
+        show_fleet(each, len(each["nodes"]) if all_nodes else NODES_SHOWN)
+
+
+def show_fleet(fleet: Object, nodes_shown: int) -> None:
+    """One fleet, for people."""
+    nodes, totals = fleet["nodes"], fleet["totals"]
+    ready = sum(each["ready"] == "True" for each in nodes)
+    tell(f"{fleet['namespace']}/{fleet['name']}  {_word(fleet['ready'])}")
+    tell(f"  nodes   {ready} of {fleet['nodesWanted']} ready")
+    tell("  bytes   " + ", ".join(f"{word} {size(totals[f'{key}Bytes'])}" for word, key in SUMS))
+    tell(f"  window  {fleet['window'] or 'unknown'}")
+    for line in fleet["trouble"]:
+        tell(f"  {line}")
+    if nodes:
+        tell("")
+        print_rows(NODE_COLUMNS, [node_row(each) for each in nodes[:nodes_shown]])
+        if len(nodes) > nodes_shown:
+            tell(f"and {many(len(nodes) - nodes_shown, 'node')} more: --all-nodes shows them")
+        for each in nodes[:nodes_shown]:
+            for line in each["trouble"]:
+                tell(f"  {each['node']}: {line}")
+    if fleet["runs"]:
+        tell("")
+        print_rows(RUN_COLUMNS, [run_row(each) for each in fleet["runs"][:RUNS_SHOWN]])
+
+
+def _word(ready: str) -> str:
+    return {"True": "Ready", "False": "not Ready"}.get(ready, "not known to be Ready")
