@@ -101,6 +101,7 @@ def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterabl
         leases_max=principal.share(limits.leases_each),
         holds_max=principal.share(limits.holds_each),
         writes_max=principal.share(limits.writes_each),
+        streams_max=principal.share(limits.streams_each),
     )
 
 
