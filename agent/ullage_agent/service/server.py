@@ -183,7 +183,7 @@ class Server:
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
         asked = authenticator if listening.asks_for_metrics else None
-        apps = {"http": guard, "metrics": Scrape(self.metrics, asked, is_encrypted=listening.tls is not None)}
+        apps = {"http": guard, "metrics": Scrape(self.metrics, asked, audit, is_encrypted=listening.tls is not None)}
         configs = {name: configured(app, self.limits, self.limits.stop_seconds) for name, app in apps.items()}
         servers = [(uvicorn.Server(config), sockets[name]) for name, config in configs.items() if name in sockets]
         reload = self._heed_signals()
@@ -270,17 +270,21 @@ class Server:
         try:
             document = self._read()
         except (ContractError, OSError) as error:
+            self.host.settings_problem = str(error)
             self._told("configuration not reloaded", str(error))
             return
-        self._last_problem = ""
+        if self._last_problem:
+            self._last_problem = self.host.settings_problem = ""
         if document == self._document:
             return
         self._document = document
         try:
             changed = self.host.reload(document)
         except ReloadRefused as error:
+            self.host.settings_problem = "" if error.__cause__ is None else str(error)
             self._log.error("configuration not reloaded", problem=str(error))
         else:
+            self.host.settings_problem = ""
             self._log.info("configuration reloaded", changed=list(changed))
 
     def _told(self, event: str, problem: str) -> None:
