@@ -147,7 +147,7 @@ def decided(
     """What shall be, as the observation with its certificates, the decision, and what is built of it: where hands are
     kept off, the addresses behind its Service as that is. Pure.
     """
-    seen = trusted(seen)
+    seen = trusted(seen, settings.cluster_domain)
     decision = decide(seen, settings)
     if decision.keeps_hands_off:
         return seen, decision, addresses(seen, service)
