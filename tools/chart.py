@@ -62,6 +62,22 @@ NODE: Final = (
     ("Provenance waiting", "short", "Events in no file yet.", "ullage_provenance_waiting_events{%s}", "{{instance}}"),
     ("Errors", "ops", "Refusals and failures.", f"sum by (slug) (rate(ullage_errors_total{{%s}}{RATE}))", "{{slug}}"),
     ("Poisoned", "bool", "1 after a failed sync.", "ullage_container_poisoned{%s}", "{{container}}"),
+    ("Ready", "bool", "1 if commits can succeed.", "ullage_ready{%s}", "{{instance}}"),
+    ("On disk", "bytes", "Blocks of content files.", "ullage_container_disk_bytes{%s}", "{{container}}"),
+    ("Kept by leases", "bytes", "Files that stay as they are.", "ullage_container_leased_bytes{%s}", "{{container}}"),
+    ("Orphans", "bytes", "Of transactions that never came.", "ullage_container_orphan_bytes{%s}", "{{container}}"),
+    ("Back-pressure", "bool", "1 if writers wait.", "ullage_container_back_pressure{%s}", "{{container}}"),
+    ("Away", "bool", "1 while the volume is not there.", "ullage_container_away{%s}", "{{container}}"),
+    ("FlowFiles", "short", "In all queues.", "ullage_flow_files{%s}", "{{instance}}"),
+    ("Full queues", "short", "At their limits.", "ullage_queues_full{%s}", "{{instance}}"),
+    ("Unavailable contents", "short", "Damaged or missing.", "ullage_unavailable_contents{%s}", "{{instance}}"),
+    ("Unavailable swap files", "short", "The same.", "ullage_unavailable_swap_files{%s}", "{{instance}}"),
+    ("Records set aside", "short", "Kept for a person.", "ullage_records_set_aside{%s}", "{{instance}}"),
+    ("Unproved files", "short", "To be read after an unclean end.", "ullage_unproved_files{%s}", "{{instance}}"),
+    ("Clock offset", "s", "0 if it is plausible.", "ullage_clock_offset_seconds{%s}", "{{instance}}"),
+    ("Leases", "short", "That stand.", "ullage_leases{%s}", "{{instance}}"),
+    ("Sessions", "short", "Of remote clients.", "ullage_sessions{%s}", "{{instance}}"),
+    ("Audit lines lost", "ops", "0 is right.", f"rate(ullage_audit_lost_lines_total{{%s}}{RATE})", "{{instance}}"),
 )
 FLEET: Final = (
     ("Live", "bytes", "Live content of all nodes.", "sum(ullage_container_live_bytes{%s})", "live"),
@@ -88,6 +104,9 @@ FLEET_OPERATOR: Final = (
     ("Windows open", "bool", "1 while tickets may be given.", "ullage_operator_window_open{%s}", "{{namespace}}/{{repository}}"),
     ("Tickets", "short", "Nodes that hold one.", "ullage_operator_tickets{%s}", "{{namespace}}/{{repository}}"),
     ("Deferrals", "short", "Nodes that wait.", "ullage_operator_deferred_nodes{%s}", "{{namespace}}/{{repository}}"),
+    ("Wanting", "short", "Nodes with something to give back.", "ullage_operator_wanting_nodes{%s}", "{{namespace}}/{{repository}}"),
+    ("Overdue", "short", "Waited longer than maxDefer.", "ullage_operator_overdue_nodes{%s}", "{{namespace}}/{{repository}}"),
+    ("Certificates end in", "s", "The first of an agent's.", "ullage_operator_certificate_expiry_timestamp_seconds{%s} - time()", "{{namespace}}/{{repository}}"),
     ("Reconciliations", "ops", "By outcome.", f"sum by (outcome) (rate(ullage_operator_reconciles_total{{%s}}{RATE}))", "{{outcome}}"),
 )  # fmt: skip
 

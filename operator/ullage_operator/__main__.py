@@ -21,6 +21,7 @@ def main() -> None:
             "install the package with [operator] behind its name, as the README shows.\n"
         )
         sys.exit(2)
+    _log_plainly()
     settings = settings_from()
     assert handlers.remove is not None  # importing it is what registers the handlers
     memo = kopf.Memo(settings=settings)
@@ -35,6 +36,17 @@ def main() -> None:
             liveness_endpoint=endpoint,
         )
     )
+
+
+def _log_plainly() -> None:
+    """Exceptions without the variables of their frames: those hold keys, and the whole cluster, which takes minutes to
+    print where a library for that is installed; meanwhile nothing is reconciled.
+    """
+    import structlog
+
+    *processors, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*processors, plain])
 
 
 if __name__ == "__main__":

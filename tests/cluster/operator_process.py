@@ -128,9 +128,10 @@ def repository(place: str, spec: dict[str, Any] | None = None, name: str = "flow
     return made(API_VERSION, "ContentRepository", name, place, spec=spec or {})
 
 
-def objects(fleet: ControlPlane, place: str) -> dict[str, Any]:
+def objects(fleet: ControlPlane, place: str, name: str = "") -> dict[str, Any]:
+    """Node objects by node: all, or those of one repository."""
     found = fleet.get("contentrepositorynodes", "--namespace", place)["items"]
-    return {each["spec"]["nodeName"]: each for each in found}
+    return {each["spec"]["nodeName"]: each for each in found if name in ("", each["spec"]["repository"])}
 
 
 def condition(fleet: ControlPlane, place: str, type: str, name: str = "flows") -> str:
@@ -138,13 +139,30 @@ def condition(fleet: ControlPlane, place: str, type: str, name: str = "flows") -
     return next((c["status"] for c in found.get("conditions", ()) if c["type"] == type), "")
 
 
-def say_ready(fleet: ControlPlane, place: str, node: str, **more: Any) -> None:
-    """What an agent would write of itself."""
+def say_ready(
+    fleet: ControlPlane,
+    place: str,
+    node: str,
+    name: str = "flows",
+    troubles: Mapping[str, str] | None = None,
+    **more: Any,
+) -> None:
+    """What an agent of the repository would write of itself; `troubles`: conditions that hold, and their reasons."""
     now = now_text()
-    ready = {"type": "Ready", "status": "True", "reason": "Serves", "lastTransitionTime": now}
-    generation = fleet.get("contentrepository", "flows", "--namespace", place)["metadata"]["generation"]
-    status = {"heartbeat": now, "settingsGeneration": generation, "repositoryUuid": "u", "conditions": [ready], **more}
-    say(fleet, place, "contentrepositorynode", object_name("flows", node), status)
+    said = {"Ready": "Serves", **(troubles or {})}
+    conditions = [
+        {"type": type, "status": "True", "reason": reason, "message": f"{reason} in words", "lastTransitionTime": now}
+        for type, reason in said.items()
+    ]
+    generation = fleet.get("contentrepository", name, "--namespace", place)["metadata"]["generation"]
+    status = {
+        "heartbeat": now,
+        "settingsGeneration": generation,
+        "repositoryUuid": "u",
+        "conditions": conditions,
+        **more,
+    }
+    say(fleet, place, "contentrepositorynode", object_name(name, node), status)
 
 
 def say(fleet: ControlPlane, place: str, kind: str, name: str, status: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 import ullage
 from tests.cluster.fleet import Fleet
@@ -99,6 +100,11 @@ class Scenario:
     def log_bytes(self) -> int:
         """Of the write-ahead log, as the disk has it: its files are longer than what was written, with zeros behind."""
         return sum(len(path.read_bytes().rstrip(b"\0")) for path in (self._home / "r" / "flowfile").rglob("*.wal"))
+
+    def certificate_ends(self) -> float:
+        """The agent's, in seconds since 1970."""
+        made = x509.load_pem_x509_certificate((self._home / "tls" / "tls.crt").read_bytes())
+        return made.not_valid_after_utc.timestamp()
 
     def disk_bytes(self) -> int:
         """Blocks of content files, from outside."""

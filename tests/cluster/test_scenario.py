@@ -27,6 +27,13 @@ TOLERANCE = 0.02
 STRETCH_SECONDS = 25.0
 """Of a rate: it is off by about the time between two scrapes, which is then a hundredth."""
 
+NOTHING_IN_A_CONTAINER = ("Kept by leases", "Orphans", "Back-pressure", "Away")
+NOTHING_ON_A_NODE = (
+    *("FlowFiles", "Full queues", "Unavailable contents", "Unavailable swap files", "Records set aside"),
+    *("Unproved files", "Clock offset", "Leases", "Sessions", "Audit lines lost"),
+)
+"""Panels that show trouble, or what no client of the scenario does."""
+
 Values = dict[tuple[str, ...], float]
 """Of one panel, by the labels of its legend."""
 
@@ -126,6 +133,10 @@ def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled:
         ("node", "Provenance waiting"): {(instance,): len(scenario.kept) + 2 * len(scenario.dropped)},
         ("node", "Errors"): errors,
         ("node", "Poisoned"): {("c1",): 0},
+        ("node", "Ready"): {(instance,): 1},
+        ("node", "On disk"): {("c1",): scenario.disk_bytes()},
+        **{("node", title): {("c1",): 0} for title in NOTHING_IN_A_CONTAINER},
+        **{("node", title): {(instance,): 0} for title in NOTHING_ON_A_NODE},
         ("fleet", "Live"): {(): kept},
         ("fleet", "Dead by kind"): {(kind,): 0 for kind in kinds},
         ("fleet", "Reclaimed"): {(): freed},
@@ -136,6 +147,9 @@ def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled:
         ("fleet", "Windows open"): {here: 1},
         ("fleet", "Tickets"): {here: 0},
         ("fleet", "Deferrals"): {here: 0},
+        ("fleet", "Wanting"): {here: 0},
+        ("fleet", "Overdue"): {here: 0},
+        ("fleet", "Certificates end in"): {here: scenario.certificate_ends() - at},
         ("fleet", "Reconciliations"): {(outcome,): count for outcome, count in reconciled.items()},
     }
 

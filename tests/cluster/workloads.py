@@ -37,9 +37,9 @@ def account(name: str, namespace: str, role: str, kind: str = "ClusterRole") -> 
     return [made("v1", "ServiceAccount", name, namespace), made(f"{RBAC}/v1", "RoleBinding", name, namespace, **bound)]
 
 
-def run(place: str, node: str, **spec: Any) -> dict[str, Any]:
-    """What an administrator asks for: a ReclamationRun `now` on one node."""
-    return made(API_VERSION, "ReclamationRun", "now", place, spec={"repository": "flows", "nodes": [node], **spec})
+def run(place: str, node: str, name: str = "now", **spec: Any) -> dict[str, Any]:
+    """What an administrator asks for: a ReclamationRun on one node."""
+    return made(API_VERSION, "ReclamationRun", name, place, spec={"repository": "flows", "nodes": [node], **spec})
 
 
 def executor(place: str, node: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ WRITE, ONE, TWO, THREE = new_uuids(4)
 HOUR = 3_600_000
 
 
-def begun(repository: Engine, queue: str = "in", **settings: Any) -> Engine:
+def begun(repository: Engine, queue: str = "in", **settings: int) -> Engine:
     repository.staging.begin(WRITE, "test", queue=queue, **settings)
     return repository
 

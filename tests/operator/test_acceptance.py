@@ -1,13 +1,17 @@
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
 
-from tests.operator.support import HOUR, NOW, SETTINGS, decided, fleet, repository
+from tests.operator.support import HOUR, NOW, SETTINGS, changed, decided, fleet, node, repository
 from ullage.contract import ConditionStatus, ContractError
+from ullage_operator.agents import pods
 from ullage_operator.agents.pods import stateful_set
-from ullage_operator.observation import ClusterNode
+from ullage_operator.observation import ClusterNode, Observation
 from ullage_operator.repository.acceptance import acceptance_of, conflict
 from ullage_operator.repository.build import cleaning_job, shared_objects
+from ullage_operator.repository.decide import decide
 from ullage_operator.settings import OperatorSettings, settings_from
 
 
@@ -147,3 +151,52 @@ def test_a_secret_is_mounted_in_one_place_only() -> None:
 
     (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "tls"]
     assert mount["mountPath"] == "/etc/ullage/tls"
+
+
+OTHERS = {"compaction": {"policy": "Theirs"}}
+
+
+def asked(spec: dict[str, Any], **said: Any) -> Observation:
+    """Two agents from the pods that are to be, of which the first says this of itself."""
+    seen = fleet(2, spec)
+    template = pods.template_digest(pods.template(seen.repository, SETTINGS.agent_image))
+    agents = {name: msgspec.structs.replace(each, template=template) for name, each in seen.agents.items()}
+    policies = ("StatsBased", "CompactAll", "Theirs")
+    objects = {"node-0": node("node-0", **{"policies": policies, **said}), "node-1": node("node-1", policies=policies)}
+    return changed(seen, agents=agents, objects=objects)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said", "expected"),
+    [
+        (OTHERS, {}, "Valid"),
+        (OTHERS, {"policies": ("StatsBased", "CompactAll")}, "UnknownPlugin"),
+        (OTHERS, {"heard": NOW - HOUR}, "PluginUnheard"),
+        ({"content": {"repository": "theirs"}}, {}, "Valid"),
+        ({"content": {"repository": "theirs"}}, {"heard": NOW - HOUR}, "PluginUnheard"),
+        ({"content": {"repository": "memory"}}, {"heard": NOW - HOUR}, "Valid"),
+    ],
+)
+def test_what_agents_lack_is_not_accepted(spec: dict[str, Any], said: dict[str, Any], expected: str) -> None:
+    """One agent that lacks it is enough; until each has spoken it is not known."""
+    assert acceptance_of(asked(spec, **said), SETTINGS)[0] == expected
+
+
+def test_an_agent_of_another_image_says_nothing_of_what_is_to_be() -> None:
+    """A policy and the image that has it are asked for at once: the image is rolled out, and then it is known."""
+    seen = asked(OTHERS | {"image": "mine:2"}, policies=("StatsBased",))
+    older = {name: msgspec.structs.replace(each, template="before") for name, each in seen.agents.items()}
+
+    assert acceptance_of(changed(seen, agents=older), SETTINGS)[0] == "PluginUnheard"
+
+
+def test_a_policy_that_nobody_vouches_for_reaches_no_agent() -> None:
+    """An agent that starts with a policy that it lacks ends at once: until it is known nothing is compacted."""
+    seen = asked(OTHERS, heard=NOW - HOUR)
+    decision = decide(seen, SETTINGS)
+
+    assert decision.is_pending
+    made = shared_objects(seen.repository, "agent:1", is_pending=decision.is_pending)
+    text = next(each for each in made if each["kind"] == "ConfigMap")["data"][pods.FILE]
+    told = yaml.safe_load(text)["spec"]["compaction"]
+    assert (told["policy"], told["enabled"]) == ("StatsBased", False)

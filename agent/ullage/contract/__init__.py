@@ -129,6 +129,7 @@ from ullage.contract.settings import (
     REPOSITORY_NAME_MAX as REPOSITORY_NAME_MAX,
 )
 from ullage.contract.space_settings import (
+    POLICIES as POLICIES,
     ArchiveSettings as ArchiveSettings,
     CompactionSettings as CompactionSettings,
     CompactionTrigger as CompactionTrigger,

@@ -88,7 +88,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                 Cell(_NO, "InvalidWindow", "a window's schedule or the time zone cannot be read", News.WARNING),
                 Cell(_NO, "InvalidSchedule", "spec.planning.schedule cannot be read", News.WARNING),
                 Cell(_NO, "UnknownPlugin", "an agent lacks a policy or a repository that the spec names", News.WARNING),
-                Cell(_UNKNOWN, "PluginUnheard", "no agent has said yet whether it has the plug-in", News.NORMAL),
+                Cell(_UNKNOWN, "PluginUnheard", "no agent has said yet whether it has the plug-in", News.WARNING),
             ),
         ),
         ConditionRow(
@@ -110,6 +110,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                 Cell(_YES, "Rolling", "agents are started or restarted on the nodes that are named"),
                 Cell(_YES, "WaitsForWindow", "a change of the format on disk waits for a window"),
                 Cell(_YES, "AgentsBehind", _BEHIND),
+                Cell(_YES, "PluginUnheard", "no agent has said yet whether it has a plug-in that the spec names"),
                 Cell(_YES, "Retrying", "the API server failed or was out of reach; it is tried again", News.WARNING),
                 Cell(_YES, "Removing", "the repository was deleted, and something is waited for", News.NORMAL),
                 Cell(_NO, "Settled", "nothing is left to do"),
@@ -135,7 +136,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             (
                 Cell(_YES, "AllAgents", "every agent has said so"),
                 Cell(_NO, "AgentsBehind", _BEHIND),
-                Cell(_NO, "NotAccepted", "Accepted is False, and agents keep what they had"),
+                Cell(_NO, "NotAccepted", "Accepted is not True: agents keep what they had, or do without a policy"),
                 Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
                 Cell(_UNKNOWN, "NoNodes", "there is no agent that could have settings"),
             ),

@@ -233,6 +233,9 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
     certificate_request: Annotated[str, Meta(max_length=PEM_MAX)] | None = None
     """What the agent asks a certificate for: a signing request (PKCS #10) as PEM. Its key never leaves the pod."""
 
+    policies: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
+    """The policies of compaction that the agent has, those of other packages included."""
+
     wanted: Annotated[tuple[MaintenanceOperation, ...], Meta(max_length=4)] = ()
     """The operations that the agent would carry out if it had a ticket."""
 

@@ -3,7 +3,7 @@ contract.py).
 """
 
 import enum
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -85,6 +85,10 @@ class PunchSettings(Settings, frozen=True, kw_only=True):
     max_holes_per_file: Annotated[int, Meta(ge=0)] = 64
     """The number of holes that one file may have; the largest dead runs go first. Thousands of holes make deleting the
     file take seconds."""
+
+
+POLICIES: Final = ("StatsBased", "CompactAll")
+"""What every agent has."""
 
 
 class CompactionSettings(Settings, frozen=True, kw_only=True):

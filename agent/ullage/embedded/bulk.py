@@ -170,7 +170,6 @@ def _write(
             ttl_millis=asked.ttl_millis,
             lasts_millis=lasts,
             each_max=repository.acting.writes_max,
-            by=repository.acting.by,
         )
     elif action is tickets.WRITE_PREPARE:
         staging.prepare(id, attempts)

@@ -50,7 +50,8 @@ NOT_INHERITED = ("alternate.identifier", "discard.reason")  # what says somethin
 
 APPENDED_BYTES_MAX = 64
 """An update's packed attributes are put behind the record's up to this size: merging costs three times as much, and
-what is not merged yet takes memory, less than a kilobyte a record."""
+what is not merged yet takes memory, less than a kilobyte a record.
+"""
 
 _EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F  # first bytes of msgpack maps of 0 and 15, the largest with their count in it
 
@@ -366,7 +367,7 @@ class StagedWrite(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False
     A later one of the same id replaces it. `queue` and `ttl_millis` are what its FlowFiles get when they appear.
     `attempts` are the ids (16 bytes each) of those that count, once it is prepared. `decision` is the writer's affair:
     it lets somebody else finish the write on other nodes. At `expires_millis` an open or prepared one is aborted, a
-    closed one forgotten; `renewed_millis` is when that time began. `by` is the principal whom events name.
+    closed one forgotten; `renewed_millis` is when that time began.
     """
 
     id: Uuid
@@ -378,7 +379,6 @@ class StagedWrite(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False
     expires_millis: Whole
     attempts: bytes = b""
     decision: bytes = b""
-    by: str = ""
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):

@@ -112,6 +112,7 @@ class NodeAgent:
         self._tickets = tickets
         self._generation = generation
         self._volumes: tuple[str, ...] = ()
+        self._policies: tuple[str, ...] = ()
         self._log = structlog.get_logger().bind(logger="node")
         self._stop = threading.Event()
         self._wakes = {"obey": threading.Event(), "tell": threading.Event()}
@@ -141,6 +142,7 @@ class NodeAgent:
 
     def attach(self) -> None:
         """Have the engine tell of its runs, also of those that its own schedules begin while a ticket permits them."""
+        self._policies = tuple(self._host.repository.reclamation.policies().names)
 
         def count(name: str, report: RunReport) -> None:
             with self._counting:
@@ -211,6 +213,7 @@ class NodeAgent:
             containers_away=self._faults.containers_away,
             unavailable_contents=self._faults.unavailable_contents,
             records_set_aside=self._faults.records_set_aside,
+            policies=self._policies,
             wanted=self._wanted,
             ticket=self._report,
             conditions=self._conditions(),

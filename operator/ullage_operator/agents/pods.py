@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ullage.contract import NODE_LABEL, ContentRepositorySpec, TlsMode, dump, needs_no_restart
+from ullage.contract import NODE_LABEL, POLICIES, ContentRepositorySpec, TlsMode, dump, needs_no_restart
 from ullage_operator.objects import USER, Object, RepositoryObject, confined, digest
 from ullage_operator.observation import TEMPLATE
 
@@ -28,8 +28,12 @@ FLEET_FIELDS: Final = (
 """Of no concern to an agent: it does not see them change."""
 
 
-def agent_document(repository: RepositoryObject) -> Object:
-    """The ContentRepository as its agents read it: without what only a cluster obeys, and where it lies for them."""
+def agent_document(repository: RepositoryObject, *, is_pending: bool = False) -> Object:
+    """The ContentRepository as its agents read it: without what only a cluster obeys, and where it lies for them.
+
+    `is_pending`: it is not known yet whether agents have the policy of compaction. One that starts with a policy that
+    it lacks ends at once, so until then none is named, and nothing is compacted.
+    """
     assert repository.document is not None
     document = dump(repository.document)
     for field in FLEET_FIELDS:
@@ -40,6 +44,8 @@ def agent_document(repository: RepositoryObject) -> Object:
         document["spec"]["maintenance"].pop(field, None)
     # A secret that is mounted wherever somebody likes could lie over the program.
     document["spec"]["tls"]["directory"] = TLS
+    if is_pending:
+        document["spec"]["compaction"] |= {"policy": POLICIES[0], "enabled": False}
     document["metadata"] |= {"generation": repository.generation}
     return document
 
@@ -189,6 +195,8 @@ def _container(repository: RepositoryObject, image: str) -> Object:
         "startupProbe": {"httpGet": dict(where), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 360},
         "livenessProbe": {"httpGet": dict(where), "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 6},
         "securityContext": {**confined(), "runAsGroup": USER},
+        # Why it ended is told in the repository's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 

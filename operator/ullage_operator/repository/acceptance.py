@@ -8,12 +8,17 @@ operator's settings allow, and one repository's directory never overlaps another
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ullage.contract import Calendar, TlsMode
+from ullage.contract import POLICIES, Calendar, TlsMode
+from ullage_operator.agents import pods
 from ullage_operator.objects import RepositoryObject, normal
 from ullage_operator.observation import ClusterNode, Observation
 from ullage_operator.planning.decide import timetable
 from ullage_operator.repository.placement import places
+from ullage_operator.repository.reach import is_heard
 from ullage_operator.settings import OperatorSettings
+
+MEMORY: Final = "memory"
+"""A repository that every agent has beside its default."""
 
 VALID: Final = "Valid"
 """The reason of who is accepted."""
@@ -45,6 +50,49 @@ def _problems(seen: Observation, settings: OperatorSettings) -> Iterator[tuple[s
         yield "InvalidWindow", "; ".join(problems)
     if repository.spec.planning.schedule and (problem := timetable(repository.spec).problem):
         yield "InvalidSchedule", problem
+    yield from _plugin_problems(seen, settings)
+
+
+def _plugin_problems(seen: Observation, settings: OperatorSettings) -> Iterator[tuple[str, str]]:
+    """What the spec names of other packages: an agent says which policies it has, and one that serves has its
+    repositories. What it said before its pod was last replaced counts for nothing: another image has others.
+    """
+    spec, policy = seen.repository.spec, seen.repository.spec.compaction.policy
+    named = {
+        "content.repository": spec.content.repository,
+        "flowFile.repository": spec.flow_file.repository,
+        "provenance.repository": spec.provenance.repository,
+    }
+    foreign = [f"spec.{field} {name!r}" for field, name in named.items() if name not in ("", MEMORY)]
+    foreign += [] if policy in POLICIES else [f"spec.compaction.policy {policy!r}"]
+    if not foreign:
+        return
+    hosts = [each.name for each in seen.cluster_nodes if places(spec, each)]
+    heard = _heard_now(seen, hosts, settings)
+    if policy not in POLICIES:
+        lacking = [node for node in heard if policy not in seen.objects[node].status.policies]
+        if lacking:
+            known = ", ".join(seen.objects[lacking[0]].status.policies or POLICIES)
+            problem = f"spec.compaction.policy: the agent on {lacking[0]} has no policy {policy!r}: choose"
+            yield "UnknownPlugin", f"{problem} one of {known}, or an image that has it"
+    if len(heard) < len(hosts) or not hosts:
+        waits = f"on {len(hosts) - len(heard)} nodes no agent has said whether it has"
+        yield PENDING, f"{waits} {', '.join(foreign)}: until then nothing is compacted"
+
+
+def _heard_now(seen: Observation, hosts: Iterable[str], settings: OperatorSettings) -> list[str]:
+    """Nodes where an agent of the pods that are to be has said anything."""
+    repository, image = seen.repository, settings.agent_image
+    is_local = repository.spec.storage.local_persistent_volume is not None
+    common = "" if is_local else pods.template_digest(pods.template(repository, image))
+    heard = []
+    for node in hosts:
+        agent, found = seen.agents.get(node), seen.objects.get(node)
+        if agent is None or not agent.is_ready or found is None or not is_heard(seen, found):
+            continue
+        if agent.template == (common or pods.template_digest(pods.template(repository, image, node))):
+            heard.append(node)
+    return heard
 
 
 def path_problem(repository: RepositoryObject, settings: OperatorSettings) -> str:

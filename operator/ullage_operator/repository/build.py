@@ -36,7 +36,7 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
     """Everything that belongs to a repository that was accepted, its nodes' objects aside."""
     repository, image = seen.repository, settings.agent_image
     spec = repository.spec
-    objects = shared_objects(repository, image, is_gated=decision.rollout.is_gated)
+    objects = shared_objects(repository, image, is_gated=decision.rollout.is_gated, is_pending=decision.is_pending)
     objects += endpoint_slices(repository, seen.agents)
     if spec.storage.local_persistent_volume is not None:
         objects += stateful_sets(seen, tuple(decision.nodes), decision.rollout, image)
@@ -73,9 +73,13 @@ def _planning_run(seen: Observation, decision: Decision, settings: OperatorSetti
     )
 
 
-def shared_objects(repository: RepositoryObject, image: str, *, is_gated: bool = False) -> list[Object]:
-    """Everything that does not depend on which nodes there are. `is_gated`: pods change only when they are deleted."""
-    text = yaml.safe_dump(agent_document(repository), sort_keys=True)
+def shared_objects(
+    repository: RepositoryObject, image: str, *, is_gated: bool = False, is_pending: bool = False
+) -> list[Object]:
+    """Everything that does not depend on which nodes there are. `is_gated`: pods change only when they are deleted;
+    `is_pending`: agents have yet to say whether they have what is asked for.
+    """
+    text = yaml.safe_dump(agent_document(repository, is_pending=is_pending), sort_keys=True)
     objects = [
         repository.owned("ConfigMap", f"{repository.name}-ullage", data={FILE: text}),
         *repository.owned_account(repository.account, AGENT_RULES),

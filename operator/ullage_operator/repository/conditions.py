@@ -57,7 +57,7 @@ def conditions(
         "Paused": ("Annotation" if repository.is_paused else "NotPaused", ""),
     }
     is_held = repository.is_paused or facts["Stalled"][0] != "Working"
-    facts["Reconciling"] = ("HandsOff", "") if is_held else _reconciling(seen, placement, rolls)
+    facts["Reconciling"] = ("HandsOff", "") if is_held else _reconciling(seen, acceptance, placement, rolls)
     told = ((type, *said) for type, said in facts.items())
     return conditions_of(KIND, told, repository.status.conditions, repository.generation, time_of(seen.now_millis))
 
@@ -81,7 +81,9 @@ def _ready(
     return "AllServe", ""
 
 
-def _reconciling(seen: Observation, placement: Placement, rolls: Rollout) -> tuple[str, str]:
+def _reconciling(
+    seen: Observation, acceptance: tuple[str, str], placement: Placement, rolls: Rollout
+) -> tuple[str, str]:
     if rolls.waiting and not rolls.may_go:
         nodes = _named(rolls.waiting)
         return "WaitsForWindow", f"The change of the format on disk waits for a window on {nodes}."
@@ -89,7 +91,7 @@ def _reconciling(seen: Observation, placement: Placement, rolls: Rollout) -> tup
         return "Rolling", f"No pod is ready on {_named(rolling)}."
     if behind := _behind(seen, placement):
         return "AgentsBehind", f"These have yet to take over the settings: {_named(behind)}."
-    return "Settled", ""
+    return acceptance if acceptance[0] == PENDING else ("Settled", "")
 
 
 def _stalled(seen: Observation, acceptance: tuple[str, str], placement: Placement) -> tuple[str, str]:
@@ -103,7 +105,7 @@ def _stalled(seen: Observation, acceptance: tuple[str, str], placement: Placemen
 
 
 def _applied(seen: Observation, acceptance: tuple[str, str], placement: Placement) -> tuple[str, str]:
-    if acceptance[0] not in (VALID, PENDING):
+    if acceptance[0] != VALID:
         return "NotAccepted", acceptance[1]
     if not placement.hosts:
         return "NoNodes", ""

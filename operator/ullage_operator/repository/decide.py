@@ -47,6 +47,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     rollout: Rollout = Rollout()
     next_millis: int | None = None
     keeps_hands_off: bool = False
+    is_pending: bool = False
 
 
 def decide(seen: Observation, settings: OperatorSettings) -> Decision:
@@ -102,6 +103,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         runs=runs,
         planning=planned,
         rollout=rolls,
+        is_pending=acceptance[0] == PENDING,
         next_millis=min((each for each in wakes if each is not None), default=None),
     )
 

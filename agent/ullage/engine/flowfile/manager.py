@@ -17,7 +17,7 @@ from ullage.contract import FlowFileSettings
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.availability import Availability
 from ullage.engine.flowfile.definitions import default_definition, require_possible
-from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver, Removal, Told
+from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver, Removal
 from ullage.engine.ledger.swap import SwapFiles, blocks_of, points_into, summarize
 from ullage.engine.model import (
     HANDLE_QUEUE,
@@ -52,7 +52,7 @@ LOOK_AGAIN_SECONDS = 10.0
 """After so long a poll tries again a swap file that could not be read, though there is something else to serve."""
 
 EMPTIED = "the queue was emptied"
-EXPIRY = Told(EventType.EXPIRE, "older than its queue allows")
+EXPIRED = "older than its queue allows"
 UNREADABLE = "its content could not be read, and its loss was accepted"
 
 
@@ -233,7 +233,7 @@ class QueueManager:
                 polled = queue.poll(rest, now) if wanted is None else queue.poll_by(rest, now, wanted)
                 records.extend(polled.records)
                 if polled.expired:
-                    self._remove(queue, polled.expired, EXPIRY)
+                    self._remove(queue, polled.expired, EventType.EXPIRE, EXPIRED)
                 if wanted is not None or (not any(polled) and queue.is_drained):
                     break
         except BaseException as error:
@@ -280,19 +280,19 @@ class QueueManager:
         self._for_each(self.swap_out)
         self.swap_failure = None
 
-    def drop(self, queue: FlowFileQueue, on_progress: Callable[[int], None] | None = None, by: str = "") -> int:
+    def drop(self, queue: FlowFileQueue, on_progress: Callable[[int], None] | None = None) -> int:
         """Remove as many FlowFiles as are in a queue now and not held by a session; returns how many.
 
-        Swap files go first, each whole; they are read only for what provenance tells of them: that, and by whom.
+        Swap files go first, each whole; they are read only for what provenance tells of them.
         """
         figures = queue.figures()
         present = figures.flow_files - figures.held
         dropped = 0
         while dropped < present:
-            count = self._drop_swapped(queue, by)
+            count = self._drop_swapped(queue)
             if not count:
                 wanted = min(DROP_SLICE, present - dropped)
-                count = self._take_out(queue, partial(queue.take, wanted), Told(EventType.DROP, EMPTIED, by))
+                count = self._take_out(queue, partial(queue.take, wanted), EventType.DROP, EMPTIED)
             if not count:
                 break
             dropped += count
@@ -314,22 +314,20 @@ class QueueManager:
                     queue.pass_over(PassedOver(summary, error, self._parts.clock.monotonic()))
         return found
 
-    def drop_unavailable(
-        self, uuids: Collection[bytes], resources: Collection[int], details: str = UNREADABLE, by: str = ""
-    ) -> int:
+    def drop_unavailable(self, uuids: Collection[bytes], resources: Collection[int], details: str = UNREADABLE) -> int:
         """Remove those of these FlowFiles whose content, in these resource claims, can't be read; how many. A swap file
         is written anew without them.
         """
-        dropped, told = 0, Told(EventType.DROP, details, by)
+        dropped = 0
 
         def is_meant(record: FlowFileRecord) -> bool:
             return record.uuid in uuids and self._availability.damage(record.claim) is not None
 
         def drop(queue: FlowFileQueue) -> None:
             nonlocal dropped
-            taken = self._take_out(queue, partial(queue.take_unavailable, uuids), told)
+            taken = self._take_out(queue, partial(queue.take_unavailable, uuids), EventType.DROP, details)
             files = [each for each in queue.swap_summaries() if points_into(each, resources)]
-            dropped += taken + self._remove_swapped(queue, files, Removal(is_meant, told))
+            dropped += taken + self._remove_swapped(queue, files, Removal(is_meant, EventType.DROP, details))
 
         self._for_each(drop)
         return dropped
@@ -345,14 +343,14 @@ class QueueManager:
             nonlocal removed
             if queue.definition.expiration_millis:
                 now = self._parts.clock.now_millis()
-                expired = self._take_out(queue, partial(queue.take_expired, now), EXPIRY)
+                expired = self._take_out(queue, partial(queue.take_expired, now), EventType.EXPIRE, EXPIRED)
                 due = now - queue.definition.expiration_millis
 
                 def is_expired(record: FlowFileRecord) -> bool:
                     return record.entry_millis <= due and self._availability.damage(record.claim) is None
 
                 files = [each for each in queue.swap_summaries() if each.entry_millis_min <= due]
-                removal = Removal(is_expired, EXPIRY)
+                removal = Removal(is_expired, EventType.EXPIRE, EXPIRED)
                 removed += expired + self._remove_swapped(queue, files, removal)
 
         self._for_each(expire)
@@ -369,12 +367,12 @@ class QueueManager:
             raise failures[0]
 
     @uninterrupted
-    def _drop_swapped(self, queue: FlowFileQueue, by: str) -> int:
+    def _drop_swapped(self, queue: FlowFileQueue) -> int:
         with queue.swap_lock:
             summary = queue.first_swapped()
             if summary is None:
                 return 0
-            self._parts.committer.commit([SwapDrop(summary.name), *self._events_of_swap(summary, by)], creates=False)
+            self._parts.committer.commit([SwapDrop(summary.name), *self._events_of_swap(summary)], creates=False)
             queue.swap_replaced(summary, None)
             return summary.count
 
@@ -400,7 +398,7 @@ class QueueManager:
         if not gone:
             return 0
         kept = list(filterfalse(removal.is_meant, content.records))
-        events = self._events(removal.told, gone)
+        events = self._events(removal.type, gone, removal.details)
         if not kept:
             self._parts.committer.commit([SwapDrop(old.name), *content.set_aside, *events], creates=False)
             queue.swap_replaced(old, None)
@@ -412,35 +410,37 @@ class QueueManager:
         queue.swap_replaced(old, new)
         return old.count - new.count
 
-    def _events(self, told: Told, records: list[FlowFileRecord]) -> list[Operation]:
+    def _events(self, type: EventType, records: list[FlowFileRecord], details: str) -> list[Operation]:
         """What provenance has to tell of FlowFiles that go without a session."""
         if not self._parts.records_provenance:
             return []
-        return of_existing(told.type, records, told.details, by=told.by)
+        return of_existing(type, records, details)
 
-    def _events_of_swap(self, summary: SwapOut, by: str) -> list[Operation]:
+    def _events_of_swap(self, summary: SwapOut) -> list[Operation]:
         """The same for a swap file that is dropped whole. One that cannot be read goes all the same, untold."""
         if not self._parts.records_provenance:
             return []
         try:
-            return self._events(Told(EventType.DROP, EMPTIED, by), self._swap_files.read(summary.name).records)
+            return self._events(EventType.DROP, self._swap_files.read(summary.name).records, EMPTIED)
         except RepositoryDamaged as error:
             self.swap_failure = error
             return []
 
     @uninterrupted
-    def _take_out(self, queue: FlowFileQueue, take: Callable[[], list[FlowFileRecord]], told: Told) -> int:
+    def _take_out(
+        self, queue: FlowFileQueue, take: Callable[[], list[FlowFileRecord]], type: EventType, details: str
+    ) -> int:
         records = take()
-        self._remove(queue, records, told)
+        self._remove(queue, records, type, details)
         return len(records)
 
-    def _remove(self, queue: FlowFileQueue, records: list[FlowFileRecord], told: Told) -> None:
+    def _remove(self, queue: FlowFileQueue, records: list[FlowFileRecord], type: EventType, details: str) -> None:
         """Delete what was taken out of a queue, in slices; what a failure leaves goes back."""
         for first in range(0, len(records), DROP_SLICE):
             part = records[first : first + DROP_SLICE]
             try:
                 delete = Delete(b"".join(record.uuid for record in part))
-                self._parts.committer.commit([delete, *self._events(told, part)], creates=False)
+                self._parts.committer.commit([delete, *self._events(type, part, details)], creates=False)
             except (CommitOutcomeUnknown, RepositoryStopped):
                 raise  # they may be gone: only a restart can tell
             except Exception:

@@ -50,19 +50,12 @@ class QueueFigures(NamedTuple):
     unavailable: int
 
 
-class Told(NamedTuple):
-    """What provenance says of FlowFiles that go: `by` whom, if somebody asked for it."""
-
-    type: EventType
-    details: str
-    by: str = ""
-
-
 class Removal(NamedTuple):
     """Which FlowFiles go out of swap files, and what provenance says of them."""
 
     is_meant: Callable[[FlowFileRecord], bool]
-    told: Told
+    type: EventType
+    details: str
 
 
 class PassedOver(NamedTuple):

@@ -1,0 +1,411 @@
+"""Every cell of the table of conditions, reached on a real API server: what docs/conditions.md says can be seen."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.cluster.errors import ClusterError
+from tests.cluster.fleet import Fleet
+from tests.cluster.health import argo, kstatus
+from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, say_ready
+from tests.cluster.workloads import executor, made, run
+from ullage.contract import TABLE, cell_of, object_name
+
+WORKERS = ("worker-0", "worker-1", "worker-2")
+OLD = "2026-01-01T00:00:00Z"
+CLOSED = {"maintenance": {"windows": [{"name": "newyear", "schedule": "0 0 1 1 *", "duration": "1m"}]}}
+KINDS = ("ContentRepository", "ReclamationRun")
+"""Of the operator. What agents say of nodes is in test_node_agent.py."""
+
+Cell = tuple[str, str, str]
+"""Kind, condition and reason."""
+
+
+class Looks:
+    """Looks at all objects of a namespace, and keeps which cells were seen; each look holds the rules of all."""
+
+    def __init__(self, fleet: Fleet, operator: Operator, place: str) -> None:
+        self.fleet, self.operator, self.place = fleet, operator, place
+        self.here = ("--namespace", place)
+        self.cells: set[Cell] = set()
+
+    def all(self) -> dict[str, Any]:
+        """By name."""
+        found = self.fleet.get("contentrepositories,reclamationruns", *self.here)["items"]
+        for each in found:
+            self._look(each)
+        return {each["metadata"]["name"]: each for each in found}
+
+    def _look(self, found: dict[str, Any]) -> None:
+        status, generation = found.get("status") or {}, found["metadata"]["generation"]
+        conditions = status.get("conditions") or ()
+        for condition in conditions:
+            cell = (found["kind"], condition["type"], condition["reason"])
+            assert condition["status"] == cell_of(*cell).status
+            assert condition["observedGeneration"] <= status["observedGeneration"] <= generation
+            if condition["type"] in ("Reconciling", "Stalled"):  # others stand while something is in the way
+                assert condition["observedGeneration"] == status["observedGeneration"]
+            self.cells.add(cell)
+        holding = {condition["type"] for condition in conditions if condition["status"] == "True"}
+        assert not {"Reconciling", "Stalled"} <= holding
+
+    def until(self, name: str, *cells: str, words: str = "") -> dict[str, Any]:
+        """An object says all of these at once, as `Type Reason`; the object. `words`: in one of their messages."""
+        last: dict[str, Any] = {}
+
+        def holds() -> bool:
+            last.clear()
+            last.update(self.all().get(name) or {})
+            said = (last.get("status") or {}).get("conditions") or ()
+            found = {f"{each['type']} {each['reason']}": each.get("message", "") for each in said}
+            return set(cells) <= found.keys() and words in " ".join(found[cell] for cell in cells)
+
+        try:
+            self.operator.until(f"{name} says {', '.join(cells)}", holds)
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{json.dumps(last.get('status'), indent=1)}") from error
+        return last
+
+    def agents(self, name: str, nodes: tuple[str, ...] = WORKERS) -> None:
+        """The repository's objects are there."""
+        self.operator.until(
+            f"{name} has its objects", lambda: set(nodes) <= objects(self.fleet, self.place, name).keys()
+        )
+
+    def speak(self, name: str, *nodes: str, **more: Any) -> None:
+        """The agents of these nodes, or of all workers, say how they are."""
+        for node in nodes or WORKERS:
+            say_ready(self.fleet, self.place, node, name, **more)
+
+
+@pytest.fixture
+def looks(fleet: Fleet, operator: Operator, place: str) -> Looks:
+    return Looks(fleet, operator, place)
+
+
+def pool(name: str) -> dict[str, Any]:
+    """A repository on the nodes of a pool, which no other one is on."""
+    return {"nodeSelector": {"pool": name}, "tolerations": [{"key": "pool", "operator": "Exists"}]}
+
+
+@pytest.fixture
+def far(fleet: Fleet) -> Iterator[list[str]]:
+    """Four nodes of a pool of their own, and one that never gets ready."""
+    names = fleet.add_nodes(4, "far")
+    fleet.apply(made("v1", "Node", "bare-0", metadata={"labels": {"pool": "bare"}}))
+    fleet.kubectl("label", "nodes", *names, "pool=far")
+    fleet.kubectl("taint", "nodes", *names, "bare-0", "pool=own:NoSchedule")
+    yield names
+    fleet.kubectl("delete", "nodes", *names, "bare-0", "--ignore-not-found", "--wait=false")
+
+
+@pytest.mark.timeout(600)
+def test_every_cell_of_the_table_is_reached(looks: Looks, far: list[str]) -> None:
+    """Story by story; what is left of the table at the end was reached by none."""
+    for story in (_well, _troubled, _out_of_reach, _not_accepted, _refused, _runs, _removed, _waits_for_a_window):
+        story(looks)
+
+    table = {(kind, row.type, cell.reason) for kind in KINDS for row in TABLE[kind] for cell in row.cells}
+    assert table - looks.cells == set()
+
+
+def _well(looks: Looks) -> None:
+    """Agents come, speak, are given other settings, and are left alone for a while."""
+    fleet = looks.fleet
+    fleet.apply(repository(looks.place, name="well"))
+    looks.until("well", "Ready Silent", "Applied Silent", "Reconciling Settled", "Accepted Valid")
+    looks.speak("well")
+    found = looks.until("well", "Ready AllServe", "Applied AllAgents", "Reachable AllServed", "Degraded Well")
+    assert (kstatus(found), argo(found)) == ("Current", "Healthy")
+    fleet.kubectl("wait", "contentrepository/well", "--for=condition=Ready", *looks.here, "--timeout=1s")
+
+    fleet.apply(repository(looks.place, {"leases": {"maxDuration": "7m"}}, "well"))
+    found = looks.until("well", "Applied AgentsBehind", "Reconciling AgentsBehind", words="worker-1")
+    assert (kstatus(found), argo(found)) == ("InProgress", "Progressing")
+    looks.speak("well")
+    looks.until("well", "Applied AllAgents", "Reconciling Settled")
+
+    fleet.kubectl("annotate", "contentrepository", "well", "ullage.dev/paused=true", *looks.here)
+    found = looks.until("well", "Paused Annotation", "Reconciling HandsOff", "Ready AllServe")
+    assert (kstatus(found), argo(found)) == ("Current", "Suspended")
+    fleet.apply(run(looks.place, "worker-0", "held", repository="well"))
+    looks.until("held", "Ready HandsOff", "Reconciling HandsOff", "Stalled HandsOff")
+    fleet.kubectl("delete", "reclamationrun", "held", *looks.here)
+    fleet.kubectl("annotate", "contentrepository", "well", "ullage.dev/paused-", *looks.here)
+    looks.until("well", "Paused NotPaused", "Reconciling Settled")
+
+
+def _troubled(looks: Looks) -> None:
+    """One agent says what is wrong with it, stops serving, and is not heard of any more; pods of Spark come."""
+    troubles = {"Degraded": "MaintenanceFailed", "DataUnavailable": "VolumeAway", "DiskPressure": "AboveBackpressure"}
+    looks.speak("well", "worker-1", troubles=troubles)
+    cells = ("Degraded AgentTrouble", "DataUnavailable OnNodes", "DiskPressure AboveBackpressure")
+    found = looks.until("well", *cells, words="worker-1 (Degraded: MaintenanceFailed in words)")
+    assert (kstatus(found), argo(found)) == ("Current", "Degraded")
+    looks.speak("well", "worker-1")
+    looks.until("well", "Degraded Well", "DataUnavailable AllThere", "DiskPressure RoomLeft")
+
+    stopped = {"type": "Ready", "status": "False", "reason": "Stopped", "lastTransitionTime": OLD}
+    looks.speak("well", "worker-1", conditions=[stopped], space={"liveBytes": 5 << 20})
+    found = looks.until("well", "Ready NotServing", "Reachable NotServing", words="worker-1 (5Mi live; Stopped)")
+    assert found["status"]["outOfReach"][0]["live"] == "5Mi"
+    looks.speak("well", "worker-1", heartbeat=OLD)
+    silent = ("Reachable Silent", "Degraded Silent", "DataUnavailable Silent", "DiskPressure Silent", "Ready Silent")
+    found = looks.until("well", *silent, words="worker-1")
+    assert (kstatus(found), argo(found)) == ("InProgress", "Progressing")
+
+    looks.speak("well", wanted=["Rewrite"])
+    looks.until("well", "MaintenanceDeferred NothingInTheWay", "Reachable AllServed")
+    looks.fleet.apply(executor(looks.place, "worker-1"))
+    looks.until("well", "MaintenanceDeferred PodsRun", words=f"{looks.place}/etl")
+    looks.fleet.kubectl("delete", "pod", "exec-1", *looks.here, "--wait=false", "--grace-period=0", "--force")
+
+
+def _out_of_reach(looks: Looks) -> None:
+    """Content lies on nodes that are unselected, unschedulable, without a ready pod, gone, or never ready."""
+    fleet, place = looks.fleet, looks.place
+    nodes = tuple(f"far-{number}" for number in range(4))
+    fleet.apply(repository(place, pool("far"), "far"))
+    looks.agents("far", nodes)
+    looks.operator.until("pods run", lambda: len(_pods(looks, "far")) == 4)
+    looks.speak("far", *nodes, space={"liveBytes": 3 << 30})
+    looks.until("far", "Ready AllServe", "Reachable AllServed")
+
+    fleet.kubectl("cordon", "far-1")
+    looks.operator.until("it is seen", lambda: objects(fleet, place, "far")["far-1"]["spec"].get("cordoned"))
+    assert looks.until("far", "Ready AllServe", "Reachable AllServed")["status"]["nodes"] == 4
+
+    fleet.kubectl("label", "node", "far-1", "pool-")
+    found = looks.until("far", "Reachable Unselected", "Ready OutOfReach", words="far-1 (3Gi live")
+    assert (found["status"]["nodes"], found["status"]["nodesOutOfReach"]) == (4, 1)
+    assert (kstatus(found), argo(found)) == ("InProgress", "Degraded")
+    fleet.kubectl("label", "node", "far-1", "pool=far")
+    looks.operator.until("pods run", lambda: len(_pods(looks, "far")) == 4)
+
+    broken = {
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [
+            {
+                "name": "agent",
+                "image": "a",
+                "imageID": "",
+                "ready": False,
+                "restartCount": 3,
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+                "lastState": {"terminated": {"exitCode": 2, "message": "there is no content repository 's3'"}},
+            }
+        ],
+    }
+    say(fleet, place, "pod", _pods(looks, "far")["far-2"], broken)
+    words = "far-2 (3Gi live; CrashLoopBackOff: there is no content repository 's3')"
+    looks.until("far", "Reachable NoAgent", "Reconciling Rolling", "Ready NotServing", words=words)
+
+    fleet.kubectl("delete", "node", "far-0", "--wait=false")
+    found = looks.until("far", "Reachable NodeGone", "Degraded NodeLost", words="far-0")
+    assert [each["node"] for each in found["status"]["outOfReach"]] == ["far-0", "far-2"]
+    assert found["status"]["nodes"] == 4
+    _told(looks, "far", "Warning", "ReachableFalse", "far-0")
+
+    fleet.apply(repository(place, pool("bare"), "bare"))
+    looks.agents("bare", ("bare-0",))
+    looks.speak("bare", "bare-0")
+    looks.until("bare", "Reachable NodeNotReady", words="bare-0")
+
+
+def _pods(looks: Looks, name: str) -> dict[str, str]:
+    """The agents' pods that are ready, by node."""
+    pods = looks.fleet.get("pods", *looks.here, f"--selector=ullage.dev/repository={name}")["items"]
+    ready = [each for each in pods if each["status"]["phase"] == "Running" and "nodeName" in each["spec"]]
+    return {each["spec"]["nodeName"]: each["metadata"]["name"] for each in ready}
+
+
+def _told(looks: Looks, name: str, kind: str, reason: str, words: str) -> None:
+    """There is an event of the object that says so."""
+
+    def is_told() -> bool:
+        events = looks.fleet.get("events", *looks.here)["items"]
+        about = [e for e in events if (e["involvedObject"]["name"], e["type"], e["reason"]) == (name, kind, reason)]
+        return any(words in each["message"] for each in about)
+
+    looks.operator.until(f"an event tells {reason} of {name}", is_told)
+
+
+def _not_accepted(looks: Looks) -> None:
+    """What the operator cannot or may not do; and a policy that nobody has said that they have, or somebody lacks."""
+    bad: dict[str, dict[str, Any]] = {
+        "Invalid": {"storage": {"containers": [{"name": "a", "subPath": "a"}, {"name": "b", "subPath": "a/b"}]}},
+        "PathNotAllowed": {"storage": {"hostPath": {"path": "/etc"}}},
+        "ImageNotAllowed": {"image": "mine:1"},
+        "NoCertManager": {"tls": {"mode": "CertManager"}},
+        "InvalidWindow": {"maintenance": {"timeZone": "Mars/Olympus"}},
+        "InvalidSchedule": {"planning": {"schedule": "61 * * * *"}},
+    }
+    looks.fleet.apply(*(repository(looks.place, spec, reason.lower()) for reason, spec in bad.items()))
+    for reason in bad:
+        cells = (f"Accepted {reason}", "Stalled NotAccepted", "Applied NotAccepted", "Ready NotStarted")
+        found = looks.until(reason.lower(), *cells)
+        assert (kstatus(found), argo(found)) == ("Failed", "Degraded")
+    _conflict(looks)
+
+    theirs = partial(repository, looks.place, name="theirs")
+    looks.fleet.apply(theirs({"compaction": {"policy": "Theirs"}}))
+    looks.until("theirs", "Accepted PluginUnheard", "Reconciling PluginUnheard")
+    looks.agents("theirs")
+    looks.operator.until("pods run", lambda: len(_pods(looks, "theirs")) == 3)
+    looks.speak("theirs", policies=["StatsBased"])
+    looks.until("theirs", "Accepted UnknownPlugin", "Ready AllServe", words="no policy 'Theirs'")
+
+
+def _conflict(looks: Looks) -> None:
+    """The younger would lie in nested/PLACE, and the older lies in nested/PLACE/PLACE/older."""
+    fleet = looks.fleet
+    older = repository(looks.place, {"storage": {"hostPath": {"path": ROOTS[1]}}}, "older")
+    fleet.apply(older)
+    looks.until("older", "Accepted Valid")
+
+    def is_free() -> bool:
+        return "nested" not in fleet.kubectl("get", "namespaces")
+
+    fleet.wait_until("the namespace is free", is_free)
+    with fleet.namespace("nested", awaits_end=False):
+        born = older_than(fleet, looks.place)
+        fleet.wait_until("a second has passed", born)
+        fleet.apply(repository("nested", name=looks.place))
+        there = Looks(fleet, looks.operator, "nested")
+        there.until(looks.place, "Accepted PathConflict", words="older")
+        looks.cells |= there.cells
+        fleet.kubectl("delete", "contentrepository", looks.place, "--namespace", "nested", "--timeout=60s")
+
+
+def older_than(fleet: Fleet, place: str) -> Callable[[], bool]:
+    """Whether a second has begun since the repository `older` was made: creation times have whole ones."""
+    made_at = fleet.get("contentrepository", "older", "--namespace", place)["metadata"]["creationTimestamp"]
+
+    def passed() -> bool:
+        probe = fleet.kubectl("create", "configmap", "probe", "--namespace", place, "--output=json")
+        fleet.kubectl("delete", "configmap", "probe", "--namespace", place)
+        return bool(json.loads(probe)["metadata"]["creationTimestamp"] > made_at)
+
+    return passed
+
+
+def _refused(looks: Looks) -> None:
+    """By the API server, by admission, by a webhook that is out of order; and what nobody has thought of."""
+    fleet, place = looks.fleet, looks.place
+    fleet.apply(made("v1", "ConfigMap", "clash-ullage", place, data={}))
+    fleet.apply(repository(place, {"nodeSelector": {"disk": "none"}}, "nowhere"))
+    fleet.apply(repository(place, name="clash"), repository(place, {"priorityClassName": "none"}, "class"))
+    found = looks.until("nowhere", "Stalled NoNodes", "Ready NoNodes", "Applied NoNodes", words="spec.nodeSelector")
+    assert (kstatus(found), argo(found)) == ("Failed", "Degraded")
+    looks.until("clash", "Stalled Refused", words="ConfigMap clash-ullage is there already")
+    looks.until("class", "Stalled PodsRefused", words="no PriorityClass with name none")
+    _told(looks, "clash", "Warning", "StalledTrue", "clash-ullage")
+
+    with _webhook(fleet, place):
+        fleet.apply(repository(place, name="unlucky"))
+        found = looks.until("unlucky", "Reconciling Retrying", words="failed calling webhook")
+        assert kstatus(found) == "InProgress"
+    looks.until("unlucky", "Reconciling Settled")
+
+    # A time that looks like one, and is none: whatever an agent writes stops its own repository alone.
+    looks.speak("unlucky", "worker-0", heartbeat="2026-99-99T00:00:00Z")
+    looks.until("unlucky", "Stalled OperatorFailed", words="ValueError")
+    looks.speak("unlucky")
+    looks.until("unlucky", "Stalled Working", "Ready AllServe")
+
+
+@contextlib.contextmanager
+def _webhook(fleet: Fleet, place: str) -> Iterator[None]:
+    """One that nobody answers, for every Service of the namespace."""
+    hook = {
+        "name": "services.none.example",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place}},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    kind = "ValidatingWebhookConfiguration"
+    fleet.apply(made("admissionregistration.k8s.io/v1", kind, "none.example", webhooks=[hook]))
+    try:
+
+        def is_heeded() -> bool:
+            try:
+                fleet.kubectl("create", "service", "clusterip", "probe", "--tcp=1", "--namespace", place)
+            except ClusterError:
+                return True
+            fleet.kubectl("delete", "service", "probe", "--namespace", place)
+            return False
+
+        fleet.wait_until("the webhook is heeded", is_heeded)
+        yield
+    finally:
+        fleet.kubectl("delete", kind, "none.example")
+
+
+def _runs(looks: Looks) -> None:
+    """One waits for a window, is at work and completes; others fail, each in its way."""
+    fleet, place = looks.fleet, looks.place
+    fleet.apply(run(place, "worker-0", "orphan", repository="none"))
+    fleet.apply(run(place, "", "empty", repository="nowhere", nodes=[]))
+    found = looks.until("orphan", "Ready NoRepository", "Stalled NoRepository", "Reconciling HandsOff")
+    assert kstatus(found) == "Failed"
+    looks.until("empty", "Ready NoNodes", "Stalled NoNodes", "Reconciling Ended")
+    fleet.apply(run(place, "worker-9", "absent", repository="well"))
+    looks.until("absent", "Ready Failed", "Stalled Failed", words="worker-9")
+    _told(looks, "absent", "Warning", "ReadyFalse", "worker-9")
+
+    looks.speak("well", wanted=[])
+    fleet.apply(repository(place, CLOSED, "well"))
+    fleet.apply(run(place, "worker-0", "now", repository="well"))
+    assert kstatus(looks.until("now", "Ready Waiting", "Reconciling Waiting", "Stalled Working")) == "InProgress"
+    fleet.apply(repository(place, name="well"))
+    looks.speak("well")
+    looks.until("now", "Ready Running", "Reconciling Running")
+    ticket = objects(fleet, place, "well")["worker-0"]["spec"]["ticket"]
+    done = {"id": ticket["id"], "run": "now", "state": "Completed", "ended": OLD}
+    looks.speak("well", "worker-0", ticket=done)
+    assert kstatus(looks.until("now", "Ready Completed", "Reconciling Ended", "Stalled Working")) == "Current"
+    fleet.kubectl("wait", "reclamationrun/now", "--for=condition=Ready", *looks.here, "--timeout=1s")
+
+
+def _removed(looks: Looks) -> None:
+    """With policy Delete: a quota refuses the job that empties a directory, then a node does not run it."""
+    fleet, place = looks.fleet, looks.place
+    spec = {**pool("bare"), "deletionPolicy": "Delete"}
+    fleet.apply(repository(place, spec, "going"))
+    looks.agents("going", ("bare-0",))
+    fleet.apply(made("v1", "ResourceQuota", "none", place, spec={"hard": {"count/jobs.batch": "0"}}))
+    fleet.wait_until("the quota counts", lambda: "hard" in (fleet.get("resourcequota", "none", *looks.here)["status"]))
+    fleet.kubectl("delete", "contentrepository", "going", *looks.here, "--wait=false")
+    # Nobody plays the pod of a node that is bare.
+    fleet.kubectl(
+        "delete", "pods", "--selector=ullage.dev/repository=going", *looks.here, "--grace-period=0", "--force"
+    )
+    found = looks.until("going", "Stalled RemovalRefused", words="exceeded quota")
+    assert kstatus(found) == "Terminating"
+    _told(looks, "going", "Warning", "StalledTrue", "exceeded quota")
+    fleet.kubectl("delete", "resourcequota", "none", *looks.here)
+    looks.until("going", "Reconciling Removing", words="bare-0")
+    fleet.kubectl("delete", "node", "bare-0", "--wait=false")
+    looks.operator.until("it is gone", lambda: "going" not in looks.all())
+
+
+def _waits_for_a_window(looks: Looks) -> None:
+    """A newer format on disk is rolled out in a window only."""
+    fleet, place, operator = looks.fleet, looks.place, looks.operator
+    fleet.apply(repository(place, CLOSED, "well"))
+    looks.speak("well", format=1)
+    operator.end()
+    operator.start(ULLAGE_OPERATOR_AGENT_FORMAT="2", ULLAGE_OPERATOR_AGENT_IMAGE="agent:2")
+    try:
+        looks.until("well", "Reconciling WaitsForWindow", words="worker-1")
+    finally:
+        operator.end()
+        operator.start()
+    assert object_name("well", "worker-0") in str(objects(fleet, place, "well")["worker-0"]["metadata"])
