@@ -6,9 +6,10 @@ import pytest
 
 from tests.support import Workshop, claim_of, drain, put_all
 from ullage.engine.engine import Engine
-from ullage.engine.feeds import LASTS_MILLIS, FeedBatch
+from ullage.engine.feeds import LASTS_MILLIS, FeedBatch, Reader
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.errors import InvalidArgument
+from ullage.engine.model import EventType
+from ullage.errors import Forbidden, InvalidArgument
 from ullage.wire.provenance import EventQuery
 
 HELD = "stream:orders:in"
@@ -96,6 +97,28 @@ def test_what_waits_for_too_long_goes_back(workshop: Workshop) -> None:
     assert feeds.records("orders", "in", 0, taken.through) == []
     assert maintenance.failures == []
     assert drain(repository, "in") == [b"\2", b"\0", b"\1"]
+
+
+def test_whose_a_stream_is_outlives_a_restart(workshop: Workshop) -> None:
+    """As long as anything waits for it; and what it does to FlowFiles is told as by whom it was."""
+    ann, bob = Reader("ann", "ann"), Reader("bob", "bob")
+    repository = filled(workshop, 2)
+    taken = repository.feeds.take("orders", "in", 0, 1, reader=ann)
+    for find in (workshop.crash, workshop.reopen):
+        repository = find()
+        with pytest.raises(Forbidden, match="somebody else's"):
+            repository.feeds.take("orders", "in", 0, 1, reader=bob)
+        with pytest.raises(Forbidden):
+            repository.feeds.done("orders", "in", taken.through, bob)
+        with pytest.raises(Forbidden):
+            repository.feeds.give_back("orders", "in", 0, bob)
+    assert repository.feeds.done("orders", "in", taken.through, ann) == 1
+    assert repository.feeds.owner("orders", "in") == ""
+    assert repository.feeds.take("orders", "in", taken.through, 1, reader=bob).taken == 1
+    assert repository.feeds.owner("orders", "in") == "bob"
+
+    events = repository.history.query(EventQuery()).events
+    assert [event.component_type for event in events if event.type == EventType.DROP] == ["ann"]
 
 
 def test_after_a_restart_its_time_begins_anew(workshop: Workshop) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ WRITE, ONE, TWO, THREE = new_uuids(4)
 HOUR = 3_600_000
 
 
-def begun(repository: Engine, queue: str = "in", **settings: int) -> Engine:
+def begun(repository: Engine, queue: str = "in", **settings: Any) -> Engine:
     repository.staging.begin(WRITE, "test", queue=queue, **settings)
     return repository
 

@@ -3,12 +3,15 @@
 import errno
 import json
 import os
+import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -106,6 +109,50 @@ def test_over_flight_and_the_socket_the_same_is_told(secured: Secured) -> None:
     )
     assert (forbidden.who, forbidden.allowed) == ("space:get", False)
     assert (unknown.who, unknown.operation, unknown.allowed) == ("", "HELLO", False)
+
+
+def test_refused_scrapes_leave_a_line(secured: Secured) -> None:
+    """Of whoever has no token and of whoever has another right; what is answered leaves none."""
+    context = ssl.create_default_context(cafile=secured.ca_file)
+    with httpx.Client(base_url=secured.url("metrics"), verify=context) as client:
+        for token, status in (("metrics:get", 200), ("space:get", 403), ("ullage_nobody", 401), ("", 401)):
+            headers = {"authorization": f"Bearer {secured.tokens.get(token, token)}"} if token else {}
+            assert client.get("/metrics", headers=headers).status_code == status
+
+    lines = _lines(secured)
+
+    assert [(line.who, line.why.partition(":")[0]) for line in lines] == [
+        ("space:get", "forbidden"),
+        ("", "unauthenticated"),
+        ("", "unauthenticated"),
+    ]
+    assert {(line.via, line.operation, line.peer, line.allowed) for line in lines} == {
+        ("metrics", "GET /metrics", "127.0.0.1", False)
+    }
+
+
+def test_a_flood_of_refusals_does_not_drive_the_others_out(tmp_path: Path) -> None:
+    """Of one that asks so many a second are written, and how many more there were; nobody else's are left out."""
+    clock = ManualClock()
+    log = AuditLog(str(tmp_path), 1 << 20, 3, clock)
+    for number in range(audit.REFUSED_MAX + 30):
+        log.note(who="", via="HTTP", peer="10.0.0.1", operation="a", allowed=False)
+        if number % 10 == 0:
+            log.note(who="ann", via="HTTP", peer="10.0.0.1", operation="b", allowed=False)
+            log.note(who="", via="HTTP", peer="10.0.0.1", operation="c", allowed=True)
+    clock.advance(1)
+    log.note(who="", via="HTTP", peer="10.0.0.1", operation="d", allowed=False)
+    for _ in range(audit.REFUSED_MAX):
+        log.note(who="", via="HTTP", peer="10.0.0.1", operation="e", allowed=False)
+    log.close()
+
+    found = [(line.operation, line.why) for line in lines_of(str(tmp_path))]
+    counts = Counter(operation for operation, _ in found)
+    assert (counts["a"], counts["b"], counts["c"], counts["d"]) == (audit.REFUSED_MAX, 5, 5, 1)
+    assert [why for operation, why in found if operation == "refusals"] == [
+        "30 more in this second",
+        "1 more in this second",
+    ]
 
 
 def test_the_command_line_finds_lines_in_earlier_files_too(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from pyarrow import flight
 from tests.service.running import until
 from tests.service.secured import Secured
 from ullage.client.socket import SocketClient
-from ullage.errors import QuotaReached
+from ullage.errors import QuotaReached, ServiceBusy
 from ullage.uuids import format_uuid, new_uuids, parse_uuid
 from ullage.wire.frames import ClaimKey
+from ullage_agent.service.audit import AuditLog, lines_of
 from ullage_agent.service.limits import Limits
 
 SMALL = Limits(
@@ -35,6 +36,7 @@ SMALL = Limits(
     leases_each=2,
     holds_each=2,
     writes_each=2,
+    streams_each=2,
 )
 
 
@@ -119,7 +121,9 @@ def test_over_flight_one_at_its_quota_leaves_room(
 
 
 def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
-    """Uploads that never end, over each transport: the other principal's next request is answered."""
+    """Uploads that never end, over each transport: the other principal's next request is answered. Each refusal leaves
+    a line, also of what leaves none otherwise.
+    """
     hostile, good = Flight(secured, "hostile"), Flight(secured, "good")
     schema, go = pa.schema([("content", pa.binary())]), threading.Event()
 
@@ -156,6 +160,22 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
             assert other.get("/v1/queues").status_code == 200
         go.set()
         assert [each.result() for each in uploads] == [201, 201]
+    for name in ("hostile", "good"):  # two each: that is all there are
+        for _ in range(2):
+            stack.enter_context(secured.local(name)).resolve([bytes(16)])
+    with stack, pytest.raises(ServiceBusy), secured.local("warden") as more:
+        more.resolve([bytes(16)])
+
+    log = secured.running.server.audit
+    assert isinstance(log, AuditLog)
+    log.settle()
+    lines = [line for line in lines_of(secured.running.document.spec.storage.host_path.path) if not line.allowed]
+    assert {
+        ("hostile", "socket", "HELLO", "quota-reached"),
+        ("hostile", "Flight", "DoAction", "quota-reached"),
+        ("hostile", "HTTP", "GET /v1/queues", "quota-reached"),
+        ("", "socket", "HELLO", "busy"),
+    } <= {(line.who, line.via, line.operation, line.why.partition(":")[0]) for line in lines}
 
 
 def _socket(secured: Secured, name: str) -> SocketClient:
@@ -255,3 +275,68 @@ def test_events_name_the_principal(secured: Secured) -> None:
 
         assert told(handle) == [(type, "handles", "all") for type in ("CREATE", "DROP", "ADDINFO")]
         assert told(queued) == [("CREATE", "queues", "all")]
+        client.delete("/v1/queues/q/flowfiles")
+        assert told(queued)[1:] == [("DROP", "", "all")]
+
+
+def test_events_of_a_staged_write_name_whose_it_is(secured: Secured) -> None:
+    """Of FlowFiles that appear with its commit, which is no put of theirs."""
+    all_of_it = Flight(secured, "all")
+    write, attempt = (format_uuid(uuid) for uuid in new_uuids(2))
+    all_of_it.act("write-begin", write=write, queue="q")
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"write": write, "attempt": attempt}).encode())
+    schema = pa.schema([("content", pa.binary())])
+    writer, told = all_of_it.client.do_put(descriptor, schema, all_of_it.options)
+    with writer:
+        writer.write_batch(pa.record_batch([pa.array([b"x"])], schema=schema))
+        uuid = told.read().to_pybytes()[4:]
+    for step in ("write-prepare", "write-commit"):
+        all_of_it.act(step, write=write, attempts={attempt: 1})
+
+    with secured.client("all") as client:
+        found = client.get("/v1/provenance/events", params={"flow_file": format_uuid(uuid)}).json()["events"]
+        assert [(event["type"], event["component_type"]) for event in found] == [("CREATE", "all")]
+        client.delete("/v1/queues/q/flowfiles")
+
+
+def test_what_waits_for_a_stream_is_its_owners(secured: Secured) -> None:
+    """Nobody else takes it, removes it, gives it back, polls it or drops it; who may end what others hold gives it
+    back, and then the stream is anybody's. One principal has so many streams.
+    """
+    good, hostile, all_of_it = (Flight(secured, name) for name in ("good", "hostile", "all"))
+    with secured.client("good") as client, secured.client("hostile") as other, secured.client("all") as admin:
+        for content in (b"1", b"2", b"3"):
+            client.post("/v1/queues/in/flowfiles", content=content)
+
+        def asked(peer: Flight, action: str, **more: int) -> str:
+            return peer.slug(lambda: peer.act(action, stream="s", queue="in", **more)).partition(":")[0]
+
+        assert good.act("feed-take", stream="s", queue="in", count=2)["count"] == 2
+        for action, more in (
+            ("feed-take", {"count": 1}),
+            ("feed-take", {}),
+            ("feed-done", {"through": 1 << 62}),
+            ("feed-back", {}),
+        ):
+            assert asked(hostile, action, **more) == "forbidden"
+        for each in (client, other):  # the owner changes it as a stream only, too
+            assert each.post("/v1/queues/stream:s:in/poll", json={}).status_code == 403
+            assert each.post("/v1/queues/stream:s:in/flowfiles", content=b"x").status_code == 403
+            assert each.delete("/v1/queues/stream:s:in/flowfiles").status_code == 403
+            assert each.put("/v1/queues/stream:s:in", json={"count_max": 1}).status_code == 403
+        assert asked(all_of_it, "feed-done", through=1 << 62) == "forbidden"
+        assert asked(good, "feed-take", count=2) == ""
+        assert asked(all_of_it, "feed-back") == ""
+        assert hostile.act("feed-take", stream="s", queue="in", count=1)["count"] == 1
+        assert asked(good, "feed-take", count=1) == "forbidden"
+        assert hostile.act("feed-done", stream="s", queue="in", through=1 << 62)["count"] == 1
+
+        for stream in ("s", "t"):
+            assert hostile.act("feed-take", stream=stream, queue="in", count=1)["count"] == 1
+        client.post("/v1/queues/in/flowfiles", content=b"4")
+        refused = hostile.slug(lambda: hostile.act("feed-take", stream="u", queue="in", count=1))
+        assert refused.startswith("quota-reached")
+        assert "streams_each" in refused
+        assert good.act("feed-take", stream="u", queue="in", count=1)["count"] == 1
+        for queue in ("in", "stream:s:in", "stream:t:in", "stream:u:in"):
+            admin.delete(f"/v1/queues/{queue}/flowfiles")

@@ -7,7 +7,7 @@ a request came.
 from collections.abc import Callable
 from typing import Final
 
-from ullage.contract import NO_QUEUE, QueueAccess, QueueUse, Right
+from ullage.contract import FEED_PREFIX, NO_QUEUE, QueueAccess, QueueUse, Right
 from ullage.errors import Forbidden
 
 OWNER: Final = "this process"
@@ -26,9 +26,11 @@ class Acting:
         leases_max: int | None = None,
         holds_max: int | None = None,
         writes_max: int | None = None,
+        streams_max: int | None = None,
     ) -> None:
         """`may` says whether they have a right, and may take its time; `by` is what events call them. The rest bounds
-        what they hold at a time: leases, holds of events, staged writes; None: as much as all together may.
+        what they hold at a time: leases, holds of events, staged writes, streams of queues; None: as much as all
+        together may.
         """
         self.owner = owner
         self.queues = queues or QueueAccess()
@@ -37,12 +39,15 @@ class Acting:
         self.leases_max = leases_max
         self.holds_max = holds_max
         self.writes_max = writes_max
+        self.streams_max = streams_max
 
     def require(self, use: QueueUse, queue: str = NO_QUEUE) -> None:
         """Forbidden if the rules do not let them do this in the queue, or with handles."""
         if not self.queues.allows(use, queue):
             where = f"queue {queue}" if queue else "handles"
             raise Forbidden(f"{self.owner} may not {use} {where}: spec.auth.queues leaves that to others")
+        if use != QueueUse.READ and queue.startswith(FEED_PREFIX) and not self.may(Right.REVOKE):
+            raise Forbidden(f"{queue} is what a stream holds: it changes it itself, or who has {Right.REVOKE}")
 
     def require_everywhere(self, use: QueueUse, what: str) -> None:
         """Forbidden if there may be a queue in which they may not do this: `what` does not tell queues apart."""

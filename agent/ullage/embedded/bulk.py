@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from ullage.contract import QueueUse, Right
 from ullage.embedded.repository import EmbeddedRepository
+from ullage.engine.feeds import Reader
 from ullage.engine.provenance.holds import HOLDS_MAX, Hold
 from ullage.enums import Lifetime, WriteState
 from ullage.errors import Forbidden, InvalidArgument, QuotaReached, ServiceBusy
@@ -141,14 +142,17 @@ def _feed(
     action: FlightAction[FeedRequest, FeedStatus], repository: EmbeddedRepository, asked: FeedRequest
 ) -> FeedStatus:
     """Take FlowFiles for a stream, remove what it has read, or give back what it does not want."""
-    feeds, stream, queue = repository.engine.feeds, asked.stream, asked.queue
+    feeds, stream, queue, acting = repository.engine.feeds, asked.stream, asked.queue, repository.acting
     for use in (QueueUse.READ, QueueUse.DELETE):
-        repository.acting.require(use, queue)
+        acting.require(use, queue)
+    reader = Reader(repository.owner, acting.by, acting.streams_max)
     if action is tickets.FEED_DONE:
-        return FeedStatus(through=asked.through, count=feeds.done(stream, queue, asked.through), waiting=0)
+        return FeedStatus(through=asked.through, count=feeds.done(stream, queue, asked.through, reader), waiting=0)
     if action is tickets.FEED_BACK:
-        return FeedStatus(through=asked.after, count=feeds.give_back(stream, queue, asked.after), waiting=0)
-    taken = feeds.take(stream, queue, asked.after, asked.count, asked.lasts_millis)
+        is_own = feeds.owner(stream, queue) in ("", repository.owner)
+        count = feeds.give_back(stream, queue, asked.after, reader, ends=not is_own and acting.may(Right.REVOKE))
+        return FeedStatus(through=asked.after, count=count, waiting=0)
+    taken = feeds.take(stream, queue, asked.after, asked.count, asked.lasts_millis, reader)
     return FeedStatus(through=taken.through, count=taken.taken, waiting=taken.waiting)
 
 
@@ -170,6 +174,7 @@ def _write(
             ttl_millis=asked.ttl_millis,
             lasts_millis=lasts,
             each_max=repository.acting.writes_max,
+            by=repository.acting.by,
         )
     elif action is tickets.WRITE_PREPARE:
         staging.prepare(id, attempts)

@@ -63,7 +63,7 @@ class EmbeddedQueues(Queues):
         also: Callable[[int], Operations] = nothing_else,
     ) -> int:
         # A large queue takes several transactions: of a drop that a crash cut short, the repeat does the rest.
-        count = self._engine.queues.drop(self._found(name, QueueUse.DELETE), on_progress)
+        count = self._engine.queues.drop(self._found(name, QueueUse.DELETE), on_progress, self._acting.by)
         if operations := also(count):
             self._engine.committer.commit(operations, creates=False)
         return count

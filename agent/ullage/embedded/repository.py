@@ -237,7 +237,7 @@ class EmbeddedRepository(Repository):
     def drop_unavailable(self, ids: Sequence[str], *, accept_loss: bool = False) -> int:
         self._require_open()
         asked = accepted_loss(ids, accept_loss)
-        return self.engine.unavailable.drop({parse_uuid(id) for id in asked.ids})
+        return self.engine.unavailable.drop({parse_uuid(id) for id in asked.ids}, self.acting.by)
 
     def set_aside(self, limit: int = 1_000) -> list[RecordSetAside]:
         self._require_open()

@@ -10,7 +10,8 @@ where they wait is a queue like any other. A place once given is never given aga
 last place that it has read. The stream is the only one that adds to its queue, one `take` at a time: unlike those of a
 queue that many commit to, its places become visible in order.
 
-How long FlowFiles wait for a stream that is not heard of is not logged: after a restart their time begins anew.
+How long FlowFiles wait for a stream that is not heard of is not logged: after a restart their time begins anew. Whose
+a stream is stands in its queue's definition, and counts as long as something stands in the queue.
 """
 
 import re
@@ -23,7 +24,7 @@ from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.session import ProcessSession
 from ullage.engine.working import SessionParts
-from ullage.errors import InvalidArgument
+from ullage.errors import Forbidden, InvalidArgument, QuotaReached
 
 STREAM: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
@@ -42,6 +43,19 @@ class FeedBatch(NamedTuple):
     waiting: int
 
 
+class Reader(NamedTuple):
+    """Who reads a stream: `owner` has what it takes, of no name nobody; `by` is whom events name; `each_max` bounds the
+    streams for which something of this owner's waits.
+    """
+
+    owner: str = ""
+    by: str = ""
+    each_max: int | None = None
+
+
+NOBODY: Final = Reader()
+
+
 class Feeds:
     """All feeds of a repository. Thread-safe."""
 
@@ -55,20 +69,33 @@ class Feeds:
         self._lock = threading.Lock()
         self._ends: dict[str, int] = {}
 
-    def take(self, stream: str, queue: str, after: int, count: int, lasts_millis: int = LASTS_MILLIS) -> FeedBatch:
+    def owner(self, stream: str, queue: str) -> str:
+        """Whose the FlowFiles are that wait for a stream; empty if none do, or they are nobody's."""
+        return self._owner(name_of(stream, queue))
+
+    def take(
+        self,
+        stream: str,
+        queue: str,
+        after: int,
+        count: int,
+        lasts_millis: int = LASTS_MILLIS,
+        reader: Reader = NOBODY,
+    ) -> FeedBatch:
         """Have up to `count` FlowFiles stand after this place, for `lasts_millis` from now on: those that stand there
         already, then more of the queue, in its order. At most as many in all as a queue keeps in memory.
 
-        InvalidArgument for a name that a stream cannot have.
+        InvalidArgument for a name that a stream cannot have; Forbidden while it is somebody else's; QuotaReached.
         """
         name = name_of(stream, queue)
         with self._lock:
+            self._require_own(name, reader.owner)
             self._ends[name] = self._clock.now_millis() + lasts_millis
             standing = self._places(name, after)
             room = min(count - len(standing), self._standing_max - self._count(name))
             if room > 0 and self._count(queue):
-                self._define(name)
-                self._move(queue, name, room)
+                self._define(name, reader)
+                self._move(queue, name, room, reader.by)
                 standing = self._places(name, after)
             chosen = standing[:count]
             waiting = len(standing) - len(chosen) + self._count(queue)
@@ -78,19 +105,27 @@ class Feeds:
         """The FlowFiles at these places, the first excluded and the last included, in order."""
         return [record for record in self._standing(name_of(stream, queue)) if after < record.queued <= through]
 
-    def done(self, stream: str, queue: str, through: int) -> int:
-        """Remove what stands up to this place: it is read. Returns how many."""
+    def done(self, stream: str, queue: str, through: int, reader: Reader = NOBODY) -> int:
+        """Remove what stands up to this place: it is read. Returns how many. Forbidden for somebody else's."""
+        name = name_of(stream, queue)
         with self._lock:
+            self._require_own(name, reader.owner)
             return self._each(
-                name_of(stream, queue),
+                name,
                 lambda record: record.queued <= through,
                 lambda session, records: session.remove_many(records),
+                reader.by,
             )
 
-    def give_back(self, stream: str, queue: str, after: int) -> int:
-        """Let go of what stands after this place: it goes back to its queue, behind what is there. Returns how many."""
+    def give_back(self, stream: str, queue: str, after: int, reader: Reader = NOBODY, *, ends: bool = False) -> int:
+        """Let go of what stands after this place: it goes back to its queue, behind what is there. Returns how many.
+        Forbidden for somebody else's, but for who `ends` what others hold.
+        """
+        name = name_of(stream, queue)
         with self._lock:
-            return self._give_back(name_of(stream, queue), after)
+            if not ends:
+                self._require_own(name, reader.owner)
+            return self._give_back(name, after, reader.by)
 
     def expire(self) -> int:
         """Give back what has waited for too long; returns how many."""
@@ -104,12 +139,23 @@ class Feeds:
                     count += self._give_back(queue.name, 0)
         return count
 
-    def _give_back(self, name: str, after: int) -> int:
+    def _owner(self, name: str) -> str:
+        queue = self._queues.known(name)
+        return queue.definition.owner if queue is not None and queue.figures().flow_files else ""
+
+    def _require_own(self, name: str, owner: str) -> None:
+        """What is nobody's may be anybody's; who is nobody stands for the process itself."""
+        if owner and self._owner(name) not in ("", owner):
+            _, stream, queue = name.split(":", 2)
+            raise Forbidden(f"what stream {stream} has taken of queue {queue} is somebody else's")
+
+    def _give_back(self, name: str, after: int, by: str = "") -> int:
         queue = name.split(":", 2)[2]
         return self._each(
             name,
             lambda record: record.queued > after,
             lambda session, records: session.transfer_many(records, queue),
+            by,
         )
 
     def _each(
@@ -117,11 +163,12 @@ class Feeds:
         name: str,
         wanted: Callable[[FlowFileRecord], bool],
         act: Callable[[ProcessSession, Sequence[FlowFileRecord]], None],
+        by: str,
     ) -> int:
         """Do it to all that stand in a feed, a transaction for some of them."""
         count = 0
         while self._count(name):
-            with ProcessSession(self._parts, name) as session:
+            with ProcessSession(self._parts, name, by) as session:
                 records = session.get_by(name, wanted, SLICE)
                 if not records:
                     break
@@ -130,9 +177,9 @@ class Feeds:
             count += len(records)
         return count
 
-    def _move(self, queue: str, name: str, count: int) -> None:
+    def _move(self, queue: str, name: str, count: int, by: str) -> None:
         while count > 0:
-            with ProcessSession(self._parts, name) as session:
+            with ProcessSession(self._parts, name, by) as session:
                 records = session.get_many(queue, min(count, SLICE))
                 if not records:
                     return
@@ -140,11 +187,23 @@ class Feeds:
                 session.commit()
             count -= len(records)
 
-    def _define(self, name: str) -> None:
+    def _define(self, name: str, reader: Reader) -> None:
         """First in first out, without limits: what stands there has been let in once already."""
-        if self._queues.known(name) is None:
+        known = self._queues.known(name)
+        if self._owner(name) != reader.owner:
+            self._require_room(reader)
+        if known is None or known.definition.owner != reader.owner:
             priority = str(QueuePriority.FIRST_IN_FIRST_OUT)
-            self._queues.define(name, priority=priority, count_max=0, bytes_max=0, expiration_millis=0)
+            self._queues.define(
+                name, priority=priority, owner=reader.owner, count_max=0, bytes_max=0, expiration_millis=0
+            )
+
+    def _require_room(self, reader: Reader) -> None:
+        if reader.each_max is None:
+            return
+        own = sum(_is_feed(queue.name) and self._owner(queue.name) == reader.owner for queue in self._queues.all())
+        if own >= reader.each_max:
+            raise QuotaReached.of(reader.owner, f"FlowFiles waiting for {own} streams", "streams_each", "read some")
 
     def _count(self, name: str) -> int:
         """How many there are to be had."""

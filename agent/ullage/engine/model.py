@@ -50,8 +50,7 @@ NOT_INHERITED = ("alternate.identifier", "discard.reason")  # what says somethin
 
 APPENDED_BYTES_MAX = 64
 """An update's packed attributes are put behind the record's up to this size: merging costs three times as much, and
-what is not merged yet takes memory, less than a kilobyte a record.
-"""
+what is not merged yet takes memory, less than a kilobyte a record."""
 
 _EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F  # first bytes of msgpack maps of 0 and 15, the largest with their count in it
 
@@ -143,9 +142,8 @@ class Delete(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
 
 
 class QueueDefinition(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """A queue's number, name and settings; a later definition of the same number replaces it.
-
-    `is_removed`: nobody sees it as long as nothing stands in it. The number stays its own: events tell of it.
+    """A queue's number, name and settings; a later definition of the same number replaces it. `is_removed`: nobody sees
+    it as long as nothing stands in it. The number stays its own: events tell of it. `owner`: whose a stream's is.
     """
 
     number: Whole
@@ -156,6 +154,7 @@ class QueueDefinition(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=Fa
     bytes_max: Whole
     expiration_millis: Whole
     is_removed: bool = False
+    owner: str = ""
 
 
 class ResourceClaim(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
@@ -367,7 +366,7 @@ class StagedWrite(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False
     A later one of the same id replaces it. `queue` and `ttl_millis` are what its FlowFiles get when they appear.
     `attempts` are the ids (16 bytes each) of those that count, once it is prepared. `decision` is the writer's affair:
     it lets somebody else finish the write on other nodes. At `expires_millis` an open or prepared one is aborted, a
-    closed one forgotten; `renewed_millis` is when that time began.
+    closed one forgotten; `renewed_millis` is when that time began. `by` is the principal whom events name.
     """
 
     id: Uuid
@@ -379,6 +378,7 @@ class StagedWrite(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False
     expires_millis: Whole
     attempts: bytes = b""
     decision: bytes = b""
+    by: str = ""
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):

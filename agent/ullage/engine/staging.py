@@ -96,13 +96,13 @@ class Staging:
         ttl_millis: int = 0,
         lasts_millis: int = 3_600_000,
         each_max: int | None = None,
+        by: str = "",
     ) -> StagedWrite:
         """Begin a write, or find it as it is; one that was aborted begins anew.
 
         Its FlowFiles will stand in `queue`, or be handles that expire after `ttl_millis` (0: never). It is aborted
-        once nothing was staged for `lasts_millis`. BackPressure while too many are open,
-        QuotaReached if this owner has `each_max`; InvalidArgument for times that
-        there cannot be.
+        once nothing was staged for `lasts_millis`; `by` is the principal whom events name. BackPressure while too many
+        are open, QuotaReached if this owner has `each_max`; InvalidArgument for times that there cannot be.
         """
         if not (0 <= ttl_millis <= COUNT_MAX and 0 < lasts_millis <= COUNT_MAX):
             raise InvalidArgument(
@@ -124,7 +124,7 @@ class Staging:
             number = self._queues.queue(queue).number if queue else HANDLE_QUEUE
             if found is not None:
                 self._settle(found)
-            record = StagedWrite(id, WriteState.OPEN, owner, number, ttl_millis, now, now + lasts_millis)
+            record = StagedWrite(id, WriteState.OPEN, owner, number, ttl_millis, now, now + lasts_millis, by=by)
             self._parts.committer.commit([record], creates=True)
             return record
 
@@ -357,7 +357,7 @@ class Staging:
             Update(record.uuid, write.queue, first + place if write.queue else 0, expires_millis=expires)
             for place, record in enumerate(records)
         ]
-        told = of_existing(EventType.CREATE, records, "", COMPONENT) if self._parts.records_provenance else []
+        told = of_existing(EventType.CREATE, records, "", COMPONENT, write.by) if self._parts.records_provenance else []
         with self._handles.undecided.change(lambda: (record.uuid for record in records)):
             self._parts.committer.commit([*pending, *updates, *told], creates=True)
         found = map(self._parts.ledger.find, (record.uuid for record in records))

@@ -81,8 +81,9 @@ class UnavailableContents:
         self._swap_proof.run()
         return returned
 
-    def drop(self, uuids: Collection[bytes]) -> int:
-        """Give up those of these that are unavailable and that nobody holds, each with a DROP event; how many.
+    def drop(self, uuids: Collection[bytes], by: str = "") -> int:
+        """Give up those of these that are unavailable and that nobody holds, each with a DROP event that names `by`
+        whom; how many.
 
         VolumeAway, with nothing dropped, where nothing is wrong with one of them but that its volume is away.
         """
@@ -103,9 +104,9 @@ class UnavailableContents:
         for record in handles:
             if not record.deleted_millis:
                 with suppress(HandleDeleted):  # somebody else was faster, or its time was over before
-                    self._handles.delete(record.id)
+                    self._handles.delete(record.id, by=by)
                     dropped += 1
-        return dropped + self._queues.drop_unavailable(uuids, resources)
+        return dropped + self._queues.drop_unavailable(uuids, resources, by=by)
 
     def give_up(self, container: str, details: str) -> int:
         """Give up all that has its content in this container and that nobody holds, each with a DROP event; how many.

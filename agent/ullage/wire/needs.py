@@ -6,6 +6,7 @@ The agent asks for what stands in those tables; docs/security.md shows this list
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from ullage import errors
 from ullage.contract import Right
 from ullage.wire.frames import FrameKind
 from ullage.wire.operation import OF_DELETED, Sometimes
@@ -29,6 +30,10 @@ FRAME_RIGHTS: Final[dict[FrameKind, tuple[Right, ...]]] = {
 
 UNAUDITED: Final = frozenset({Right.METRICS, Right.SPACE, Right.RECORDS, Right.PROVENANCE})
 """Who may look, and looks, leaves no line in the audit log: that is of content, changes and administration."""
+
+
+REFUSALS: Final = (errors.Unauthenticated, errors.Forbidden, errors.ServiceBusy, errors.QuotaReached)
+"""What nobody may do, or not now because too much goes on: whatever it was about, it leaves a line."""
 
 
 def is_audited(rights: Iterable[Right]) -> bool:

@@ -324,8 +324,8 @@ class FlightAction(NamedTuple, Generic[Q, A]):
         return _decoded(raw or b"{}", self.request, self.name)
 
 
-def _feed(name: str, effect: str) -> FlightAction[FeedRequest, FeedStatus]:
-    return FlightAction(name, FeedRequest, FeedStatus, (Right.DELETE,), effect)
+def _feed(name: str, effect: str, sometimes: Sometimes = ()) -> FlightAction[FeedRequest, FeedStatus]:
+    return FlightAction(name, FeedRequest, FeedStatus, (Right.DELETE,), effect, sometimes)
 
 
 def _write(name: str, effect: str, sometimes: Sometimes = ()) -> FlightAction[StagedWriteRequest, StagedWriteStatus]:
@@ -343,7 +343,7 @@ HOLD_EVENTS: Final = FlightAction(
 ABOUT: Final = FlightAction("about", Nothing, NodeIdentity, (), "what the node says of itself")
 FEED_TAKE: Final = _feed("feed-take", "let a stream have FlowFiles of a queue, after a place")
 FEED_DONE: Final = _feed("feed-done", "remove what a stream has read, through a place")
-FEED_BACK: Final = _feed("feed-back", "give back what a stream has taken, after a place")
+FEED_BACK: Final = _feed("feed-back", "give back what a stream has taken, after a place", OF_OTHERS)
 WRITE_FIND: Final = _write("write-find", "the state of a staged write")
 WRITE_BEGIN: Final = _write("write-begin", "begin a staged write, or find it as it is")
 WRITE_PREPARE: Final = _write("write-prepare", "promise to commit these attempts")

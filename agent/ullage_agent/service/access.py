@@ -95,6 +95,7 @@ def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterabl
         leases_max=limits.leases_each if principal.holder else None,
         holds_max=limits.holds_each if principal.holder else None,
         writes_max=limits.writes_each if principal.holder else None,
+        streams_max=limits.streams_each if principal.holder else None,
     )
 
 

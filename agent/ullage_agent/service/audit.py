@@ -9,7 +9,7 @@ lines are lost: that is counted, logged, and said in the log itself as soon as i
 
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,8 @@ import msgspec
 
 from ullage.clock import Clock, moment_of
 from ullage.contract import AuditSettings
+from ullage.errors import UllageError
+from ullage.wire.problems import problem_of
 
 FOLDER: Final = "audit"
 """In the repository's root."""
@@ -45,6 +47,11 @@ RETRY_SECONDS: Final = 1.0
 
 IDS_MAX: Final = 1_000
 """Ids that stand in a line; of more the number is told."""
+
+REFUSED_MAX: Final = 20
+"""Lines a second of what one who asks, or one address, is refused: a flood of them would drive what others did out of
+the files, and be seen as well by how many there were.
+"""
 
 TEXT_MAX: Final = 2_000
 """Characters of a text: a client chooses how long a path is."""
@@ -84,6 +91,12 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     why: str = ""
     """The slug of the refusal, and its text."""
+
+
+def reason_of(error: Exception) -> str:
+    """What stands in `why`."""
+    slug = problem_of(error).slug if isinstance(error, UllageError) else type(error).__name__
+    return f"{slug}: {error}"
 
 
 class Audit(Protocol):
@@ -128,6 +141,8 @@ class AuditLog:
         self._lost = 0
         self._is_over = self._is_urgent = False
         self._changed = threading.Condition()
+        self._refused: Counter[tuple[str, str, str]] = Counter()
+        self._refused_second = 0
         self._rotations = self._tries = 0
         self._synced = clock.monotonic()
         self._folder.mkdir(mode=0o750, exist_ok=True)
@@ -137,14 +152,11 @@ class AuditLog:
 
     def note(self, **said: Any) -> None:
         """See `Audit.note`."""
-        line = _line(moment_of(self._clock.now_millis()).isoformat(timespec="milliseconds"), **said)
+        now = self._clock.now_millis()
+        line = _line(moment_of(now).isoformat(timespec="milliseconds"), **said)
         with self._changed:
-            if len(self._waiting) < WAITING_MAX:
-                self._waiting.append(line)
-            else:
-                self._lost += 1
-            if len(self._waiting) in (1, WRITTEN_MAX):  # else it waits for more already, or is awake
-                self._changed.notify_all()
+            if line.allowed or self._admits(line, now // 1_000):
+                self._hand_over(line)
 
     def settle(self) -> None:
         """Return when what was noted is written, or when writing it has failed."""
@@ -158,11 +170,36 @@ class AuditLog:
     def close(self) -> None:
         """Write what waits, once more; what cannot be written then is lost, and told."""
         with self._changed:
+            self._tell_left_out()
             self._is_over = True
             self._changed.notify_all()
         self._thread.join()
         if left := len(self._waiting) + self._lost:
             self._on_loss(left, None)
+
+    def _hand_over(self, line: AuditLine) -> None:
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.append(line)
+        else:
+            self._lost += 1
+        if len(self._waiting) in (1, WRITTEN_MAX):  # else it waits for more already, or is awake
+            self._changed.notify_all()
+
+    def _admits(self, refusal: AuditLine, second: int) -> bool:
+        """Whether it is one of the first of its second; how many others there were is told when a later one comes."""
+        if second != self._refused_second:
+            self._tell_left_out()
+            self._refused_second = second
+        self._refused[refusal.who, refusal.via, refusal.peer] += 1
+        return self._refused[refusal.who, refusal.via, refusal.peer] <= REFUSED_MAX
+
+    def _tell_left_out(self) -> None:
+        refused, self._refused = self._refused, Counter()
+        for (who, via, peer), count in refused.items():
+            if count > REFUSED_MAX:
+                time = moment_of(self._refused_second * 1_000).isoformat(timespec="milliseconds")
+                why = f"{count - REFUSED_MAX} more in this second"
+                self._hand_over(_line(time, who=who, via=via, peer=peer, operation="refusals", allowed=False, why=why))
 
     def _work(self) -> None:
         while self._has_work():

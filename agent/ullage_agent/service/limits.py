@@ -142,6 +142,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     writes_each: int = 500
     """Staged writes that one principal has open: half of all that there may be."""
 
+    streams_each: int = 500
+    """Streams for which FlowFiles of one principal's wait: each keeps as many as a queue does in memory."""
+
     columns_bytes: int = 64 * MIB
     """Columns of FlowFiles that are kept for the next reader of a snapshot, of all snapshots together: eight columns of
     800,000 FlowFiles.

@@ -183,7 +183,7 @@ class Server:
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
         asked = authenticator if listening.asks_for_metrics else None
-        apps = {"http": guard, "metrics": Scrape(self.metrics, asked, is_encrypted=listening.tls is not None)}
+        apps = {"http": guard, "metrics": Scrape(self.metrics, asked, audit, is_encrypted=listening.tls is not None)}
         configs = {name: configured(app, self.limits, self.limits.stop_seconds) for name, app in apps.items()}
         servers = [(uvicorn.Server(config), sockets[name]) for name, config in configs.items() if name in sockets]
         reload = self._heed_signals()

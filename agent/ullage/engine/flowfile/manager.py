@@ -17,7 +17,8 @@ from ullage.contract import FlowFileSettings
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.availability import Availability
 from ullage.engine.flowfile.definitions import default_definition, require_possible
-from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver, Removal
+from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver
+from ullage.engine.flowfile.removal import EMPTIED, EXPIRY, UNREADABLE, Removal, Told
 from ullage.engine.ledger.swap import SwapFiles, blocks_of, points_into, summarize
 from ullage.engine.model import (
     HANDLE_QUEUE,
@@ -50,10 +51,6 @@ DROP_SLICE = 1_000
 
 LOOK_AGAIN_SECONDS = 10.0
 """After so long a poll tries again a swap file that could not be read, though there is something else to serve."""
-
-EMPTIED = "the queue was emptied"
-EXPIRED = "older than its queue allows"
-UNREADABLE = "its content could not be read, and its loss was accepted"
 
 
 class QueueManager:
@@ -140,6 +137,7 @@ class QueueManager:
         count_max: int | None = None,
         bytes_max: int | None = None,
         expiration_millis: int | None = None,
+        owner: str | None = None,
         also: Sequence[Operation] = (),
     ) -> FlowFileQueue:
         """Create a queue, with the defaults for what is not said, or change what is said of an existing one; `also`
@@ -151,6 +149,7 @@ class QueueManager:
             "count_max": count_max,
             "bytes_max": bytes_max,
             "expiration_millis": expiration_millis,
+            "owner": owner,
         }
         existing = self._by_name.get(name)
         definition = default_definition(self._settings, name) if existing is None else existing.definition
@@ -233,7 +232,7 @@ class QueueManager:
                 polled = queue.poll(rest, now) if wanted is None else queue.poll_by(rest, now, wanted)
                 records.extend(polled.records)
                 if polled.expired:
-                    self._remove(queue, polled.expired, EventType.EXPIRE, EXPIRED)
+                    self._remove(queue, polled.expired, EXPIRY)
                 if wanted is not None or (not any(polled) and queue.is_drained):
                     break
         except BaseException as error:
@@ -280,19 +279,19 @@ class QueueManager:
         self._for_each(self.swap_out)
         self.swap_failure = None
 
-    def drop(self, queue: FlowFileQueue, on_progress: Callable[[int], None] | None = None) -> int:
+    def drop(self, queue: FlowFileQueue, on_progress: Callable[[int], None] | None = None, by: str = "") -> int:
         """Remove as many FlowFiles as are in a queue now and not held by a session; returns how many.
 
-        Swap files go first, each whole; they are read only for what provenance tells of them.
+        Swap files go first, each whole; they are read only for what provenance tells of them: that, and by whom.
         """
         figures = queue.figures()
         present = figures.flow_files - figures.held
         dropped = 0
         while dropped < present:
-            count = self._drop_swapped(queue)
+            count = self._drop_swapped(queue, by)
             if not count:
                 wanted = min(DROP_SLICE, present - dropped)
-                count = self._take_out(queue, partial(queue.take, wanted), EventType.DROP, EMPTIED)
+                count = self._take_out(queue, partial(queue.take, wanted), Told(EventType.DROP, EMPTIED, by))
             if not count:
                 break
             dropped += count
@@ -314,20 +313,22 @@ class QueueManager:
                     queue.pass_over(PassedOver(summary, error, self._parts.clock.monotonic()))
         return found
 
-    def drop_unavailable(self, uuids: Collection[bytes], resources: Collection[int], details: str = UNREADABLE) -> int:
+    def drop_unavailable(
+        self, uuids: Collection[bytes], resources: Collection[int], details: str = UNREADABLE, by: str = ""
+    ) -> int:
         """Remove those of these FlowFiles whose content, in these resource claims, can't be read; how many. A swap file
         is written anew without them.
         """
-        dropped = 0
+        dropped, told = 0, Told(EventType.DROP, details, by)
 
         def is_meant(record: FlowFileRecord) -> bool:
             return record.uuid in uuids and self._availability.damage(record.claim) is not None
 
         def drop(queue: FlowFileQueue) -> None:
             nonlocal dropped
-            taken = self._take_out(queue, partial(queue.take_unavailable, uuids), EventType.DROP, details)
+            taken = self._take_out(queue, partial(queue.take_unavailable, uuids), told)
             files = [each for each in queue.swap_summaries() if points_into(each, resources)]
-            dropped += taken + self._remove_swapped(queue, files, Removal(is_meant, EventType.DROP, details))
+            dropped += taken + self._remove_swapped(queue, files, Removal(is_meant, told))
 
         self._for_each(drop)
         return dropped
@@ -343,14 +344,14 @@ class QueueManager:
             nonlocal removed
             if queue.definition.expiration_millis:
                 now = self._parts.clock.now_millis()
-                expired = self._take_out(queue, partial(queue.take_expired, now), EventType.EXPIRE, EXPIRED)
+                expired = self._take_out(queue, partial(queue.take_expired, now), EXPIRY)
                 due = now - queue.definition.expiration_millis
 
                 def is_expired(record: FlowFileRecord) -> bool:
                     return record.entry_millis <= due and self._availability.damage(record.claim) is None
 
                 files = [each for each in queue.swap_summaries() if each.entry_millis_min <= due]
-                removal = Removal(is_expired, EventType.EXPIRE, EXPIRED)
+                removal = Removal(is_expired, EXPIRY)
                 removed += expired + self._remove_swapped(queue, files, removal)
 
         self._for_each(expire)
@@ -367,12 +368,12 @@ class QueueManager:
             raise failures[0]
 
     @uninterrupted
-    def _drop_swapped(self, queue: FlowFileQueue) -> int:
+    def _drop_swapped(self, queue: FlowFileQueue, by: str) -> int:
         with queue.swap_lock:
             summary = queue.first_swapped()
             if summary is None:
                 return 0
-            self._parts.committer.commit([SwapDrop(summary.name), *self._events_of_swap(summary)], creates=False)
+            self._parts.committer.commit([SwapDrop(summary.name), *self._events_of_swap(summary, by)], creates=False)
             queue.swap_replaced(summary, None)
             return summary.count
 
@@ -398,7 +399,7 @@ class QueueManager:
         if not gone:
             return 0
         kept = list(filterfalse(removal.is_meant, content.records))
-        events = self._events(removal.type, gone, removal.details)
+        events = self._events(removal.told, gone)
         if not kept:
             self._parts.committer.commit([SwapDrop(old.name), *content.set_aside, *events], creates=False)
             queue.swap_replaced(old, None)
@@ -410,37 +411,35 @@ class QueueManager:
         queue.swap_replaced(old, new)
         return old.count - new.count
 
-    def _events(self, type: EventType, records: list[FlowFileRecord], details: str) -> list[Operation]:
+    def _events(self, told: Told, records: list[FlowFileRecord]) -> list[Operation]:
         """What provenance has to tell of FlowFiles that go without a session."""
         if not self._parts.records_provenance:
             return []
-        return of_existing(type, records, details)
+        return of_existing(told.type, records, told.details, by=told.by)
 
-    def _events_of_swap(self, summary: SwapOut) -> list[Operation]:
+    def _events_of_swap(self, summary: SwapOut, by: str) -> list[Operation]:
         """The same for a swap file that is dropped whole. One that cannot be read goes all the same, untold."""
         if not self._parts.records_provenance:
             return []
         try:
-            return self._events(EventType.DROP, self._swap_files.read(summary.name).records, EMPTIED)
+            return self._events(Told(EventType.DROP, EMPTIED, by), self._swap_files.read(summary.name).records)
         except RepositoryDamaged as error:
             self.swap_failure = error
             return []
 
     @uninterrupted
-    def _take_out(
-        self, queue: FlowFileQueue, take: Callable[[], list[FlowFileRecord]], type: EventType, details: str
-    ) -> int:
+    def _take_out(self, queue: FlowFileQueue, take: Callable[[], list[FlowFileRecord]], told: Told) -> int:
         records = take()
-        self._remove(queue, records, type, details)
+        self._remove(queue, records, told)
         return len(records)
 
-    def _remove(self, queue: FlowFileQueue, records: list[FlowFileRecord], type: EventType, details: str) -> None:
+    def _remove(self, queue: FlowFileQueue, records: list[FlowFileRecord], told: Told) -> None:
         """Delete what was taken out of a queue, in slices; what a failure leaves goes back."""
         for first in range(0, len(records), DROP_SLICE):
             part = records[first : first + DROP_SLICE]
             try:
                 delete = Delete(b"".join(record.uuid for record in part))
-                self._parts.committer.commit([delete, *self._events(type, part, details)], creates=False)
+                self._parts.committer.commit([delete, *self._events(told, part)], creates=False)
             except (CommitOutcomeUnknown, RepositoryStopped):
                 raise  # they may be gone: only a restart can tell
             except Exception:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from ullage.contract import QueuePriority
 from ullage.engine.content.availability import Availability
 from ullage.engine.flowfile.order import Fifo, Heap, file_key_of, key_of, place
-from ullage.engine.model import EventType, FlowFileRecord, QueueDefinition, SwapOut
+from ullage.engine.model import FlowFileRecord, QueueDefinition, SwapOut
 from ullage.errors import BackPressure, RepositoryDamaged
 
 
@@ -48,14 +48,6 @@ class QueueFigures(NamedTuple):
     swap_files: int
     penalized: int
     unavailable: int
-
-
-class Removal(NamedTuple):
-    """Which FlowFiles go out of swap files, and what provenance says of them."""
-
-    is_meant: Callable[[FlowFileRecord], bool]
-    type: EventType
-    details: str
 
 
 class PassedOver(NamedTuple):

@@ -6,12 +6,10 @@ from typing import Any
 
 from ullage.contract import Right
 from ullage.embedded.bulk import ContentSink
-from ullage.errors import Forbidden, UllageError
 from ullage.interface.values import CheckedAttributes
 from ullage.uuids import format_uuid
-from ullage.wire.needs import is_audited
-from ullage.wire.problems import problem_of
-from ullage_agent.service.audit import IDS_MAX, Audit
+from ullage.wire.needs import REFUSALS, is_audited
+from ullage_agent.service.audit import IDS_MAX, Audit, reason_of
 from ullage_agent.service.flight.calls import CallEnded, FlightCall
 
 
@@ -36,8 +34,8 @@ class Note:
             self._leave(allowed=True, why="the client ended it")
             raise
         except BaseException as error:
-            slug = problem_of(error).slug if isinstance(error, UllageError) else type(error).__name__
-            self._leave(allowed=False, why=f"{slug}: {error}", is_certain=isinstance(error, Forbidden))
+            why = reason_of(error) if isinstance(error, Exception) else type(error).__name__
+            self._leave(allowed=False, why=why, is_certain=isinstance(error, REFUSALS))
             raise
         self._leave(allowed=True)
 

@@ -14,7 +14,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from ullage.contract import Right
 from ullage.errors import Forbidden, RequestIncomplete, ServiceBusy, ServiceStopping, TransferStalled
-from ullage.wire.needs import is_audited
+from ullage.wire.needs import REFUSALS, is_audited
 from ullage.wire.operation import Operation
 from ullage.wire.problems import PROBLEM_TYPE, problem_of
 from ullage_agent.service.access import Anonymous
@@ -27,6 +27,8 @@ ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
 """Whoever watches must get an answer when everybody else gets none."""
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+
+REFUSED: Final = frozenset(problem_of(refusal("")).slug for refusal in REFUSALS)
 
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -110,22 +112,23 @@ class Guard:
         """A line of the audit log, of what is to leave one."""
         state = scope.get("state", {})
         operation: Operation[Any] | None = state.get("operation")
-        is_refused = exchange.status in (401, 403)
-        if operation is None or not (is_refused or is_audited(operation.rights or ())):
+        slug = exchange.slug or state.get("slug")
+        rights = () if operation is None else operation.rights or ()
+        if not (slug in REFUSED or is_audited(rights)):
             return
         allowed, principal = 0 < exchange.status < 400, state.get("principal")
-        moved = exchange.sent_bytes if Right.READ in (operation.rights or ()) else exchange.received_bytes
+        moved = exchange.sent_bytes if Right.READ in rights else exchange.received_bytes
         query = scope["query_string"].decode("latin-1")
         self._served.trail.note(
             who="" if principal is None else principal.name,
             via="HTTP",
             peer="" if scope.get("client") is None else scope["client"][0],
-            operation=f"{operation.method} {operation.path}",
+            operation="a request" if operation is None else f"{operation.method} {operation.path}",
             about=f"{scope['path']}?{query}" if query else scope["path"],
             ids=state.get("ids", ()),
             bytes=moved if allowed else 0,
             allowed=allowed,
-            why="" if allowed else f"{state.get('slug', exchange.status)}: {state.get('detail', '')}",
+            why="" if allowed else f"{slug or exchange.status}: {exchange.detail or state.get('detail', '')}",
         )
 
 
@@ -138,7 +141,7 @@ class _Exchange:
         self._stall_seconds = stall_seconds
         self.began = time.monotonic()
         self.status = 0
-        self.slug = ""
+        self.slug = self.detail = ""
         self.received_bytes = self.sent_bytes = 0
         names = {name for name, _ in scope["headers"]}
         self._lingers = b"expect" not in names
@@ -184,7 +187,7 @@ class _Exchange:
     async def refuse(self, error: Exception) -> None:
         """Answer without asking the application."""
         problem = problem_of(error)
-        self.slug = problem.slug
+        self.slug, self.detail = problem.slug, problem.detail
         body = msgspec.json.encode(problem)
         headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **headers_of(problem)}
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -21,7 +21,7 @@ from ullage.interface.checks import checked_all
 from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import frames
 from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Header, Place
-from ullage.wire.needs import FRAME_RIGHTS, is_audited
+from ullage.wire.needs import FRAME_RIGHTS, REFUSALS, is_audited
 from ullage.wire.problems import is_expected, problem_of
 from ullage_agent.service.access import Principal, authorize_all
 from ullage_agent.service.audit import IDS_MAX
@@ -166,7 +166,7 @@ class Connection:
     def _note(self, kind: FrameKind, size: int, error: Exception | None = None) -> None:
         """A line of the audit log. What is read is read by the client: its bytes are not known here."""
         rights = FRAME_RIGHTS.get(kind, ())
-        if not (is_audited(rights) or isinstance(error, Forbidden | Unauthenticated)):
+        if not (is_audited(rights) or isinstance(error, REFUSALS)):
             return
         self._terms.audit.note(
             who=self._principal.name,

@@ -14,13 +14,14 @@ from typing import Final
 from ullage.errors import LeaseLost, ServiceBusy, ServiceStopping
 from ullage.wire import frames
 from ullage.wire.frames import FrameKind
+from ullage_agent.service.audit import reason_of
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
 from ullage_agent.service.socket.connection import Connection
 from ullage_agent.service.socket.greeting import proving
-from ullage_agent.service.socket.peers import peer_of
+from ullage_agent.service.socket.peers import Peer, peer_of
 
 WATCH_SECONDS: Final = 1.0
 """How soon a client learns that its lease was revoked or is over. Its reads are safe: see `embedded/lending.py`."""
@@ -119,7 +120,7 @@ class SocketServer:
         with self._lock:
             is_full = len(self._connections) >= self._terms.limits.socket_connections
         if is_full:
-            self._turn_away(channel)
+            self._turn_away(channel, peer_of(accepted))
             return
         connection = Connection(channel, peer_of(accepted), self._terms, self._certificate, self._quota)
         thread = threading.Thread(target=self._serve, args=(connection,), name="ullage-socket", daemon=True)
@@ -135,8 +136,11 @@ class SocketServer:
                 self._connections.discard(connection)
                 self._lock.notify_all()
 
-    def _turn_away(self, channel: Channel) -> None:
+    def _turn_away(self, channel: Channel, peer: Peer) -> None:
         error = ServiceBusy(f"{self._terms.limits.socket_connections} connections are open already")
+        self._terms.audit.note(
+            who="", via="socket", peer=str(peer), operation="HELLO", allowed=False, why=reason_of(error)
+        )
         channel.try_send(FrameKind.PROBLEM, 0, frames.pack_problem(error))
         channel.close()
 
