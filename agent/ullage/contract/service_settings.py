@@ -101,7 +101,8 @@ class AuditSettings(Settings, frozen=True, kw_only=True):
     nifi-request.log)."""
 
     max_files: Annotated[int, Meta(ge=1, le=10_000)] = 10
-    """How many files are kept, with the one that is written. The oldest goes first."""
+    """How many files are kept, with the one that is written. The oldest goes first. Refusals of those that nobody knows
+    have two files of their own."""
 
 
 class AuthSettings(Settings, frozen=True, kw_only=True):
