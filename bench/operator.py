@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import math
-import ssl
 import sys
 import tempfile
 import time
@@ -22,13 +21,14 @@ from typing import Any, Final
 
 import psutil
 import yaml
+from kubernetes.aio.client import Configuration
 
 from bench.table import Row, Target, describe_machine, duration, markdown, write_docs
 from tests.cluster.fleet import Fleet, fleet_running
 from tests.cluster.operator_process import Operator, now_text, repository
 from tests.cluster.workloads import executor
 from ullage.contract import HEARTBEAT_SECONDS
-from ullage_operator.cluster.api import ApiClient, ApiConnection
+from ullage_operator.cluster.api import ApiClient
 from ullage_operator.objects import path_of
 
 ROOT: Final = Path(__file__).parents[1]
@@ -181,9 +181,10 @@ def measure(nodes: int, repositories: int) -> Figures:
     figures = Figures(nodes, repositories)
 
     async def run(fleet: Fleet, operator: Operator) -> None:
-        trusted = ssl.create_default_context(cafile=fleet.ca)
-        trusted.load_cert_chain(fleet.admin.certificate, fleet.admin.key)
-        async with contextlib.aclosing(ApiClient(ApiConnection(fleet.url, trusted))) as api:
+        own = Configuration(
+            fleet.url, ssl_ca_cert=str(fleet.ca), cert_file=str(fleet.admin.certificate), key_file=str(fleet.admin.key)
+        )
+        async with contextlib.aclosing(ApiClient(own)) as api:
             await Scene(fleet, operator, api, figures).play()
 
     with fleet_running() as fleet:

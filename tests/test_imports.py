@@ -28,6 +28,7 @@ VIOLATIONS = {  # who imports what, and must not
     "contract-door": [("ullage_operator.handlers", "ullage.contract.fleet")],
     "contract-libraries": [("ullage.contract.fleet", "pyarrow"), ("ullage.contract.units", "kubernetes")],
     "agent-layers": [("ullage_agent.service.host", "ullage_agent.node.tickets")],
+    "agent-kubernetes": [("ullage_agent.node.objects", "kubernetes")],
     "agent-imports": [("ullage_agent.service.http.app", "ullage.engine.engine")],
     "cli-layers": [("ullage_agent.cli.output", "ullage_agent.cli.app")],
     "kubectl-layers": [("ullage_agent.kubectl.cluster", "ullage_agent.kubectl.status")],
@@ -154,3 +155,19 @@ def test_tasks_of_spark_load_no_client_of_http() -> None:
 
     assert {"pyarrow.flight", "ullage_spark.writer"} <= set(run.stdout.split())
     assert {"httpx", "aiohttp", "ullage.client.http"}.isdisjoint(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("ullage_agent.node.node, ullage_agent.service.server", "kubernetes"),
+        ("ullage_operator.handlers", "kubernetes.client.models.v1_pod"),
+        ("ullage_operator.handlers", "kubernetes.aio.client.models.v1_pod"),
+    ],
+)
+def test_of_the_cluster_s_client_no_more_is_loaded_than_is_used(modules: str, absent: str) -> None:
+    """An agent that is alone loads nothing of it, and the operator none of its thousand classes of objects."""
+    program = f"import sys, {modules}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert absent not in run.stdout.split()

@@ -8,7 +8,7 @@ import kopf
 import prometheus_client
 import structlog
 
-from ullage_operator.cluster.api import ApiClient, ApiConnection
+from ullage_operator.cluster.api import ApiClient, connection_of_this_process
 from ullage_operator.errors import OperatorError
 from ullage_operator.metrics import REGISTRY
 from ullage_operator.objects import RepositoryObject
@@ -26,7 +26,7 @@ async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> N
     _configure(settings)
     own: OperatorSettings = memo.settings
     memo.ending = ending = contextlib.AsyncExitStack()
-    memo.api = ApiClient(ApiConnection.of_this_process(), own)
+    memo.api = ApiClient(await connection_of_this_process(), own)
     ending.push_async_callback(memo.api.aclose)
     memo.reconciler = Reconciler(memo.api, own)
     ending.push_async_callback(memo.reconciler.stop)

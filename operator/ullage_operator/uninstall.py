@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ullage_operator.cluster.api import ApiClient, ApiConnection
+from ullage_operator.cluster.api import ApiClient, connection_of_this_process
 
 POLL_SECONDS = 2.0
 
@@ -35,7 +35,7 @@ async def uninstall(api: ApiClient, namespaces: Sequence[str | None], *, delete:
 
 async def main(policy: str, seconds: str, *namespaces: str) -> int:
     """0 if the operator may go."""
-    async with contextlib.aclosing(ApiClient(ApiConnection.of_this_process())) as api:
+    async with contextlib.aclosing(ApiClient(await connection_of_this_process())) as api:
         problem = await uninstall(api, namespaces or [None], delete=policy == "Delete", seconds=float(seconds))
     if problem:
         sys.stderr.write(problem + "\n")

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -37,11 +38,17 @@ def _without_none(value: Any) -> Any:
     return value
 
 
+TIMES_MAX: Final = 1024
+"""Times whose meaning is remembered. Whole seconds: the heartbeats of thousands of nodes are some hundred of them."""
+
+
+@lru_cache(maxsize=TIMES_MAX)
 def time_of(millis: int) -> str:
     """Milliseconds since 1970 as Kubernetes writes them: RFC 3339 in UTC, whole seconds, `2026-03-01T01:00:00Z`."""
     return moment_of(millis).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@lru_cache(maxsize=TIMES_MAX)
 def millis_of(time: str) -> int:
     """Milliseconds since 1970 of such a time."""
     return int(datetime.fromisoformat(time).timestamp() * 1000)

@@ -4,9 +4,9 @@ Blocking, for threads of its own; everything that goes wrong on the way is `Node
 the same about all of it: go on, and try again.
 """
 
-import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -52,7 +52,7 @@ class NodeObjectClient:
     def read(self) -> ObservedNode | None:
         """As it is now; None if the operator has not made it yet."""
         status, body = self._request("GET", self._path(self.name))
-        if status == http.HTTPStatus.NOT_FOUND:
+        if status == HTTPStatus.NOT_FOUND:
             return None
         return _seen(_checked(status, body))
 
@@ -67,9 +67,9 @@ class NodeObjectClient:
         }
         try:
             with self._api.answering("GET", f"{self._path()}?{urlencode(query)}", seconds=SILENCE_SECONDS) as answer:
-                if answer.status != http.HTTPStatus.OK:
+                if answer.status != HTTPStatus.OK:
                     raise NodeObjectError(f"watch: the API server answered {answer.status}")
-                while line := answer.readline(ANSWER_BYTES_MAX):
+                for line in lines(answer.stream(None)):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         raise NodeObjectError(f"watch: {event['object'].get('message')}")
@@ -77,7 +77,7 @@ class NodeObjectClient:
                         yield None if event["type"] == "DELETED" else _seen(event["object"])
         except TimeoutError:
             return  # silence is no failure: if the connection was dead, the next question says so
-        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise NodeObjectError(f"watch: {type(error).__name__}: {error}") from error
 
     def write(self, status: NodeStatus) -> ObservedNode:
@@ -110,8 +110,18 @@ class NodeObjectClient:
         try:
             with self._api.answering(method, path, document, kind=APPLY, seconds=REQUEST_SECONDS) as answer:
                 return answer.status, answer.read(ANSWER_BYTES_MAX)
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise NodeObjectError(f"{method}: {type(error).__name__}: {error}") from error
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Each line, as soon as its end has come. ValueError for one that is longer than any answer may be."""
+    begun = b""
+    for chunk in chunks:
+        *ended, begun = (begun + chunk).split(b"\n")
+        if len(begun) > ANSWER_BYTES_MAX:
+            raise ValueError(f"a line is longer than {ANSWER_BYTES_MAX} bytes")
+        yield from filter(None, ended)
 
 
 def _checked(status: int, body: bytes) -> dict[str, Any]:
@@ -119,7 +129,7 @@ def _checked(status: int, body: bytes) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(body)
     except ValueError as error:
         raise NodeObjectError(f"the API server answered {status} without a document") from error
-    if status >= http.HTTPStatus.BAD_REQUEST:
+    if status >= HTTPStatus.BAD_REQUEST:
         raise NodeObjectError(f"the API server answered {status}: {document.get('message', '')}")
     return document
 

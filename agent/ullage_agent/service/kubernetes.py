@@ -8,16 +8,15 @@ holds for some minutes: a lost API server must not stop a node from serving.
 
 import base64
 import hashlib
-import http.client
 import json
 import os
-import ssl
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from ullage.clock import Clock
@@ -26,6 +25,9 @@ from ullage.errors import AccessUnknown, Unauthenticated
 from ullage_agent.service.access import Principal, forbidden
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.patience import Patience
+
+if TYPE_CHECKING:
+    from urllib3 import HTTPResponse
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where the kubelet puts this pod's token and the cluster's certificate authority."""
@@ -49,13 +51,15 @@ Value = TypeVar("Value")
 
 
 class ApiServer:
-    """Asks with this pod's token. The token and the authority's certificate are read anew each time: they rotate."""
+    """Asks with this pod's token, by the client of the package `kubernetes`, which is loaded with the first question:
+    only an agent in a cluster has it. The token and the authority's certificate are read anew each time: they rotate.
+    """
 
     def __init__(self, url: str, token_path: str, authority_path: str) -> None:
         split = urlsplit(url)
         if split.scheme != "https" or not split.hostname:
             raise CannotListen(f"the API server's address {url!r} is no https URL")
-        self._host, self._port = split.hostname, split.port or 443
+        self._url = url
         self._token_path, self._authority_path = token_path, authority_path
 
     @classmethod
@@ -67,23 +71,43 @@ class ApiServer:
                 "spec.auth.mode Kubernetes: this process runs in no cluster. Alone, say TokenFile, or None for both "
                 "spec.auth.mode and spec.tls.mode to serve this machine only"
             )
+        if find_spec("kubernetes") is None:
+            raise CannotListen(
+                "an agent in a cluster needs the package kubernetes, which is missing: install ullage with "
+                "[agent,kubernetes] behind its name"
+            )
         address = f"[{host}]" if ":" in host else host
         return cls(f"https://{address}:{port}", os.path.join(account, "token"), os.path.join(account, "ca.crt"))
 
     @contextmanager
     def answering(
         self, method: str, path: str, document: object = None, *, kind: str = "application/json", seconds: float
-    ) -> Iterator[http.client.HTTPResponse]:
-        """The answer to a request. OSError, HTTPException: there is none."""
+    ) -> Iterator["HTTPResponse"]:
+        """The answer to a request, whatever its status. TimeoutError: nothing was heard for that long; any other
+        OSError: there is none.
+        """
+        # Loading them costs an agent that is alone 25 MiB and half a second, and it may not have them.
+        from kubernetes import client  # noqa: PLC0415
+        from urllib3.exceptions import HTTPError, TimeoutError as NothingHeard  # noqa: PLC0415
+
         with open(self._token_path, encoding="ascii") as file:
-            headers = {"Authorization": f"Bearer {file.read().strip()}", "Content-Type": kind}
-        context = ssl.create_default_context(cafile=self._authority_path)
-        connection = http.client.HTTPSConnection(self._host, self._port, timeout=seconds, context=context)
+            key = {"BearerToken": f"Bearer {file.read().strip()}"}
+        # Whoever asks decides when to ask again.
+        own = client.Configuration(self._url, api_key=key, ssl_ca_cert=self._authority_path, retries=False)
+        asking = client.ApiClient(own)
         try:
-            connection.request(method, path, None if document is None else json.dumps(document), headers)
-            yield connection.getresponse()
+            headers = {"Content-Type": kind}
+            request = asking.param_serialize(
+                method, path, header_params=headers, body=document, auth_settings=["BearerToken"]
+            )
+            yield asking.call_api(*request, _request_timeout=(seconds, seconds)).response
+        except NothingHeard as error:
+            raise TimeoutError(f"nothing was heard for {seconds:g} s") from error
+        except (HTTPError, client.ApiException) as error:
+            first = _first_of(error)
+            raise ConnectionError(f"{type(first).__name__}: {first}") from first
         finally:
-            connection.close()
+            asking.rest_client.close()
 
     def review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         """The status of a review; AccessUnknown if there is none."""
@@ -96,9 +120,17 @@ class ApiServer:
                 raise AccessUnknown(f"the API server answered {answer.status} to a review")
             status: dict[str, Any] = json.loads(body).get("status") or {}
             return status
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             # The error may quote what was sent; its kind is enough for whoever asked.
-            raise AccessUnknown(f"the API server cannot be asked: {type(error).__name__}") from error
+            kind_of_error = type(error.__cause__ or error).__name__
+            raise AccessUnknown(f"the API server cannot be asked: {kind_of_error}") from error
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """What went wrong first: the client wraps the network's errors in its own, twice."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
 
 
 class KubernetesReview:

@@ -275,17 +275,21 @@ class Server:
         try:
             document = self._read()
         except (ContractError, OSError) as error:
+            self.host.settings_problem = str(error)
             self._told("configuration not reloaded", str(error))
             return
-        self._last_problem = ""
+        if self._last_problem:
+            self._last_problem = self.host.settings_problem = ""
         if document == self._document:
             return
         self._document = document
         try:
             changed = self.host.reload(document)
         except ReloadRefused as error:
+            self.host.settings_problem = "" if error.__cause__ is None else str(error)
             self._log.error("configuration not reloaded", problem=str(error))
         else:
+            self.host.settings_problem = ""
             self._log.info("configuration reloaded", changed=list(changed))
 
     def _told(self, event: str, problem: str) -> None:

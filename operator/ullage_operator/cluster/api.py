@@ -1,77 +1,57 @@
-"""A small client of the Kubernetes API: list, watch, server-side apply, delete. kopf has none of selectors and apply.
+"""The API server, as the operator speaks to it: by the client of the package `kubernetes`.
 
-Lists come in pages, so that thousands of objects never stand in one answer; watches ask for bookmarks, and are given up
-when nothing at all is heard for a while, because a silent connection may be a dead one.
+Objects come and go as the plain documents that they are: the package's classes for them are never imported, which would
+cost more memory than a thousand nodes. Lists come in pages, so that thousands of objects never stand in one answer;
+watches ask for bookmarks, and are given up when nothing at all is heard for a while, because a silent connection may be
+a dead one. The package's own watch has no such bound, and holds a line of an event for the whole of it.
 """
 
 import asyncio
 import contextlib
 import json
 import os
-import ssl
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import aiohttp
-import kopf
+from kubernetes import aio
 
 from ullage_operator import metrics
 from ullage_operator.errors import ApiError, ApiUnreachable, OperatorError
 from ullage_operator.objects import MANAGER, VERSION_OF, Object, path_of
 from ullage_operator.settings import OperatorSettings
 
-ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 PAGE: Final = 500
-REQUEST_SECONDS: Final = 30.0
+REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=10)
 WATCH_SECONDS: Final = 300
 
 
-class ApiConnection(NamedTuple):
-    """Where the API server is, and as whom it is spoken to."""
-
-    url: str
-    context: ssl.SSLContext
-    token_path: str = ""
-    token: str = ""
-
-    @classmethod
-    def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> "ApiConnection":
-        """That of the pod, or else of the kubeconfig, which is read as kopf reads it for itself."""
-        host = environment.get("KUBERNETES_SERVICE_HOST")
-        if host and os.path.exists(f"{ACCOUNT}/token"):
-            address = f"[{host}]" if ":" in host else host
-            port = environment.get("KUBERNETES_SERVICE_PORT", "443")
-            context = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
-            return cls(f"https://{address}:{port}", context, f"{ACCOUNT}/token")
-        found = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
-        if found is None:
-            raise OperatorError("this process runs in no cluster, and there is no kubeconfig")
-        return cls(found.server, found.as_ssl_context(), token=found.token or "")
-
-    def headers(self) -> dict[str, str]:
-        """With the token as it is now: it rotates."""
-        if not self.token_path:
-            return {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        with open(self.token_path, encoding="ascii") as file:
-            return {"Authorization": f"Bearer {file.read().strip()}"}
+async def connection_of_this_process(environment: Mapping[str, str] = os.environ) -> aio.client.Configuration:
+    """Where the API server is, and as whom it is spoken to: that of the pod, or else of the kubeconfig."""
+    connection = aio.client.Configuration()
+    try:
+        if "KUBERNETES_SERVICE_HOST" in environment:
+            aio.config.load_incluster_config(connection)
+        else:
+            await aio.config.load_kube_config(client_configuration=connection)
+    except aio.config.ConfigException as error:
+        raise OperatorError(f"this process runs in no cluster, and there is no kubeconfig: {error}") from error
+    return connection
 
 
 class ApiClient:
     """Made inside a running event loop; `close` when done. ApiError for a refusal, ApiUnreachable without an answer."""
 
-    def __init__(self, connection: ApiConnection, settings: OperatorSettings | None = None) -> None:
+    def __init__(self, connection: aio.client.Configuration, settings: OperatorSettings | None = None) -> None:
         settings = settings or OperatorSettings()
-        self._connection = connection
         self._silence_seconds = settings.silence_seconds
         self._at_once = asyncio.Semaphore(settings.writes_at_once)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=connection.context, limit=0),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=10),
-        )
+        connection.connection_pool_maxsize = 0  # no bound: each watch has one for as long as it lasts
+        self._client = aio.client.ApiClient(connection)
 
     async def aclose(self) -> None:
         """End all connections."""
-        await self._session.close()
+        await self._client.close()
 
     async def list(
         self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
@@ -114,9 +94,9 @@ class ApiClient:
             "timeoutSeconds": str(WATCH_SECONDS),
             "labelSelector": labels,
         }
-        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, sock_read=self._silence_seconds)
+        waits = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, sock_read=self._silence_seconds)
         try:
-            async with self._asked("GET", path_of(kind, namespace), params=query, timeout=timeout) as answer:
+            async with self._asked("GET", path_of(kind, namespace), query=query, waits=waits) as answer:
                 buffer = b""
                 async for chunk in answer.content.iter_any():
                     *lines, buffer = (buffer + chunk).split(b"\n")
@@ -162,24 +142,38 @@ class ApiClient:
         query: Mapping[str, str] | None = None,
     ) -> Object:
         """One request and its decoded answer."""
-        data = None if body is None else json.dumps(body)
-        async with self._asked(method, path, content, params=query, data=data) as answer:
-            decoded: Object = json.loads(await answer.text())
+        async with self._asked(method, path, content, body=body, query=query) as answer:
+            decoded: Object = json.loads(await answer.read())
         return decoded
 
     @contextlib.asynccontextmanager
     async def _asked(
-        self, method: str, path: str, content: str = "application/json", **more: Any
+        self,
+        method: str,
+        path: str,
+        content: str = "application/json",
+        *,
+        body: Object | None = None,
+        query: Mapping[str, str] | None = None,
+        waits: aiohttp.ClientTimeout = REQUEST_TIMEOUT,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer that is no refusal, while it is read."""
-        headers = {**self._connection.headers(), "Content-Type": content}
         try:
-            async with self._session.request(method, self._connection.url + path, headers=headers, **more) as answer:
+            request = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params={"Content-Type": content},
+                body=body,
+                auth_settings=["BearerToken"],  # the token as it is now: it rotates
+            )
+            answer = (await self._client.call_api(*request, _request_timeout=waits)).response
+            async with answer:
                 if answer.status >= 400:
                     text = await answer.text()
                     with contextlib.suppress(ValueError):  # a proxy's refusal is no Status: it is told as it came
                         text = json.loads(text).get("message", text)
                     raise ApiError(answer.status, f"{method} {path}: {text}")
                 yield answer
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, aio.config.ConfigException, OSError) as error:
             raise ApiUnreachable(f"{method} {path}: {type(error).__name__}: {error}") from error

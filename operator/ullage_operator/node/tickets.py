@@ -6,6 +6,7 @@
 A node that is silent keeps its place among the concurrent ones until its ticket has expired: it may still be at work.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -56,6 +57,8 @@ class TicketScheduler:
         self._calendar = Calendar(spec.maintenance)
         self._wakes: list[int] = []
         self._open_nodes = {each.name for each in seen.cluster_nodes if not each.is_cordoned}
+        # One moment, one answer: asked of the calendar for each of thousands of nodes, it is most of a round's time.
+        self._permission = functools.cache(lambda operation: self._calendar.permission(operation, self._now))
 
     def schedule(self, runs: Mapping[str, RunObject]) -> TicketSchedule:
         """`runs`: the run that each node is due for, if any."""
@@ -79,8 +82,8 @@ class TicketScheduler:
             if given is not None:
                 held[node] = given
                 room -= 1
-        for ticket in held.values():
-            self._wake(millis_of(ticket.not_after))
+        for end in {ticket.not_after for ticket in held.values()}:
+            self._wake(millis_of(end))
         return TicketSchedule(
             tickets=held,
             deferrals={node: each for node, each in deferrals.items() if each is not None and node not in held},
@@ -145,7 +148,7 @@ class TicketScheduler:
         operations: tuple[MaintenanceOperation, ...] = tuple(o for o in TICKETED if o in wanted)
         stop, reason = None, "the windows were overridden"
         if not overrides:
-            permissions = {operation: self._calendar.permission(operation, self._now) for operation in operations}
+            permissions = {operation: self._permission(operation) for operation in operations}
             operations = tuple(operation for operation in operations if permissions[operation].is_granted)
             ends = (permissions[operation].until_millis for operation in operations)
             stop = min((end for end in ends if end is not None), default=None)

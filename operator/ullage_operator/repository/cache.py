@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -32,6 +32,7 @@ from ullage_operator.observation import (
     ClusterNode,
     NodeObject,
     Observation,
+    ObservedPlanning,
     RunObject,
     agents_of,
     lean,
@@ -59,6 +60,17 @@ OWNED: Final = (
     *("ConfigMap", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
     *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
 )
+
+
+class Answers(NamedTuple):
+    """Of one asking. `pods`: others than Spark's that block, and `problem` why they are not known."""
+
+    pods: list[Object]
+    problem: str
+    authority: CertificateAuthority
+    has_cert_manager: bool
+    refused_pods: str | None
+    planning: ObservedPlanning | None
 
 
 class InformerCache:
@@ -107,10 +119,8 @@ class InformerCache:
         for store in self._stores:
             await store.stop()
 
-    async def observe(self, repository: RepositoryObject, clock: Callable[[], int]) -> Observation | None:
-        """What is known of a repository now: what is followed, and what is asked for because it is seldom wanted.
-        None if it has gone meanwhile. After the last answer nothing is awaited: what is returned is still so.
-        """
+    async def ask(self, repository: RepositoryObject, clock: Callable[[], int]) -> Answers:
+        """What is not followed, because it is seldom wanted."""
         extra, problem = list[Object](), ""
         authority = CertificateAuthority()
         has_cert_manager = False
@@ -124,11 +134,15 @@ class InformerCache:
                 authority = rotated(kept, datetime.fromtimestamp(clock() / 1000, UTC), "/".join(repository.key))
         refused = await self._refused_pods(repository)
         planning = await listed(self._api, repository) if is_due(repository, clock()) else None
-        found = self.repositories.objects.get(repository.key)
+        return Answers(extra, problem, authority, has_cert_manager, refused, planning)
+
+    def observe(self, key: Key, answers: Answers, clock: Callable[[], int]) -> Observation | None:
+        """What is known of a repository now: what is followed, and what was answered. None if it has gone meanwhile."""
+        found = self.repositories.objects.get(key)
         if found is None:
             return None
         repository = RepositoryObject.of(found)
-        others = [other for key, other in self.repositories.objects.items() if key != repository.key]
+        others = [other for other_key, other in self.repositories.objects.items() if other_key != key]
         return Observation(
             now_millis=clock(),
             repository=repository,
@@ -137,14 +151,15 @@ class InformerCache:
             cluster_nodes=tuple(ClusterNode.of(node) for _, node in sorted(self.nodes.objects.items())),
             objects={each.spec.node_name: each for each in self._node_objects(repository)},
             agents=agents_of(self._own_pods(repository)),
-            runs=tuple(self.runs_of(*repository.key)),
-            blockers=self._blockers(extra, problem),
-            busy_volumes=self._busy_volumes(repository.key),
-            owned={kind: informer.objects for kind, informer in self.owned.items()},
-            has_cert_manager=has_cert_manager,
-            authority=authority,
-            planning=planning,
-            refused_pods=refused,
+            runs=tuple(self.runs_of(*key)),
+            blockers=self._blockers(answers.pods, answers.problem),
+            busy_volumes=self._busy_volumes(key),
+            # Decided on in a thread, while the cluster is followed.
+            owned={kind: dict(informer.objects) for kind, informer in self.owned.items()},
+            has_cert_manager=answers.has_cert_manager,
+            authority=answers.authority,
+            planning=answers.planning,
+            refused_pods=answers.refused_pods,
         )
 
     async def _refused_pods(self, repository: RepositoryObject) -> str | None:

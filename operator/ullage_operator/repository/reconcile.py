@@ -15,7 +15,7 @@ from ullage_operator.node.tickets import overdue
 from ullage_operator.objects import RepositoryObject
 from ullage_operator.observation import Observation
 from ullage_operator.repository.apply import Applier
-from ullage_operator.repository.build import desired
+from ullage_operator.repository.build import Desired, desired
 from ullage_operator.repository.cache import InformerCache, Key
 from ullage_operator.repository.decide import Decision, decide
 from ullage_operator.repository.trust import trusted
@@ -40,6 +40,7 @@ class Reconciler:
         self.cache = InformerCache(api, settings, self._changed)
         self._applier = Applier(api, self.cache, settings)
         self._workers: list[asyncio.Task[None]] = []
+        self._deciding = asyncio.Lock()
         self._log = structlog.get_logger("reconcile")
 
     async def start(self) -> None:
@@ -99,15 +100,15 @@ class Reconciler:
             return None
         repository = RepositoryObject.of(found)
         try:
-            seen = await self.cache.observe(repository, self._clock)
-            if seen is None:
-                return None
-            seen = trusted(seen)
-            # Nothing is awaited from the observation to here: two repositories never give tickets for one volume at
-            # once.
-            decision = decide(seen, self._settings)
-            self._reserve(seen, decision)
-            wanted = None if decision.keeps_hands_off else desired(seen, decision, self._settings)
+            answers = await self.cache.ask(repository, self._clock)
+            # From the observation to what it reserves nobody else decides: two repositories never give tickets for one
+            # volume at once. In a thread: among thousands of nodes a decision takes longer than a watch should wait.
+            async with self._deciding:
+                observed = self.cache.observe(key, answers, self._clock)
+                if observed is None:
+                    return None
+                seen, decision, wanted = await asyncio.to_thread(decided, observed, self._settings)
+                self._reserve(seen, decision)
         except Exception as error:
             await self._applier.tell_failure(repository, error, self._clock())
             raise
@@ -128,6 +129,15 @@ class Reconciler:
             for node, spec in decision.nodes.items()
             if spec.ticket is not None and node in seen.objects
         }
+
+
+def decided(seen: Observation, settings: OperatorSettings) -> tuple[Observation, Decision, Desired | None]:
+    """What shall be, as the observation with its certificates, the decision, and what is built of it: None where hands
+    are kept off. Pure.
+    """
+    seen = trusted(seen)
+    decision = decide(seen, settings)
+    return seen, decision, None if decision.keeps_hands_off else desired(seen, decision, settings)
 
 
 class WorkQueue:
