@@ -116,6 +116,21 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert "line 1" in told[0]
 
 
+def test_what_is_put_in_the_place_of_the_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A pipe to which nobody writes is opened by who reads once somebody does."""
+    clock, told = ManualClock(), list[str]()
+    token, digest = new_token()
+    path = tmp_path / "tokens"
+    path.write_text(line_of("a", ("content:get",), None, digest))
+    tokens = TokenFile(str(path), clock, told.append)
+    path.unlink()
+    os.mkfifo(path)
+    clock.advance(2)
+
+    assert tokens.authenticate(token).name == "a"
+    assert "no regular file" in told[0]
+
+
 @pytest.mark.parametrize(
     "text",
     [

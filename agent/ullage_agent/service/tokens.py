@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import threading
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -155,7 +156,11 @@ def stamp_of(path: str) -> tuple[int, int, int]:
 
 
 def _read(path: str) -> Tokens:
-    with open(path, encoding="utf-8") as file:
+    # What is no file, such as a pipe, could keep whoever opens it waiting: without end, and with them everybody.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
         return _parsed(_text_of(file))
 
 

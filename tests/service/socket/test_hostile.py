@@ -188,7 +188,7 @@ def test_one_connection_too_many_is_turned_away(workshop: Workshop, short_path: 
 
 
 def test_strangers_who_say_nothing_keep_nobody_out(workshop: Workshop, short_path: Path) -> None:
-    """The one that has been silent longest gives its place to who has something to say; who was greeted keeps theirs."""
+    """The one that is silent longest gives its place to who has something to say; who was greeted keeps theirs."""
     node = Node(workshop, short_path, Limits(socket_connections=3))
     (uuid,) = node.put(b"content")
     greeted = Reader(node.path)
