@@ -66,6 +66,7 @@ CASES: dict[str, Case] = {
     "agent-memory": agent_memory.streaming,
     "agent-slow-readers": agent_memory.slow_readers,
     "agent-hostile": hostile.hostile,
+    "agent-hostile-writers": hostile.hostile_writers,
     "reclaim-story": reclaim.story,
     "reclaim-copying": reclaim_copying.copying,
     "reclaim-paced": reclaim.paced,

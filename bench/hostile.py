@@ -1,6 +1,10 @@
-"""Somebody without a token who speaks HTTP/2 and sends as much as a server lets them: `python -m bench agent-hostile`.
+"""What hostile clients make of a node's memory: `python -m bench agent-hostile agent-hostile-writers`.
 
-Written here, frame by frame, because a client library keeps to what is proper: it stops when it is refused.
+Somebody without a token speaks HTTP/2 and sends as much as a server lets them. Somebody with one puts the largest
+batches, as many at a time as they may.
+
+The former is written here, frame by frame, because a client library keeps to what is proper: it stops when it is
+refused.
 """
 
 import os
@@ -8,13 +12,20 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Final
 from urllib.parse import urlsplit
 
 import psutil
+import pyarrow as pa
+from pyarrow import flight
 
+from bench.rounds import in_threads
 from bench.serving import node
 from bench.table import Row, Target
 from bench.workbench import Workbench
+from ullage.wire.schemas import ATTRIBUTES
+from ullage_agent.service.limits import DEFAULTS, MIB, Limits
+from ullage_agent.service.tokens import line_of, new_token
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
@@ -23,6 +34,9 @@ WINDOW = 65_535
 FRAME_BYTES = 16_384
 QUIET_SECONDS = 0.02
 """A server that has said nothing for so long waits for us."""
+
+KEPT_BY_ALLOCATORS = 1.25
+"""Of gRPC, Arrow and Python: what they have freed, and still hold."""
 
 STREAMS = 64
 CONNECTION_KIBIBYTES = 192
@@ -131,6 +145,67 @@ def grown(url: str, pid: int, count: int, bytes_each: int) -> tuple[float, int]:
             sent += hostile.push(bytes_each)
             most = max(most, watched.memory_info().rss)
     return (most - before) / (1 << 20), sent
+
+
+TINY_LIMITS: Final = Limits(batch=2, batch_attributes=20, put_batch_bytes=MIB)
+"""For a first batch, with which a node loads what it needs for them."""
+
+
+def largest_batch(limits: Limits) -> pa.RecordBatch:
+    """As many attributes as one may have, and content for the rest of its bytes. Its last content has an attribute
+    twice, so that all of it is decoded, and nothing is stored: what is stored takes memory of its own.
+    """
+    rows, each = limits.batch, limits.batch_attributes // limits.batch
+    pairs = [(f"{number:06d}", "v") for number in range(each)]
+    attributes = pa.array([pairs] * (rows - 1) + [[*pairs[1:], pairs[1]]], ATTRIBUTES)
+    size = (limits.put_batch_bytes - attributes.nbytes) // rows - 8
+    return pa.record_batch([pa.array([bytes(size)] * rows, pa.binary()), attributes], names=["content", "attributes"])
+
+
+def refused(url: str, token: str, batch: pa.RecordBatch, writers: int, times: int) -> None:
+    """Put a batch that is refused so often by so many writers, all at a time."""
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
+
+    def write(_: int) -> None:
+        with flight.connect(url) as client:
+            for _ in range(times):
+                writer, told = client.do_put(flight.FlightDescriptor.for_command(b"{}"), batch.schema, options)
+                try:
+                    writer.write_batch(batch)
+                    told.read()
+                    writer.close()
+                except (pa.ArrowInvalid, flight.FlightError) as error:
+                    assert "names an attribute of one content twice" in str(error)  # noqa: PT017 - no test
+
+    in_threads(writers, write)
+
+
+def peak_mebibytes(pid: int) -> float:
+    """The most that a process has ever had in memory."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) / 1_024 for line in file if line.startswith("VmHWM:"))
+
+
+def bound_mebibytes(limits: Limits) -> float:
+    """What writers with a token make a node grow by at the most: docs/flight.md has it."""
+    found = limits.flight_calls * limits.flight_message_bytes + limits.decoded_bytes
+    return BASE_MEBIBYTES + found / MIB * KEPT_BY_ALLOCATORS
+
+
+def hostile_writers(bench: Workbench) -> Iterator[Row]:
+    """What a node grows by while one principal puts the largest batches, as many at a time as it may."""
+    tokens = bench.path("access") / "tokens"
+    token, digest = new_token()
+    tokens.write_text(line_of("hostile", ("*",), 0, digest), encoding="utf-8")
+    os.chmod(tokens, 0o600)
+    with node(bench.path("node"), auth={"mode": "TokenFile", "token_file": str(tokens)}) as (there, pid):
+        assert there.flight is not None
+        refused(there.flight, token, largest_batch(TINY_LIMITS), 1, 1)
+        before = peak_mebibytes(pid)
+        refused(there.flight, token, largest_batch(DEFAULTS), DEFAULTS.flight_calls_each, bench.sizes.hostile_batches)
+        found = peak_mebibytes(pid) - before
+    what = f"memory of the node under {DEFAULTS.flight_calls_each} writers over Flight of the largest batches"
+    yield Row("agent", what, "", (found,), "MiB", Target(bound_mebibytes(DEFAULTS), True))
 
 
 def hostile(bench: Workbench) -> Iterator[Row]:

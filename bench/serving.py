@@ -1,8 +1,8 @@
 """A node, nginx and a bare receiver in processes of their own, so that client and server do not share an interpreter.
 
-`python -m bench.serving node DIRECTORY SECTIONS` serves a new repository there, with fields of its spec's sections
-replaced by those of a JSON object; `python -m bench.serving receiver` takes bytes and throws them away; each until its
-stdin ends. The first line says where.
+`python -m bench.serving node DIRECTORY SECTIONS LIMITS` serves a new repository there, with fields of its spec's
+sections replaced by those of a JSON object, within limits; `python -m bench.serving receiver` takes bytes and throws
+them away; each until its stdin ends. The first line says where.
 """
 
 import json
@@ -16,9 +16,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from bench.workbench import spec_at
 from ullage.client.node import Node
 from ullage.contract import AuthMode, ContentRepository, Metadata, TlsMode
+from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.log import configure
 from ullage_agent.service.server import Server
 
@@ -35,9 +38,12 @@ http {{
 
 
 @contextmanager
-def node(directory: Path, **sections: dict[str, int | bool | str]) -> Iterator[tuple[Node, int]]:
+def node(
+    directory: Path, limits: Limits = DEFAULTS, /, **sections: dict[str, int | bool | str]
+) -> Iterator[tuple[Node, int]]:
     """A running node, and its process id; `sections` replace fields of its spec."""
-    with _process("node", str(directory), json.dumps(sections)) as (urls, pid):
+    said = msgspec.json.encode(limits).decode()
+    with _process("node", str(directory), json.dumps(sections), said) as (urls, pid):
         yield Node(url=urls["http"], flight=urls["flight"], socket=urls["socket"]), pid
 
 
@@ -125,7 +131,7 @@ def _end_with_stdin() -> None:
     os._exit(0)
 
 
-def serve(directory: Path, sections: dict[str, dict[str, int | bool | str]]) -> None:
+def serve(directory: Path, sections: dict[str, dict[str, int | bool | str]], limits: Limits) -> None:
     """See the module's text."""
     configure()  # to stderr: stdout is ours
     off = {"tls": {"mode": TlsMode.NONE}, "auth": {"mode": AuthMode.NONE}, "archive": {"enabled": False}}
@@ -152,12 +158,12 @@ def serve(directory: Path, sections: dict[str, dict[str, int | bool | str]]) -> 
         sys.stdin.read()
         server.stop()
 
-    server = Server(lambda: document, node="bench", makes=True, on_ready=ready)
+    server = Server(lambda: document, node="bench", limits=limits, makes=True, on_ready=ready)
     server.run()
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "node":
-        serve(Path(sys.argv[2]), json.loads(sys.argv[3]))
+        serve(Path(sys.argv[2]), json.loads(sys.argv[3]), msgspec.json.decode(sys.argv[4], type=Limits))
     else:
         receive()

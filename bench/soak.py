@@ -40,6 +40,7 @@ from bench.serving import node
 from bench.table import Row, Target, describe_machine, markdown, number, write_docs
 from ullage import Node, Repository
 from ullage.errors import HandleDeleted, HandleNotFound
+from ullage_agent.service.limits import DEFAULTS
 
 ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = "bench-soak"
@@ -251,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
     found: list[Sample] = []
     with tempfile.TemporaryDirectory(prefix="ullage-soak-", dir=options.dir) as place:
         machine = describe_machine(Path(place))
-        with node(Path(place) / "node", **SECTIONS) as (there, pid):
+        with node(Path(place) / "node", DEFAULTS, **SECTIONS) as (there, pid):
             load = Load(there, options.live_mib * MIB)
             with load.running():
                 for sample in samples(there, pid, load, 60 * options.minutes):

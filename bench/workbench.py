@@ -42,6 +42,7 @@ class Sizes:
     queries: int = 500
     streamed_bytes: int = 10 << 30
     slow_readers: int = 1_000
+    hostile_batches: int = 4
 
 
 FULL = Sizes(9, 20, 1_024, 1 << 30, 5, 2_000, 2_000, 64, (100_000, 1_000_000), 1_000_000, 300_000, 3, 2_000, 1_000_000)
@@ -58,6 +59,7 @@ TINY = replace(
     queries=20,
     streamed_bytes=4 << 20,
     slow_readers=5,
+    hostile_batches=1,
 )
 
 

@@ -78,6 +78,12 @@ class Unauthenticated(UllageError):
     """No token, or one that nobody vouches for. The message never holds the token."""
 
 
+class TooManyTokens(Unauthenticated):
+    """From this peer came more tokens that nobody vouches for than are looked at: it waits before the next one."""
+
+    retry_after_seconds = SOON_SECONDS
+
+
 class Forbidden(UllageError):
     """Whoever asks is known and may not do this."""
 

@@ -19,7 +19,7 @@ WORKERS = ("worker-0", "worker-1", "worker-2")
 OLD = "2026-01-01T00:00:00Z"
 CLOSED = {"maintenance": {"windows": [{"name": "newyear", "schedule": "0 0 1 1 *", "duration": "1m"}]}}
 KINDS = ("ContentRepository", "ReclamationRun")
-"""Of the operator. What agents say of nodes is in test_node_agent.py."""
+"""Of the operator. What agents say of nodes is in test_agent_conditions.py."""
 
 Cell = tuple[str, str, str]
 """Kind, condition and reason."""

@@ -83,7 +83,7 @@ def repository(spec: dict[str, Any] | None = None, *, name: str = "flows", **fie
 def node(name: str, **fields: Any) -> NodeObject:
     """An agent that serves and wants a rewrite; fields of spec and status by name."""
     spec: dict[str, Any] = {"repository": "flows", "node_name": name}
-    spec |= {key: fields.pop(key) for key in ("ticket", "deferral", "cordoned") if key in fields}
+    spec |= {key: fields.pop(key) for key in ("ticket", "deferral", "cordoned", "finished") if key in fields}
     now = fields.pop("heard", NOW)
     status: dict[str, Any] = {
         "settings_generation": 1,

@@ -1,5 +1,6 @@
 """Decisions about thousands of nodes: their work grows as the fleet does."""
 
+import json
 import math
 import sys
 from collections.abc import Callable
@@ -7,13 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from tests.operator.support import NOW, changed, decided, fleet, node, report
-from ullage.contract import RunSpec, RunStatus, TicketState, time_of
+from ullage.contract import RunSpec, RunStatus, TicketState, document_of, time_of
 from ullage_operator.observation import Blockers, Observation, RunObject
 
 EVERYWHERE = {"maxConcurrentNodes": "100%"}
 NIGHT = {"name": "night", "schedule": "0 0 * * *", "duration": "3h"}
 RUN = RunObject(name="r", generation=1, created=time_of(NOW), spec=RunSpec(repository="flows"), status=RunStatus())
 EXPONENT_MAX = 1.1
+RUN_BYTES_MAX = 100_000
 
 
 def calls_of(seen: Observation) -> int:
@@ -53,3 +55,15 @@ def test_a_decision_grows_as_the_fleet_does(scene: Callable[[int], Observation])
     few, many = (calls_of(scene(count)) for count in (300, 3_000))
 
     assert math.log10(many / few) <= EXPONENT_MAX
+
+
+def test_the_status_of_a_run_stays_small() -> None:
+    """Of 5,000 nodes each of which failed with the longest message there is: all are counted, the worst are shown."""
+    seen = fleet(5_000, runs=(RUN,))
+    failed = report(TicketState.FAILED, run="r", message="\N{FIRE}" * 1024)
+
+    status = decided(changed(seen, objects={name: node(name, report=failed) for name in seen.objects})).runs["r"]
+
+    assert (status.nodes_done, status.nodes_failed) == (5_000, 5_000)
+    assert len(status.results) > 10
+    assert len(json.dumps(document_of(status))) < RUN_BYTES_MAX

@@ -1,9 +1,20 @@
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, lone, node, report, ticket
-from ullage.contract import Deferral, MaintenanceOperation, RunSpec, RunStatus, TicketState, time_of
+from ullage.contract import (
+    FINISHED_MAX,
+    Deferral,
+    FinishedRun,
+    MaintenanceOperation,
+    RunPhase,
+    RunSpec,
+    RunStatus,
+    TicketState,
+    time_of,
+)
 from ullage_operator.observation import Blockers, ClusterNode, RunObject
 from ullage_operator.repository.decide import Decision
 
@@ -161,7 +172,7 @@ def test_a_run_waits_for_its_window_unless_it_overrides_it() -> None:
 
 
 def test_a_run_ends_with_the_report_of_every_node_in_its_scope() -> None:
-    """Two of three nodes, one failed: the run failed, with both reports and the sums."""
+    """Two of three nodes, one failed: the run failed, with the sums and both reports, the worse one first."""
     seen = fleet(3)
     reports = {
         "node-0": report(TicketState.COMPLETED, run="now", freed_bytes=2048),
@@ -172,7 +183,44 @@ def test_a_run_ends_with_the_report_of_every_node_in_its_scope() -> None:
     status = decided(changed(seen, objects=objects, runs=(run(nodes=("node-0", "node-1")),))).runs["now"]
 
     assert (status.phase, status.nodes, status.nodes_failed, status.freed) == ("Failed", 2, 1, "2Ki")
-    assert [result.node for result in status.results] == ["node-0", "node-1"]
+    assert [result.node for result in status.results] == ["node-1", "node-0"]
+
+
+def test_what_a_node_reported_of_a_run_outlives_its_next_ticket() -> None:
+    """The report is kept in the node's object by the write that takes the ticket back. So a window's ticket in between
+    sends nobody to the node again, a run of that name that comes later has nothing to do with it, and what is kept of
+    a run that is no more goes with the next report.
+    """
+    seen = fleet(2, {"maintenance": {"maxConcurrentNodes": 2}}, runs=(run(),))
+    first = node("node-0", report=report(TicketState.COMPLETED, run="now", freed_bytes=2048))
+    kept = decided(changed(seen, objects={**seen.objects, "node-0": first})).nodes["node-0"].finished
+    assert [(each.uid, each.report.freed_bytes) for each in kept] == [("", 2048)]
+
+    later = node("node-0", report=report(TicketState.COMPLETED, id="t2"), finished=kept)
+    after = decided(changed(seen, objects={**seen.objects, "node-0": later}))
+    assert (after.runs["now"].nodes_done, after.runs["now"].freed) == (1, "2Ki")
+    given = after.nodes["node-0"].ticket
+    assert given is not None
+    assert given.run == ""
+
+    again = msgspec.structs.replace(run(), uid="another")
+    anew = decided(changed(seen, objects={**seen.objects, "node-0": later}, runs=(again,)))
+    assert anew.runs["now"].nodes_done == 0
+    ended = node("node-0", report=report(TicketState.COMPLETED, id="t3", run="now"), finished=kept)
+    [left] = decided(changed(seen, objects={**seen.objects, "node-0": ended}, runs=(again,))).nodes["node-0"].finished
+    assert left.uid == "another"
+
+
+def test_a_node_keeps_so_many_reports_and_those_of_runs_under_way_the_longest() -> None:
+    """Of runs that have all come to an end there, the oldest report makes way for the next."""
+    runs = tuple(msgspec.structs.replace(run(), name=f"r{n}", uid=f"u{n}") for n in range(FINISHED_MAX + 1))
+    over = msgspec.structs.replace(runs[3], status=RunStatus(phase=RunPhase.COMPLETED))
+    kept = tuple(FinishedRun(uid=each.uid, report=report(TicketState.COMPLETED, run=each.name)) for each in runs[:-1])
+    found = node("node-0", report=report(TicketState.FAILED, run=runs[-1].name), finished=kept)
+
+    after = decided(fleet(1, objects={"node-0": found}, runs=(*runs[:3], over, *runs[4:]))).nodes["node-0"].finished
+
+    assert {each.uid for each in runs} - {each.uid for each in after} == {over.uid}
 
 
 def test_operations_without_a_window_of_their_own_are_given() -> None:

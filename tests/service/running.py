@@ -20,6 +20,7 @@ from ullage.contract import AuthMode, ContentRepository, Duration, Metadata, Ser
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
 from ullage_agent.service.access import Anonymous, Authenticator
+from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.listening import Listening, Terms, TlsFiles
 from ullage_agent.service.server import Server
@@ -62,7 +63,7 @@ def terms_of(
     def fail(what: str, error: Exception) -> None:
         failures.append((what, error))
 
-    return Terms(repository, authenticator or Anonymous(), limits, here, fail)
+    return Terms(repository, authenticator or Anonymous(), limits, here, fail, ByteBudget(limits))
 
 
 class Running:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.service.running import until
+from tests.service.running import Running, document_at, until
 from tests.service.secured import Secured
 from ullage.client.socket import SocketClient
 from ullage.errors import QuotaReached, ServiceBusy
@@ -180,6 +181,21 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
 
 def _socket(secured: Secured, name: str) -> SocketClient:
     return secured.local(name)
+
+
+def test_the_anonymous_are_bounded_together(tmp_path: Path) -> None:
+    """They may be anybody: where nobody is asked for a token, the bound of all is the only one, of everything."""
+    limits = Limits(**dict.fromkeys(("requests_each", "flight_calls_each", "sessions_each", "snapshots_each"), 0))
+    limits = msgspec.structs.replace(limits, sessions=2, snapshots=2)
+    with Running(document_at(tmp_path / "r", service={"flight_port": 0}), limits) as running:
+        sessions = [running.client.post("/v1/sessions", json={}) for _ in range(3)]
+        with flight.connect(running.server.urls["flight"]) as client:
+            for _ in range(2):
+                list(client.do_action(flight.Action("snapshot", b"{}")))
+            with pytest.raises(flight.FlightError, match="2 snapshots are kept already"):
+                list(client.do_action(flight.Action("snapshot", b"{}")))
+
+    assert [answer.status_code for answer in sessions] == [201, 201, 503]
 
 
 def test_what_somebody_holds_is_theirs(secured: Secured) -> None:

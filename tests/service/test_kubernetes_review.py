@@ -10,14 +10,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.certificates import Authority
 from tests.support import ManualClock
 from ullage.contract import Right, audience_of
-from ullage.errors import AccessUnknown, Forbidden, Unauthenticated
+from ullage.errors import AccessUnknown, Forbidden, TooManyTokens, Unauthenticated
+from ullage.wire.problems import problem_of
 from ullage_agent.service.access import Principal
 from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.flight.calls import STATUSES
+from ullage_agent.service.http.answers import headers_of
 from ullage_agent.service.kubernetes import GRACE_SECONDS, KEPT_SECONDS, ApiServer, KubernetesReview
 from ullage_agent.service.patience import REVIEWS, SECONDS_A_REVIEW, Patience
 
@@ -185,8 +189,11 @@ def test_two_thousand_wrong_tokens_make_few_reviews(cluster: Cluster) -> None:
             review.authenticate(token_for(f"wrong-{number}"), "10.0.0.9")
     assert len(cluster.asked) == 1 + REVIEWS
 
-    with pytest.raises(Unauthenticated, match=r"too many bearer tokens .* came from 10\.0\.0\.9: wait 6 seconds"):
+    with pytest.raises(TooManyTokens, match=r"too many bearer tokens .* came from 10\.0\.0\.9: wait 6 seconds") as told:
         review.authenticate(OTHER, "10.0.0.9")
+    problem = problem_of(told.value)
+    assert (problem.status, headers_of(problem)["Retry-After"]) == (429, "6")
+    assert STATUSES[problem.status] == grpc.StatusCode.UNAVAILABLE
     clock.advance(KEPT_SECONDS + 1)
     assert review.authenticate(GOOD, "10.0.0.9").name == "alice"
     cluster.users[OTHER] = ("bob", [])

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.service.running import LOCAL, Process, document_at, process, until
+from tests.service.running import LOCAL, Process, Running, document_at, process, until
 from ullage.contract import Duration
 from ullage.engine.engine import Engine
 
@@ -137,3 +137,13 @@ def test_connections_that_idle_are_let_go(tmp_path: Path) -> None:
         assert made.wait() == 0
         for each in idle:
             each.close()
+
+
+def test_settings_that_cannot_be_obeyed_stay_known(tmp_path: Path) -> None:
+    """Until there are others that can: whoever reports on the agent says so meanwhile."""
+    with Running(document_at(tmp_path / "r", **LOCAL)) as made:
+        before, host = made.document, made.server.host
+        made.document = document_at(tmp_path / "r", **LOCAL, compaction={"policy": "Nonesuch"})
+        until(lambda: "Nonesuch" in host.settings_problem, "the refusal")
+        made.document = before
+        until(lambda: host.settings_problem == "", "the end of it")

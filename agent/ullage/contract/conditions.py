@@ -245,8 +245,9 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
         ),
         ConditionRow(
             "Degraded",
-            "A schedule of the agent fails.",
+            "The agent itself is in trouble.",
             (
+                Cell(_YES, "SettingsRefused", "it cannot take over the latest settings, and a restart would not help"),
                 Cell(_YES, "MaintenanceFailed", "the last run of a schedule failed, in its words"),
                 Cell(_NO, "Well", "none failed"),
             ),

@@ -32,6 +32,12 @@ HEARTBEAT_SECONDS: Final = 300
 ENGINE_FORMAT: Final = 1
 """Of what agents of this release write; the engine's own number, which the operator cannot import."""
 
+FINISHED_MAX: Final = 64
+"""Runs of which a node's object keeps the report: more than are ever under way, and some tens of kilobytes."""
+
+RESULTS_MAX: Final = 16
+"""Nodes of which a run's status repeats the report. An object of the API server has at most 1.5 MiB, all watch it."""
+
 PEM_MAX: Final = 8192
 """Characters of a certificate or a signing request: ours have about a thousand."""
 
@@ -107,54 +113,6 @@ class Deferral(ClusterRecord, frozen=True, kw_only=True):
     """The applications that the node waits for: the first three by name."""
 
 
-class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
-    """What the operator wants of the node's agent."""
-
-    repository: Name
-    """The name of the ContentRepository, in the same namespace. Immutable."""
-
-    node_name: Name
-    """The name of the node. Immutable."""
-
-    cordoned: bool = False
-    """True while the node is unschedulable: the agent seals what it writes, and reclaims nothing."""
-
-    ticket: Ticket | None = None
-    """The permission to reclaim that holds now. Null gives none."""
-
-    deferral: Deferral | None = None
-    """What the node waits for though its agent wants a ticket. Null if it waits for no pods."""
-
-    certificate: Annotated[str, Meta(max_length=PEM_MAX)] | None = None
-    """The certificate of the agent's own key, as PEM, signed for this node's names by the repository's authority. Null
-    if the agent has not asked for one."""
-
-
-class Space(ClusterRecord, frozen=True, kw_only=True):
-    """Bytes on the node's volumes, as the agent last saw them."""
-
-    capacity_bytes: Bytes = 0
-    """The size of all containers, quotas considered."""
-
-    free_bytes: Bytes = 0
-    """The free bytes of all containers."""
-
-    live_bytes: Bytes = 0
-    """The bytes of content that something points at."""
-
-    dead_bytes: Bytes = 0
-    """The bytes of content that nothing points at and that are still on disk."""
-
-    archived_bytes: Bytes = 0
-    """The bytes of dead content that is kept for replay."""
-
-    orphan_bytes: Bytes = 0
-    """The bytes of content files that a killed process left and that nothing names yet."""
-
-    free_percentage: Annotated[float, Meta(ge=0, le=100)] = 100.0
-    """The free percentage of the fullest container."""
-
-
 class TicketReport(ClusterRecord, frozen=True, kw_only=True):
     """What became of a ticket."""
 
@@ -185,6 +143,67 @@ class TicketReport(ClusterRecord, frozen=True, kw_only=True):
 
     message: Annotated[str, Meta(max_length=1024)] = ""
     """Why the ticket was refused, or why its run failed or stopped early."""
+
+
+class FinishedRun(ClusterRecord, frozen=True, kw_only=True):
+    """What the node's agent reported of a ReclamationRun."""
+
+    uid: str
+    """The uid of the ReclamationRun: another may have the same name later."""
+
+    report: TicketReport
+    """What the agent reported."""
+
+
+class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
+    """What the operator wants of the node's agent."""
+
+    repository: Name
+    """The name of the ContentRepository, in the same namespace. Immutable."""
+
+    node_name: Name
+    """The name of the node. Immutable."""
+
+    cordoned: bool = False
+    """True while the node is unschedulable: the agent seals what it writes, and reclaims nothing."""
+
+    ticket: Ticket | None = None
+    """The permission to reclaim that holds now. Null gives none."""
+
+    deferral: Deferral | None = None
+    """What the node waits for though its agent wants a ticket. Null if it waits for no pods."""
+
+    certificate: Annotated[str, Meta(max_length=PEM_MAX)] | None = None
+    """The certificate of the agent's own key, as PEM, signed for this node's names by the repository's authority. Null
+    if the agent has not asked for one."""
+
+    finished: Annotated[tuple[FinishedRun, ...], Meta(max_length=FINISHED_MAX)] = ()
+    """The ReclamationRuns that have ended on this node, with what the agent reported of each."""
+
+
+class Space(ClusterRecord, frozen=True, kw_only=True):
+    """Bytes on the node's volumes, as the agent last saw them."""
+
+    capacity_bytes: Bytes = 0
+    """The size of all containers, quotas considered."""
+
+    free_bytes: Bytes = 0
+    """The free bytes of all containers."""
+
+    live_bytes: Bytes = 0
+    """The bytes of content that something points at."""
+
+    dead_bytes: Bytes = 0
+    """The bytes of content that nothing points at and that are still on disk."""
+
+    archived_bytes: Bytes = 0
+    """The bytes of dead content that is kept for replay."""
+
+    orphan_bytes: Bytes = 0
+    """The bytes of content files that a killed process left and that nothing names yet."""
+
+    free_percentage: Annotated[float, Meta(ge=0, le=100)] = 100.0
+    """The free percentage of the fullest container."""
 
 
 class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
@@ -438,8 +457,9 @@ class RunStatus(ClusterRecord, frozen=True, kw_only=True):
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the run is: docs/conditions.md has all that they can say."""
 
-    results: Annotated[tuple[RunNode, ...], Meta(max_length=1000)] = ()
-    """What each node that is done reported; at most a thousand nodes."""
+    results: Annotated[tuple[RunNode, ...], Meta(max_length=RESULTS_MAX)] = ()
+    """What the worst of the nodes that are done reported: those that refused or failed come first. What each node
+    reported stands in spec.finished of its ContentRepositoryNode."""
 
 
 class ContentRepositoryNode(ClusterRecord, frozen=True, kw_only=True):

@@ -32,7 +32,13 @@ UNAUDITED: Final = frozenset({Right.METRICS, Right.SPACE, Right.RECORDS, Right.P
 """Who may look, and looks, leaves no line in the audit log: that is of content, changes and administration."""
 
 
-REFUSALS: Final = (errors.Unauthenticated, errors.Forbidden, errors.ServiceBusy, errors.QuotaReached)
+REFUSALS: Final = (
+    errors.Unauthenticated,
+    errors.TooManyTokens,
+    errors.Forbidden,
+    errors.ServiceBusy,
+    errors.QuotaReached,
+)
 """What nobody may do, or not now because too much goes on: whatever it was about, it leaves a line."""
 
 

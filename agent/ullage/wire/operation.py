@@ -34,6 +34,7 @@ OF_OTHERS: Final = ((Right.REVOKE, "of somebody else's"),)
 ANY: Final[Refusals] = (
     errors.InvalidArgument,
     errors.Unauthenticated,
+    errors.TooManyTokens,
     errors.Forbidden,
     errors.AccessUnknown,
     errors.QuotaReached,

@@ -67,7 +67,7 @@ class Problem(msgspec.Struct, frozen=True):
             status=self.status,
             detail=detail,
             slug=self.slug,
-            retry_after_seconds=self.error.retry_after_seconds,
+            retry_after_seconds=(error if isinstance(error, self.error) else self.error).retry_after_seconds,
             **extra,
         )
 
@@ -115,6 +115,7 @@ PROBLEMS: Final = (
     Problem(errors.BackPressure, "back-pressure", 429, "Writers are asked to wait"),
     Problem(errors.QuotaReached, "quota-reached", 429, "A quota is reached"),
     Problem(errors.LeaseRefused, "lease-refused", 429, "The lease is refused"),
+    Problem(errors.TooManyTokens, "too-many-tokens", 429, "Too many tokens that nobody vouches for"),
     Problem(errors.Refused, "unexpected", 500, "Something went wrong here"),
     Problem(errors.CommitOutcomeUnknown, "outcome-unknown", 500, "The commit may or may not be there"),
     Problem(errors.ContentCorrupt, "content-corrupt", 500, "Content is damaged"),

@@ -94,10 +94,8 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table on stdout where it fits, else a block of lines a row: words broken over narrow columns read badly."""
     screen = console()
-    made = table(columns, rows)
-    unbounded = screen.options.update(width=WIDTH_MAX)
-    if screen.measure(made, options=unbounded).maximum <= screen.width:
-        screen.print(made)
+    if fits(columns, rows):
+        screen.print(table(columns, rows))
         return
     titles = [title.removeprefix(">") for title in columns]
     width = max(map(len, titles))
@@ -105,6 +103,13 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         for title, cell in zip(titles, row, strict=True):
             screen.print(f"{title:<{width}}  {visible(str(cell))}", soft_wrap=True)
         screen.print()
+
+
+def fits(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> bool:
+    """Whether a table is no wider than the screen."""
+    screen = console()
+    unbounded = screen.options.update(width=WIDTH_MAX)
+    return screen.measure(table(columns, rows), options=unbounded).maximum <= screen.width
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]], totals: Iterable[object] = ()) -> Table:

@@ -25,8 +25,9 @@ RUNS: Final = "reclamationruns"
 PAGE: Final = 500
 """Objects in one answer: kubectl's own number, which keeps answers below what an API server refuses."""
 
-SECONDS_MAX: Final = 15.0
-"""Of one request: a person waits. kubectl itself waits for ever."""
+SECONDS_MAX: Final = (10.0, 60.0)
+"""Until an API server takes a connection, and until it says something: a person waits. A busy one may take long to
+answer; kubectl itself waits for ever."""
 
 TOKEN_SECONDS: Final = 600
 """Of a token for agents: the least that an API server makes."""

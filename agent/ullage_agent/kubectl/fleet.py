@@ -14,6 +14,9 @@ SILENT_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 HOPED: Final = {"Accepted": "True", "Applied": "True", "Reachable": "True", "Ready": "True"}
 """Conditions that are well when they hold; of any other it is well when they do not."""
 
+CALM: Final = frozenset({"Reconciling", "Reclaiming", "MaintenanceDeferred", "Paused"})
+"""Conditions that say what goes on, and no trouble."""
+
 RUNS_SHOWN: Final = 5
 
 
@@ -33,6 +36,7 @@ def fleet_document(repository: Object, nodes: Iterable[Object], runs: Iterable[O
         "totals": {
             key: sum(each[key] for each in mine) for key in ("liveBytes", "deadBytes", "archivedBytes", "freeBytes")
         },
+        "now": [_in_words(each) for each in _conditions(status) if each["type"] in CALM and each["status"] == "True"],
         "trouble": troubles(status),
         "nodes": mine,
         "runs": told,
@@ -47,7 +51,7 @@ def node_document(found: Object, now_millis: int) -> Object:
     age = None if heartbeat is None else max(0, now_millis - millis_of(heartbeat)) // 1000
     return {
         "node": spec["nodeName"],
-        "ready": condition(status, "Ready") if age is not None else "Unknown",
+        "ready": "Unknown" if age is None or age * 1000 > SILENT_MILLIS else condition(status, "Ready"),
         "secondsSinceHeartbeat": age,
         "liveBytes": space.get("liveBytes", 0),
         "deadBytes": space.get("deadBytes", 0),
@@ -84,21 +88,28 @@ def run_document(found: Object) -> Object:
 
 def condition(status: Object, type: str) -> str:
     """Whether a condition holds: True, False or Unknown."""
-    found = (each["status"] for each in status.get("conditions") or () if each["type"] == type)
-    return str(next(found, "Unknown"))
+    return str(next((each["status"] for each in _conditions(status) if each["type"] == type), "Unknown"))
 
 
 def troubles(status: Object) -> list[str]:
     """The conditions that are not as one would hope, in their own words."""
     return [
-        f"{each['type']} is {each['status']}: {each.get('message') or each['reason']}"
-        for each in status.get("conditions") or ()
-        if each["status"] != HOPED.get(each["type"], "False") and each["type"] not in CALM
+        f"{each['type']} is {each['status']}: {_words(each)}"
+        for each in _conditions(status)
+        if each["type"] not in CALM and each["status"] != HOPED.get(each["type"], "False")
     ]
 
 
-CALM: Final = frozenset({"Progressing", "Reconciling", "Reclaiming", "MaintenanceDeferred", "Paused"})
-"""Conditions that say what goes on, and no trouble."""
+def _conditions(status: Object) -> list[Object]:
+    return list(status.get("conditions") or ())
+
+
+def _words(condition: Object) -> str:
+    return str(condition.get("message") or condition["reason"])
+
+
+def _in_words(condition: Object) -> str:
+    return f"{condition['type']}: {_words(condition)}"
 
 
 def _node_troubles(spec: Object, status: Object, age: int | None) -> list[str]:
@@ -131,28 +142,30 @@ def span(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def node_row(each: Object) -> tuple[str, ...]:
-    """A node's line in the table of `status`."""
+def node_cells(each: Object) -> dict[str, str]:
+    """A node's line in the table of `status`, by the titles of the columns."""
     free = each["freePercentage"]
-    disks = str(each["disks"]) + (f" ({len(each['disksAway'])} away)" if each["disksAway"] else "")
-    held = "-" if each["ticket"] is None else ", ".join(each["ticket"]["operations"])
-    return (
-        each["node"],
-        each["ready"],
-        disks,
-        size(each["liveBytes"]),
-        size(each["deadBytes"]),
-        size(each["archivedBytes"]),
-        "-" if free is None else f"{free:.0f}%",
-        str(each["leases"]),
-        held,
-        "-" if each["secondsSinceHeartbeat"] is None else span(each["secondsSinceHeartbeat"]),
-    )
+    away = f" ({len(each['disksAway'])} away)" if each["disksAway"] else ""
+    return {
+        "node": each["node"],
+        "ready": each["ready"],
+        ">disks": f"{each['disks']}{away}",
+        ">live": size(each["liveBytes"]),
+        ">dead": size(each["deadBytes"]),
+        ">archive": size(each["archivedBytes"]),
+        ">free": "-" if free is None else f"{free:.0f}%",
+        ">leases": str(each["leases"]),
+        "ticket": "-" if each["ticket"] is None else ", ".join(each["ticket"]["operations"]),
+        ">seen": "-" if each["secondsSinceHeartbeat"] is None else span(each["secondsSinceHeartbeat"]),
+    }
 
 
-NODE_COLUMNS: Final = (
-    *("node", "ready", ">disks", ">live", ">dead", ">archive", ">free", ">leases", "ticket", ">seen"),
+NODE_VIEWS: Final = (
+    ("node", "ready", ">disks", ">live", ">dead", ">archive", ">free", ">leases", "ticket", ">seen"),
+    ("node", "ready", ">disks", ">dead", ">free", "ticket", ">seen"),
+    ("node", "ready", ">dead", ">free", ">seen"),
 )
+"""Columns from the widest screen to the narrowest: a fleet stays on one, and -o json has them all."""
 
 
 def run_row(each: Object) -> tuple[str, ...]:

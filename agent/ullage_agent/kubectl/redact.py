@@ -5,10 +5,13 @@ lists of what is kept, and none of what is taken out. Texts that people and cont
 conditions and events) are kept, less what looks like a token or a key.
 """
 
+import builtins
 import json
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+from ullage import errors
 
 Object = dict[str, Any]
 
@@ -28,7 +31,15 @@ SPEC_LEFT_OUT: Final = ("affinity", "resources")
 """Of a ContentRepository: where keys and values are free."""
 
 FRAME: Final = re.compile(r'^  File "[^"]+", line \d+, in \S+$')
-KIND: Final = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Damaged|Full|Refused)?)(?::|$)")
+KINDS: Final = frozenset(
+    name
+    for module in (builtins, errors)
+    for name, found in vars(module).items()
+    if isinstance(found, type) and issubclass(found, BaseException)
+)
+"""Of exceptions. The last line of a traceback may be any line of a message, so a word that is none of these is not
+believed to be a kind.
+"""
 
 SECRETS: Final = (
     re.compile(r"-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)", re.DOTALL),
@@ -118,7 +129,8 @@ def _frames(trace: str) -> list[str]:
     """Of a traceback: files, lines and kinds, without code and without words."""
     lines = trace.splitlines()
     kept = [line.strip() for line in lines if FRAME.match(line)]
-    return kept + [match[1] for line in lines[-1:] if (match := KIND.match(line))]
+    kinds = [line.partition(":")[0].rpartition(".")[2] for line in lines[-1:]]
+    return kept + [kind for kind in kinds if kind in KINDS]
 
 
 def _metadata(found: Object) -> Object:

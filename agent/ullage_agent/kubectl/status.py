@@ -6,10 +6,10 @@ import click
 
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import command, option
-from ullage_agent.cli.output import many, print_json, print_rows, size, tell
+from ullage_agent.cli.output import fits, many, print_json, print_rows, size, tell
 from ullage_agent.kubectl.cluster import Cluster, Object
 from ullage_agent.kubectl.completion_values import repository_names
-from ullage_agent.kubectl.fleet import NODE_COLUMNS, RUN_COLUMNS, RUNS_SHOWN, fleet_document, node_row, run_row
+from ullage_agent.kubectl.fleet import NODE_VIEWS, RUN_COLUMNS, RUNS_SHOWN, fleet_document, node_cells, run_row
 from ullage_agent.kubectl.options import on_all_namespaces, output
 from ullage_agent.kubectl.trouble import Trouble
 
@@ -59,11 +59,13 @@ def show_fleet(fleet: Object, nodes_shown: int) -> None:
     tell(f"  nodes   {ready} of {fleet['nodesWanted']} ready")
     tell("  bytes   " + ", ".join(f"{word} {size(totals[f'{key}Bytes'])}" for word, key in SUMS))
     tell(f"  window  {fleet['window'] or 'unknown'}")
+    for line in fleet["now"]:
+        tell(f"  now     {line}")
     for line in fleet["trouble"]:
         tell(f"  {line}")
     if nodes:
         tell("")
-        print_rows(NODE_COLUMNS, [node_row(each) for each in nodes[:nodes_shown]])
+        _print_nodes([node_cells(each) for each in nodes[:nodes_shown]])
         if len(nodes) > nodes_shown:
             tell(f"and {many(len(nodes) - nodes_shown, 'node')} more: --all-nodes shows them")
         for each in nodes[:nodes_shown]:
@@ -72,6 +74,12 @@ def show_fleet(fleet: Object, nodes_shown: int) -> None:
     if fleet["runs"]:
         tell("")
         print_rows(RUN_COLUMNS, [run_row(each) for each in fleet["runs"][:RUNS_SHOWN]])
+
+
+def _print_nodes(cells: list[dict[str, str]]) -> None:
+    """With as many columns as the screen has room for."""
+    views = [(view, [[each[title] for title in view] for each in cells]) for view in NODE_VIEWS]
+    print_rows(*next((each for each in views if fits(*each)), views[-1]))
 
 
 def _word(ready: str) -> str:

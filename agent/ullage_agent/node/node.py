@@ -295,22 +295,25 @@ class NodeAgent:
     def _conditions(self) -> tuple[Condition, ...]:
         is_full = self._space.free_percentage < 100 - self._host.spec.archive.backpressure_percentage
         is_running = self._report is not None and self._report.state == TicketState.RUNNING
-        failures = self._host.repository.failures
         facts = [
             ("Ready", "Serves" if self._host.is_ready else "Stopped", ""),
             ("DiskPressure", "AboveBackpressure" if is_full else "RoomLeft", ""),
             ("DataUnavailable", *self._faults.condition()),
             ("ClockImplausible", *self._clock.condition()),
             ("Reclaiming", "Ticket" if is_running else "Idle", ""),
-            (
-                "Degraded",
-                "MaintenanceFailed" if failures else "Well",
-                f"{failures[-1][0]}: {failures[-1][1]}"[:1024] if failures else "",
-            ),
+            ("Degraded", *self._trouble()),
         ]
         before = () if self._written is None else self._written.conditions
         now = time_of(self._host.clock.now_millis())
         return conditions_of("ContentRepositoryNode", facts, before, self._generation_seen, now)
+
+    def _trouble(self) -> tuple[str, str]:
+        """What is wrong with the agent itself, in words."""
+        if problem := self._host.settings_problem:
+            return "SettingsRefused", problem[:1024]
+        if failures := self._host.repository.failures:
+            return "MaintenanceFailed", f"{failures[-1][0]}: {failures[-1][1]}"[:1024]
+        return "Well", ""
 
     def _differs(self, status: NodeStatus) -> bool:
         """Whether it says what people or the operator should know now; sums wait for the heartbeat."""

@@ -32,8 +32,14 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def holder(self) -> str:
-        """Whose quotas count; empty for the anonymous, who may be anybody and are bounded together."""
+        """What events call them; empty for the anonymous, who may be anybody."""
         return "" if self == ANONYMOUS else self.name
+
+    def share(self, each_max: int) -> int | None:
+        """A quota of one principal as it is theirs: None, which is no bound, for the anonymous, who may be anybody and
+        are bounded together only.
+        """
+        return each_max if self.holder else None
 
 
 class Authenticator(Protocol):
@@ -92,10 +98,10 @@ def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterabl
         QueueAccess(rules, principal.name, principal.groups),
         may,
         by=principal.holder,
-        leases_max=limits.leases_each if principal.holder else None,
-        holds_max=limits.holds_each if principal.holder else None,
-        writes_max=limits.writes_each if principal.holder else None,
-        streams_max=limits.streams_each if principal.holder else None,
+        leases_max=principal.share(limits.leases_each),
+        holds_max=principal.share(limits.holds_each),
+        writes_max=principal.share(limits.writes_each),
+        streams_max=principal.share(limits.streams_each),
     )
 
 

@@ -55,6 +55,9 @@ class Host:
         self._permission = permission
         self._lock = threading.Lock()
         self._repository: EmbeddedRepository | None = None
+        self.settings_problem = ""
+        """Why the latest settings can't be read or obeyed by this program, as whoever reloads them found; empty if they
+        can."""
 
     @property
     def spec(self) -> ContentRepositorySpec:

@@ -1,7 +1,13 @@
 """Every bound of the service, with its reason. What is not bounded here is bounded by the contract or the disk.
 
-Memory at the worst is about `requests * (STEP_BYTES + PIECE_BYTES) + 2 * wide_streams * WIDE_BYTES` for content, and
-`small_body_bytes` a request; beside them `columns_bytes` of tables.
+Memory at the worst is, beside what an idle process takes, about
+
+    requests * (STEP_BYTES + PIECE_BYTES) + 2 * wide_streams * WIDE_BYTES   content on its way over HTTP
+    flight_calls * flight_message_bytes                                     messages over Flight, as they came
+    decoded_bytes                                                           what becomes of those, and bodies over HTTP
+    columns_bytes                                                           tables
+
+which is 1.3, 1.0, 1.0 and 0.1 GiB; before a token is known, see `flight_connections` and `header_bytes`.
 """
 
 from typing import Final, Self
@@ -20,6 +26,12 @@ PIECE_BYTES: Final = 256 * KIB
 WIDE_BYTES: Final = 2 * MIB
 """The same for as many downloads as `wide_streams` allows: an eighth of the hops between threads, which cost a large
 content a third of its speed.
+"""
+
+
+DECODED_TIMES: Final = 24
+"""What JSON takes as objects, as a multiple of its bytes: a mapping of short names to short texts that much, most
+others a tenth of it.
 """
 
 
@@ -101,10 +113,31 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     flight_calls: int = 32
     """Calls and streams of Arrow Flight at work; each holds a message and what is made of it."""
 
-    flight_message_bytes: int = 65 * MIB
-    """One message of a call: `batch_read_bytes` of a batch, its header, and what surrounds them. gRPC refuses a larger
+    put_batch_bytes: int = 32 * MIB
+    """Content and attributes of one batch of a DoPut: four times what programs should send, for those whose contents
+    are large. It is received as a whole, by as many calls as there are.
+    """
+
+    flight_message_bytes: int = 33 * MIB
+    """One message of a call: `put_batch_bytes` of a batch, its header, and what surrounds them. gRPC refuses a larger
     one by its length, before it is read.
     """
+
+    flight_pause_seconds: float = 600.0
+    """How long a stream over Flight may stand between two messages, in either direction: programs work out what they
+    write, or work on what they read. The first message has `stall_seconds`.
+    """
+
+    decoded_bytes: int = 1 << 30
+    """What bodies that are decoded as a whole and messages of Flight come to, as they are decoded and worked on: four
+    of the largest at a time, some forty batches of 8 MiB.
+    """
+
+    decoded_bytes_each: int = 640 * MIB
+    """The same of one principal, so that the largest message of another one still has room."""
+
+    decoded_seconds: float = 10.0
+    """How long a message waits for such room: longer than a disk takes to store what has it."""
 
     flight_connections: int = 2_048
     """Open connections of Arrow Flight; further ones are closed at once. Programs keep one for each process."""

@@ -20,6 +20,7 @@ from ullage.contract import (
 from ullage.embedded.repository import EmbeddedRepository
 from ullage_agent.service.access import Anonymous, Authenticator, Principal, acting_of
 from ullage_agent.service.audit import Audit, Unaudited
+from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.kubernetes import ApiServer, KubernetesReview
 from ullage_agent.service.limits import Limits
@@ -108,6 +109,7 @@ class Terms(NamedTuple):
     limits: Limits
     listening: Listening
     on_failure: Callable[[str, Exception], None]
+    budget: ByteBudget
     audit: Audit = Unaudited()
 
     def acting_for(self, principal: Principal) -> EmbeddedRepository:

@@ -5,12 +5,13 @@ would be a thousand reviews, and who shares that API server would wait. So each 
 what turned out well. A token that was good before needs none of them.
 """
 
+import math
 import threading
 from collections import OrderedDict
 from typing import Final
 
 from ullage.clock import Clock
-from ullage.errors import Unauthenticated
+from ullage.errors import TooManyTokens
 from ullage_agent.service.addresses import client_of
 
 REVIEWS: Final = 10
@@ -32,7 +33,7 @@ class Patience:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, peer: str) -> None:
-        """One review for this peer. Unauthenticated if it has none left."""
+        """One review for this peer. TooManyTokens, which says how long to wait, if it has none left."""
         key, now = client_of(peer), self._clock.monotonic()
         with self._lock:
             left, at = self._left.pop(key, (float(REVIEWS), now))
@@ -41,11 +42,14 @@ class Patience:
             while len(self._left) > PEERS_MAX:
                 self._left.popitem(last=False)
         if left < 1.0:
-            seconds = (1.0 - left) * SECONDS_A_REVIEW
-            raise Unauthenticated(
+            # Whole seconds, as Retry-After has them: rounded up, so that who waits as long gets a review.
+            seconds = math.ceil((1.0 - left) * SECONDS_A_REVIEW)
+            error = TooManyTokens(
                 f"too many bearer tokens that the cluster does not vouch for came from {peer or 'here'}: wait "
-                f"{seconds:.0f} seconds before another one"
+                f"{seconds} seconds before another one"
             )
+            error.retry_after_seconds = seconds
+            raise error
 
     def give_back(self, peer: str) -> None:
         """It was needed for nothing bad: the token was good, or the API server did not answer."""

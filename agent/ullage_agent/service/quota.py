@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ullage.errors import QuotaReached
+from ullage_agent.service.access import Principal
 
 
 class Quota:
@@ -19,23 +20,23 @@ class Quota:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
-    def take(self, owner: str) -> None:
-        """One more, until `give_back`. QuotaReached if that is too many; of no name, which is nobody's own, never."""
+    def take(self, owner: Principal) -> None:
+        """One more, until `give_back`. QuotaReached if that is more than their share."""
         with self._lock:
-            if owner and self._counts[owner] >= self._each_max:
-                held = f"{self._each_max} {self._what}"
-                raise QuotaReached.of(owner, held, self._name, "wait until some have ended")
-            self._counts[owner] += 1
+            share = owner.share(self._each_max)
+            if share is not None and self._counts[owner.name] >= share:
+                raise QuotaReached.of(owner.name, f"{share} {self._what}", self._name, "wait until some have ended")
+            self._counts[owner.name] += 1
 
-    def give_back(self, owner: str) -> None:
+    def give_back(self, owner: Principal) -> None:
         """One less."""
         with self._lock:
-            self._counts[owner] -= 1
-            if not self._counts[owner]:
-                del self._counts[owner]  # else everybody who ever came would be remembered
+            self._counts[owner.name] -= 1
+            if not self._counts[owner.name]:
+                del self._counts[owner.name]  # else everybody who ever came would be remembered
 
     @contextmanager
-    def counted(self, owner: str) -> Iterator[None]:
+    def counted(self, owner: Principal) -> Iterator[None]:
         """One more meanwhile."""
         self.take(owner)
         try:

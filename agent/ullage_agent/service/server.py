@@ -25,6 +25,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Authenticator
 from ullage_agent.service.audit import Audit, AuditLog, Unaudited, audit_log_of
+from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.errors import CannotListen, ReloadRefused
 from ullage_agent.service.flight.listener import FlightListener
 from ullage_agent.service.host import Host, PermissionOf, windows_alone
@@ -64,6 +65,7 @@ class Bulk:
         authenticator: Authenticator,
         limits: Limits,
         listening: Listening,
+        budget: ByteBudget,
         audit: Audit,
     ) -> None:
         self._flight: FlightListener | None = None
@@ -73,7 +75,7 @@ class Bulk:
         self.addresses: dict[str, str] = {}
         """Where each is reached: a URL, and a path."""
 
-        terms = Terms(repository, authenticator, limits, listening, self._failed, audit)
+        terms = Terms(repository, authenticator, limits, listening, self._failed, budget, audit)
         with ExitStack() as stack:
             if listening.flight_port is not None:
                 self._flight = FlightListener(terms)
@@ -126,6 +128,7 @@ class Server:
         self._document = read()
         self.node = node or socket.gethostname()
         self.limits = _within_descriptors(limits)
+        self.budget = ByteBudget(self.limits)
         self.metrics = Metrics()
         self.host = Host(
             self._document,
@@ -177,8 +180,10 @@ class Server:
     async def _serve(
         self, listening: Listening, authenticator: Authenticator, sockets: dict[str, socket.socket], audit: Audit
     ) -> None:
-        served = Served(self.host, authenticator, self.limits, self.metrics, audit)
-        self.bulk = await asyncio.to_thread(Bulk, served.repository, authenticator, self.limits, listening, audit)
+
+        served = Served(self.host, authenticator, self.limits, self.metrics, self.budget, audit)
+        terms = (served.repository, authenticator, self.limits, listening, self.budget, audit)
+        self.bulk = await asyncio.to_thread(Bulk, *terms)
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
@@ -270,17 +275,21 @@ class Server:
         try:
             document = self._read()
         except (ContractError, OSError) as error:
+            self.host.settings_problem = str(error)
             self._told("configuration not reloaded", str(error))
             return
-        self._last_problem = ""
+        if self._last_problem:
+            self._last_problem = self.host.settings_problem = ""
         if document == self._document:
             return
         self._document = document
         try:
             changed = self.host.reload(document)
         except ReloadRefused as error:
+            self.host.settings_problem = "" if error.__cause__ is None else str(error)
             self._log.error("configuration not reloaded", problem=str(error))
         else:
+            self.host.settings_problem = ""
             self._log.info("configuration reloaded", changed=list(changed))
 
     def _told(self, event: str, problem: str) -> None:

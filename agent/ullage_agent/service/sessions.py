@@ -22,6 +22,7 @@ from ullage.embedded.session import EmbeddedSession
 from ullage.errors import InvalidArgument, QuotaReached, ServiceBusy, SessionBusy, SessionGone
 from ullage.uuids import format_uuid, new_uuids
 from ullage.wire.sessions import SessionRequest
+from ullage_agent.service.access import Principal
 from ullage_agent.service.limits import Limits
 
 T = TypeVar("T")
@@ -97,9 +98,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._lent)
 
-    def begin(self, repository: EmbeddedRepository, wish: SessionRequest, key: str | None = None) -> Lent:
-        """A new session of whom the repository acts for; while it lasts, the same one for the same key."""
-        owner = repository.owner
+    def begin(
+        self, principal: Principal, repository: EmbeddedRepository, wish: SessionRequest, key: str | None = None
+    ) -> Lent:
+        """A new session of a principal, for whom the repository acts; while it lasts, the same one for the same key."""
+        owner = principal.name
         seconds = wish.visibility_seconds
         self._require_seconds(seconds)
         self.expire()
@@ -109,9 +112,9 @@ class Sessions:
                     return lent
             if len(self._lent) >= self._limits.sessions:
                 raise ServiceBusy(f"{self._limits.sessions} sessions are open already: end some, or wait")
-            each = self._limits.sessions_each
-            if sum(lent.owner == owner for lent in self._lent.values()) >= each:
-                raise QuotaReached.of(owner, f"{each} sessions open", "sessions_each", "end some, or wait")
+            share = principal.share(self._limits.sessions_each)
+            if share is not None and sum(lent.owner == owner for lent in self._lent.values()) >= share:
+                raise QuotaReached.of(owner, f"{share} sessions open", "sessions_each", "end some, or wait")
             id = format_uuid(new_uuids(1)[0])
             session = repository.session(wish.component, wish.component_type)
             lent = Lent(id, owner, session, seconds, self._clock.monotonic() + seconds, key)

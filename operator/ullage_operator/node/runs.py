@@ -4,11 +4,27 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ullage.contract import ENDED, RunNode, RunPhase, RunStatus, TicketState, conditions_of, time_of
+from ullage.contract import (
+    ENDED,
+    FINISHED_MAX,
+    RESULTS_MAX,
+    FinishedRun,
+    RunNode,
+    RunPhase,
+    RunStatus,
+    TicketReport,
+    TicketState,
+    conditions_of,
+    time_of,
+)
 from ullage_operator.objects import rounded
-from ullage_operator.observation import Observation, RunObject
+from ullage_operator.observation import NodeObject, Observation, RunObject
 
 FINAL = (RunPhase.COMPLETED, RunPhase.FAILED)
+
+
+WORDS_MAX = 256
+"""Characters that a run repeats of what a node said: sixteen nodes of four bytes a character stay below 20 KB."""
 
 
 def runs_due(
@@ -69,7 +85,7 @@ def _run_status(seen: Observation, run: RunObject, hosts: tuple[str, ...]) -> tu
         freed=rounded(sum(result.report.freed_bytes for result in results)),
         copied=rounded(sum(result.report.copied_bytes for result in results)),
         message=_message(waiting, absent, results, reason),
-        results=tuple(results[:1000]),
+        results=_worst(results),
         conditions=run.status.conditions,
     )
     return _told(run, status, reason, seen.now_millis), waiting
@@ -77,17 +93,53 @@ def _run_status(seen: Observation, run: RunObject, hosts: tuple[str, ...]) -> tu
 
 def _results(seen: Observation, run: RunObject, scope: Iterable[str]) -> tuple[list[RunNode], str | None]:
     """What nodes have reported, by name, and when the first ticket was given."""
-    results = list(run.status.results)
-    known = {result.node for result in results}
+    results = []
     has_begun = run.status.started
     for node in scope:
         found = seen.objects.get(node)
-        report = None if found is None else found.status.ticket
-        if found is not None and found.spec.ticket is not None and found.spec.ticket.run == run.name:
+        if found is None:
+            continue
+        if found.spec.ticket is not None and found.spec.ticket.run == run.name:
             has_begun = has_begun or found.spec.ticket.not_before
-        if node not in known and report is not None and report.run == run.name and report.state in ENDED:
+        if (report := _report_of(found, run)) is not None:
             results.append(RunNode(node=node, report=report))
     return sorted(results, key=lambda result: result.node), has_begun
+
+
+def _report_of(found: NodeObject, run: RunObject) -> TicketReport | None:
+    """What the node has reported of the run's end: as it was kept, or as the agent says it until it is."""
+    for each in found.spec.finished:
+        if each.uid == run.uid:
+            return each.report
+    report = found.status.ticket
+    return report if report is not None and report.run == run.name and report.state in ENDED else None
+
+
+def finished_on(found: NodeObject, runs: Iterable[RunObject]) -> tuple[FinishedRun, ...]:
+    """What is kept at the node of runs that have ended there: an agent's report lasts until its next ticket only.
+
+    What belongs to runs that are no more goes when something is added: by itself it would be a write to each node.
+    """
+    report, known = found.status.ticket, {run.uid: run for run in runs}
+    run = next((run for run in known.values() if report is not None and run.name == report.run), None)
+    if report is None or run is None or report.state not in ENDED or run.status.phase in FINAL:
+        return found.spec.finished
+    if any(each.uid == run.uid for each in found.spec.finished):
+        return found.spec.finished
+    kept = [each for each in found.spec.finished if each.uid in known]
+    # Those go first that need not be known any more: a run that goes on would come to the node again.
+    kept.sort(key=lambda each: known[each.uid].status.phase not in FINAL)
+    return (*kept[max(0, len(kept) + 1 - FINISHED_MAX) :], FinishedRun(uid=run.uid, report=_shortened(report)))
+
+
+def _worst(results: list[RunNode]) -> tuple[RunNode, ...]:
+    """Those that refused or failed first: as many as a person reads, since an object has its limits."""
+    worst = sorted(results, key=lambda result: (result.report.state == TicketState.COMPLETED, result.node))
+    return tuple(RunNode(node=result.node, report=_shortened(result.report)) for result in worst[:RESULTS_MAX])
+
+
+def _shortened(report: TicketReport) -> TicketReport:
+    return msgspec.structs.replace(report, message=report.message[:WORDS_MAX])
 
 
 def _message(waiting: tuple[str, ...], absent: list[str], results: list[RunNode], reason: str) -> str:

@@ -18,7 +18,7 @@ from ullage.contract import (
     time_of,
 )
 from ullage_operator.agents.rollout import Rollout, rollout
-from ullage_operator.node.runs import runs_due
+from ullage_operator.node.runs import finished_on, runs_due
 from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
 from ullage_operator.objects import rounded
 from ullage_operator.observation import NodeObject, Observation
@@ -87,6 +87,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             ticket=schedule.tickets.get(node),
             deferral=schedule.deferrals.get(node),
             certificate=seen.certificates.get(node),
+            finished=() if found is None else finished_on(found, seen.runs),
         )
     figures = _figures(seen, placement, nodes.values())
     figures = msgspec.structs.replace(figures, **_windows(spec, schedule, seen.now_millis))

@@ -26,7 +26,9 @@ class Peer:
     ) -> None:
         self.failures: list[tuple[str, Exception]] = []
         self.embedded = EmbeddedRepository(repository, node="here")
-        self.server = FlightListener(terms_of(self.embedded, self.failures, authenticator, limits))
+        self.terms = terms_of(self.embedded, self.failures, authenticator, limits)
+        self.server = FlightListener(self.terms)
+        self.flight = self.server.flight
         self.client = flight.connect(self.server.url)
         self.repository = repository
 

@@ -26,9 +26,7 @@ METHODS = ("DoPut", "DoGet", "DoAction", "ListActions", "ListFlights", "GetFligh
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
-    made = Peer(
-        workshop.make(), limits=Limits(batch_attributes=1_000, flight_message_bytes=8 * MB, batch_read_bytes=MB)
-    )
+    made = Peer(workshop.make(), limits=Limits(batch_attributes=1_000, flight_message_bytes=8 * MB, put_batch_bytes=MB))
     yield made
     made.close()
     assert made.failures == []

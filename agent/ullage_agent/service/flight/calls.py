@@ -6,14 +6,17 @@ request, up to the bound on a message, before anybody has seen the token. On the
     headers -> token -> one of so many calls -> first message -> rights -> work -> status
 """
 
+import threading
 from collections.abc import Callable, Iterator
-from typing import Final
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import grpc
 import msgspec
 
-from ullage.errors import InvalidArgument, RequestTooLarge
+from ullage.clock import Clock
+from ullage.errors import InvalidArgument, RequestTooLarge, TransferStalled
 from ullage.wire.problems import problem_of
 from ullage_agent.service.access import ANONYMOUS, Principal
 
@@ -46,12 +49,20 @@ ARROW_TRAILER: Final = ("x-arrow-status", "5")
 """pyarrow's client gives its caller the problem only beside a status of Arrow's own: 5, an error of input or output."""
 
 
+class Wait(NamedTuple):
+    """For the client: until when (monotonic, in seconds), and how long that is."""
+
+    until: float
+    seconds: float
+    is_sending: bool
+
+
 class CallEnded(Exception):
     """The client has cancelled the call, or is gone: nobody waits for anything."""
 
 
 class FlightCall:
-    """One call. Used by one thread."""
+    """One call. Used by one thread; another one may end it."""
 
     def __init__(
         self, context: grpc.ServicerContext, requests: Iterator[bytes], send: Callable[[bytes | None], None]
@@ -59,7 +70,17 @@ class FlightCall:
         self._context = context
         self._requests = requests
         self._send = send
+        self._clock = Clock()
+        self._patience = self._pause = float("inf")
+        self._lock = threading.Lock()
+        self._wait: Wait | None = None
+        self._stalled = ""
+        self._is_over = False
         self.principal: Principal = ANONYMOUS
+
+    def limit_waits(self, clock: Clock, first_seconds: float, pause_seconds: float) -> None:
+        """How long the client may take until its first message, and then for each, sent or taken."""
+        self._clock, self._patience, self._pause = clock, first_seconds, pause_seconds
 
     @property
     def peer(self) -> str:
@@ -75,15 +96,53 @@ class FlightCall:
         return None
 
     def messages(self) -> Iterator[bytes]:
-        """What the client sends, each when it is asked for. CallEnded if it goes away before it has ended."""
+        """What the client sends, each when it is asked for. CallEnded if it goes away before it has ended,
+        TransferStalled if it sends nothing for too long.
+        """
         while True:
             try:
-                message = next(self._requests)
+                # Not by a name: a message would be kept until the next one has come.
+                yield self._next()
             except StopIteration:
                 return
-            except grpc.RpcError as error:
-                raise CallEnded from error
-            yield message
+
+    def _next(self) -> bytes:
+        try:
+            with self._waiting(is_sending=False):
+                return next(self._requests)
+        except grpc.RpcError as error:
+            raise CallEnded from error
+        finally:
+            self._patience = self._pause
+
+    @contextmanager
+    def _waiting(self, *, is_sending: bool) -> Iterator[None]:
+        """A stretch in which it is the client's turn. TransferStalled once it was too long, however it ended."""
+        with self._lock:
+            seconds = self._pause if is_sending else self._patience
+            self._wait = Wait(self._clock.monotonic() + seconds, seconds, is_sending)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wait = None
+            if self._stalled:
+                raise TransferStalled(self._stalled)
+
+    def end_if_stalled(self, now: float) -> None:
+        """End it if the client has let it wait for too long; `now` is monotonic, in seconds. Called by another thread:
+        the call's own one is waiting, and does not see to it.
+        """
+        with self._lock:
+            wait = self._wait
+            if wait is None or now < wait.until or self._stalled:
+                return
+            what = "taken" if wait.is_sending else "sent"
+            self._stalled = f"nothing was {what} for {wait.seconds:g} s"
+        if wait.is_sending:
+            self._context.cancel()  # a status would wait behind what nobody takes
+        else:
+            self.end(TransferStalled(self._stalled))
 
     def message(self, bytes_max: int) -> bytes:
         """The first one, of a method that has no other. InvalidArgument, RequestTooLarge, CallEnded."""
@@ -96,12 +155,17 @@ class FlightCall:
 
     def send(self, message: bytes) -> None:
         """Returns when gRPC has taken it, which waits for a slow client. CallEnded if it is gone."""
-        self._send(message)
+        with self._waiting(is_sending=True):
+            self._send(message)
         if not self._context.is_active():
             raise CallEnded
 
     def end(self, error: Exception | None = None) -> None:
-        """The status, and for an error the problem beside it as JSON."""
+        """The status, and for an error the problem beside it as JSON. What comes after the first one is not sent."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
         if error is not None:
             problem = problem_of(error)
             if len(problem.detail) > DETAIL_CHARACTERS_MAX:

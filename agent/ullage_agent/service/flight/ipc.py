@@ -31,6 +31,9 @@ HEADER_BYTES_MAX: Final = 64 << 10
 SENT_BYTES_MAX: Final = 16 << 20
 """A batch that is larger goes in several messages: a client may bound what it receives, and each is held thrice."""
 
+ITEM_BYTES: Final = 100
+"""Of an item of an array as Python has it. A map of texts has three arrays beside its own: 300 bytes a pair."""
+
 _CONTINUATION: Final = 0xFFFF_FFFF
 _PREFIX: Final = struct.Struct("<II")
 _U8, _I16, _U16, _I32, _U32, _I64 = (struct.Struct(f"<{letter}") for letter in "BhHiIq")
@@ -105,13 +108,20 @@ class BatchReader:
         """InvalidArgument or RequestTooLarge if the header is not such a batch's, or Arrow does not take it. What it
         holds is not validated.
         """
-        self._require_sound(message)
+        self._sound(message)
         try:
             return pa.ipc.read_record_batch(pa.ipc.read_message(_file_of(message)), self._schema)
         except (pa.ArrowException, OSError) as error:
             raise InvalidArgument(f"the batch cannot be read: {error}") from error
 
-    def _require_sound(self, message: FlightData) -> None:
+    def cost(self, message: FlightData) -> int:
+        """What becomes of it at the most, in bytes: the batch as Arrow has it, its contents, and objects of Python.
+        Errors as of `read`.
+        """
+        lengths = sum(length for length, _ in self._sound(message).pairs(1))
+        return 2 * len(message.body) + ITEM_BYTES * lengths
+
+    def _sound(self, message: FlightData) -> Table:
         batch = _content_of(message, RECORD_BATCH)
         if batch.has(3):
             raise InvalidArgument("a compressed batch is not taken: write Arrow IPC without compression")
@@ -129,6 +139,7 @@ class BatchReader:
             raise RequestTooLarge(
                 f"a batch of {rows} contents: at most {self._rows_max} are allowed, with {self._pairs_max} attributes"
             )
+        return batch
 
 
 def read_schema(message: FlightData) -> pa.Schema:

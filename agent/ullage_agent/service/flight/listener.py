@@ -21,13 +21,13 @@ class FlightListener:
     def __init__(self, terms: Terms) -> None:
         """CannotListen if the address is not to be had, or the certificate not to be used."""
         self._terms = terms
-        self._flight = FlightServer(terms)
+        self.flight = FlightServer(terms)
         limits, listening = terms.limits, terms.listening
         # Beside the calls at work as many that are being refused, or whose token is being looked at.
         self._threads = ThreadPoolExecutor(2 * limits.flight_calls, thread_name_prefix="flight")
         self._server = grpc.server(
             self._threads,
-            handlers=[Methods(SERVICE, self._flight.methods, self._flight.serve)],
+            handlers=[Methods(SERVICE, self.flight.methods, self.flight.serve)],
             options=options_of(limits),
             maximum_concurrent_rpcs=limits.requests,
         )
@@ -55,7 +55,7 @@ class FlightListener:
         """Refuse new calls, let those under way end, release what clients held."""
         self._server.stop(self._terms.limits.stop_seconds).wait()
         self._threads.shutdown()
-        self._flight.close()
+        self.flight.close()
 
     def _listen(self, address: str) -> int:
         tls = self._terms.listening.tls

@@ -48,13 +48,17 @@ class Puts:
     def store(self) -> None:
         """Everything that comes."""
         for batch in self._batches:
-            self._require_fit(batch)
-            if PUT_CONTINUES in batch.schema.names and batch.column(PUT_CONTINUES).true_count:
-                self._rows = _rows(batch)
-                self._store_rows()
-            elif batch.num_rows:
-                self._stored += self._sink.batch(batch.column(PUT_CONTENT).to_pylist(), _attributes(batch))
+            self._store_batch(batch)
             self._end_batch()
+            del batch  # it would be kept until the next one has come
+
+    def _store_batch(self, batch: pa.RecordBatch) -> None:
+        self._require_fit(batch)
+        if PUT_CONTINUES in batch.schema.names and batch.column(PUT_CONTINUES).true_count:
+            self._rows = _rows(batch)
+            self._store_rows()
+        elif batch.num_rows:
+            self._stored += self._sink.batch(batch.column(PUT_CONTENT).to_pylist(), _attributes(batch))
 
     def _store_rows(self) -> None:
         """A batch in which a content goes on, perhaps into those that follow: `_rows` are then the rest of the last."""
@@ -82,13 +86,17 @@ class Puts:
         while row.continues:
             while (found := next(self._rows, None)) is None:
                 self._end_batch()  # the client may be waiting for that before it sends the next
-                batch = next(self._batches, None)
-                if batch is None:
-                    raise InvalidArgument("the stream ends in the middle of a content")
-                self._require_fit(batch)
-                self._rows = _rows(batch)
+                self._rows = iter(())
+                self._rows = self._next_rows()
             row = found
             yield row.content
+
+    def _next_rows(self) -> Iterator[Row]:
+        batch = next(self._batches, None)
+        if batch is None:
+            raise InvalidArgument("the stream ends in the middle of a content")
+        self._require_fit(batch)
+        return _rows(batch)
 
     def _end_batch(self) -> None:
         self._tell(pack_stored(self._number, self._stored))
@@ -101,7 +109,7 @@ class Puts:
             raise InvalidArgument(f"the batch is no valid one: {error}") from error
         if batch.column(PUT_CONTENT).null_count:
             raise InvalidArgument(f"column {PUT_CONTENT} holds nulls: an empty content is no null")
-        count_max, bytes_max = self._limits.batch, self._limits.batch_read_bytes
+        count_max, bytes_max = self._limits.batch, self._limits.put_batch_bytes
         if batch.num_rows > count_max or batch.nbytes > bytes_max:
             raise RequestTooLarge(
                 f"a batch of {batch.num_rows} contents and {batch.nbytes} bytes: at most {count_max} and {bytes_max} "

@@ -8,8 +8,8 @@ gRPC gives each call a thread; how many work at a time is bounded here.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -29,12 +29,15 @@ from ullage.wire.problems import is_expected
 from ullage.wire.schemas import DESCRIPTIONS, GET_SCHEMA, PUT_SCHEMA, SCHEMAS
 from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket, rights_of
 from ullage_agent.service.access import Principal, authorize_all, bearer
+from ullage_agent.service.audit import TEXT_MAX
 from ullage_agent.service.flight.calls import CallEnded, FlightCall
 from ullage_agent.service.flight.ipc import BatchReader, packed_stream, read_schema
 from ullage_agent.service.flight.messages import pack_action_type, pack_put_result, parse_flight_data
 from ullage_agent.service.flight.notes import CountedSink, Note
 from ullage_agent.service.flight.puts import Puts, require_columns
 from ullage_agent.service.flight.snapshots import Snapshots
+from ullage_agent.service.flight.stalls import Stalls
+from ullage_agent.service.limits import DECODED_TIMES, MIB
 from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
 
@@ -42,6 +45,9 @@ SERVICE: Final = "arrow.flight.protocol.FlightService"
 
 Act = Callable[[Principal, Any], object]
 """What carries an action out: who asks, its body, and the document that answers it, None for none."""
+
+FIRST_BYTES_MAX: Final = MIB
+"""The first message of a DoPut: a command, and the header of a schema."""
 
 Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
@@ -53,6 +59,7 @@ class FlightServer:
         self._terms = terms
         self._repository = terms.repository
         self._snapshots = Snapshots(terms)
+        self._stalls = Stalls(terms.repository.clock)
         bulk.hold_all_events(terms.repository)
         self._slots = threading.BoundedSemaphore(terms.limits.flight_calls)
         self._quota = Quota("flight_calls_each", "calls over Flight", terms.limits.flight_calls_each)
@@ -76,26 +83,37 @@ class FlightServer:
         """One call, to its end: admitted, counted, carried out; errors of the engine and the service become its status,
         and those that nobody foresaw are logged too.
         """
-        error: Exception | None = None
+        limits = self._terms.limits
+        call.limit_waits(self._repository.clock, limits.stall_seconds, limits.flight_pause_seconds)
         try:
             call.principal = self._admitted(call)
             note = Note(self._terms.audit, call, name)
-            with note.left(), self._counted(call.principal):
+            with note.left(), self._counted(call.principal), self._stalls.watched(call):
                 self._methods[name](call, note)
         except CallEnded:
             return
-        except Exception as raised:  # noqa: BLE001 - whatever it is, the client waits for a status
-            error = raised
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client waits for a status
             if not is_expected(error):
                 self._terms.on_failure(f"a Flight call ({name}) failed", error)
-        call.end(error)
+            call.end(error)
+            return
+        call.end()
 
     def close(self) -> None:
         """Release what clients held."""
+        self._stalls.close()
         self._snapshots.close()
 
-    def _asked_for(self, call: FlightCall, note: Note, ticket: Any) -> Batches:
+    def look(self) -> None:
+        """End the calls that stand still."""
+        self._stalls.look()
+
+    def _asked_for(self, call: FlightCall, note: Note) -> Batches:
         """Contents, or a table."""
+        with self._read(call, flight.Ticket) as ticket:
+            return self._found(call, note, ticket)
+
+    def _found(self, call: FlightCall, note: Note, ticket: Any) -> Batches:
         wanted = tickets.parse_ticket(ticket.ticket)
         rights = GETTING if isinstance(wanted, ContentTicket) else rights_of(wanted)
         principal = self._permitted(call, note, rights, ticket.ticket)
@@ -124,27 +142,36 @@ class FlightServer:
 
     def _put(self, call: FlightCall, note: Note) -> None:
         """Store a stream of contents."""
-        messages = (parse_flight_data(message) for message in call.messages())
-        first = next(messages, None)
-        if first is None:
-            raise InvalidArgument("the call has no message")
+        first = parse_flight_data(call.message(FIRST_BYTES_MAX))
         descriptor = _parsed(flight.FlightDescriptor, bytes(first.descriptor)) if first.descriptor else NO_COMMAND
         principal = self._permitted(call, note, PUTTING, descriptor.command)
         command = tickets.parse_command(descriptor.command or b"")
         sink = CountedSink(bulk.sink_of(self._terms.acting_for(principal), command), note)
         limits = self._terms.limits
         reader = BatchReader(require_columns(read_schema(first)), limits.batch, limits.batch_attributes)
-        batches = (reader.read(message) for message in messages if message.header or message.body)
-        Puts(sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
+        with closing(self._batches(call, reader)) as batches:
+            Puts(sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
+
+    def _batches(self, call: FlightCall, reader: BatchReader) -> Generator[pa.RecordBatch, None, None]:
+        """What comes, each with room for what it becomes until the next one is asked for."""
+        for message in map(parse_flight_data, call.messages()):
+            if not (message.header or message.body):
+                continue
+            with self._terms.budget.take(call.principal, reader.cost(message)):
+                yield reader.read(message)
+            del message  # it would be kept until the next one has come
 
     def _get(self, call: FlightCall, note: Note) -> None:
-        schema, batches = self._asked_for(call, note, self._read(call, flight.Ticket))
+        schema, batches = self._asked_for(call, note)
         for message in packed_stream(schema, _counted(batches, note)):
             call.send(message)
 
     def _action(self, call: FlightCall, note: Note) -> None:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
-        action = self._read(call, flight.Action)
+        with self._read(call, flight.Action) as action:
+            self._carry_out(call, note, action)
+
+    def _carry_out(self, call: FlightCall, note: Note, action: Any) -> None:
         raw = b"" if action.body is None else action.body.to_pybytes()
         note.operation = f"action {action.type}"
         known = next((each for each in tickets.ACTIONS if each.name == action.type), None)
@@ -166,16 +193,22 @@ class FlightServer:
 
     def _flight_info(self, call: FlightCall, note: Note) -> None:
         """One table, by its name as the path."""
-        call.send(_info(_named(self._read(call, flight.FlightDescriptor))).serialize())
+        with self._read(call, flight.FlightDescriptor) as descriptor:
+            call.send(_info(_named(descriptor)).serialize())
 
     def _schema(self, call: FlightCall, note: Note) -> None:
         """The columns of a table; of a put for the path `put`."""
-        name = _named(self._read(call, flight.FlightDescriptor))
+        with self._read(call, flight.FlightDescriptor) as descriptor:
+            name = _named(descriptor)
         schema = PUT_SCHEMA if name == "put" else schema_of(TableTicket(name=name))
         call.send(flight.SchemaResult(schema).serialize())
 
-    def _read(self, call: FlightCall, kind: Any) -> Any:
-        return _parsed(kind, call.message(self._terms.limits.small_body_bytes))
+    @contextmanager
+    def _read(self, call: FlightCall, kind: Any) -> Iterator[Any]:
+        """The message of a method that has no other, with room for what it becomes."""
+        raw = call.message(self._terms.limits.small_body_bytes)
+        with self._terms.budget.take(call.principal, DECODED_TIMES * len(raw)):
+            yield _parsed(kind, raw)
 
     def _admitted(self, call: FlightCall) -> Principal:
         """Whose the bearer token is. Unauthenticated, AccessUnknown."""
@@ -190,7 +223,7 @@ class FlightServer:
 
     def _permitted(self, call: FlightCall, note: Note, rights: Sequence[Right], about: bytes | None) -> Principal:
         """Who makes an admitted call, if they have these rights; Forbidden."""
-        note.rights, note.about = rights, about or b""
+        note.rights, note.about = rights, bytes((about or b"")[:TEXT_MAX])  # no more of it is written down
         try:
             authorize_all(self._terms.authenticator, call.principal, rights)
         except Forbidden as error:
@@ -204,7 +237,7 @@ class FlightServer:
         if not self._slots.acquire(blocking=False):
             raise ServiceBusy(f"{self._terms.limits.flight_calls} calls are under way already")
         try:
-            with self._quota.counted(principal.holder):
+            with self._quota.counted(principal):
                 yield
         finally:
             self._slots.release()

@@ -113,7 +113,7 @@ class Snapshots:
     def take(self, principal: Principal, request: SnapshotRequest) -> TableSnapshot:
         """A new one. With a lease it is taken under the lease: nothing that it shows is reclaimed."""
         self.expire()
-        self._require_room(principal.name)
+        self._require_room(principal)
         repository = self._terms.acting_for(principal)
         lease = repository.leases.acquire(request.ttl_millis, purpose=PURPOSE).id if request.holds else None
         moment = Moment(repository, self._room)
@@ -184,13 +184,13 @@ class Snapshots:
         for each in kept:
             self._end(each)
 
-    def _require_room(self, owner: str) -> None:
-        most, each = self._limits.snapshots, self._limits.snapshots_each
+    def _require_room(self, owner: Principal) -> None:
+        most, share = self._limits.snapshots, owner.share(self._limits.snapshots_each)
         with self._lock:
             if len(self._kept) >= most:
                 raise ServiceBusy(f"{most} snapshots are kept already: release some, or wait")
-            if sum(kept.owner == owner for kept in self._kept.values()) >= each:
-                raise QuotaReached.of(owner, f"{each} snapshots", "snapshots_each", "release some")
+            if share is not None and sum(kept.owner == owner.name for kept in self._kept.values()) >= share:
+                raise QuotaReached.of(owner.name, f"{share} snapshots", "snapshots_each", "release some")
 
     def _require(self, principal: Principal, id: str) -> KeptSnapshot:
         self.expire()

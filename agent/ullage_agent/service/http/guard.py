@@ -65,7 +65,9 @@ class Guard:
         finally:
             state = scope.get("state", {})
             if state.get("is_counted"):
-                self._served.quota.give_back(state["principal"].holder)
+                self._served.quota.give_back(state["principal"])
+            if "room" in state:
+                state["room"].release()
             self._measure(scope, exchange)
             self._note(scope, exchange)
 

@@ -51,7 +51,8 @@ def put_batch(asked: Asked, force: bool = False) -> StoredBatch:
 def poll(asked: Asked) -> SessionStatus:
     asked.repository.queues.find(asked["queue"])
     sessions, key = asked.served.sessions, asked.key
-    lent = sessions.begin(asked.repository, SessionRequest(visibility_seconds=asked.data.visibility_seconds), key)
+    wish = SessionRequest(visibility_seconds=asked.data.visibility_seconds)
+    lent = sessions.begin(asked.principal, asked.repository, wish, key)
     with lent.using() as held:
         if not lent.once(key, lambda: held.get_many(asked["queue"], asked.data.count)):
             lent.answers.clear()  # who got nothing may ask again

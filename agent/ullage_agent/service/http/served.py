@@ -18,10 +18,12 @@ from ullage.contract import Right
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.runs import RequestedRun
 from ullage.errors import Forbidden, Unauthenticated
+from ullage.wire.operation import OctetStream
 from ullage_agent.service.access import Actors, Authenticator, Principal, authorize_all, bearer
 from ullage_agent.service.audit import Audit
+from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.host import Host
-from ullage_agent.service.limits import Limits
+from ullage_agent.service.limits import DECODED_TIMES, Limits
 from ullage_agent.service.log import logger
 from ullage_agent.service.metrics import Metrics
 from ullage_agent.service.quota import Quota
@@ -43,12 +45,19 @@ class Served:
     """One service, as its HTTP resources see it."""
 
     def __init__(
-        self, host: Host, authenticator: Authenticator, limits: Limits, metrics: Metrics, audit: Audit
+        self,
+        host: Host,
+        authenticator: Authenticator,
+        limits: Limits,
+        metrics: Metrics,
+        budget: ByteBudget,
+        audit: Audit,
     ) -> None:
         self.host = host
         self.metrics = metrics
         self.authenticator = authenticator
         self.limits = limits
+        self.budget = budget
         self.audit = logger("audit")
         self.trail = audit
         self._log = logger("reclamation")
@@ -129,5 +138,15 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     except (Unauthenticated, Forbidden) as error:
         served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
         raise
-    served.quota.take(principal.holder)
+    served.quota.take(principal)
     state["is_counted"] = True  # the Guard gives it back when the answer is out
+    if operation.body not in (None, OctetStream):
+        state["room"] = await served.budget.take_soon(principal, DECODED_TIMES * _body_bytes(connection, served.limits))
+
+
+def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], limits: Limits) -> int:
+    """Of a body that is decoded as a whole: what is announced, or if nothing is what it may have."""
+    length = connection.headers.get("content-length", "")
+    return (
+        min(int(length), limits.small_body_bytes) if length.isascii() and length.isdigit() else limits.small_body_bytes
+    )

@@ -44,7 +44,7 @@ async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileCont
 
 @serves(operations.BEGIN_SESSION)
 def begin(asked: Asked) -> SessionStatus:
-    return status_of(asked.served.sessions.begin(asked.repository, asked.data, asked.key))
+    return status_of(asked.served.sessions.begin(asked.principal, asked.repository, asked.data, asked.key))
 
 
 @serves(operations.GET_SESSION)

@@ -49,7 +49,7 @@ class Connection:
         self.peer = peer
         self._channel = channel
         self._terms = terms
-        self._repository, self._authenticator, self._limits, _, self._on_failure, _ = terms
+        self._repository, self._authenticator, self._limits, _, self._on_failure, *_ = terms
         self._mine = terms.repository
         self._rules: Sequence[QueueRule] = ()
         self._certificate = certificate
@@ -92,7 +92,7 @@ class Connection:
     def _end(self) -> None:
         self._channel.close()
         if self._is_counted:
-            self._quota.give_back(self._principal.holder)
+            self._quota.give_back(self._principal)
         try:
             self.lent.release()
         except Exception as error:  # noqa: BLE001 - the next start releases it; see `release_leftovers`
@@ -131,7 +131,7 @@ class Connection:
 
     def _begin(self) -> None:
         """Serve whoever it is. QuotaReached."""
-        self._quota.take(self._principal.holder)
+        self._quota.take(self._principal)
         self._is_counted = True
         self._act()
 

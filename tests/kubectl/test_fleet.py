@@ -1,0 +1,116 @@
+"""What `kubectl ullage status` makes of the objects of a cluster."""
+
+from typing import Any
+
+import pytest
+
+from ullage.contract import ConditionStatus, time_of
+from ullage.contract.conditions import TABLE
+from ullage_agent.kubectl.fleet import CALM, HOPED, fleet_document, node_cells, span
+from ullage_agent.kubectl.status import show_fleet
+
+NOW = 1_772_323_200_000
+TROUBLE = {"Stalled", "Degraded", "DataUnavailable", "DiskPressure", "ClockImplausible"}
+"""Conditions that are well when they do not hold."""
+
+
+def condition(type: str, status: str, message: str = "") -> dict[str, Any]:
+    return {"type": type, "status": status, "reason": "Why", "message": message}
+
+
+def repository(*conditions: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"namespace": "data", "name": "flows"}, "status": {"nodes": 2, "conditions": list(conditions)}}
+
+
+def node(name: str, spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    """One that spoke a second ago and is Ready, unless something else is said."""
+    told = {"heartbeat": time_of(NOW - 1000), "conditions": [condition("Ready", "True")], **status}
+    metadata = {"namespace": "data", "name": f"flows--{name}"}
+    return {"metadata": metadata, "spec": {"repository": "flows", "nodeName": name, **(spec or {})}, "status": told}
+
+
+def troubles(found: dict[str, Any]) -> list[str]:
+    """What is wrong with a node."""
+    [told] = fleet_document(repository(), [found], [], NOW)["nodes"]
+    trouble: list[str] = told["trouble"]
+    return trouble
+
+
+def test_every_condition_is_hoped_for_or_feared() -> None:
+    """A new condition takes its place in one of the three lists, so that none is read the wrong way round."""
+    types = {row.type for rows in TABLE.values() for row in rows}
+    assert types == set(HOPED) | CALM | TROUBLE
+    assert not set(HOPED) & CALM
+    assert not TROUBLE & (CALM | set(HOPED))
+
+
+@pytest.mark.parametrize("type", sorted({*HOPED, *TROUBLE}))
+@pytest.mark.parametrize("status", list(ConditionStatus))
+def test_what_is_not_as_one_would_hope_is_told(type: str, status: str) -> None:
+    """With the condition's own words; what is well is not told."""
+    told = fleet_document(repository(condition(type, status, "in its words")), [], [], NOW)["trouble"]
+    is_well = status == HOPED.get(type, "False")
+    assert told == ([] if is_well else [f"{type} is {status}: in its words"])
+
+
+def test_what_goes_on_is_no_trouble() -> None:
+    """A fleet that is paused, or waits for pods, says so on a line of its own."""
+    told = fleet_document(repository(condition("Paused", "True", "by hand")), [], [], NOW)
+    assert (told["now"], told["trouble"]) == (["Paused: by hand"], [])
+
+
+def test_a_node_in_trouble_says_why() -> None:
+    """Silence, damage, disks that are away, pods in the way: each in a line."""
+    assert troubles(node("a")) == []
+    assert troubles(node("a", heartbeat=time_of(NOW - 3_600_000))) == ["its agent has been silent for 60m"]
+    assert troubles({**node("a"), "status": {}}) == ["its agent has not spoken yet"]
+    assert troubles(node("a", unavailableContents=1)) == ["1 content can't be read"]
+    assert troubles(node("a", recordsSetAside=2)) == ["2 records set aside"]
+    assert troubles(node("a", containersAway=["c1", "c2"])) == ["the disk is away of: c1, c2"]
+    deferral = {"deferral": {"since": time_of(NOW), "waitsFor": ["etl"]}}
+    assert troubles(node("a", deferral)) == ["waits for etl"]
+
+
+def test_the_worst_comes_first() -> None:
+    """Nodes in trouble, then those with most dead bytes; those of other repositories are not there."""
+    other = node("z")
+    other["spec"]["repository"] = "others"
+    elsewhere = node("y")
+    elsewhere["metadata"]["namespace"] = "elsewhere"
+    few, many = node("few", space={"deadBytes": 1}), node("many", space={"deadBytes": 9})
+    ill = node("ill", recordsSetAside=1)
+    told = fleet_document(repository(), [few, many, ill, other, elsewhere], [], NOW)
+    assert [each["node"] for each in told["nodes"]] == ["ill", "many", "few"]
+    assert told["totals"]["deadBytes"] == 10
+
+
+def test_a_silent_node_is_not_called_ready() -> None:
+    """Nobody knows how an agent is that never spoke, or not for long, whatever it said last."""
+    [told] = fleet_document(repository(), [{**node("a"), "status": {}}], [], NOW)["nodes"]
+    cells = node_cells(told)
+    assert (cells["ready"], cells[">seen"]) == ("Unknown", "-")
+    [told] = fleet_document(repository(), [node("a", heartbeat=time_of(NOW - 3_600_000))], [], NOW)["nodes"]
+    assert told["ready"] == "Unknown"
+
+
+def test_a_fleet_stays_a_table_on_a_narrow_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names as long as clouds make them: columns go, the least important first, and a node stays a line."""
+    nodes = [node(f"ip-10-0-{number}-17.eu-central-1.compute.internal") for number in range(3)]
+    fleet = fleet_document(repository(), nodes, [], NOW)
+    for columns, titles in ((120, "archive"), (100, "disks"), (80, "dead")):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        show_fleet(fleet, 3)
+        lines = capsys.readouterr().out.splitlines()
+        assert sum("compute.internal" in line for line in lines) == 3
+        assert [line for line in lines if line.startswith("node") and titles in line]
+        assert max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172_800, "2d")]
+)
+def test_ages_are_short(seconds: int, shown: str) -> None:
+    """As kubectl shows them."""
+    assert span(seconds) == shown
