@@ -1,5 +1,6 @@
 """The objects of the operator itself, for the whole cluster: what deploy/install.yaml holds. The chart varies them."""
 
+import json
 from typing import Final
 
 from ullage_operator.objects import Object, binding, confined, document
@@ -19,6 +20,9 @@ from ullage_operator.settings import VERSION, OperatorSettings
 NAME: Final = "ullage-operator"
 NAMESPACE: Final = "ullage-system"
 IMAGE: Final = f"ullage-operator:{VERSION}"
+AGENTS: Final = "ullage-agents"
+PRIORITY: Final = 1_000_000_000
+"""The highest that is not the system's own: some providers refuse that class outside of kube-system."""
 LABELS: Final = {"app.kubernetes.io/name": NAME}
 
 
@@ -38,6 +42,12 @@ def install_objects() -> list[Object]:
         document("ClusterRole", {"name": PLANNER, "labels": LABELS}, rules=PLANNER_RULES),
         *(document("ClusterRole", {"name": n, "labels": LABELS}, rules=rules) for n, rules in CLIENT_ROLES.items()),
         *admission_policy(),
+        document(
+            "PriorityClass",
+            {"name": AGENTS, "labels": LABELS},
+            value=PRIORITY,
+            description="Agents of Ullage: content stays on its node while other pods come and go.",
+        ),
         document("Deployment", place, spec=_deployment()),
     ]
 
@@ -54,7 +64,10 @@ def _deployment() -> Object:
         "name": "operator",
         "image": IMAGE,
         "imagePullPolicy": "IfNotPresent",
-        "env": [{"name": "ULLAGE_OPERATOR_NAMESPACE", "value": NAMESPACE}],
+        "env": [
+            {"name": "ULLAGE_OPERATOR_NAMESPACE", "value": NAMESPACE},
+            {"name": "ULLAGE_OPERATOR_PODS", "value": json.dumps({"priorityClassName": AGENTS})},
+        ],
         "ports": ports,
         "livenessProbe": {**probe, "initialDelaySeconds": 30},
         "readinessProbe": probe,

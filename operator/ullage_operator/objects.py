@@ -19,6 +19,7 @@ from ullage.contract import (
     parse,
     record_of,
 )
+from ullage_operator.settings import PodSettings
 
 Object = dict[str, Any]
 
@@ -36,6 +37,7 @@ VERSIONS: Final = {
     "discovery.k8s.io/v1": ("EndpointSlice",),
     "networking.k8s.io/v1": ("NetworkPolicy",),
     f"{RBAC}/v1": ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
+    "scheduling.k8s.io/v1": ("PriorityClass",),
     "policy/v1": ("PodDisruptionBudget",),
     "sparkoperator.k8s.io/v1beta2": ("SparkApplication",),
     "cert-manager.io/v1": ("Certificate",),
@@ -278,3 +280,21 @@ def rounded(size: int) -> str:
     if step == 0:
         return str(size)
     return f"{number:.3g}{STEPS[step]}"
+
+
+def dressed(made: Object, pods: PodSettings, *, has_files: bool = False) -> Object:
+    """The template of a pod with what whoever installed the operator gives to all of them. `has_files`: it reads and
+    writes directories of nodes.
+    """
+    metadata, pod = dict(made.get("metadata") or {}), dict(made["spec"])
+    for field, given in (("labels", pods.labels), ("annotations", pods.annotations)):
+        if both := {**given, **metadata.get(field, {})}:
+            metadata[field] = both
+    if pods.image_pull_secrets:
+        pod["imagePullSecrets"] = list(pods.image_pull_secrets)
+    if has_files and pods.se_linux_options:
+        pod["securityContext"] = {**pod["securityContext"], "seLinuxOptions": dict(pods.se_linux_options)}
+    for field in ("initContainers", "containers"):
+        if field in pod:
+            pod[field] = [{**each, "imagePullPolicy": pods.image_pull_policy} for each in pod[field]]
+    return {"metadata": metadata, "spec": pod}

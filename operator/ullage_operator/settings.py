@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -11,8 +11,48 @@ from ullage.contract import ENGINE_FORMAT
 
 LISTS: Final = ("images", "roots", "namespaces", "spark_namespaces")
 """Settings that name several, with commas between them."""
+CLUSTER_DOMAIN: Final = "cluster.local"
+"""What most clusters' DNS calls them."""
 VERSION: Final = version("ullage")
 """Of the images that belong to this operator: a tag that moves would change what runs without anybody's doing."""
+
+
+class PodSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What the pods of every repository get from whoever installs the operator, as a pod has it. None of it is a
+    repository's to say: an environment or a volume can be another program, as an image can. The fields from `env` on
+    are the agents' alone.
+    """
+
+    image_pull_secrets: tuple[dict[str, str], ...] = ()
+    """For registries, by name: they must be in the namespace of each repository."""
+
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When the kubelet asks the registry."""
+
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """On pods. The operator's own go before them."""
+
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    """On pods. The operator's own go before them."""
+
+    se_linux_options: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of what reads and writes the directories of nodes: agents, and Jobs that clean."""
+
+    env: tuple[dict[str, Any], ...] = ()
+    """More environment. The operator's own goes before it."""
+
+    volumes: tuple[dict[str, Any], ...] = ()
+    """More volumes."""
+
+    volume_mounts: tuple[dict[str, Any], ...] = ()
+    """Where they are mounted."""
+
+    priority_class_name: str = ""
+    """Of agents whose ContentRepository names none; empty: the cluster's default."""
+
+
+DEFAULT_PODS: Final = PodSettings()
+"""Nothing is given."""
 
 
 def _variable(field: str) -> str:
@@ -55,6 +95,12 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_variab
     namespace: str = "ullage-system"
     """The operator's own, which holds the keys of the repositories' certificate authorities."""
 
+    cluster_domain: str = CLUSTER_DOMAIN
+    """What the cluster's DNS calls it: certificates of agents are for these names too."""
+
+    pods: PodSettings = DEFAULT_PODS
+    """What the pods of every repository get, as JSON."""
+
     workers: int = 4
     """Repositories reconciled at the same time. More only help where the API server is slow."""
 
@@ -95,4 +141,6 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> OperatorSettin
     for field in LISTS:
         if (variable := _variable(field)) in environment:
             given[variable] = [part.strip() for part in environment[variable].split(",") if part.strip()]
+    if text := environment.get(_variable("pods")):
+        given[_variable("pods")] = msgspec.json.decode(text)
     return msgspec.convert(given, OperatorSettings, strict=False)

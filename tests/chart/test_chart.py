@@ -70,6 +70,7 @@ def test_rendering_twice_gives_the_same_bytes() -> None:
     [
         *("image.digest=abc", "hostPathRoots={relative}", "allowedImages={a b}", "namespaces={A_b}"),
         *("uninstall.repositories=Force", "nosuch=1", "metrics.interval=soon"),
+        *("agents.nosuch=1", "agents.priority=2000000000", "metrics.runbooks=docs/runbooks"),
     ],
 )
 def test_bad_values_are_refused_by_name(value: str) -> None:
@@ -193,6 +194,36 @@ def test_what_repositories_may_name_reaches_the_operator() -> None:
     assert (settings().images, settings().roots) == ((), OperatorSettings().roots)
     more = settings("allowedImages={a:1,b@sha256:0}", "hostPathRoots={/disks/1,/disks/2}")
     assert (more.images, more.roots) == (("a:1", "b@sha256:0"), ("/disks/1", "/disks/2"))
+
+
+def test_what_pods_of_repositories_get_reaches_the_operator() -> None:
+    """As its settings have it; a class of priorities is the release's own, below those that quotas keep to systems."""
+
+    def given(*values: str) -> tuple[OperatorSettings, list[dict[str, Any]]]:
+        objects = rendered(*values)
+        (deployment,) = [o for o in objects if o["kind"] == "Deployment"]
+        environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+        settings = settings_from({each["name"]: each["value"] for each in environment if "value" in each})
+        return settings, [o for o in objects if o["kind"] == "PriorityClass"]
+
+    settings, [priority] = given("agents.imagePullSecrets[0].name=s", "agents.labels.team=a", "clusterDomain=b.c")
+
+    assert (settings.pods.image_pull_secrets, settings.pods.labels) == (({"name": "s"},), {"team": "a"})
+    assert settings.cluster_domain == "b.c"
+    assert settings.pods.priority_class_name == priority["metadata"]["name"]
+    assert priority["value"] == 1_000_000_000
+    other, none = given("agents.priorityClassName=mine")
+    assert (other.pods.priority_class_name, none) == ("mine", [])
+
+
+def test_runbooks_are_where_they_are_published() -> None:
+    """An absolute address, if one is given; the page's path stands in each alert anyway."""
+    for values, begins in ((("metrics.runbooks=https://docs.example/r/",), "https://docs.example/r/"), ((), None)):
+        (rule,) = [o for o in rendered("metrics.prometheusRule=true", *values) if o["kind"] == "PrometheusRule"]
+        for alert in rule["spec"]["groups"][0]["rules"]:
+            told = alert["annotations"]
+            assert told.get("runbook_url") == (begins and begins + Path(told["runbook"]).name)
+            assert (ROOT / told["runbook"]).exists()
 
 
 def test_alerts_and_dashboards_name_metrics_that_exist() -> None:

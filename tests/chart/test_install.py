@@ -9,6 +9,7 @@ import pytest
 from tests.chart.documents import wait_until_explained
 from tests.chart.test_chart import CHART
 from tests.cluster.control_plane import ControlPlane, control_plane_running
+from tests.cluster.errors import ClusterError
 from tests.cluster.operator_process import repository
 from tests.cluster.workloads import made
 from ullage.contract import ROLES, Right
@@ -76,4 +77,35 @@ def test_an_upgrade_changes_the_operator_and_keeps_the_kinds(installed: ControlP
 
     (container,) = installed.get("deployment", "ullage-operator", *PLACE)["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["requests"]["memory"] == "200Mi"
+    assert installed.get("contentrepository", "flows", "--namespace", "default")["metadata"]["name"] == "flows"
+
+
+def test_a_second_operator_looks_after_another_tenant(installed: ControlPlane) -> None:
+    """Beside the first, without what is there once in a cluster: nothing of the first one's is its own."""
+    for name in ("tenant", "tenant-system"):
+        installed.create_namespace(name)
+    place = ("--namespace", "tenant-system")
+    once = "shared.enabled=false,crds.enabled=false"
+
+    installed.helm("install", "ullage", str(CHART), *place, "--set", f"namespaces={{tenant}},{once}")
+
+    may = partial(_may, installed, "system:serviceaccount:tenant-system:ullage-operator")
+    assert may("list", "nodes")
+    assert not may("patch", "daemonsets", "apps")
+    installed.helm("uninstall", "ullage", *place, "--no-hooks")
+    assert "ullage-planner" in installed.kubectl("get", "clusterroles", "--output=name")
+
+
+def test_it_is_installed_again_elsewhere_and_takes_the_kinds_over(installed: ControlPlane) -> None:
+    """The definitions stayed, and repositories with them; without the flag Helm would not touch another release's."""
+    installed.helm("uninstall", "ullage", *PLACE, "--no-hooks")
+    installed.create_namespace("elsewhere")
+    elsewhere = ("--namespace", "elsewhere")
+
+    with pytest.raises(ClusterError, match="ownership"):
+        installed.helm("install", "ullage", str(CHART), *elsewhere)
+    installed.helm("install", "ullage", str(CHART), *elsewhere, "--take-ownership")
+
+    crd = installed.get("crd", "contentrepositories.ullage.dev")
+    assert crd["metadata"]["annotations"]["meta.helm.sh/release-namespace"] == "elsewhere"
     assert installed.get("contentrepository", "flows", "--namespace", "default")["metadata"]["name"] == "flows"

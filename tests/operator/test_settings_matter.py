@@ -79,7 +79,7 @@ CASES = {
     "nodeSelector": Case({"nodeSelector": {"disk": "fast"}}, built),
     "tolerations": Case({"tolerations": [{"operator": "Exists"}]}, built),
     "affinity": Case({"affinity": {"nodeAffinity": {}}}, built),
-    "priorityClassName": Case({"priorityClassName": ""}, built),
+    "priorityClassName": Case({"priorityClassName": "content"}, built),
     "resources.requests": Case({"resources": {"requests": {"cpu": "1"}}}, built),
     "resources.limits": Case({"resources": {"limits": {"memory": "1Gi"}}}, built),
     "image": Case({"image": "mine:2"}, built),

@@ -224,12 +224,13 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
     """A pod's `affinity`, for what nodeSelector cannot say. Its nodeAffinity also decides which nodes get an agent. The
     operator reads it as strictly as the API server reads a pod's."""
 
-    priority_class_name: Annotated[str, Meta(pattern=f"^$|{DNS_NAME}", max_length=253)] = "system-node-critical"
-    """The priority class of the agents' pods. The default keeps other pods from pushing content off its node. Empty
-    takes the cluster's default."""
+    priority_class_name: Annotated[str, Meta(pattern=f"^$|{DNS_NAME}", max_length=253)] = ""
+    """The priority class of the agents' pods. Empty takes the one that the operator was installed with,
+    which keeps other pods from pushing content off its node."""
 
     resources: ResourceRequirements = ResourceRequirements()
-    """The resources that an agent requests, and those that it may not exceed."""
+    """The resources that an agent requests, and those that it may not exceed. What it neither requests nor limits is
+    requested by default: `cpu: 100m` and `memory: 256Mi`."""
 
     image: Annotated[str, Meta(max_length=512)] = ""
     """The agents' image, of those that the operator allows. Empty takes the image that the operator came with."""

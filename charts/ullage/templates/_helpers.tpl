@@ -39,3 +39,13 @@ runAsNonRoot: true
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
+
+{{- define "ullage.priorityClass" -}}
+{{ .Values.agents.priorityClassName | default (printf "%s-agents" (include "ullage.clusterName" .)) }}
+{{- end }}
+
+{{- /* What the operator reads as PodSettings. */}}
+{{- define "ullage.pods" -}}
+{{ omit .Values.agents "priority" "priorityClassName" | toYaml }}
+priorityClassName: {{ include "ullage.priorityClass" . }}
+{{- end }}

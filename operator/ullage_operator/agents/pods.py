@@ -6,8 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from ullage.contract import NODE_LABEL, POLICIES, ContentRepositorySpec, TlsMode, dump, needs_no_restart
-from ullage_operator.objects import USER, Object, RepositoryObject, confined, digest
+from ullage_operator.objects import USER, Object, RepositoryObject, confined, digest, dressed
 from ullage_operator.observation import TEMPLATE
+from ullage_operator.settings import DEFAULT_PODS, PodSettings
 
 ROOT: Final = "/var/lib/ullage"
 """Where an agent finds its repository, wherever it lies on the node."""
@@ -20,6 +21,15 @@ TLS: Final = "/etc/ullage/tls"
 SEAL_SECONDS: Final = 120
 """What an agent may take to end: sessions, checkpoint, lock."""
 
+
+REQUESTS: Final = {"cpu": "100m", "memory": "256Mi"}
+"""Of an agent that is given none: with nothing asked for it would be the first that a node in need ends."""
+
+HELPER_RESOURCES: Final = {
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+    "limits": {"cpu": "1", "memory": "256Mi"},
+}
+"""Of what begins before an agent and cleans after it: with neither, a quota of the namespace refuses its pod."""
 
 FLEET_FIELDS: Final = (
     *("nodeSelector", "tolerations", "affinity", "priorityClassName", "resources", "image"),
@@ -69,7 +79,7 @@ def template_digest(made: Object) -> str:
     return str(made["metadata"]["annotations"][TEMPLATE])
 
 
-def daemon_set(repository: RepositoryObject, image: str, *, is_gated: bool) -> Object:
+def daemon_set(repository: RepositoryObject, image: str, *, is_gated: bool, pods: PodSettings = DEFAULT_PODS) -> Object:
     """One pod a node. `is_gated`: pods change only when they are deleted."""
     strategy = repository.spec.update_strategy
     update: Object = {"type": "OnDelete" if is_gated else str(strategy.type)}
@@ -77,18 +87,18 @@ def daemon_set(repository: RepositoryObject, image: str, *, is_gated: bool) -> O
         # Never two pods of one repository on a node: the second would wait for the first one's lock.
         update["rollingUpdate"] = {"maxUnavailable": strategy.max_unavailable, "maxSurge": 0}
     selector = {"matchLabels": repository.labels}
-    spec = {"selector": selector, "updateStrategy": update, "template": template(repository, image)}
+    spec = {"selector": selector, "updateStrategy": update, "template": template(repository, image, pods=pods)}
     return repository.owned("DaemonSet", f"{repository.name}-ullage", spec=spec)
 
 
-def stateful_set(repository: RepositoryObject, image: str, node: str) -> Object:
+def stateful_set(repository: RepositoryObject, image: str, node: str, *, pods: PodSettings = DEFAULT_PODS) -> Object:
     """One replica pinned to a node, with a claim that outlives it. A DaemonSet has no claim templates."""
     local = repository.spec.storage.local_persistent_volume
     assert local is not None
     name = repository.node_name(node)
     own_labels = {**repository.labels, "ullage.dev/set": name}
-    pods = template(repository, image, node)
-    pods["metadata"]["labels"] = own_labels
+    made_of = template(repository, image, node, pods=pods)
+    made_of["metadata"]["labels"] |= own_labels
     claim = {
         "metadata": {"name": "repository", "labels": repository.labels},
         "spec": {
@@ -103,7 +113,7 @@ def stateful_set(repository: RepositoryObject, image: str, node: str) -> Object:
         "selector": {"matchLabels": own_labels},
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "updateStrategy": {"type": str(repository.spec.update_strategy.type)},
-        "template": pods,
+        "template": made_of,
         # One pod: there is no order to keep, and with one a pod that never got ready would never be replaced.
         "podManagementPolicy": "Parallel",
         "volumeClaimTemplates": [claim],
@@ -113,7 +123,7 @@ def stateful_set(repository: RepositoryObject, image: str, node: str) -> Object:
     return made
 
 
-def template(repository: RepositoryObject, image: str, node: str = "") -> Object:
+def template(repository: RepositoryObject, image: str, node: str = "", *, pods: PodSettings = DEFAULT_PODS) -> Object:
     """From which pods are made: those of the DaemonSet, or the one of a node's StatefulSet."""
     restart = restart_digest(agent_document(repository))
     spec, affinity = repository.spec, dict(repository.spec.affinity)
@@ -138,8 +148,8 @@ def template(repository: RepositoryObject, image: str, node: str = "") -> Object
     pod: Object = {
         "serviceAccountName": repository.account,
         "terminationGracePeriodSeconds": SEAL_SECONDS,
-        "containers": [_container(repository, image)],
-        "volumes": volumes,
+        "containers": [_container(repository, image, pods)],
+        "volumes": [*volumes, *pods.volumes],
         "tolerations": [_said(each) for each in spec.tolerations],
         "nodeSelector": dict(spec.node_selector),
         "securityContext": security,
@@ -147,10 +157,11 @@ def template(repository: RepositoryObject, image: str, node: str = "") -> Object
     }
     if affinity:
         pod["affinity"] = affinity
-    if spec.priority_class_name:
-        pod["priorityClassName"] = spec.priority_class_name
-    metadata = {"labels": repository.labels, "annotations": {TEMPLATE: digest([restart, pod])}}
-    return {"metadata": metadata, "spec": pod}
+    if priority := spec.priority_class_name or pods.priority_class_name:
+        pod["priorityClassName"] = priority
+    made = dressed({"metadata": {"labels": repository.labels}, "spec": pod}, pods, has_files=True)
+    made["metadata"].setdefault("annotations", {})[TEMPLATE] = digest([restart, made])
+    return made
 
 
 def directory_volume(name: str, path: str) -> Object:
@@ -163,7 +174,7 @@ def _said(settings: msgspec.Struct) -> Object:
     return {key: value for key, value in msgspec.to_builtins(settings).items() if value not in (None, "", {})}
 
 
-def _container(repository: RepositoryObject, image: str) -> Object:
+def _container(repository: RepositoryObject, image: str, pods: PodSettings) -> Object:
     spec = repository.spec
     # A disk that the node mounts below the directory after the pod has begun is seen all the same.
     seen = {"mountPropagation": "HostToContainer"} if spec.storage.local_persistent_volume is None else {}
@@ -175,20 +186,22 @@ def _container(repository: RepositoryObject, image: str) -> Object:
     if spec.tls.mode != TlsMode.NONE:
         mounts.append({"name": "tls", "mountPath": TLS, "readOnly": spec.tls.mode != TlsMode.OPERATOR})
     where = _probed(spec)
+    own = [
+        {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "ULLAGE_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+    ]
+    taken = {each["name"] for each in own}
     return {
         "name": "agent",
         "image": spec.image or image,
         "command": ["ullage", "agent", "--config", f"{CONFIGURATION}/{FILE}"],
-        "env": [
-            {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-            {"name": "ULLAGE_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-        ],
+        "env": [*own, *(each for each in pods.env if each.get("name") not in taken)],
         "ports": [
             {"name": each["name"], "containerPort": each["port"], "protocol": each["protocol"]}
             for each in [*repository.ports, *repository.probed_ports]
         ],
-        "volumeMounts": mounts,
-        "resources": _said(spec.resources),
+        "volumeMounts": [*mounts, *pods.volume_mounts],
+        "resources": _resources(spec),
         # A second, the default, is little on a node that is busy: a slow answer would take its content out of service.
         "readinessProbe": {"httpGet": {**where, "path": "/readyz"}, "periodSeconds": 10, "timeoutSeconds": 5},
         # Recovery may take a while: it must not be killed for it.
@@ -198,6 +211,13 @@ def _container(repository: RepositoryObject, image: str) -> Object:
         # Why it ended is told in the repository's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _resources(spec: ContentRepositorySpec) -> Object:
+    """As the repository says; what it neither requests nor limits is requested by default. A limit is a request."""
+    said = spec.resources
+    defaults = {name: amount for name, amount in REQUESTS.items() if name not in said.limits}
+    return _said(msgspec.structs.replace(said, requests={**defaults, **said.requests}))
 
 
 def _probed(spec: ContentRepositorySpec) -> Object:
@@ -216,5 +236,6 @@ def _owner(image: str) -> Object:
         "image": image,
         "command": ["chown", f"{USER}:{USER}", ROOT, SOCKETS],
         "volumeMounts": [{"name": "repository", "mountPath": ROOT}, {"name": "sockets", "mountPath": SOCKETS}],
+        "resources": HELPER_RESOURCES,
         "securityContext": confined(0, ["CHOWN"]),
     }

@@ -48,7 +48,7 @@ def rollout(seen: Observation, settings: OperatorSettings, hosts: Iterable[str])
     if spec.storage.local_persistent_volume is not None:
         return msgspec.structs.replace(gated, waiting=tuple(sorted(older)))
     nodes = sorted(hosts)
-    template = pods.template_digest(pods.template(repository, settings.agent_image))
+    template = pods.template_digest(pods.template(repository, settings.agent_image, pods=settings.pods))
     outdated = [a for node in nodes if (a := seen.agents.get(node)) is not None and a.template != template]
     room = _room(seen, nodes)
     chosen = [a for a in outdated if not a.is_ready] + [a for a in outdated if a.is_ready][:room]
@@ -60,13 +60,13 @@ def rollout(seen: Observation, settings: OperatorSettings, hosts: Iterable[str])
     )
 
 
-def stateful_sets(seen: Observation, nodes: Sequence[str], rolls: Rollout, image: str) -> list[Object]:
+def stateful_sets(seen: Observation, nodes: Sequence[str], rolls: Rollout, settings: OperatorSettings) -> list[Object]:
     """New ones at once; changed ones as many at a time as may be away, those whose pod is not ready first."""
     found = {name: each for (_, name), each in seen.owned["StatefulSet"].items()}
     settled: list[Object] = []
     changed: list[tuple[str, Object]] = []
     for node in nodes:
-        made = pods.stateful_set(seen.repository, image, node)
+        made = pods.stateful_set(seen.repository, settings.agent_image, node, pods=settings.pods)
         before = found.get(made["metadata"]["name"])
         if before is None or covers(before, made):
             settled.append(made)

@@ -11,8 +11,9 @@ from typing import Final
 from ullage.contract import TOKEN_FILE, audience_of, time_of
 from ullage_operator import objects
 from ullage_operator.node.blockers import IGNORED
-from ullage_operator.objects import Object, RepositoryObject
+from ullage_operator.objects import Object, RepositoryObject, dressed
 from ullage_operator.rbac import PLANNER, planner_rules
+from ullage_operator.settings import DEFAULT_PODS, PodSettings
 
 LABEL: Final = "ullage.dev/planning"
 """On the pods of a run: its name."""
@@ -69,12 +70,18 @@ def account_objects(repository: RepositoryObject) -> list[Object]:
 
 
 def run_object(
-    repository: RepositoryObject, image: str, scheduled_millis: int, *, is_application: bool, has_authority: bool
+    repository: RepositoryObject,
+    image: str,
+    scheduled_millis: int,
+    *,
+    is_application: bool,
+    has_authority: bool,
+    pods: PodSettings = DEFAULT_PODS,
 ) -> Object:
     """The run for that time. `has_authority`: whom to trust is in the repository's ConfigMap."""
     name = run_name(repository, scheduled_millis)
     kind, spec_of = ("SparkApplication", _application) if is_application else ("Job", _job)
-    spec = spec_of(repository, name, repository.spec.planning.image or image, has_authority=has_authority)
+    spec = spec_of(repository, name, repository.spec.planning.image or image, pods, has_authority=has_authority)
     metadata = {"labels": labels(repository), "annotations": {SCHEDULED: time_of(scheduled_millis)}}
     return repository.owned(kind, name, metadata=metadata, spec=spec)
 
@@ -103,7 +110,7 @@ def _mounts(repository: RepositoryObject, *, has_authority: bool) -> tuple[list[
     return volumes, mounts
 
 
-def _job(repository: RepositoryObject, name: str, image: str, *, has_authority: bool) -> Object:
+def _job(repository: RepositoryObject, name: str, image: str, pods: PodSettings, *, has_authority: bool) -> Object:
     volumes, mounts = _mounts(repository, has_authority=has_authority)
     # Spark would shuffle into two hundred parts, of which one pod has use for a few.
     settings = ("spark.ui.enabled=false", f"spark.driver.memory={MEMORY}", f"spark.sql.shuffle.partitions={PARTS}")
@@ -121,12 +128,14 @@ def _job(repository: RepositoryObject, name: str, image: str, *, has_authority: 
     pod: Object = {"serviceAccountName": account_name(repository), "restartPolicy": "Never"}
     pod |= {"containers": [container], "volumes": volumes}
     seconds = max(1, int(repository.spec.planning.active_deadline) // 1000)
-    template = {"metadata": {"labels": {**labels(repository), LABEL: name}}, "spec": pod}
+    template = dressed({"metadata": {"labels": {**labels(repository), LABEL: name}}, "spec": pod}, pods)
     # One that fails is told, not repeated: the schedule brings the next.
     return {"backoffLimit": 0, "activeDeadlineSeconds": seconds, "template": template}
 
 
-def _application(repository: RepositoryObject, name: str, image: str, *, has_authority: bool) -> Object:
+def _application(
+    repository: RepositoryObject, name: str, image: str, pods: PodSettings, *, has_authority: bool
+) -> Object:
     volumes, mounts = _mounts(repository, has_authority=has_authority)
 
     def part(container: str) -> Object:
@@ -137,7 +146,8 @@ def _application(repository: RepositoryObject, name: str, image: str, *, has_aut
             "memory": MEMORY,
             "serviceAccount": account_name(repository),
             # They read what agents keep in memory: reclamation need not wait for them.
-            "labels": {**labels(repository), LABEL: name, IGNORED: "true"},
+            "labels": {**pods.labels, **labels(repository), LABEL: name, IGNORED: "true"},
+            "annotations": dict(pods.annotations),
             "template": {"spec": {"containers": [confined], "volumes": volumes}},
         }
 
@@ -147,7 +157,8 @@ def _application(repository: RepositoryObject, name: str, image: str, *, has_aut
         "mode": "cluster",
         "sparkVersion": SPARK_VERSION,
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": pods.image_pull_policy,
+        "imagePullSecrets": [each["name"] for each in pods.image_pull_secrets],
         "mainApplicationFile": f"local://{PROGRAM}",
         "arguments": arguments(repository, has_authority=has_authority),
         "restartPolicy": {"type": "Never"},

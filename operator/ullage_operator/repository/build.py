@@ -7,15 +7,22 @@ import msgspec
 import yaml
 
 from ullage.contract import AuthMode, NetworkPeer, NodeSpec, TlsMode, document_of, object_name
-from ullage_operator.agents.pods import FILE, ROOT, agent_document, daemon_set, directory_volume
+from ullage_operator.agents.pods import (
+    FILE,
+    HELPER_RESOURCES,
+    ROOT,
+    agent_document,
+    daemon_set,
+    directory_volume,
+)
 from ullage_operator.agents.rollout import stateful_sets
-from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, document, made
+from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, document, dressed, made
 from ullage_operator.observation import AgentPod, Observation
 from ullage_operator.planning.build import account_objects, run_object
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
 from ullage_operator.repository.decide import Decision
 from ullage_operator.repository.trust import authority_objects, certificate_names, host_label, next_trust_millis
-from ullage_operator.settings import OperatorSettings
+from ullage_operator.settings import DEFAULT_PODS, OperatorSettings, PodSettings
 
 ENDPOINTS_MAX: Final = 500
 """In one EndpointSlice; the API server takes a thousand."""
@@ -36,10 +43,16 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
     """Everything that belongs to a repository that was accepted, its nodes' objects aside."""
     repository, image = seen.repository, settings.agent_image
     spec = repository.spec
-    objects = shared_objects(repository, image, is_gated=decision.rollout.is_gated, is_pending=decision.is_pending)
+    objects = shared_objects(
+        repository,
+        image,
+        is_gated=decision.rollout.is_gated,
+        is_pending=decision.is_pending,
+        pods=settings.pods,
+    )
     objects += endpoint_slices(repository, seen.agents)
     if spec.storage.local_persistent_volume is not None:
-        objects += stateful_sets(seen, tuple(decision.nodes), decision.rollout, image)
+        objects += stateful_sets(seen, tuple(decision.nodes), decision.rollout, settings)
     if spec.planning.schedule:
         objects += account_objects(repository)
     if spec.auth.mode == AuthMode.KUBERNETES and not settings.namespaces:
@@ -50,7 +63,7 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
         objects += authority_objects(seen, settings.namespace)
         rotation = next_trust_millis(seen, certificates)
     elif spec.tls.mode == TlsMode.CERT_MANAGER:
-        objects.append(certificate(repository))
+        objects.append(certificate(repository, settings.cluster_domain))
     return Desired(
         objects=objects,
         certificates=certificates,
@@ -70,11 +83,17 @@ def _planning_run(seen: Observation, decision: Decision, settings: OperatorSetti
         is_application=seen.planning.has_spark_applications,
         # Where others sign, whoever lets them do so publishes whom to trust as well.
         has_authority=seen.repository.spec.tls.mode == TlsMode.OPERATOR or seen.planning.has_authority,
+        pods=settings.pods,
     )
 
 
 def shared_objects(
-    repository: RepositoryObject, image: str, *, is_gated: bool = False, is_pending: bool = False
+    repository: RepositoryObject,
+    image: str,
+    *,
+    is_gated: bool = False,
+    is_pending: bool = False,
+    pods: PodSettings = DEFAULT_PODS,
 ) -> list[Object]:
     """Everything that does not depend on which nodes there are. `is_gated`: pods change only when they are deleted;
     `is_pending`: agents have yet to say whether they have what is asked for.
@@ -87,7 +106,7 @@ def shared_objects(
         _network_policy(repository),
     ]
     if repository.spec.storage.local_persistent_volume is None:
-        objects.append(daemon_set(repository, image, is_gated=is_gated))
+        objects.append(daemon_set(repository, image, is_gated=is_gated, pods=pods))
     else:
         objects.append(_disruption_budget(repository))
     return objects
@@ -176,7 +195,7 @@ def node_object(repository: RepositoryObject, spec: NodeSpec) -> Object:
     return document("ContentRepositoryNode", metadata, spec=document_of(spec))
 
 
-def cleaning_job(repository: RepositoryObject, image: str, node: str) -> Object:
+def cleaning_job(repository: RepositoryObject, image: str, node: str, *, pods: PodSettings = DEFAULT_PODS) -> Object:
     """Empties the repository's directory of one node, where policy Delete asks for it: as the agent's user, who owns
     all that is in there, so that whatever else it came upon would be left alone.
     """
@@ -185,6 +204,7 @@ def cleaning_job(repository: RepositoryObject, image: str, node: str) -> Object:
         "image": image,
         "command": ["python3", "-m", "ullage_agent.node.cleaning", ROOT],
         "volumeMounts": [{"name": "repository", "mountPath": ROOT}],
+        "resources": HELPER_RESOURCES,
         "securityContext": {**confined(), "runAsGroup": USER},
     }
     pod = {
@@ -196,12 +216,13 @@ def cleaning_job(repository: RepositoryObject, image: str, node: str) -> Object:
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "volumes": [directory_volume("repository", repository.root)],
     }
-    spec = {"backoffLimit": 6, "ttlSecondsAfterFinished": 600, "template": {"spec": pod}}
+    spec = {"backoffLimit": 6, "ttlSecondsAfterFinished": 600, "template": dressed({"spec": pod}, pods, has_files=True)}
     return repository.owned("Job", repository.node_name(node, "clean-"), spec=spec)
 
 
-def certificate(repository: RepositoryObject) -> Object:
+def certificate(repository: RepositoryObject, cluster_domain: str) -> Object:
     """What cert-manager is asked for, by the issuer of the same name as the repository's secret."""
     issuer = {"name": f"{repository.name}-ullage", "kind": "Issuer"}
-    spec = {"secretName": repository.tls_secret, "dnsNames": certificate_names(repository, "*"), "issuerRef": issuer}
+    names = certificate_names(repository, "*", cluster_domain)
+    spec = {"secretName": repository.tls_secret, "dnsNames": names, "issuerRef": issuer}
     return repository.owned("Certificate", f"{repository.name}-ullage", spec=spec)

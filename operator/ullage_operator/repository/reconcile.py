@@ -135,7 +135,7 @@ def decided(seen: Observation, settings: OperatorSettings) -> tuple[Observation,
     """What shall be, as the observation with its certificates, the decision, and what is built of it: None where hands
     are kept off. Pure.
     """
-    seen = trusted(seen)
+    seen = trusted(seen, settings.cluster_domain)
     decision = decide(seen, settings)
     return seen, decision, None if decision.keeps_hands_off else desired(seen, decision, settings)
 

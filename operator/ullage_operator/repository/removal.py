@@ -35,7 +35,7 @@ async def removed(
             await _delete_all(api, "PersistentVolumeClaim", namespace, selector)
         else:
             waits = _in_the_way(cache, repository, nodes, settings)
-            waits = waits or await _emptied(api, cache, repository, settings.agent_image, nodes)
+            waits = waits or await _emptied(api, cache, repository, settings, nodes)
             if waits:
                 return waits
     await _delete_all(api, "ContentRepositoryNode", namespace, selector)
@@ -68,14 +68,14 @@ async def _delete_all(api: ApiClient, kind: str, namespace: str, selector: str) 
 
 
 async def _emptied(
-    api: ApiClient, cache: InformerCache, repository: RepositoryObject, image: str, nodes: list[str]
+    api: ApiClient, cache: InformerCache, repository: RepositoryObject, settings: OperatorSettings, nodes: list[str]
 ) -> str:
     present = {name for _, name in cache.nodes.objects}
     left = []
     for node in nodes:
         if node not in present:
             continue
-        job = build.cleaning_job(repository, image, node)
+        job = build.cleaning_job(repository, settings.agent_image, node, pods=settings.pods)
         found = await api.get("Job", repository.namespace, job["metadata"]["name"])
         if found is None:
             await api.apply(job)

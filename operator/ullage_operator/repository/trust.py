@@ -17,6 +17,7 @@ from ullage_operator.authority import KEYS, CertificateAuthority
 from ullage_operator.certificates import next_rotation, renewed, spent_at
 from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, digest, made
 from ullage_operator.observation import NodeObject, Observation
+from ullage_operator.settings import CLUSTER_DOMAIN
 
 
 def authority_secret_name(repository: RepositoryObject) -> str:
@@ -44,14 +45,14 @@ def authority_objects(seen: Observation, namespace: str) -> list[Object]:
     return [made("Secret", metadata, type="Opaque", data=data), published]
 
 
-def certificate_names(repository: RepositoryObject, label: str) -> list[str]:
+def certificate_names(repository: RepositoryObject, label: str, cluster_domain: str = CLUSTER_DOMAIN) -> list[str]:
     """What clients may call the agent of a node, whose label in DNS this is: all that a pod's resolver completes. A key
     that was stolen from one node stands for no other, but for the name that leads each client to its own node's agent.
     """
     names = [f"{repository.name}-local"]
     for service in (f"{label}.{repository.service}", f"{repository.name}-local"):
         host = f"{service}.{repository.namespace}"
-        names += [host, f"{host}.svc", f"{host}.svc.cluster.local"]
+        names += [host, f"{host}.svc", f"{host}.svc.{cluster_domain}"]
     return [*names, "localhost"]
 
 
@@ -63,22 +64,22 @@ def host_label(node: str) -> str:
     return f"{label[:50].rstrip('-')}-{digest(node, 12)}"
 
 
-def trusted(seen: Observation) -> Observation:
+def trusted(seen: Observation, cluster_domain: str = CLUSTER_DOMAIN) -> Observation:
     """The same with the certificates that agents shall have: signed anew where it is time."""
     if seen.repository.document is None or seen.repository.spec.tls.mode != TlsMode.OPERATOR:
         return seen
-    found = {node: _certificate(seen, each) for node, each in seen.objects.items()}
+    found = {node: _certificate(seen, each, cluster_domain) for node, each in seen.objects.items()}
     return msgspec.structs.replace(seen, certificates={node: pem for node, pem in found.items() if pem})
 
 
-def _certificate(seen: Observation, found: NodeObject) -> str:
+def _certificate(seen: Observation, found: NodeObject, cluster_domain: str) -> str:
     """Of a node's agent; empty if it has asked for none."""
     before, request = found.spec.certificate or "", found.status.certificate_request
     if not request:
         return ""
     repository, node = seen.repository, found.spec.node_name
     now = datetime.fromtimestamp(seen.now_millis / 1000, UTC)
-    hosts = certificate_names(repository, host_label(node))
+    hosts = certificate_names(repository, host_label(node), cluster_domain)
     name = f"{repository.namespace}/{repository.name} {node}"
     try:
         return renewed(seen.authority, before, request, now, name, hosts)
