@@ -196,7 +196,7 @@ def hostile_writers(bench: Workbench) -> Iterator[Row]:
     """What a node grows by while one principal puts the largest batches, as many at a time as it may."""
     tokens = bench.path("access") / "tokens"
     token, digest = new_token()
-    tokens.write_text(line_of("hostile", ("*",), 0, digest), encoding="utf-8")
+    tokens.write_text(line_of("hostile", ("*",), None, digest), encoding="utf-8")
     os.chmod(tokens, 0o600)
     with node(bench.path("node"), auth={"mode": "TokenFile", "token_file": str(tokens)}) as (there, pid):
         assert there.flight is not None

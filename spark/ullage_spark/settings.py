@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, field
 
 from ullage.beneath import names_below
-from ullage.contract import TOKEN_FILE
+from ullage.contract import TOKEN_FILE, is_loopback
 from ullage_spark.errors import SparkSourceError
 
 MIB: Final = 1 << 20
@@ -28,7 +28,6 @@ FOLDER: Final = posixpath.dirname(TOKEN_FILE)
 AUTHORITY_FILE: Final = f"{FOLDER}/ca.crt"
 """The same: then no endpoint gets the token but one with this authority's certificate."""
 
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 TRUE: Final = frozenset({"true", "1", "yes"})
 FALSE: Final = frozenset({"false", "0", "no"})
@@ -125,7 +124,7 @@ def _credential(option: str, path: str) -> str:
 def _is_proved(url: str) -> bool:
     """Whether somebody's certificate says who answers, or only this machine does."""
     found = urlsplit(url)
-    return found.scheme in ("grpc+tls", "https") or found.hostname in LOOPBACK
+    return found.scheme in ("grpc+tls", "https") or is_loopback(found.hostname or "")
 
 
 def _parsed(name: str, text: str, kind: msgspec.inspect.Type) -> object:

@@ -8,6 +8,7 @@ from tests.engine.provenance.test_unreadable import tell_too_much
 from tests.support import Workshop, cut, drain, event_store, flip, put_all, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.history import Reason
+from ullage.engine.model import HANDLE_QUEUE, NO_ATTRIBUTES, EventRun, EventType, FlowFileRecord, TransactionEvents
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.salvaging import salvage
 from ullage.errors import ClaimGone
@@ -113,6 +114,24 @@ def test_events_of_the_log_that_cannot_be_told_cost_only_themselves(workshop: Wo
     assert (report.events, report.lost_events) == (2, 2)
     with opened(workshop) as repository:
         assert [(event.sequence, event.type.name) for event in events(repository)] == [(1, "CREATE"), (4, "CREATE")]
+        assert drain(repository, "q") == [b"before", b"behind"]
+
+
+def test_events_of_a_record_that_cannot_be_used_cost_only_themselves(workshop: Workshop) -> None:
+    """A start sets both aside, and gives them no number."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"before"])
+    record = FlowFileRecord(b"u" * 16, HANDLE_QUEUE, None, 0, 0, 0, 0, 0, NO_ATTRIBUTES, parents=b"no uuid")
+    events_of_it = TransactionEvents("", "", (EventRun(EventType.CREATE, 0, 1),))
+    bad = repository.committer.commit([record, events_of_it], creates=False)
+    put_all(repository, "q", [b"behind"])
+    workshop.kill()
+
+    report = salvaged(workshop)
+
+    assert f"the events of transaction {bad}" in [each.path for each in report.damaged]
+    with opened(workshop) as repository:
+        assert [(event.sequence, event.type.name) for event in events(repository)] == [(1, "CREATE"), (2, "CREATE")]
         assert drain(repository, "q") == [b"before", b"behind"]
 
 

@@ -151,7 +151,7 @@ def attacked(directory: Path, chance: random.Random) -> Iterator[Agent]:
     admin, digest = new_token()
     own, own_digest = new_token()
     writing = tuple(right for right in Right if right.verb != "get")
-    tokens.write_text(line_of("admin", ("*",), 0, digest) + line_of("hostile", writing, 0, own_digest))
+    tokens.write_text(line_of("admin", ("*",), None, digest) + line_of("hostile", writing, None, own_digest))
     path = f"/tmp/ullage-{secrets.token_hex(4)}.sock"
     sections = {
         "service": {"flight_port": 0, "socket_path": path},

@@ -44,7 +44,7 @@ class Secured:
         with self.token_file.open("w") as file:
             for name, allowed in rights.items():
                 self.tokens[name], digest = new_token()
-                until_millis = int(time.time() * 1000) - HOUR if name == "expired" else 0
+                until_millis = int(time.time() * 1000) - HOUR if name == "expired" else None
                 file.write(line_of(name.replace(" ", "-"), allowed, until_millis, digest))
         self.running = Running(
             document_at(
@@ -61,7 +61,7 @@ class Secured:
         """A token of somebody new, before the server runs."""
         self.tokens[name], digest = new_token()
         with self.token_file.open("a") as file:
-            file.write(line_of(name, rights, 0, digest))
+            file.write(line_of(name, rights, None, digest))
         return self.tokens[name]
 
     @staticmethod

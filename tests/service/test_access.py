@@ -10,7 +10,7 @@ from ullage.contract import Right
 from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Principal, bearer
 from ullage_agent.service.errors import CannotListen
-from ullage_agent.service.tokens import TokenFile, line_of, new_token
+from ullage_agent.service.tokens import TokenFile, add_line, line_of, new_token
 
 
 @pytest.mark.parametrize("header", ["Basic dXNlcg==", "Bearer", "Bearer  ", "token"])
@@ -30,7 +30,7 @@ def test_a_token_of_the_file_has_its_name_and_rights(tmp_path: Path) -> None:
     """What the line does not name is forbidden."""
     token, digest = new_token()
     path = tmp_path / "tokens"
-    path.write_text("# who\n\n" + line_of("ingest", ("content:get", "leases"), 0, digest))
+    path.write_text("# who\n\n" + line_of("ingest", ("content:get", "leases"), None, digest))
     tokens = TokenFile(str(path), ManualClock())
 
     who = tokens.authenticate(token)
@@ -39,6 +39,38 @@ def test_a_token_of_the_file_has_its_name_and_rights(tmp_path: Path) -> None:
     tokens.authorize(who, Right.REVOKE)
     with pytest.raises(Forbidden, match="content:delete"):
         tokens.authorize(who, Right.DELETE)
+
+
+@pytest.mark.parametrize("expires", ["1970-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
+def test_no_moment_that_is_over_is_for_ever(tmp_path: Path, expires: str) -> None:
+    """Whoever ends a token may write the oldest moment that comes to their mind."""
+    token, digest = new_token()
+    (tmp_path / "tokens").write_text(f"old content:get {expires} {digest}\n")
+
+    with pytest.raises(Unauthenticated, match="expired"):
+        TokenFile(str(tmp_path / "tokens"), ManualClock()).authenticate(token)
+
+
+def test_a_line_is_added_behind_one_without_an_end(tmp_path: Path) -> None:
+    """Else both tokens would be unknown, and the next start would fail."""
+    path = tmp_path / "tokens"
+    (first, first_digest), (second, second_digest) = new_token(), new_token()
+    path.write_text(line_of("first", ("*",), None, first_digest).rstrip("\n"))
+
+    add_line(str(path), line_of("second", ("*",), None, second_digest))
+
+    tokens = TokenFile(str(path), ManualClock())
+    assert [tokens.authenticate(token).name for token in (first, second)] == ["first", "second"]
+
+
+def test_no_line_is_added_to_a_file_of_something_else(tmp_path: Path) -> None:
+    """The file stays as it was."""
+    path = tmp_path / "hosts"
+    path.write_text("127.0.0.1 localhost\n")
+
+    with pytest.raises(ValueError, match="line 1 has 2 fields"):
+        add_line(str(path), line_of("x", ("*",), None, new_token()[1]))
+    assert path.read_text() == "127.0.0.1 localhost\n"
 
 
 def test_unknown_missing_and_expired_tokens_are_refused_without_being_quoted(tmp_path: Path) -> None:
@@ -67,11 +99,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     clock = ManualClock()
     (old, old_digest), (new, new_digest) = new_token(), new_token()
     path = tmp_path / "tokens"
-    path.write_text(line_of("a", ("content:get",), 0, old_digest))
+    path.write_text(line_of("a", ("content:get",), None, old_digest))
     told: list[str] = []
     tokens = TokenFile(str(path), clock, told.append)
 
-    (tmp_path / "next").write_text(line_of("a", ("content:get",), 0, new_digest))
+    (tmp_path / "next").write_text(line_of("a", ("content:get",), None, new_digest))
     os.replace(tmp_path / "next", path)
     clock.advance(2)
 
@@ -82,6 +114,21 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     clock.advance(2)
     assert tokens.authenticate(new).name == "a"
     assert "line 1" in told[0]
+
+
+def test_what_is_put_in_the_place_of_the_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A pipe to which nobody writes is opened by who reads once somebody does."""
+    clock, told = ManualClock(), list[str]()
+    token, digest = new_token()
+    path = tmp_path / "tokens"
+    path.write_text(line_of("a", ("content:get",), None, digest))
+    tokens = TokenFile(str(path), clock, told.append)
+    path.unlink()
+    os.mkfifo(path)
+    clock.advance(2)
+
+    assert tokens.authenticate(token).name == "a"
+    assert "no regular file" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -106,4 +153,4 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, text: str) -
 def test_a_name_that_could_be_read_as_something_else_is_no_name() -> None:
     """A line is fields between blanks: a name has none."""
     with pytest.raises(ValueError, match="is no name"):
-        line_of("a b", ("content:get",), 0, "0" * 64)
+        line_of("a b", ("content:get",), None, "0" * 64)

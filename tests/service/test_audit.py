@@ -194,6 +194,23 @@ def test_files_are_bounded_in_size_and_number(tmp_path: Path) -> None:
     assert [line.operation for line in lines_of(str(tmp_path))][-1] == "19"
 
 
+def test_strangers_drive_nobody_elses_lines_out(tmp_path: Path) -> None:
+    """Theirs are in files of their own; read together, lines come in the order of their times."""
+    clock = ManualClock()
+    log = AuditLog(str(tmp_path), 200, 3, clock)
+    log.note(who="ann", via="HTTP", operation="first", allowed=True)
+    for number in range(20):
+        clock.advance(1_000)
+        log.note(who="", via="HTTP", peer="10.0.0.1", operation=str(number), allowed=False)
+        log.settle()
+    clock.advance(1_000)
+    log.note(who="ann", via="HTTP", operation="last", allowed=True)
+    log.close()
+
+    assert len(list(tmp_path.glob("audit/*"))) <= 3 + audit.UNKNOWN_FILES_MAX
+    assert [line.operation for line in lines_of(str(tmp_path))] == ["first", "18", "19", "last"]
+
+
 def test_a_full_disk_is_told_and_what_waits_is_written_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ def posted(running: Running, **headers: str) -> httpx.Response:
     return httpx.post(f"{running.url}{PUT}", content=b"x", headers=headers)
 
 
-@pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://127.0.0.1:1", "null"])
+@pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://127.0.0.1:1", "null", "http://["])
 def test_a_page_of_another_site_changes_nothing(running: Running, origin: str) -> None:
     """A form needs nobody's leave to post; it cannot hide where it comes from."""
     refused = posted(running, origin=origin)

@@ -336,7 +336,8 @@ def test_what_waits_for_a_stream_is_its_owners(secured: Secured) -> None:
         ):
             assert asked(hostile, action, **more) == "forbidden"
         for each in (client, other):  # the owner changes it as a stream only, too
-            assert each.post("/v1/queues/stream:s:in/poll", json={}).status_code == 403
+            # More often than one may have sessions: of a poll that is refused none is left.
+            assert {each.post("/v1/queues/stream:s:in/poll", json={}).status_code for _ in range(4)} == {403}
             assert each.post("/v1/queues/stream:s:in/flowfiles", content=b"x").status_code == 403
             assert each.delete("/v1/queues/stream:s:in/flowfiles").status_code == 403
             assert each.put("/v1/queues/stream:s:in", json={"count_max": 1}).status_code == 403

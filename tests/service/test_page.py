@@ -422,7 +422,7 @@ def test_a_token_is_asked_for_and_kept_in_memory_only(tmp_path: Path, browser: B
     """A wrong one is refused with the reason; the right one shows everything, and is gone after loading again."""
     token, digest = new_token()
     tokens = tmp_path / "tokens"
-    tokens.write_text(line_of("operator", ("*",), 0, digest), encoding="utf-8")
+    tokens.write_text(line_of("operator", ("*",), None, digest), encoding="utf-8")
     auth = {"mode": AuthMode.TOKEN_FILE, "token_file": str(tokens)}
     with Running(document_at(tmp_path / "repository", auth=auth)) as running:
         browser.open(running.url)

@@ -85,6 +85,7 @@ def test_over_http_other_queues_are_forbidden_and_left_out(secured: Secured) -> 
             return member.request(method, f"/v1{path}", **more).status_code
 
         assert [queue["name"] for queue in member.get("/v1/queues").json()] == ["team.work"]
+        assert "secret" not in member.get("/v1/queues/team.nope").text
         assert {
             status("GET", "/queues/secret"),
             status("PUT", "/queues/secret", json={}),

@@ -32,7 +32,7 @@ RUN = "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathe
 def guarded(tmp_path: Path) -> Iterator[tuple[Running, str]]:
     """A service that asks for tokens, and one with every right."""
     token, digest = new_token()
-    (tmp_path / "tokens").write_text(line_of("x", ("*",), 0, digest))
+    (tmp_path / "tokens").write_text(line_of("x", ("*",), None, digest))
     auth = {"mode": AuthMode.TOKEN_FILE, "token_file": str(tmp_path / "tokens")}
     with Running(document_at(tmp_path / "r", auth=auth)) as made:
         yield made, token

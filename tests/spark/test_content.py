@@ -204,7 +204,7 @@ def test_content_that_is_gone_is_told_and_never_guessed(spark: SparkSession, fle
 def test_a_tenant_reads_the_contents_of_its_own_queues_only(spark: SparkSession, tmp_path: Path, path: str) -> None:
     """By where they lie, at a snapshot and without one; what others wrote into the same files is not for it."""
     token, digest = new_token()
-    (tmp_path / "tokens").write_text(line_of("tenant", ("writer",), 0, digest))
+    (tmp_path / "tokens").write_text(line_of("tenant", ("writer",), None, digest))
     auth = {
         "mode": AuthMode.TOKEN_FILE,
         "token_file": str(tmp_path / "tokens"),

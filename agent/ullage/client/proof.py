@@ -1,6 +1,5 @@
 """Where a client may say its token: to who has proved to be the node, or where nobody else could have put himself."""
 
-import ipaddress
 import os
 import socket
 import ssl
@@ -9,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from ullage.contract import is_loopback
 from ullage.errors import InvalidArgument
 from ullage.wire import frames
 from ullage.wire.frames import BadFrame
@@ -44,12 +44,7 @@ def require_encrypted(url: str, token: str | None) -> None:
     """InvalidArgument if a token would leave the machine in the clear, for whoever answers there."""
     if is_secret(url, token):
         return
-    host = urlsplit(url).hostname or ""
-    try:
-        is_here = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_here = host == "localhost"
-    if not is_here:
+    if not is_loopback(urlsplit(url).hostname or ""):
         raise InvalidArgument(
             f"{url}: no token is sent over a connection that is not encrypted to another machine: use the node's https "
             "or grpc+tls address, and say with ca_file whose certificates are to be believed"

@@ -123,6 +123,7 @@ from ullage.contract.service_settings import (
     ServiceSettings as ServiceSettings,
     TlsMode as TlsMode,
     TlsSettings as TlsSettings,
+    is_loopback as is_loopback,
     listen_address as listen_address,
 )
 from ullage.contract.settings import (

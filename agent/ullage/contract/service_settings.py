@@ -101,7 +101,8 @@ class AuditSettings(Settings, frozen=True, kw_only=True):
     nifi-request.log)."""
 
     max_files: Annotated[int, Meta(ge=1, le=10_000)] = 10
-    """How many files are kept, with the one that is written. The oldest goes first."""
+    """How many files are kept, with the one that is written. The oldest goes first. Refusals of those that nobody knows
+    have two files of their own."""
 
 
 class AuthSettings(Settings, frozen=True, kw_only=True):
@@ -123,9 +124,20 @@ class AuthSettings(Settings, frozen=True, kw_only=True):
     has the right. They are taken over while the agent runs. docs/security.md explains them."""
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only programs of this machine reach the address."""
-    return ipaddress.ip_address(address).is_loopback
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine are reached at an address or a name: what no other name than `localhost`
+    promises.
+    """
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def listen_address(service: ServiceSettings, tls: TlsSettings, auth: AuthSettings) -> str:
@@ -137,12 +149,10 @@ def listen_address(service: ServiceSettings, tls: TlsSettings, auth: AuthSetting
 
 def service_problems(service: ServiceSettings, tls: TlsSettings, auth: AuthSettings) -> Iterator[str]:
     """The rules that join fields, or that a bare type cannot say."""
-    try:
-        is_open = not is_loopback(listen_address(service, tls, auth))
-    except ValueError:
+    address = listen_address(service, tls, auth)
+    if not is_address(address):
         yield f"spec.service.address: {service.address!r} is no IP address"
-        is_open = False
-    if is_open and (tls.mode == TlsMode.NONE or auth.mode == AuthMode.NONE):
+    elif not is_loopback(address) and (tls.mode == TlsMode.NONE or auth.mode == AuthMode.NONE):
         yield (
             f"spec.service.address: {service.address} can be reached from other machines, so spec.tls.mode and "
             "spec.auth.mode must not be None"

@@ -49,17 +49,14 @@ def serve(where: ChosenRepository, make: bool, node: str) -> None:
 @option("--for", "expires_in", type=DURATION, default="2160h", help="How long it is good; 0s: for ever.")
 def token(file: Path, name: str, rights: tuple[str, ...], expires_in: int) -> None:
     """Make a bearer token for a service. Its hash goes into FILE; the token itself is printed, and stored nowhere."""
-    from ullage_agent.service.tokens import line_of, new_token
+    from ullage_agent.service.tokens import add_line, line_of, new_token
 
     try:
         secret, digest = new_token()
-        expires = int(time.time() * 1000) + expires_in if expires_in else 0
-        line = line_of(name, rights, expires, digest)
+        expires = int(time.time() * 1000) + expires_in if expires_in else None
+        add_line(str(file), line_of(name, rights, expires, digest))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with os.fdopen(descriptor, "a", encoding="utf-8") as out:
-        out.write(line)
     tell(secret)
 
 

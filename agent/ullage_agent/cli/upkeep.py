@@ -16,7 +16,7 @@ from ullage_agent.cli.choice import ChosenRepository, say_recovery
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import FILE, PAIR, command, json_output, on_files, on_repository, option
-from ullage_agent.cli.output import Bar, bar, console, many, print_json, say, size, tell, tell_or_print
+from ullage_agent.cli.output import Bar, bar, console, many, print_json, say, size, tell, tell_or_print, visible
 
 
 @command()
@@ -52,7 +52,7 @@ def drop(where: ChosenRepository, queue: str | None, handle: str | None, yes: bo
         if not yes:
             with interrupts.allowed():
                 _confirm(f"Drop {many(found.flow_files, 'FlowFile')} ({size(found.size_bytes)}) of queue {queue}?")
-        with bar(f"Dropping {queue}", found.flow_files, is_bytes=False) as progress:
+        with bar(visible(f"Dropping {queue}"), found.flow_files, is_bytes=False) as progress:
             dropped = repository.queues.drop(queue, on_progress=_interruptible(progress))
     tell_or_print(
         {"queue": queue, "dropped": dropped}, f"dropped {many(dropped, 'FlowFile')} of queue {queue}", as_json
@@ -268,5 +268,5 @@ def _confirm(question: str) -> None:
     """Ask; whoever cannot be asked must say --yes."""
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} There is no terminal to ask on: say --yes.")
-    if not click.confirm(question):
+    if not click.confirm(visible(question)):
         raise click.exceptions.Exit(ExitCode.OK)

@@ -1,7 +1,10 @@
 """The audit log: one JSON line for whatever read content, changed or deleted something, administered, or was refused.
 
-    audit/audit.jsonl                 what is written now
-    audit/audit-<millis>-<n>.jsonl    what was before, up to a number of files; the oldest goes first
+    audit/audit.jsonl                     what is written now
+    audit/audit-<millis>-<n>.jsonl        what was before, up to a number of files; the oldest goes first
+    audit/unknown.jsonl, unknown-...      the same of those that nobody knows, in as few files as there can be
+
+A stranger who is refused again and again would drive what everybody else did out of files that they shared.
 
 Lines are handed over without waiting, and written by a thread. What cannot be written waits, and once too much waits,
 lines are lost: that is counted, logged, and said in the log itself as soon as it can be written again.
@@ -11,6 +14,7 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,8 +29,12 @@ from ullage.wire.problems import problem_of
 FOLDER: Final = "audit"
 """In the repository's root."""
 
-CURRENT: Final = "audit.jsonl"
-EARLIER: Final = "audit-*.jsonl"
+KNOWN: Final = "audit"
+UNKNOWN: Final = "unknown"
+"""The names of the two series of files: of principals, and of whoever is none."""
+
+UNKNOWN_FILES_MAX: Final = 2
+"""Of the second one: what strangers wanted in the last hours."""
 
 WAITING_MAX: Final = 100_000
 """Lines that wait to be written, some 50 MB: a disk that is full for a while loses none of a usual load."""
@@ -146,7 +154,8 @@ class AuditLog:
         self._rotations = self._tries = 0
         self._synced = clock.monotonic()
         self._folder.mkdir(mode=0o750, exist_ok=True)
-        _end_line(self._folder / CURRENT)
+        for name in (KNOWN, UNKNOWN):
+            _end_line(self._folder / f"{name}.jsonl")
         self._thread = threading.Thread(target=self._work, name="ullage-audit", daemon=True)
         self._thread.start()
 
@@ -223,24 +232,28 @@ class AuditLog:
             return bool(self._waiting or self._lost)
 
     def _write(self) -> None:
-        """Everything that waits, in the order in which it came; a line counts as written once all of it is."""
+        """What waits of one series, in the order in which it came; a line counts as written once all of it is."""
         with self._changed:
-            lines, lost = list(islice(self._waiting, WRITTEN_MAX)), self._lost
+            taken, lost = list(islice(self._waiting, WRITTEN_MAX)), self._lost
+        name = UNKNOWN if taken and not taken[0].who else KNOWN
+        lines = [line for line in taken if (name == KNOWN) == bool(line.who)]
+        left = [line for line in taken if (name == KNOWN) != bool(line.who)]
         texts = [msgspec.json.encode(line) + b"\n" for line in lines]
         if lost:
             told = _line(lines[-1].time if lines else "", who="", via="", operation="audit", allowed=False)
             texts.append(msgspec.json.encode(msgspec.structs.replace(told, why=f"{lost} lines were lost")) + b"\n")
-        self._append(texts)
+        self._append(name, texts, self._files_max if name == KNOWN else UNKNOWN_FILES_MAX)
         with self._changed:
-            for _ in lines:
+            for _ in taken:
                 self._waiting.popleft()
+            self._waiting.extendleft(reversed(left))
             self._lost -= lost
             self._changed.notify_all()
         if lost:
             self._on_loss(lost, None)
 
-    def _append(self, texts: list[bytes]) -> None:
-        path = self._folder / CURRENT
+    def _append(self, name: str, texts: list[bytes], files_max: int) -> None:
+        path = self._folder / f"{name}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
         try:
             size = os.fstat(descriptor).st_size
@@ -253,15 +266,15 @@ class AuditLog:
                 os.ftruncate(descriptor, size)  # half of them would stand there twice once they are written again
                 raise
             if os.fstat(descriptor).st_size >= self._file_bytes_max:
-                self._rotate(path)
+                self._rotate(name, path, files_max)
         finally:
             os.close(descriptor)
 
-    def _rotate(self, path: Path) -> None:
+    def _rotate(self, name: str, path: Path, files_max: int) -> None:
         self._rotations += 1
-        path.rename(self._folder / f"audit-{self._clock.now_millis():015}-{self._rotations:06}.jsonl")
-        earlier = sorted(self._folder.glob(EARLIER))
-        for old in earlier[: max(0, len(earlier) - self._files_max + 1)]:
+        path.rename(self._folder / f"{name}-{self._clock.now_millis():015}-{self._rotations:06}.jsonl")
+        earlier = sorted(self._folder.glob(f"{name}-*.jsonl"))
+        for old in earlier[: max(0, len(earlier) - files_max + 1)]:
             old.unlink()
 
 
@@ -276,8 +289,12 @@ def audit_log_of(
 
 def lines_of(root: str) -> Iterator[AuditLine]:
     """Every line that is there, oldest first; what is no line, because a crash cut it off, is passed over."""
-    folder = Path(root) / FOLDER
-    for path in [*sorted(folder.glob(EARLIER)), folder / CURRENT]:
+    series = (_lines_of_series(Path(root) / FOLDER, name) for name in (KNOWN, UNKNOWN))
+    return merge(*series, key=lambda line: line.time)
+
+
+def _lines_of_series(folder: Path, name: str) -> Iterator[AuditLine]:
+    for path in [*sorted(folder.glob(f"{name}-*.jsonl")), folder / f"{name}.jsonl"]:
         try:
             file = path.open("rb")
         except FileNotFoundError:

@@ -121,6 +121,23 @@ class Sessions:
             self._lent[id] = lent
             return lent
 
+    @contextmanager
+    def beginning(
+        self, principal: Principal, repository: EmbeddedRepository, wish: SessionRequest, key: str | None = None
+    ) -> Iterator[tuple[Lent, EmbeddedSession]]:
+        """The same for a request that works in it at once: if that is refused, no empty session is left. It would keep
+        its place until its time is over, and refused requests would use up everybody's.
+        """
+        lent = self.begin(principal, repository, wish, key)
+        with lent.using() as held:
+            try:
+                yield lent, held
+            except BaseException:
+                if not held.flow_files():
+                    held.rollback()
+                    self.end(lent)
+                raise
+
     def find(self, id: str, owner: str) -> Lent:
         """The session; SessionGone for one that ended, never was, or is somebody else's."""
         self.expire()

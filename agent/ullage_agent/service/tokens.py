@@ -16,9 +16,11 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import threading
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from typing import TextIO
 
 from ullage.clock import Clock, moment_of
 from ullage.contract import Right, parse_rights
@@ -36,8 +38,8 @@ LOOK_SECONDS = 1.0
 """How often the file's date is looked at."""
 
 
-Tokens = dict[str, tuple[Principal, int]]
-"""By their hash: whose they are, and until when (milliseconds since 1970; 0: for ever)."""
+Tokens = dict[str, tuple[Principal, int | None]]
+"""By their hash: whose they are, and until when (milliseconds since 1970; None: for ever)."""
 
 
 class TokenFile:
@@ -62,10 +64,10 @@ class TokenFile:
         self._refresh()
         if token is None:
             raise Unauthenticated("a bearer token is needed")
-        principal, expires_millis = self._tokens.get(hashlib.sha256(token.encode()).hexdigest(), (None, 0))
+        principal, expires_millis = self._tokens.get(hashlib.sha256(token.encode()).hexdigest(), (None, None))
         if principal is None:
             raise Unauthenticated("the bearer token is not known")
-        if 0 < expires_millis <= self._clock.now_millis():
+        if expires_millis is not None and expires_millis <= self._clock.now_millis():
             raise Unauthenticated(f"the bearer token of {principal.name} has expired")
         return principal
 
@@ -95,7 +97,7 @@ def new_token() -> tuple[str, str]:
     return token, hashlib.sha256(token.encode()).hexdigest()
 
 
-def line_of(name: str, rights: Iterable[str], expires_millis: int, digest: str) -> str:
+def line_of(name: str, rights: Iterable[str], expires_millis: int | None, digest: str) -> str:
     """A line of the file, with these words for rights. ValueError for a name that could be read as something else, and
     for a word that is no right.
     """
@@ -104,9 +106,21 @@ def line_of(name: str, rights: Iterable[str], expires_millis: int, digest: str) 
     if NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is no name: letters, digits and -_.:@/, at most 253, the first a letter or digit")
     expires = "never"
-    if expires_millis:
+    if expires_millis is not None:
         expires = moment_of(expires_millis).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"{name}\t{words}\t{expires}\t{digest}\n"
+
+
+def add_line(path: str, line: str) -> None:
+    """Append a line to a file of tokens, which is made if it is not there. ValueError, and nothing is written, for a
+    file that holds something else: an agent that is to start with it would not.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
+        text = _text_of(file)
+        _parsed(text)
+        # What an editor left without an end would take the line in.
+        file.write(line if not text or text.endswith("\n") else f"\n{line}")
 
 
 def _parsed(text: str) -> Tokens:
@@ -123,7 +137,7 @@ def _parsed(text: str) -> Tokens:
             raise ValueError(f"line {number}: the name or the SHA-256 is none")
         try:
             rights = parse_rights(words)
-            until = 0 if expires == "never" else _millis(expires)
+            until = None if expires == "never" else _millis(expires)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
         tokens[digest] = Principal(name, rights=rights), until
@@ -142,8 +156,16 @@ def stamp_of(path: str) -> tuple[int, int, int]:
 
 
 def _read(path: str) -> Tokens:
-    with open(path, encoding="utf-8") as file:
-        text = file.read(FILE_BYTES_MAX + 1)
+    # What is no file, such as a pipe, could keep whoever opens it waiting: without end, and with them everybody.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        return _parsed(_text_of(file))
+
+
+def _text_of(file: TextIO) -> str:
+    text = file.read(FILE_BYTES_MAX + 1)
     if len(text) > FILE_BYTES_MAX:
         raise ValueError(f"more than {FILE_BYTES_MAX} bytes")
-    return _parsed(text)
+    return text

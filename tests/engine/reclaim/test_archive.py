@@ -291,24 +291,6 @@ def test_one_failure_does_not_keep_the_others_from_being_finished(workshop: Work
     assert repository.content.containers["c1"].bytes_used == 0
 
 
-def test_a_directory_that_cannot_be_synced_keeps_no_other_volume_from_being_finished(
-    workshop: Workshop, files: FailingFiles
-) -> None:
-    """What is removed on the second volume is freed, though of the first nobody can tell what its disk holds."""
-    repository = workshop.make(storage=TWO, archive={"enabled": False}, claims={"max_flow_files": 1})
-    for _ in range(10):
-        put_and_kill(repository, b"x" * 1000)
-    assert all(container.bytes_used for container in repository.content.containers.values())
-    files.fail("sync_directory", "*/c1/[0-9]*", times=1_000)
-
-    with pytest.raises(OSError, match="Input/output"):
-        repository.reclamation.clean()
-
-    assert repository.content.containers["c2"].bytes_used == 0
-    assert repository.content.containers["c1"].bytes_used > 0
-    assert repository.content.containers["c1"].failure is not None
-
-
 def test_intents_count_as_gone_for_readers(workshop: Workshop, files: FailingFiles) -> None:
     """From the durable intent on a read says that the claim was reclaimed, though the bytes are still there."""
     repository = prepare(workshop, Action.TRUNCATE)

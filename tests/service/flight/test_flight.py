@@ -349,7 +349,7 @@ def test_a_snapshot_that_holds_keeps_its_content(peer: Peer) -> None:
 def test_tokens_and_verbs_are_asked_for(workshop: Workshop, tmp_path: Path) -> None:
     """No token, an unknown one, one without the right: refused before anything is read."""
     token, digest = new_token()
-    (tmp_path / "tokens").write_text(line_of("reads", ("records:get",), 0, digest))
+    (tmp_path / "tokens").write_text(line_of("reads", ("records:get",), None, digest))
     peer = Peer(workshop.make(), authenticator=TokenFile(str(tmp_path / "tokens"), workshop.clock))
     ticket = flight.Ticket(b'{"kind":"table","name":"queues"}')
 

@@ -42,7 +42,7 @@ def sent(peer: Peer) -> Iterator[raw.Raw]:
 def guarded(workshop: Workshop, tmp_path: Path) -> Iterator[tuple[Peer, str]]:
     """A server that knows tokens, and one of them."""
     token, digest = new_token()
-    (tmp_path / "tokens").write_text(line_of("all", ("*",), 0, digest))
+    (tmp_path / "tokens").write_text(line_of("all", ("*",), None, digest))
     made = Peer(workshop.make(), authenticator=TokenFile(str(tmp_path / "tokens"), workshop.clock))
     yield made, token
     made.close()

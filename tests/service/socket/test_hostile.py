@@ -5,6 +5,7 @@ import random
 import socket
 import struct
 import threading
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -186,13 +187,29 @@ def test_one_connection_too_many_is_turned_away(workshop: Workshop, short_path: 
     node.server.stop()
 
 
+def test_strangers_who_say_nothing_keep_nobody_out(workshop: Workshop, short_path: Path) -> None:
+    """The one that is silent longest gives its place to who has something to say; who was greeted keeps theirs."""
+    node = Node(workshop, short_path, Limits(socket_connections=3))
+    (uuid,) = node.put(b"content")
+    greeted = Reader(node.path)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(closing(connect(node))) for _ in range(6)]
+
+        with SocketClient(node.path) as client:
+            assert client.read_all([uuid]) == [b"content"]
+            assert all(ends(connection) for connection in silent[:5])
+            assert greeted.read(uuid) == b"content"
+    greeted.close()
+    node.server.stop()
+
+
 def test_every_user_needs_a_token_and_its_rights(workshop: Workshop, short_path: Path) -> None:
     """No token, an unknown one, one with the other right: refused, to the agent's user too; the right one served."""
     tokens = {}
     with open(short_path / "tokens", "w", encoding="utf-8") as file:
         for name, right in (("reads", "content:get"), ("writes", "content:create")):
             tokens[name], digest = new_token()
-            file.write(line_of(name, (right,), 0, digest))
+            file.write(line_of(name, (right,), None, digest))
     node = Node(workshop, short_path, None, TokenFile(str(short_path / "tokens"), workshop.clock))
     (uuid,) = node.put(b"content")
 

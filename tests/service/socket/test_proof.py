@@ -35,7 +35,7 @@ class Proven(Node):
         self.authority.issue(folder / "tls")
         self.identity = Identity(NAME, str(self.authority.certificate))
         self.token, digest = new_token()
-        (folder / "tokens").write_text(line_of("flow", tuple(Right), 0, digest))
+        (folder / "tokens").write_text(line_of("flow", tuple(Right), None, digest))
         tls = TlsFiles(str(folder / "tls" / "tls.crt"), str(folder / "tls" / "tls.key"))
         super().__init__(workshop, folder, limits, TokenFile(str(folder / "tokens"), workshop.clock), tls)
 

@@ -84,7 +84,7 @@ def options_of(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", limits.flight_header_bytes),
         ("grpc.max_concurrent_streams", 2 * limits.flight_calls),  # one too many is told so, rather than left to wait
         ("grpc.max_allowed_incoming_connections", limits.flight_connections),
-        ("grpc.server_handshake_timeout_ms", int(limits.header_seconds * 1000)),
+        ("grpc.server_handshake_timeout_ms", int(limits.handshake_seconds * 1000)),
         ("grpc.max_connection_idle_ms", int(limits.flight_idle_seconds * 1000)),
         ("grpc.keepalive_time_ms", int(limits.stall_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(limits.stall_seconds * 1000)),

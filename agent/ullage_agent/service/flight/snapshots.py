@@ -109,24 +109,42 @@ class Snapshots:
         self._room = Room(self._limits.columns_bytes)
         self._lock = threading.Lock()
         self._kept: dict[str, KeptSnapshot] = {}
+        self._coming: dict[str, str] = {}
+        """Whose those are that are being taken: they count, or many at once would pass the quota."""
 
     def take(self, principal: Principal, request: SnapshotRequest) -> TableSnapshot:
         """A new one. With a lease it is taken under the lease: nothing that it shows is reclaimed."""
         self.expire()
-        self._require_room(principal)
+        id = format_uuid(new_uuids(1)[0])
+        self._reserve(principal, id)
+        try:
+            kept = self._taken(principal, request, id)
+        except BaseException:
+            with self._lock:
+                del self._coming[id]
+            raise
+        with self._lock:
+            del self._coming[id]
+            self._kept[id] = kept
+        return kept.taken
+
+    def _taken(self, principal: Principal, request: SnapshotRequest, id: str) -> KeptSnapshot:
         repository = self._terms.acting_for(principal)
         lease = repository.leases.acquire(request.ttl_millis, purpose=PURPOSE).id if request.holds else None
-        moment = Moment(repository, self._room)
+        try:
+            moment = Moment(repository, self._room)
+        except BaseException:
+            if lease is not None:
+                repository.leases.release(lease)
+            raise
         taken = TableSnapshot(
-            id=format_uuid(new_uuids(1)[0]),
+            id=id,
             transaction=moment.transaction,
             millis=moment.millis,
             expires_millis=moment.millis + request.ttl_millis,
             lease=lease,
         )
-        with self._lock:
-            self._kept[taken.id] = KeptSnapshot(principal.name, moment, taken)
-        return taken
+        return KeptSnapshot(principal.name, moment, taken)
 
     def find(self, principal: Principal, id: str | None) -> Moment:
         """A snapshot's moment, or without an id a new one. NotFound for one that is over, or somebody else's."""
@@ -184,13 +202,15 @@ class Snapshots:
         for each in kept:
             self._end(each)
 
-    def _require_room(self, owner: Principal) -> None:
+    def _reserve(self, owner: Principal, id: str) -> None:
         most, share = self._limits.snapshots, owner.share(self._limits.snapshots_each)
         with self._lock:
-            if len(self._kept) >= most:
+            owners = [*(kept.owner for kept in self._kept.values()), *self._coming.values()]
+            if len(owners) >= most:
                 raise ServiceBusy(f"{most} snapshots are kept already: release some, or wait")
-            if share is not None and sum(kept.owner == owner.name for kept in self._kept.values()) >= share:
+            if share is not None and owners.count(owner.name) >= share:
                 raise QuotaReached.of(owner.name, f"{share} snapshots", "snapshots_each", "release some")
+            self._coming[id] = owner.name
 
     def _require(self, principal: Principal, id: str) -> KeptSnapshot:
         self.expire()

@@ -1,7 +1,6 @@
 """The outermost layer: how many requests are under way, how long one may stall, what every answer carries."""
 
 import asyncio
-import ipaddress
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ import msgspec
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from ullage.contract import Right
+from ullage.contract import Right, is_loopback
 from ullage.errors import Forbidden, RequestIncomplete, ServiceBusy, ServiceStopping, TransferStalled
 from ullage.wire.needs import REFUSALS, is_audited
 from ullage.wire.operation import Operation
@@ -228,17 +227,16 @@ def foreign(method: str, headers: Mapping[bytes, bytes], *, is_open: bool) -> st
         rebinding), and its script reads answers        be a name of loopback
     """
     host = headers.get(b"host", b"").decode("latin-1").lower()
-    if is_open and host and not _is_loopback(host):  # no browser leaves it out
+    if is_open and host and not _is_here(host):  # no browser leaves it out
         return f"without authentication only names of loopback are answered, and this asks for {host[:100]!r}"
     origin = headers.get(b"origin", b"").decode("latin-1").lower()
-    if method not in READING and origin and urlsplit(origin).netloc != host:
+    if method not in READING and origin and origin.partition("://")[2] != host:
         return f"a page of {origin[:100]!r} may change nothing here"
     return ""
 
 
-def _is_loopback(host: str) -> bool:
+def _is_here(host: str) -> bool:
     try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:  # another name, or none
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:  # brackets that hold no address
         return False

@@ -52,8 +52,7 @@ def poll(asked: Asked) -> SessionStatus:
     asked.repository.queues.find(asked["queue"])
     sessions, key = asked.served.sessions, asked.key
     wish = SessionRequest(visibility_seconds=asked.data.visibility_seconds)
-    lent = sessions.begin(asked.principal, asked.repository, wish, key)
-    with lent.using() as held:
+    with sessions.beginning(asked.principal, asked.repository, wish, key) as (lent, held):
         if not lent.once(key, lambda: held.get_many(asked["queue"], asked.data.count)):
             lent.answers.clear()  # who got nothing may ask again
         sessions.extend(lent)

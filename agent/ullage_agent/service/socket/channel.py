@@ -66,8 +66,15 @@ class Channel:
 
     def interrupt(self) -> None:
         """End what the receiving thread waits for. Whatever was sent still arrives."""
+        self._shut(socket.SHUT_RD)
+
+    def cut_off(self) -> None:
+        """End whatever any thread waits for."""
+        self._shut(socket.SHUT_RDWR)
+
+    def _shut(self, how: int) -> None:
         try:
-            self._socket.shutdown(socket.SHUT_RD)
+            self._socket.shutdown(how)
         except OSError:
             return  # it is closed already
 

@@ -83,6 +83,15 @@ class Connection:
         finally:
             self._end()
 
+    @property
+    def is_greeted(self) -> bool:
+        """Whether it is known whose connection this is."""
+        return self._is_counted
+
+    def cut_off(self) -> None:
+        """End it at once, without a word."""
+        self._channel.cut_off()
+
     def revoke(self, error: Exception) -> None:
         """Tell the client that what it holds is lost, and end the connection."""
         self._revoked = error

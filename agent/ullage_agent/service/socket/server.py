@@ -26,6 +26,9 @@ from ullage_agent.service.socket.peers import Peer, peer_of
 WATCH_SECONDS: Final = 1.0
 """How soon a client learns that its lease was revoked or is over. Its reads are safe: see `embedded/lending.py`."""
 
+GOING_SECONDS: Final = 1.0
+"""How long a connection that is cut off may take to go: its thread has nothing to do but to notice."""
+
 MODE: Final = 0o666
 """Anybody may connect who may enter the folder; who may ask is decided by a token. Where spec.auth.mode is None nobody
 is asked for one: then it is the folder's mode that says who reads and writes everything.
@@ -47,7 +50,7 @@ class SocketServer:
         self._terms = terms
         self._certificate = None if terms.listening.tls is None else proving(terms.listening.tls)
         self._lock = threading.Condition()
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._stopping = threading.Event()
         each = terms.limits.socket_connections_each
         self._quota = Quota("socket_connections_each", "connections to the Unix socket", each)
@@ -117,23 +120,34 @@ class SocketServer:
 
     def _begin(self, accepted: socket.socket) -> None:
         channel = Channel(accepted, self._terms.limits.stall_seconds)
-        with self._lock:
-            is_full = len(self._connections) >= self._terms.limits.socket_connections
-        if is_full:
+        if not self._has_room():
             self._turn_away(channel, peer_of(accepted))
             return
         connection = Connection(channel, peer_of(accepted), self._terms, self._certificate, self._quota)
         thread = threading.Thread(target=self._serve, args=(connection,), name="ullage-socket", daemon=True)
         with self._lock:
-            self._connections.add(connection)
+            self._connections[connection] = None
         thread.start()
+
+    def _has_room(self) -> bool:
+        """For one more, in the place of another if need be: of those that have not said who they are, the one that has
+        taken longest goes. Else strangers who say nothing would keep everybody out who has a token.
+        """
+        with self._lock:
+            if len(self._connections) < self._terms.limits.socket_connections:
+                return True
+            longest = next((each for each in self._connections if not each.is_greeted), None)
+        if longest is None:
+            return False
+        longest.cut_off()
+        return self.wait_for(self._terms.limits.socket_connections - 1, GOING_SECONDS)
 
     def _serve(self, connection: Connection) -> None:
         try:
             connection.serve()
         finally:
             with self._lock:
-                self._connections.discard(connection)
+                del self._connections[connection]
                 self._lock.notify_all()
 
     def _turn_away(self, channel: Channel, peer: Peer) -> None:
