@@ -362,9 +362,6 @@ def _runs(looks: Looks) -> None:
 
     fleet.apply(run(place, "worker-0", "later", repository="well", suspend=True))
     looks.until("later", "Ready Suspended", "Reconciling HandsOff", "Stalled Suspended", words="set spec.suspend")
-    fleet.apply(run(place, "worker-0", "late", repository="well", activeDeadlineSeconds=1))
-    looks.until("late", "Ready DeadlineExceeded", "Stalled DeadlineExceeded", "Reconciling Ended", words="worker-0")
-    _told(looks, "late", "Warning", "ReadyFalse", "activeDeadlineSeconds")
 
     looks.speak("well", wanted=[])
     fleet.apply(repository(place, CLOSED, "well"))
@@ -378,6 +375,10 @@ def _runs(looks: Looks) -> None:
     looks.speak("well", "worker-0", ticket=done)
     assert kstatus(looks.until("now", "Ready Completed", "Reconciling Ended", "Stalled Working")) == "Current"
     fleet.kubectl("wait", "reclamationrun/now", "--for=condition=Ready", *looks.here, "--timeout=1s")
+
+    fleet.apply(run(place, "worker-0", "late", repository="well", activeDeadlineSeconds=1))
+    looks.until("late", "Ready DeadlineExceeded", "Stalled DeadlineExceeded", "Reconciling Ended", words="worker-0")
+    _told(looks, "late", "Warning", "ReadyFalse", "activeDeadlineSeconds")
 
 
 def _removed(looks: Looks) -> None:
