@@ -111,6 +111,7 @@ drawn_windows = st.builds(
 @example(CHANGES[7], [window("0 23 * * *", 180)])
 @example(CHANGES[4], [window("0 */3 * * 0", 1)])
 @example(CHANGES[4], [window("0 * * * 0", 1)])
+@example(CHANGES[4], [window("*/20 1 * * 0", 7)])
 @example(CHANGES[1], [window("30 2 * * *", 60)])
 @example(CHANGES[1], [window("* * * * *", 1), window("15,45 2 * * *", 7, kind=WindowKind.DENY)])
 def test_every_minute_is_allowed_as_a_minute_by_minute_model_says(

@@ -16,9 +16,10 @@ clocks change by half an hour (Lord Howe Island alone), cronsim lets the latter 
 """
 
 import zoneinfo
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import Final
 
 import msgspec
@@ -289,20 +290,32 @@ class _Schedule:
     def _starts(self, after: int) -> Iterator[int]:
         """The times of the schedule after that moment, in order."""
         entered = moment_of(after - FOLD_MILLIS).replace(microsecond=0).astimezone(self._zone)
-        cron = CronSim(self.window.schedule, entered)
-        for moment in cron:
-            start = int(moment.timestamp()) * 1000
-            if start > after and (not self._is_elapsed or self._is_real(moment)):
-                yield start
+        if self._is_elapsed:
+            found = _shown(CronSim(self.window.schedule, entered.replace(tzinfo=None)), self._zone)
+        else:
+            found = (int(moment.timestamp()) * 1000 for moment in CronSim(self.window.schedule, entered))
+        yield from (start for start in found if start > after)
 
-    def _is_real(self, moment: datetime) -> bool:
-        """Whether clocks show a time of the schedule then. Where a change skips midnight, cronsim answers with it,
-        once for it and the time that clocks go to.
-        """
-        wall = moment.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None)
-        if wall == moment.replace(tzinfo=None):
-            return True
-        return bool(next(CronSim(self.window.schedule, wall - timedelta(minutes=1))) == wall)
+
+def _shown(times: Iterable[datetime], zone: zoneinfo.ZoneInfo | None) -> Iterator[int]:
+    """When clocks show these times, which come in order: never one that a change skips, twice one that it repeats.
+
+    cronsim in a zone would do the same, but for a day whose midnight is skipped (Havana): it takes the first hour
+    after the gap for over, and a window of that hour would stay shut that day.
+    """
+    waiting: list[int] = []
+    for time in times:
+        moments = [time.replace(tzinfo=zone, fold=fold) for fold in (0, 1)]
+        real = {
+            int(moment.timestamp()) * 1000
+            for moment in moments
+            if moment.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == time
+        }
+        for millis in real:
+            heappush(waiting, millis)
+        # A later time is shown later, the first time that it is; the second time may come before its first time.
+        while real and waiting and waiting[0] <= min(real):
+            yield heappop(waiting)
 
 
 @lru_cache(SCHEDULES_MAX)
