@@ -108,7 +108,14 @@ class Scenario:
 
     def disk_bytes(self) -> int:
         """Blocks of content files, from outside."""
-        return sum(path.stat().st_blocks * 512 for path in self.content.rglob("*-*") if path.is_file())
+        return sum(path.stat().st_blocks * 512 for path in self._content_files())
+
+    def file_count(self) -> int:
+        """How many content files there are."""
+        return len(self._content_files())
+
+    def _content_files(self) -> list[Path]:
+        return [path for path in self.content.rglob("*-*") if path.is_file()]
 
     def _secure(self) -> None:
         """What the kubelet would mount: authority and the pod's token; the agent's certificate, which it asks for; and
