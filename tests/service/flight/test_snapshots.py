@@ -7,6 +7,7 @@ import pytest
 
 from tests.service.flight.peer import Peer
 from tests.support import Workshop
+from ullage.embedded.tables import Moment
 from ullage.errors import ServiceBusy
 from ullage.wire.tickets import SnapshotRequest
 from ullage_agent.service.access import ANONYMOUS
@@ -25,14 +26,13 @@ def peer(workshop: Workshop) -> Iterator[Peer]:
 def test_one_that_is_being_taken_counts(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else many that are taken at the same time would all find room."""
     kept = Snapshots(peer.terms)
-    moment = snapshots.Moment
     refused: list[Exception] = []
 
-    def taken_meanwhile(*given: Any) -> snapshots.Moment:
+    def taken_meanwhile(*given: Any) -> Moment:
         with pytest.raises(ServiceBusy, match="1 snapshots are kept already") as caught:
             kept.take(ANONYMOUS, SnapshotRequest())
         refused.append(caught.value)
-        return moment(*given)
+        return Moment(*given)
 
     with monkeypatch.context() as patch:
         patch.setattr(snapshots, "Moment", taken_meanwhile)
