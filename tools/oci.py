@@ -15,7 +15,8 @@ from typing import IO, Any, Final
 
 IMAGE_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 IMAGE_INDEX: Final = "application/vnd.oci.image.index.v1+json"
-LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
+PLAIN_LAYER: Final = "application/vnd.oci.image.layer.v1.tar"
+LAYER: Final = f"{PLAIN_LAYER}+gzip"
 EMPTY: Final = "application/vnd.oci.empty.v1+json"
 STATEMENT: Final = "application/vnd.in-toto+json"
 CHART_CONFIG: Final = "application/vnd.cncf.helm.config.v1+json"
@@ -45,12 +46,15 @@ class Layout:
         self._path(digest).write_bytes(content)
         return {"mediaType": media_type, "digest": digest, "size": len(content)}
 
-    def add_layer(self, layer: IO[bytes]) -> Descriptor:
-        """Keep a layer, compressed, whatever its size. OSError if it cannot be read or kept."""
+    def add_layer(self, layer: IO[bytes], *, is_packed: bool = False) -> Descriptor:
+        """Keep a layer, whatever its size; compressed, if it is not yet. OSError if it cannot be read or kept."""
         fresh = self._folder / "layer.new"
-        # No name and no time in the header: they would differ from build to build.
-        with fresh.open("wb") as file, gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-            shutil.copyfileobj(layer, packed, PIECE_BYTES)
+        with fresh.open("wb") as file:
+            if is_packed:
+                shutil.copyfileobj(layer, file, PIECE_BYTES)
+            else:  # no name and no time in the header: they would differ from build to build
+                with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+                    shutil.copyfileobj(layer, packed, PIECE_BYTES)
         with fresh.open("rb") as written:
             digest = f"sha256:{hashlib.file_digest(written, 'sha256').hexdigest()}"
         size = fresh.stat().st_size
@@ -80,9 +84,9 @@ class Layout:
 
 
 def add_image(layout: Layout, archive: Path, tag: str) -> Descriptor:
-    """The one image of an OCI archive whose layers are not compressed, with compressed ones: its manifest.
+    """The one image of an OCI archive, its layers compressed: its manifest.
 
-    Raises `ValueError` if the archive has another number of images, or a layer that is compressed already.
+    Raises `ValueError` if the archive has another number of images, or a layer that is neither plain nor gzip's.
     """
     with tarfile.open(archive) as opened:
         listed = json.loads(_file(opened, "index.json").read())["manifests"]
@@ -90,10 +94,14 @@ def add_image(layout: Layout, archive: Path, tag: str) -> Descriptor:
             raise ValueError(f"{archive}: {len(listed)} images; one is wanted")
         manifest = json.loads(_blob(opened, listed[0]["digest"]).read())
         for layer in manifest["layers"]:
-            if not layer["mediaType"].endswith(".tar"):
-                raise ValueError(f"{archive}: a layer is {layer['mediaType']}; a plain tar is wanted")
+            if layer["mediaType"] not in (LAYER, PLAIN_LAYER):
+                raise ValueError(f"{archive}: a layer is {layer['mediaType']}; {LAYER} or {PLAIN_LAYER} is wanted")
         config = layout.add(_blob(opened, manifest["config"]["digest"]).read(), manifest["config"]["mediaType"])
-        layers = [layout.add_layer(_blob(opened, layer["digest"])) for layer in manifest["layers"]]
+        layers = [
+            # What buildah has pulled before, such as the base, it writes packed even if asked for plain layers.
+            layout.add_layer(_blob(opened, layer["digest"]), is_packed=layer["mediaType"] == LAYER)
+            for layer in manifest["layers"]
+        ]
     return layout.add_manifest(config, layers, tag=tag)
 
 

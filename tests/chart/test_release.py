@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,31 @@ def test_a_place_that_the_values_lost_is_an_error(monkeypatch: pytest.MonkeyPatc
         release.add_chart(tmp_path, dict.fromkeys(release.TARGETS, "sha256:0"))
 
 
-def test_an_image_that_is_not_plain_is_refused(tmp_path: Path) -> None:
-    """A layer that is compressed already would be compressed twice, under a digest that no node can unpack."""
+def test_a_layer_that_is_packed_already_is_kept_as_it_is(tmp_path: Path) -> None:
+    """Buildah writes such ones beside plain ones: packed twice, no node could unpack it."""
+    layout = small_release(tmp_path) / "oci/ullage-agent"
+    packed = _read(layout, release.tagged(layout))["layers"]
+    with tarfile.open(tmp_path / "packed.tar", "w") as archive:
+        for path in [layout / "index.json", *layout.glob("blobs/sha256/*")]:
+            archive.add(path, path.relative_to(layout))
+    index = json.loads((layout / "index.json").read_bytes())
+    index["manifests"] = [each for each in index["manifests"] if each["digest"] == release.tagged(layout)]
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with tarfile.open(tmp_path / "packed.tar", "a") as archive:  # of two with one name the last counts
+        archive.add(tmp_path / "index.json", "index.json")
+
+    image = oci.add_image(oci.Layout(tmp_path / "layout"), tmp_path / "packed.tar", "1")
+
+    assert _read(tmp_path / "layout", image["digest"])["layers"] == packed
+
+
+def test_a_layer_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """It would go under a name that is not its own."""
     small_release(tmp_path)
     archive = tmp_path / "agent.tar"
     archive.write_bytes(archive.read_bytes().replace(b"layer.v1.tar", b"layer.v1.zip"))
 
-    with pytest.raises(ValueError, match="plain tar"):
+    with pytest.raises(ValueError, match="is wanted"):
         oci.add_image(oci.Layout(tmp_path / "layout"), archive, "1")
 
 
