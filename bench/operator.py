@@ -46,6 +46,11 @@ NODES_A_REQUEST: Final = 200
 KIND: Final = "ContentRepositoryNode"
 
 
+def root_of(number: int) -> str:
+    """Where a repository lies; the operator allows each by itself."""
+    return f"/var/lib/bench/{number}"
+
+
 @dataclass
 class Figures:
     """Of one size."""
@@ -77,7 +82,7 @@ class Scene:
         began = time.monotonic()
         for number, name in enumerate(self.names):
             own = {
-                "storage": {"hostPath": {"path": f"/var/lib/bench/{number}"}},
+                "storage": {"hostPath": {"path": root_of(number)}},
                 "maintenance": {"maxConcurrentNodes": "100%"},
             }
             await self.api.apply(repository(PLACE, own, name))
@@ -194,7 +199,8 @@ def measure(nodes: int, repositories: int) -> Figures:
         fleet.apply(*(e for e in documents if e["kind"] not in ("CustomResourceDefinition", "Deployment")))
         fleet.create_namespace(PLACE)
         _with_nodes(fleet, nodes)
-        operator = Operator(fleet, settings={})
+        roots = ",".join(map(root_of, range(max(count for _, count in FULL))))
+        operator = Operator(fleet, settings={"ULLAGE_OPERATOR_ROOTS": roots})
         operator.start()
         try:
             fleet.wait_until("the operator runs", operator.answers)  # its start is no part of what it is asked to do

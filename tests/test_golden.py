@@ -17,7 +17,7 @@ from tests.support import ManualClock
 from ullage.engine.engine import Engine
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.serde import SerDe
-from ullage.errors import FormatTooNew
+from ullage.errors import FormatTooNew, RepositoryDamaged
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.name for path in GOLDEN.glob("format-*"))
@@ -163,17 +163,19 @@ NEXT_FORMAT, NEXT_SERDE = raise_in_header("format"), raise_in_header("serde_vers
 def test_what_a_newer_version_wrote_is_refused_by_naming_both_versions(
     tmp_path: Path, files: str, change: Callable[[Path], None], version: int
 ) -> None:
-    """Older code neither guesses nor calls it damage: it says what it found and what it can read, and changes nothing.
+    """Older code does not guess: it says what it found and what it can read, and changes nothing.
 
-    A swap file is opened when a poll, or the replay of a swap-in, wants its FlowFiles, and refused then.
+    A swap file is opened when a poll, or the replay of a swap-in, wants its FlowFiles; it is one file that cannot be
+    read then, for a newer version never leaves such a file alone behind.
     """
     unpack(PRESENT, "closed", tmp_path / "elsewhere")
     for path in (tmp_path / "elsewhere").glob(files):
         change(path)
     before = {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()}
 
+    refusal = RepositoryDamaged if files.startswith("swap") else FormatTooNew
     with (
-        pytest.raises(FormatTooNew, match=rf"version {version + 1}\b.* up to {version}\b"),
+        pytest.raises(refusal, match=rf"version {version + 1}\b.* up to {version}\b"),
         open_at(tmp_path / "elsewhere") as repository,
     ):
         drain(repository)

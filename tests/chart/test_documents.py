@@ -98,7 +98,6 @@ def test_install_md_leads_to_a_repository_that_is_ready(installed: Shell) -> Non
 
     assert len(typed) >= 7
     installed.type("kubectl annotate contentrepository flows -n data ullage.dev/paused-")
-    installed.type("kubectl delete reclamationrun now -n data")
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS, ids=lambda path: path.stem)

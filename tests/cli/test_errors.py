@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -266,6 +267,25 @@ def test_dropping_asks_first(root: Path) -> None:
 
     assert_fails(run("drop", "inbox", *at(root)), ExitCode.USAGE, "Drop 1 FlowFile (1 B)", "--yes")
 
+    assert json.loads(run("ls", "--json", *at(root)).stdout)["queues"][0]["flow_files"] == 1
+
+
+def test_the_question_shows_a_name_as_text(root: Path) -> None:
+    """What would set the terminal's title is not obeyed by whoever asks on one."""
+    name = "in\x1b]0;mine\x07box"
+    run("put", "-", "--queue", name, *at(root), stdin=b"x")
+    ours, theirs = pty.openpty()
+    with open(ours, "r+b", buffering=0) as terminal, open(theirs, "rb") as stdin:
+        terminal.write(b"n\n")
+        asked = subprocess.run(
+            [sys.executable, "-m", "ullage_agent", "drop", name, *map(str, at(root))],
+            check=False,
+            stdin=stdin,
+            capture_output=True,
+        )
+
+    assert b"Drop 1 FlowFile" in asked.stdout + asked.stderr
+    assert b"\x1b" not in asked.stdout + asked.stderr
     assert json.loads(run("ls", "--json", *at(root)).stdout)["queues"][0]["flow_files"] == 1
 
 

@@ -21,6 +21,7 @@ from tests.cluster.workloads import executor
 pytestmark = pytest.mark.timeout(1200)  # seconds; a GiB takes a minute or two
 
 MIB = 1 << 20
+BLOCK = 4_096
 SIZE_MIB = int(os.environ.get("ULLAGE_SCENARIO_MIB", "128"))
 PICTURES = Path(__file__).parents[2] / ".pictures"
 TOLERANCE = 0.02
@@ -188,10 +189,13 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     scenario.until("rates are exact", lambda: time.time() - began > STRETCH_SECONDS)
     at, reconciles = scenario.quiet()
     reconciled = {outcome: count - began_reconciles[outcome] for outcome, count in reconciles.items()}
-    freed = full - scenario.disk_bytes()
+    freed = scenario.report()["freedBytes"]
     truths = reclaimed(scenario, freed, p99(began_commits, commits(scenario)), reconciled, at)
     assert truths.keys() == panels().keys()
-    assert freed == len(scenario.dropped) * SIZE == scenario.report()["freedBytes"]
+    assert freed == len(scenario.dropped) * SIZE
+    # With holes a file may have more than four extents, whose list ext4 then keeps in a block of its own.
+    lists = BLOCK * scenario.file_count()
+    assert freed - lists <= full - scenario.disk_bytes() <= freed + lists
     assert differences(scenario, truths, at, math.ceil(at - began)) == []
 
     scenario.break_disk()

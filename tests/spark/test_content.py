@@ -62,7 +62,7 @@ def test_content_opened_at_the_source_is_chosen_as_rows_are(spark: SparkSession,
     contents = fleet.fill(8, 30)
 
     def twice(rows: pa.RecordBatch, found: list[bytes | None]) -> pa.RecordBatch:
-        assert set(rows.schema.names) == {"node", "attributes", *ADDRESS}
+        assert set(rows.schema.names) == {"node", "attributes", "seal", *ADDRESS}
         names = [dict(pairs)["from"] for pairs in rows.column("attributes").to_pylist()]
         pairs = [(len(each), name) for each, name in zip(found, names, strict=True) if each and len(each) > 250]
         lengths, names = map(list, zip(*pairs, strict=True)) if pairs else ([], [])

@@ -77,7 +77,7 @@ def _ready(
     if any(each.reason not in ("Silent", "") for each in status.out_of_reach):
         return "OutOfReach", _listed(status)
     if reasons:
-        return "Silent", f"No agent was heard of lately on {_named(reasons)}."
+        return _silent(reasons)
     return "AllServe", ""
 
 
@@ -112,7 +112,7 @@ def _applied(seen: Observation, acceptance: tuple[str, str], placement: Placemen
     if behind := _behind(seen, placement):
         return "AgentsBehind", f"Agents run with older settings on {_named(behind)}."
     silent = [node for node in placement.hosts if node not in seen.objects or not is_heard(seen, seen.objects[node])]
-    return ("Silent", f"No agent was heard of lately on {_named(silent)}.") if silent else ("AllAgents", "")
+    return _silent(silent) if silent else ("AllAgents", "")
 
 
 def _behind(seen: Observation, placement: Placement) -> list[str]:
@@ -158,7 +158,11 @@ def _said(seen: Observation, type: str, bad: str, good: str, words: str) -> tupl
 def _unless_silent(seen: Observation, good: str) -> tuple[str, str]:
     """Where nobody is heard of who could say otherwise, it is not known."""
     silent = [node for node, found in seen.objects.items() if holds(found) and not is_heard(seen, found)]
-    return ("Silent", f"No agent was heard of lately on {_named(silent)}.") if silent else (good, "")
+    return _silent(silent) if silent else (good, "")
+
+
+def _silent(nodes: Iterable[str]) -> tuple[str, str]:
+    return "Silent", f"No agent was heard of lately on {_named(nodes)}."
 
 
 def _deferred(seen: Observation, status: RepositoryStatus) -> tuple[str, str]:
