@@ -38,7 +38,9 @@ def on_c2(repository: Engine) -> set[str]:
 
 
 def test_it_says_what_would_be_lost_and_that_is_lost_and_nothing_else(workshop: Workshop) -> None:
-    """By queue, with a DROP event each that names who did it; what lies elsewhere is served, and the space account still adds up."""
+    """By queue, with a DROP event each that names who did it; what lies elsewhere is served, and the space account
+    still adds up.
+    """
     repository = workshop.make(storage=TWO, claims=SMALL)
     kept = contents_of(1)
     for queue in ("a", "b"):

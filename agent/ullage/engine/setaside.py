@@ -41,8 +41,8 @@ class SetAsideRecords:
 
     @uninterrupted
     def drop(self, ids: Collection[bytes], by: str = "") -> int:
-        """Give up those of these that there are, each with a DROP event, which names who, for the FlowFiles that went with
-        it; how many.
+        """Give up those of these that there are, each with a DROP event for the FlowFiles that went with it; how many.
+        The events name who did it.
 
         What only they may have meant is dead from then on.
         """

@@ -88,8 +88,9 @@ class Volumes:
         """Give up a container whose volume is away, with all that lies on it: what that was.
 
         Each FlowFile and handle gets a DROP event, which names who; one that goes after a restart names nobody. What a
-        session holds goes when it is given back; nothing else that follows needs the caller. The name is never used again. InvalidArgument, with nothing changed, for a container
-        that there is not, whose volume is there, or without which no volume would be.
+        session holds goes when it is given back; nothing else that follows needs the caller. The name is never used
+        again. InvalidArgument, with nothing changed, for a container that there is not, whose volume is there, or
+        without which no volume would be.
         """
         container = self._content.containers.get(name)
         if container is None:
