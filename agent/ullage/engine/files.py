@@ -391,7 +391,8 @@ class OsFiles:
         return os.stat(path).st_dev
 
     def is_mount_point(self, path: str) -> bool:
-        return is_mount_point(path)
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            return is_mount_point(mounts, path)
 
     def overwrites_in_place(self, path: str) -> bool:
         return overwrites_in_place(path)

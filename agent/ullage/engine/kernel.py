@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+from collections.abc import Iterable
 from typing import Final
 
 _SYNC_FILE_RANGE_WRITE = 2
@@ -15,7 +16,6 @@ _STATFS_LONGS = 32
 _IN_PLACE = frozenset((0xEF53, 0x58465342))
 """ext2 to ext4, and XFS without reflinks to share (log files never have any)."""
 
-_MOUNTS: Final = "/proc/self/mountinfo"
 _MOUNT_POINT: Final = 4
 """The field of a line that says where something is mounted."""
 
@@ -44,11 +44,10 @@ def overwrites_in_place(path: str) -> bool:
     return figures[0] in _IN_PLACE
 
 
-def is_mount_point(path: str) -> bool:
-    """By the kernel's list of mounts: a directory that is mounted from elsewhere on the same filesystem has the number
-    of its parent's device.
+def is_mount_point(mounts: Iterable[bytes], path: str) -> bool:
+    """By the lines of the kernel's list of mounts: a directory that is mounted from elsewhere on the same filesystem
+    has the number of its parent's device.
     """
     wanted = os.fsencode(os.path.realpath(path))
-    with open(_MOUNTS, "rb") as mounts:
-        named = (line.split()[_MOUNT_POINT] for line in mounts)
-        return any(_OCTAL.sub(lambda code: bytes([int(code[1], 8)]), each) == wanted for each in named)
+    named = (line.split()[_MOUNT_POINT] for line in mounts)
+    return any(_OCTAL.sub(lambda code: bytes([int(code[1], 8)]), each) == wanted for each in named)
