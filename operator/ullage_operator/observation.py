@@ -196,6 +196,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     has_cert_manager: bool = False
     """Asked for only where spec.tls.mode wants it."""
 
+    expandable: dict[str, bool] = msgspec.field(default_factory=dict)
+    """Whether volumes of a storage class can grow: of those classes of which it matters."""
+
     refused_pods: str | None = None
     """Why pods of agents were refused, by a quota for one; empty if it is not known, and None where all were made."""
 

@@ -65,7 +65,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("ullage.dev", ["contentrepositorynodes/status"], ["get", "patch"]),
     rule("", ["pods"], [*READ, "delete"]),
     rule("", ["services", "configmaps", "serviceaccounts"], [*READ, *WRITE]),
-    rule("", ["persistentvolumeclaims"], [*READ, "delete"]),
+    rule("", ["persistentvolumeclaims"], [*READ, *WRITE]),
     # To be listed: why pods of agents were refused stands nowhere else.
     rule("", ["events"], ["create", "patch", "list"]),
     rule("apps", ["daemonsets", "statefulsets"], [*READ, *WRITE]),
@@ -83,8 +83,8 @@ OPERATOR_NAMESPACED_RULES: Final = [
 OPERATOR_OWN_RULES: Final = [rule("", ["secrets"], ["get", *WRITE])]
 """In its own namespace, where it keeps the keys of authorities: by name, none is listed."""
 
-NODE_RULES: Final = [rule("", ["nodes"], READ)]
-"""In the whole cluster, always: nodes have no namespace."""
+NODE_RULES: Final = [rule("", ["nodes"], READ), rule("storage.k8s.io", ["storageclasses"], ["get"])]
+"""In the whole cluster, always: nodes have no namespace, nor have classes, which say whether a claim may grow."""
 
 OPERATOR_CLUSTER_RULES: Final = [
     rule("rbac.authorization.k8s.io", ["clusterrolebindings"], ["get", *WRITE]),

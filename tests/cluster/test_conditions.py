@@ -12,6 +12,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.health import argo, kstatus
 from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, say_ready
+from tests.cluster.test_operator_volumes import volume
 from tests.cluster.workloads import executor, made, run
 from ullage.contract import TABLE, cell_of, object_name
 
@@ -106,7 +107,17 @@ def far(fleet: Fleet) -> Iterator[list[str]]:
 @pytest.mark.timeout(600)
 def test_every_cell_of_the_table_is_reached(looks: Looks, far: list[str]) -> None:
     """Story by story; what is left of the table at the end was reached by none."""
-    for story in (_well, _troubled, _out_of_reach, _not_accepted, _refused, _runs, _removed, _waits_for_a_window):
+    for story in (
+        _well,
+        _troubled,
+        _out_of_reach,
+        _provisioned,
+        _not_accepted,
+        _refused,
+        _runs,
+        _removed,
+        _waits_for_a_window,
+    ):
         story(looks)
 
     table = {(kind, row.type, cell.reason) for kind in KINDS for row in TABLE[kind] for cell in row.cells}
@@ -232,6 +243,42 @@ def _told(looks: Looks, name: str, kind: str, reason: str, words: str) -> None:
         return any(words in each["message"] for each in about)
 
     looks.operator.until(f"an event tells {reason} of {name}", is_told)
+
+
+def _provisioned(looks: Looks) -> None:
+    """Claims wait for volumes, get them, are too small, may not grow, grow, cannot, and are as large as asked for."""
+    fleet, place = looks.fleet, looks.place
+    late: dict[str, Any] = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    fleet.apply(made("storage.k8s.io/v1", "StorageClass", place, **late))
+
+    def claiming(size: str) -> dict[str, Any]:
+        local = {"storageClassName": place, "size": size}
+        on = {"nodeSelector": {"kubernetes.io/hostname": "worker-0"}}
+        return repository(place, {"storage": {"localPersistentVolume": local}, **on}, "claims")
+
+    def until(reason: str, words: str = "") -> None:
+        looks.fleet.kubectl("label", "contentrepository", "claims", f"looked={reason}", "--overwrite", *looks.here)
+        looks.until("claims", f"Provisioned {reason}", words=words)
+
+    fleet.apply(claiming("1Gi"))
+    until("Unbound", "on worker-0")
+    disk = volume(place, "worker-0")
+    fleet.apply(disk | {"spec": disk["spec"] | {"storageClassName": place}})
+    until("AsAsked")
+    fleet.apply(claiming("2Gi"))
+    until("NotExpandable", f"(1Gi of 2Gi, class {place})")
+    fleet.apply(made("storage.k8s.io/v1", "StorageClass", place, **late, allowVolumeExpansion=True))
+    until("Growing", "(1Gi of 2Gi)")
+    (claim,) = fleet.get("persistentvolumeclaims", *looks.here)["items"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    name = claim["metadata"]["name"]
+    failed = {"type": "ControllerResizeError", "status": "True", "message": "the pool is full"}
+    say(fleet, place, "persistentvolumeclaim", name, {"conditions": [failed]})
+    until("GrowthFailed", "(1Gi of 2Gi): the pool is full")
+    say(fleet, place, "persistentvolumeclaim", name, {"conditions": [], "capacity": {"storage": "2Gi"}})
+    until("AsAsked")
+    fleet.kubectl("delete", "persistentvolume", f"{place}-worker-0", "--wait=false")
+    fleet.kubectl("delete", "storageclass", place)
 
 
 def _not_accepted(looks: Looks) -> None:

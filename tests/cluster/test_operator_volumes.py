@@ -9,6 +9,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import Operator, condition, objects, repository, say_ready, template
 from tests.cluster.workloads import definition, made
+from tests.operator.support import repository as known
 from ullage_operator.settings import OperatorSettings
 
 NODES = ("worker-0", "worker-1", "worker-2")
@@ -67,6 +68,60 @@ def test_local_volumes_give_each_node_an_agent_and_a_claim(
 
     operator.until("the claims are as the policy says", lambda: left() == claims and images(fleet, place) == {})
     assert objects(fleet, place) == {}
+    fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def test_a_container_is_appended_on_a_volume_of_its_own(fleet: Fleet, operator: Operator, place: str) -> None:
+    """Each node claims a second volume, and its agent is rolled to have it mounted; another's claim is left alone."""
+    here = ("--namespace", place)
+    volumes = [volume(f"{place}-{disk}", node) for disk in ("a", "b") for node in NODES]
+    for each in volumes:
+        each["metadata"]["labels"]["place"] = place
+    fleet.apply(CLASS, *volumes)
+    local = {"storageClassName": "local", "size": "1Gi"}
+    first = {"name": "c1", "subPath": "c1"}
+    second = {"name": "c2", "subPath": "disk", "localPersistentVolume": local}
+    fleet.apply(repository(place, {"storage": {"localPersistentVolume": local, "containers": [first]}}))
+    operator.until("the agents run", lambda: len(images(fleet, place)) == 3)
+    node_claims = {each["metadata"]["name"] for each in fleet.get("persistentvolumeclaims", *here)["items"]}
+
+    fleet.apply(repository(place, {"storage": {"localPersistentVolume": local, "containers": [first, second]}}))
+
+    def mounted() -> set[str]:
+        """The claims that running pods have at the place of the second container."""
+        found = set()
+        for pod in fleet.get("pods", *here)["items"]:
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
+                paths = {each["mountPath"]: each["name"] for each in pod["spec"]["containers"][0]["volumeMounts"]}
+                claims = {each["name"]: each.get("persistentVolumeClaim", {}) for each in pod["spec"]["volumes"]}
+                found |= {claims[name]["claimName"] for path, name in paths.items() if path == "/var/lib/ullage/disk"}
+        return found
+
+    operator.until("each has its own", lambda: mounted() == {f"{name}.c2" for name in node_claims})
+    claims = fleet.get("persistentvolumeclaims", *here)["items"]
+    assert {each["status"]["phase"] for each in claims} == {"Bound"}
+    assert len({each["spec"]["volumeName"] for each in claims}) == 6
+    moved = {key: value for key, value in second.items() if key != "localPersistentVolume"}
+    with pytest.raises(ClusterError, match="never moved to another path or volume"):
+        fleet.apply(repository(place, {"storage": {"localPersistentVolume": local, "containers": [first, moved]}}))
+    fleet.kubectl("delete", "contentrepository", "flows", *here, "--timeout=60s")
+    assert len(fleet.get("persistentvolumeclaims", *here)["items"]) == 6
+    fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def test_a_claim_of_somebody_else_is_never_mounted(fleet: Fleet, operator: Operator, place: str) -> None:
+    """What lies on it would be the agent's: it is refused in words, and no agent is made."""
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "local"}
+    requested = {"resources": {"requests": {"storage": "1Gi"}}}
+    name = known().node_name("worker-1")
+    fleet.apply(made("v1", "PersistentVolumeClaim", name, place, spec=spec | requested))
+
+    fleet.apply(on_volumes(fleet, place))
+
+    operator.until("it is refused", lambda: condition(fleet, place, "Stalled") == "True")
+    told = fleet.get("contentrepository", "flows", "--namespace", place)["status"]["conditions"]
+    assert "is not this repository's" in next(each["message"] for each in told if each["type"] == "Stalled")
+    assert fleet.get("statefulsets", "--namespace", place)["items"] == []
     fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
 
 

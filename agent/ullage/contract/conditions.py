@@ -183,6 +183,18 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             ),
         ),
         ConditionRow(
+            "Provisioned",
+            "Every node has the local volumes that spec.storage asks for, of the size that it asks for.",
+            (
+                Cell(_YES, "AsAsked", "each claim has a volume of at least the size", News.NORMAL),
+                Cell(_YES, "NoClaims", "the repository lies in directories of the nodes"),
+                Cell(_NO, "Unbound", "claims have no volume yet", News.WARNING),
+                Cell(_NO, "Growing", "claims ask for more, and the storage is at work", News.NORMAL),
+                Cell(_NO, "NotExpandable", "more is asked for, and the class does not allow it", News.WARNING),
+                Cell(_NO, "GrowthFailed", "the storage could not enlarge a volume, in its words", News.WARNING),
+            ),
+        ),
+        ConditionRow(
             "MaintenanceDeferred",
             "Reclamation waits for pods that may read.",
             (

@@ -7,6 +7,7 @@ import msgspec
 import yaml
 
 from ullage.contract import AuthMode, NetworkPeer, NodeSpec, TlsMode, document_of, object_name
+from ullage_operator.agents.claims import claim_objects
 from ullage_operator.agents.pods import (
     FILE,
     HELPER_RESOURCES,
@@ -36,12 +37,13 @@ OBSOLESCENT: Final = (
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects that shall be there, and the kinds of which all others go. `certificates`: of the agents, as PEM,
-    where the operator signs them. `next_millis`: when time alone changes them, None: never. `planning`: the run that
-    shall begin, None for none.
+    """The objects that shall be there, and the kinds of which all others go. `claims`: of local volumes, of which none
+    ever goes. `certificates`: of the agents, as PEM, where the operator signs them. `next_millis`: when time alone
+    changes them, None: never. `planning`: the run that shall begin, None for none.
     """
 
     objects: list[Object]
+    claims: tuple[Object, ...] = ()
     obsolescent: tuple[str, ...] = OBSOLESCENT
     certificates: tuple[str, ...] = ()
     next_millis: int | None = None
@@ -75,6 +77,7 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
         objects.append(certificate(repository, settings.cluster_domain))
     return Desired(
         objects=objects,
+        claims=tuple(claim_objects(seen, decision.nodes)),
         certificates=certificates,
         next_millis=rotation,
         planning=_planning_run(seen, decision, settings),

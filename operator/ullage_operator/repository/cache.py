@@ -19,6 +19,7 @@ from ullage.contract import (
     NodeStatus,
     TlsMode,
 )
+from ullage_operator.agents.claims import CLAIM, classes_in_question
 from ullage_operator.authority import CertificateAuthority
 from ullage_operator.certificates import rotated
 from ullage_operator.cluster.api import ApiClient
@@ -58,7 +59,7 @@ POD_NAME: Final = re.compile(r'pods? "[^"]*"')
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
     *("ConfigMap", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
-    *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
+    *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget", CLAIM),
 )
 
 
@@ -71,6 +72,7 @@ class Answers(NamedTuple):
     has_cert_manager: bool
     refused_pods: str | None
     planning: ObservedPlanning | None
+    expandable: dict[str, bool]
 
 
 class InformerCache:
@@ -134,7 +136,8 @@ class InformerCache:
                 authority = rotated(kept, datetime.fromtimestamp(clock() / 1000, UTC), "/".join(repository.key))
         refused = await self._refused_pods(repository)
         planning = await listed(self._api, repository) if is_due(repository, clock()) else None
-        return Answers(extra, problem, authority, has_cert_manager, refused, planning)
+        expandable = await self._expandable(repository)
+        return Answers(extra, problem, authority, has_cert_manager, refused, planning, expandable)
 
     def observe(self, key: Key, answers: Answers, clock: Callable[[], int]) -> Observation | None:
         """What is known of a repository now: what is followed, and what was answered. None if it has gone meanwhile."""
@@ -160,7 +163,17 @@ class InformerCache:
             authority=answers.authority,
             planning=answers.planning,
             refused_pods=answers.refused_pods,
+            expandable=answers.expandable,
         )
+
+    async def _expandable(self, repository: RepositoryObject) -> dict[str, bool]:
+        """Whether volumes of a storage class can grow, where claims are smaller than what is asked for."""
+        claims = (each for (place, _), each in self.owned[CLAIM].objects.items() if place == repository.namespace)
+        mine = [each for each in claims if repository.labels.items() <= (each["metadata"].get("labels") or {}).items()]
+        classes = {
+            name: await self._api.get("StorageClass", None, name) for name in classes_in_question(repository, mine)
+        }
+        return {name: bool((found or {}).get("allowVolumeExpansion")) for name, found in classes.items()}
 
     async def _refused_pods(self, repository: RepositoryObject) -> str | None:
         """Why pods of agents were refused, in the words of the last event that says so; empty if none says it, and None
