@@ -130,6 +130,23 @@ def _key_in(request: str) -> bytes:
         raise ValueError(f"the signing request cannot be used: {error}") from error
 
 
+def require_names(request: str, common_name: str, hosts: Sequence[str]) -> None:
+    """That a request can be signed as it is: by a key of ours, for this subject, for exactly these names, and with
+    nothing else in it. Whoever signs for us copies what it asks for. ValueError says what it asks for beyond that.
+    """
+    _key_in(request)
+    found = x509.load_pem_x509_csr(request.encode())
+    wanted = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
+    try:
+        asked = [(each.value, each.critical) for each in found.extensions]
+    except (ValueError, x509.DuplicateExtension) as error:
+        raise ValueError(f"the signing request cannot be read: {error}") from error
+    if found.subject != _subject(common_name):
+        raise ValueError(f"the signing request is for {found.subject.rfc4514_string()}, not for CN={common_name}")
+    if asked != [(wanted, False)]:
+        raise ValueError(f"the signing request asks for more, or else, than the names {', '.join(hosts)}")
+
+
 def _public_bytes(key: object) -> bytes:
     assert hasattr(key, "public_bytes")
     found: bytes = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
