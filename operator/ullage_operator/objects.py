@@ -40,7 +40,7 @@ VERSIONS: Final = {
     "scheduling.k8s.io/v1": ("PriorityClass",),
     "policy/v1": ("PodDisruptionBudget",),
     "sparkoperator.k8s.io/v1beta2": ("SparkApplication",),
-    "cert-manager.io/v1": ("Certificate",),
+    "cert-manager.io/v1": ("CertificateRequest",),
     "storage.k8s.io/v1": ("StorageClass",),
 }
 """The kinds that we know, by group and version."""

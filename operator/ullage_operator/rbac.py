@@ -76,7 +76,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("networking.k8s.io", ["networkpolicies"], [*READ, *WRITE]),
     rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], [*READ, *WRITE]),
     rule("rbac.authorization.k8s.io", ["clusterroles"], ["bind"], [PLANNER]),
-    rule("cert-manager.io", ["certificates"], [*READ, *WRITE]),
+    rule("cert-manager.io", ["certificaterequests"], [*READ, *WRITE]),
 ]
 """The operator's, in each namespace that it looks after. No secrets: those of others are none of its business."""
 

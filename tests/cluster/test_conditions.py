@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.health import argo, kstatus
 from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, say_ready
 from tests.cluster.test_operator_volumes import volume
-from tests.cluster.workloads import executor, made, run
+from tests.cluster.workloads import definition, executor, made, run
 from ullage.contract import TABLE, cell_of, object_name
+from ullage_agent.node.certificate import NodeCertificate
+from ullage_agent.node.objects import NodeObjectClient
+from ullage_agent.service.kubernetes import ApiServer
 
 WORKERS = ("worker-0", "worker-1", "worker-2")
 OLD = "2026-01-01T00:00:00Z"
@@ -114,6 +118,7 @@ def test_every_cell_of_the_table_is_reached(looks: Looks, far: list[str]) -> Non
         _provisioned,
         _not_accepted,
         _refused,
+        _uncertified,
         _runs,
         _removed,
         _waits_for_a_window,
@@ -363,6 +368,37 @@ def _refused(looks: Looks) -> None:
     looks.until("unlucky", "Stalled OperatorFailed", words="ValueError")
     looks.speak("unlucky")
     looks.until("unlucky", "Stalled Working", "Ready AllServe")
+
+
+def _uncertified(looks: Looks) -> None:
+    """cert-manager denies what an agent asks for, and its words are told."""
+    fleet, place = looks.fleet, looks.place
+    fleet.apply(definition("cert-manager.io", "v1", "CertificateRequest"))
+    try:
+        fleet.wait_until("the kind is served", fleet.serves_all_custom_resources)
+        fleet.apply(repository(place, {"tls": {"mode": "CertManager"}}, "denied"))
+        looks.agents("denied")
+        looks.operator.until("pods run", lambda: len(_pods(looks, "denied")) == 3)
+        pod = fleet.get("pod", _pods(looks, "denied")["worker-0"], *looks.here)["metadata"]
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['name']}")
+        token = Path(fleet.instance.home, "denied.token")
+        token.write_text(fleet.kubectl("create", "token", "denied-ullage-agent", *looks.here, *bound))
+        api = NodeObjectClient(ApiServer(fleet.url, str(token), str(fleet.ca)), place, "denied", "worker-0")
+        (folder := Path(fleet.instance.home, "denied")).mkdir(exist_ok=True)
+        agent = NodeCertificate(api, "worker-0", str(folder))
+
+        def asked() -> list[dict[str, Any]]:
+            if (seen := api.read()) is not None and seen.spec.certificate_names:
+                agent.heed(seen)
+            return list(fleet.get("certificaterequests.cert-manager.io", *looks.here)["items"])
+
+        looks.operator.until("the request is passed on", lambda: len(asked()) == 1)
+        words = {"type": "Denied", "status": "True", "reason": "policy", "message": "not for the likes of you"}
+        say(fleet, place, "certificaterequest", asked()[0]["metadata"]["name"], {"conditions": [words]})
+        looks.until("denied", "Degraded NoCertificate", words="policy: not for the likes of you")
+        _told(looks, "denied", "Warning", "DegradedTrue", "not for the likes of you")
+    finally:
+        fleet.kubectl("delete", "crd", "certificaterequests.cert-manager.io")
 
 
 @contextlib.contextmanager

@@ -1,15 +1,22 @@
 """Repositories on local volumes, deletion policies, certificates of others: a real API server, played nodes."""
 
+import base64
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, objects, repository, say_ready, template
+from tests.cluster.operator_process import Operator, condition, objects, repository, say, say_ready, template
+from tests.cluster.test_tenant import agent_of
 from tests.cluster.workloads import definition, made
 from tests.operator.support import repository as known
+from ullage_agent.node.certificate import NodeCertificate
+from ullage_operator.authority import CertificateAuthority
+from ullage_operator.certificates import renewed, rotated
 from ullage_operator.settings import OperatorSettings
 
 NODES = ("worker-0", "worker-1", "worker-2")
@@ -224,10 +231,12 @@ def test_policy_delete_empties_the_directories_of_the_nodes(fleet: Fleet, operat
     assert objects(fleet, place) == {}
 
 
-def test_without_cert_manager_the_wish_is_refused_and_with_it_it_is_asked(
-    fleet: Fleet, operator: Operator, place: str
+def test_without_cert_manager_the_wish_is_refused_and_with_it_each_agent_s_request_is_passed_on(
+    fleet: Fleet, operator: Operator, place: str, tmp_path: Path
 ) -> None:
-    """Accepted is False; once the kind is served, a certificate is asked for. Nobody reads the secret."""
+    """Accepted is False; once the kind is served, an agent's own request is passed on, the answer stands in its node's
+    object, clients are told the authority, and the CertificateRequest goes. No secret is mounted.
+    """
     here = ("--namespace", place)
     fleet.apply(repository(place, {"tls": {"mode": "CertManager"}}))
     operator.until("it is refused", lambda: condition(fleet, place, "Accepted") == "False")
@@ -235,19 +244,45 @@ def test_without_cert_manager_the_wish_is_refused_and_with_it_it_is_asked(
     assert "install cert-manager" in next(c["message"] for c in told if c["type"] == "Accepted")
     assert fleet.get("daemonsets", *here)["items"] == []
 
-    fleet.apply(definition("cert-manager.io", "v1", "Certificate"))
+    fleet.apply(definition("cert-manager.io", "v1", "CertificateRequest"))
     try:
         fleet.wait_until("the kind is served", fleet.serves_all_custom_resources)
         fleet.kubectl("label", "contentrepository", "flows", *here, "looked=again")
-        operator.until("the certificate is asked for", lambda: _names(fleet, place) == {"flows-ullage-tls"})
-        operator.until("its agents are made", lambda: fleet.get("daemonsets", *here)["items"] != [])
+        operator.until("its agents run", lambda: len(images(fleet, place)) == len(NODES))
+        pod = fleet.get("daemonset", "flows-ullage", *here)["spec"]["template"]["spec"]
+        assert [each for each in pod["volumes"] if "secret" in each] == []
+        agent = NodeCertificate(agent_of(fleet, place, tmp_path, "worker-0"), "worker-0", str(tmp_path))
+        api = agent_of(fleet, place, tmp_path, "worker-0")
+
+        def is_asked() -> bool:
+            seen = api.read()
+            if seen is None or not seen.spec.certificate_names:
+                return False
+            agent.heed(seen)
+            return len(_asked(fleet, place)) == 1
+
+        operator.until("the request is passed on", is_asked)
+        (asked,) = _asked(fleet, place)
+        assert asked["spec"]["issuerRef"] == {"name": "flows-ullage", "kind": "Issuer", "group": "cert-manager.io"}
+        kept = rotated(CertificateAuthority(), datetime.now(UTC), "issuer")
+        request = base64.b64decode(asked["spec"]["request"]).decode()
+        seen = api.read()
+        assert seen is not None
+        made = renewed(kept, "", request, datetime.now(UTC), "worker-0", seen.spec.certificate_names)
+        status = {"certificate": base64.b64encode(made.encode()).decode()}
+        status["ca"] = base64.b64encode(kept.authority.encode()).decode()
+        say(fleet, place, "certificaterequest", asked["metadata"]["name"], status)
+        operator.until("it is copied", lambda: (now := api.read()) is not None and now.spec.certificate == made)
+        agent.obtain()
+        assert (tmp_path / "tls.crt").read_text() == made
+        operator.until("the request goes", lambda: _asked(fleet, place) == [])
+        assert fleet.get("configmap", "flows-ullage-ca", *here)["data"]["ca.crt"] == kept.authority
     finally:
-        fleet.kubectl("delete", "crd", "certificates.cert-manager.io")
+        fleet.kubectl("delete", "crd", "certificaterequests.cert-manager.io")
 
 
-def _names(fleet: Fleet, place: str) -> set[str]:
+def _asked(fleet: Fleet, place: str) -> list[dict[str, Any]]:
     try:
-        found = fleet.get("certificates.cert-manager.io", "--namespace", place)["items"]
+        return list(fleet.get("certificaterequests.cert-manager.io", "--namespace", place)["items"])
     except ClusterError:  # discovery follows a moment later
-        return set()
-    return {each["spec"]["secretName"] for each in found}
+        return []

@@ -159,6 +159,9 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             "Something is wrong that does not go away by itself, though the rest serves.",
             (
                 Cell(_YES, "NodeLost", "nodes with content have left the cluster", News.WARNING),
+                Cell(
+                    _YES, "NoCertificate", "cert-manager refused agents their certificates, in its words", News.WARNING
+                ),
                 Cell(_YES, "AgentTrouble", "agents are in trouble, in their words", News.WARNING),
                 Cell(_NO, "Well", "nothing is known to be wrong", News.NORMAL),
                 Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),

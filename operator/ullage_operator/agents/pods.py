@@ -136,7 +136,7 @@ def template(repository: RepositoryObject, image: str, node: str = "", *, pods: 
         volumes.append(directory_volume("sockets", f"{SOCKETS}/{repository.namespace}/{repository.name}"))
         volumes.append(directory_volume("repository", repository.root))
         starts = {"initContainers": [_owner(image)]}
-    if spec.tls.mode == TlsMode.OPERATOR:  # the agent makes its key itself; as long as the pod is, a reboot included
+    if spec.tls.mode.agent_makes_key:  # the agent makes its key itself; as long as the pod is, a reboot included
         volumes.append({"name": "tls", "emptyDir": {}})
     elif spec.tls.mode != TlsMode.NONE:
         volumes.append({"name": "tls", "secret": {"secretName": repository.tls_secret}})
@@ -182,7 +182,7 @@ def _container(repository: RepositoryObject, image: str, node: str, pods: PodSet
         # A disk that the node mounts below the directory after the pod has begun is seen all the same.
         mounts.append({"name": "repository", "mountPath": ROOT, "mountPropagation": "HostToContainer"})
     if spec.tls.mode != TlsMode.NONE:
-        mounts.append({"name": "tls", "mountPath": TLS, "readOnly": spec.tls.mode != TlsMode.OPERATOR})
+        mounts.append({"name": "tls", "mountPath": TLS, "readOnly": not spec.tls.mode.agent_makes_key})
     where = _probed(spec)
     own = [
         {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},

@@ -166,6 +166,10 @@ class Applier:
                 if namespace == repository.namespace and is_owned(found, repository.uid) and (kind, name) not in kept:
                     await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
 
+        for made in seen.signing_requests:
+            if ("CertificateRequest", made.name) not in kept:
+                await self._api.delete("CertificateRequest", repository.namespace, made.name, made.uid)
+
     def _tell_expiry(self, seen: Observation, signed: tuple[str, ...]) -> None:
         """The first to end: an agent whose certificate has ended is refused by its clients."""
         if signed:

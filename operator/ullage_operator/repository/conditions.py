@@ -140,6 +140,8 @@ def _listed(status: RepositoryStatus) -> str:
 def _degraded(seen: Observation, placement: Placement) -> tuple[str, str]:
     if lost := [node for node in seen.objects if node not in placement.nodes]:
         return "NodeLost", f"These nodes are gone with their data: {_named(lost)}."
+    if seen.refused_certificates:
+        return "NoCertificate", f"cert-manager gave agents no certificate: {_explained(seen.refused_certificates)}."
     troubled = {node: words for node, found in seen.objects.items() if (words := _troubles(found))}
     if troubled:
         return "AgentTrouble", f"Agents are in trouble: {_explained(troubled)}."

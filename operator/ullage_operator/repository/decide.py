@@ -91,6 +91,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             ticket=None if is_lost else schedule.tickets.get(node),
             deferral=schedule.deferrals.get(node),
             certificate=seen.certificates.get(node),
+            certificate_names=seen.certificate_names.get(node, ()),
             finished=() if found is None or is_lost else finished_on(found, seen.runs),
         )
     figures = _figures(seen, placement, nodes.values())
