@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.prometheus import program
+from tests.cluster.debian import program
 from tests.cluster.tools import tool
 from tests.operator.support import repository
 from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
@@ -275,7 +275,7 @@ def test_each_alert_has_a_runbook_and_two_cases() -> None:
         asks = [c["promql_expr_test"][0] for c in cases if f'"{rule["alert"]}"' in c["promql_expr_test"][0]["expr"]]
         assert sorted(bool(a["exp_samples"]) for a in asks) == [False, True]
     result = subprocess.run(
-        [program("promtool"), "test", "rules", str(ROOT / "tests/chart/alerts_test.yaml")],
+        [program("promtool", "prometheus"), "test", "rules", str(ROOT / "tests/chart/alerts_test.yaml")],
         capture_output=True,
         text=True,
         check=False,

@@ -98,6 +98,7 @@ class Container:
         self.unmade = ""
         """Why it could not be made; until it is, the repository does not have it. It is tried again at each look."""
         self.is_forgotten = False
+        self.forgotten_by = ""
         self._lock = threading.Lock()
         self._bytes_used = 0
 
