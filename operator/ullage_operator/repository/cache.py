@@ -145,9 +145,7 @@ class InformerCache:
         refused = await self._refused_pods(repository)
         planning = await listed(self._api, repository) if is_due(repository, clock()) else None
         expandable = await self._expandable(repository)
-        return Answers(
-            extra, problem, authority, has_cert_manager, signing, published, refused, planning, expandable
-        )
+        return Answers(extra, problem, authority, has_cert_manager, signing, published, refused, planning, expandable)
 
     def observe(self, key: Key, answers: Answers, clock: Callable[[], int]) -> Observation | None:
         """What is known of a repository now: what is followed, and what was answered. None if it has gone meanwhile."""
