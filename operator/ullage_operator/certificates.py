@@ -121,6 +121,15 @@ def spent_at(pem: str) -> datetime:
     return read.begin + (read.end - read.begin) * SPENT
 
 
+def readable(pem: str | None) -> str:
+    """The same, or nothing for what no agent can serve with: somebody may have written anything there."""
+    try:
+        _read(pem or "")
+    except ValueError:
+        return ""
+    return pem or ""
+
+
 @lru_cache(READ_MAX)
 def _read(pem: str) -> _Read:
     found = x509.load_pem_x509_certificate(pem.encode())

@@ -385,11 +385,10 @@ def _uncertified(looks: Looks) -> None:
         token.write_text(fleet.kubectl("create", "token", "denied-ullage-agent", *looks.here, *bound))
         api = NodeObjectClient(ApiServer(fleet.url, str(token), str(fleet.ca)), place, "denied", "worker-0")
         (folder := Path(fleet.instance.home, "denied")).mkdir(exist_ok=True)
-        agent = NodeCertificate(api, "worker-0", str(folder))
 
         def asked() -> list[dict[str, Any]]:
             if (seen := api.read()) is not None and seen.spec.certificate_names:
-                agent.heed(seen)
+                NodeCertificate(api, "worker-0", str(folder)).heed(seen)
             return list(fleet.get("certificaterequests.cert-manager.io", *looks.here)["items"])
 
         looks.operator.until("the request is passed on", lambda: len(asked()) == 1)

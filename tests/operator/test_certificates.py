@@ -233,7 +233,7 @@ def answers_to(name: str, home: Path) -> bool:
     return True
 
 
-def _asking(common_name: str, *extensions: x509.ExtensionType) -> str:
+def asking(common_name: str, *extensions: x509.ExtensionType) -> str:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
@@ -242,23 +242,23 @@ def _asking(common_name: str, *extensions: x509.ExtensionType) -> str:
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
-def _named(*hosts: str) -> x509.SubjectAlternativeName:
+def named(*hosts: str) -> x509.SubjectAlternativeName:
     return x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
 
 
 def test_a_request_that_is_passed_on_asks_for_the_node_s_names_and_nothing_else() -> None:
     """Others sign what the request says: names of another node, an address, the rights of an authority are refused."""
-    require_names(_asking("w1", _named(*HOSTS)), "w1", HOSTS)
+    require_names(asking("w1", named(*HOSTS)), "w1", HOSTS)
 
-    address = x509.SubjectAlternativeName([*_named(*HOSTS), x509.UniformResourceIdentifier("spiffe://other")])
+    address = x509.SubjectAlternativeName([*named(*HOSTS), x509.UniformResourceIdentifier("spiffe://other")])
     authority = x509.BasicConstraints(ca=True, path_length=None)
     for bad in (
-        _asking("w2", _named(*HOSTS)),
-        _asking("w1"),
-        _asking("w1", _named(HOSTS[0])),
-        _asking("w1", _named(*HOSTS, "w2.flows-nodes.data.svc")),
-        _asking("w1", address),
-        _asking("w1", _named(*HOSTS), authority),
+        asking("w2", named(*HOSTS)),
+        asking("w1"),
+        asking("w1", named(HOSTS[0])),
+        asking("w1", named(*HOSTS, "w2.flows-nodes.data.svc")),
+        asking("w1", address),
+        asking("w1", named(*HOSTS), authority),
         "nonsense",
     ):
         with pytest.raises(ValueError, match="signing request"):

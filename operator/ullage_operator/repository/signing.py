@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from ullage.contract import PEM_MAX, millis_of
-from ullage_operator.certificates import LEAF_LIFE, believed, fits, require_names
+from ullage_operator.certificates import LEAF_LIFE, believed, fits, readable, require_names
 from ullage_operator.objects import Object, RepositoryObject, digest
 from ullage_operator.observation import NodeObject, Observation, SigningRequest
 
@@ -73,7 +73,7 @@ def signing(seen: Observation, names: Mapping[str, tuple[str, ...]]) -> Signing:
     made = {each.name: each for each in seen.signing_requests}
     found = Signing(certificates={}, asked={}, refused={})
     for node, each in seen.objects.items():
-        before, request = each.spec.certificate or "", each.status.certificate_request
+        before, request = readable(each.spec.certificate), each.status.certificate_request
         if before:
             found.certificates[node] = before
         if (

@@ -14,7 +14,7 @@ import structlog
 
 from ullage.contract import TlsMode
 from ullage_operator.authority import KEYS, CertificateAuthority
-from ullage_operator.certificates import next_rotation, renewed, spent_at
+from ullage_operator.certificates import next_rotation, readable, renewed, spent_at
 from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, digest, made
 from ullage_operator.observation import NodeObject, Observation
 from ullage_operator.repository.signing import ASK_MILLIS, signing
@@ -86,7 +86,7 @@ def trusted(seen: Observation, cluster_domain: str = CLUSTER_DOMAIN) -> Observat
 
 def _certificate(seen: Observation, found: NodeObject, cluster_domain: str) -> str:
     """Of a node's agent; empty if it has asked for none."""
-    before, request = found.spec.certificate or "", found.status.certificate_request
+    before, request = readable(found.spec.certificate), found.status.certificate_request
     if not request:
         return ""
     repository, node = seen.repository, found.spec.node_name
