@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, lone, node, report, ticket
+from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, lone, node, report, repository, ticket
 from ullage.contract import (
     FINISHED_MAX,
     Deferral,
@@ -260,6 +260,23 @@ def test_a_run_ends_at_its_deadline_and_goes_a_while_after_its_end() -> None:
 
     over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
     assert holders(decided(over)) == []
+    assert (decided(over).expired, decided(over).next_millis) == ((), NOW + 6000)
+    assert [each.name for each in decided(changed(over, now_millis=NOW + 6000)).expired] == ["now"]
+
+
+def test_the_time_of_a_run_goes_on_while_its_repository_is_paused() -> None:
+    """It ends at its deadline, which takes its ticket back, and goes a while after its end."""
+    begun = RunStatus(phase=RunPhase.RUNNING, started=time_of(NOW - MINUTE))
+    bounded = run(status=begun, active_deadline_seconds=61)
+    seen = changed(lone(ticket=ticket(run="now")), repository=repository(is_paused=True), runs=(bounded,))
+    late = changed(seen, now_millis=NOW + 1000)
+
+    assert (decided(seen).nodes, decided(seen).next_millis) == ({}, NOW + 1000)
+    ended = decided(late).runs["now"]
+    assert (ended.phase, ended.ended) == (RunPhase.FAILED, time_of(NOW + 1000))
+
+    over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
+    assert decided(over).nodes["node-0"].ticket is None
     assert (decided(over).expired, decided(over).next_millis) == ((), NOW + 6000)
     assert [each.name for each in decided(changed(over, now_millis=NOW + 6000)).expired] == ["now"]
 

@@ -424,7 +424,8 @@ class RunSpec(ClusterRecord, frozen=True, kw_only=True):
     """True takes the run's tickets back and gives none, until it is false again."""
 
     active_deadline_seconds: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] | None = None
-    """The seconds after its first ticket at which the run is ended, and has failed. Null sets no end."""
+    """The seconds after its first ticket at which the run is ended, and has failed, also while its repository is
+    paused. Null sets no end."""
 
     ttl_seconds_after_finished: Annotated[int, Meta(ge=0, le=SECONDS_MAX)] | None = None
     """The seconds after its end at which the run is deleted. Null keeps it."""

@@ -184,7 +184,8 @@ class Applier:
 
         # What is given up goes first: a process that ends here leaves a node without an object, which gets one.
         await _all(self._release(seen, found) for found in decision.released)
-        kept = {node: each.spec for node, each in seen.objects.items() if each not in decision.released}
+        released = {each.name for each in decision.released}
+        kept = {node: each.spec for node, each in seen.objects.items() if each.name not in released}
         changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
         # What is taken back is taken back before anything is given.
         await _all(write(spec) for spec in changed if spec.ticket is None)

@@ -69,7 +69,14 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             next_window="Paused" if repository.is_paused and is_accepted else "",
             planning=repository.status.planning,
         )
-        return Decision(status=status, nodes=_revoked(seen), runs=runs, keeps_hands_off=True)
+        return Decision(
+            status=status,
+            nodes=_revoked(seen),
+            runs=runs,
+            expired=expired(seen.runs, seen.now_millis),
+            next_millis=next_millis(seen.runs, seen.now_millis),
+            keeps_hands_off=True,
+        )
     spec = repository.spec
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
