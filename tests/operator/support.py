@@ -42,13 +42,16 @@ class Script:
     show at will.
     """
 
-    def __init__(self, kind: str, events: list[tuple[float, str, Object]]) -> None:
-        self._kind, self._events = kind, events
+    def __init__(
+        self, kind: str, events: list[tuple[float, str, Object]], known: dict[str, list[Object]] | None = None
+    ) -> None:
+        """`known`: what there is before, by kind."""
+        self._kind, self._events, self._known = kind, events, known or {}
         self.seconds = 0.0
         self.told = asyncio.Event()
 
-    async def list(self, *_: Any) -> tuple[list[Object], str]:
-        return [], "1"
+    async def list(self, kind: str, *_: Any) -> tuple[list[Object], str]:
+        return self._known.get(kind, []), "1"
 
     async def watch(self, kind: str, *_: Any) -> AsyncIterator[tuple[str, Object]]:
         if kind == self._kind:

@@ -304,8 +304,8 @@ class InformerCache:
             self._changed(None, False)
 
     def _by_pod(self, found: Object) -> None:
-        """Only repositories whose nodes want something wait for pods."""
-        node = found["spec"]["nodeName"]
+        """Only repositories whose nodes want something wait for pods; one that was not placed yet is in no way."""
+        node = (found.get("spec") or {}).get("nodeName")
         for (namespace, _), each in self.node_objects.objects.items():
             if each["spec"]["nodeName"] == node:
                 self._changed((namespace, each["spec"]["repository"]), False)
