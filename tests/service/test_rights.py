@@ -96,6 +96,13 @@ def test_whoever_may_only_read_reads_what_is_there(secured: Secured, said: list[
             assert client.get(f"/v1/handles/{handle}?{'&'.join([*said, more])}").status_code == 403
 
 
+def test_the_name_of_a_field_that_is_no_utf8_is_refused(secured: Secured) -> None:
+    """As any other body that is not what it should be: it says nothing of the service."""
+    with secured.client("all") as client:
+        answer = client.request("POST", "/v1/leases", content=b'{"a\xe6": []}')
+        assert (answer.status_code, answer.json()["detail"]) == (400, "the body is no valid UTF-8")
+
+
 def _flight_calls() -> dict[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]]:
     """By the operation's name in the list, how a client asks for it."""
 
