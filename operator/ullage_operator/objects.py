@@ -74,6 +74,11 @@ def is_owned(found: Mapping[str, Any], uid: str) -> bool:
     return any(owner["uid"] == uid and owner.get("controller") for owner in owners)
 
 
+def has_labels(found: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether the object has each of these labels, with this value."""
+    return labels.items() <= (found["metadata"].get("labels") or {}).items()
+
+
 def covers(found: Mapping[str, Any] | None, desired: Object) -> bool:
     """Whether an object is already what it shall be: same digest, and nobody changed a field of ours by hand."""
     if found is None:

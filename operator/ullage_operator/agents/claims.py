@@ -125,14 +125,13 @@ def _claim(seen: Observation, node: str, wanted: WantedClaim) -> Object:
 
 def _may_ask(seen: Observation, found: Object, wanted: WantedClaim) -> bool:
     """Whether the claim shall ask for what the spec does, rather than for what it has asked for until now."""
-    is_bound = (found.get("status") or {}).get("phase") == "Bound"
     is_short = _requested(found) < wanted.size and _capacity(found) < wanted.size
-    return is_bound and is_short and seen.expandable.get(wanted.storage_class, False)
+    return _is_bound(found) and is_short and seen.expandable.get(wanted.storage_class, False)
 
 
 def _standing(seen: Observation, wanted: WantedClaim) -> Standing:
     found = _found(seen, wanted)
-    if found is None or (found.get("status") or {}).get("phase") != "Bound":
+    if found is None or not _is_bound(found):
         return Standing("Unbound")
     if _capacity(found) >= wanted.size:
         return AS_ASKED
@@ -150,6 +149,10 @@ def _found(seen: Observation, wanted: WantedClaim) -> Object | None:
     claims = seen.owned.get(CLAIM) or {}
     found: Object | None = claims.get((seen.repository.namespace, wanted.name))
     return found
+
+
+def _is_bound(found: Object) -> bool:
+    return bool((found.get("status") or {}).get("phase") == "Bound")
 
 
 def _requested(found: Object) -> int:

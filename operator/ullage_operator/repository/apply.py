@@ -19,7 +19,7 @@ from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.node.runs import FINAL, expired, orphaned
-from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, digest, is_owned
+from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, digest, has_labels, is_owned
 from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
@@ -148,7 +148,7 @@ class Applier:
         owners: list[Object] = metadata.get("ownerReferences") or []
         is_theirs = bool(owners) and not is_owned(found, owners[0]["uid"])
         if document["kind"] == CLAIM:
-            is_theirs = not metadata["labels"].items() <= (found["metadata"].get("labels") or {}).items()
+            is_theirs = not has_labels(found, metadata["labels"])
         if is_theirs:
             kind, name = document["kind"], document["metadata"]["name"]
             raise OperatorError(f"{kind} {name} is there already and is not this repository's: rename one of the two")

@@ -70,18 +70,15 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
     if spec.auth.mode == AuthMode.KUBERNETES and not settings.namespaces:
         objects.append(delegation(repository))
     certificates = tuple(spec.certificate for spec in decision.nodes.values() if spec.certificate is not None)
-    rotation = None
     if spec.tls.mode == TlsMode.OPERATOR:
         objects += authority_objects(seen, settings.namespace)
-        rotation = next_trust_millis(seen, certificates)
     elif spec.tls.mode == TlsMode.CERT_MANAGER:
         objects += signing_objects(seen)
-        rotation = next_trust_millis(seen, certificates)
     return Desired(
         objects=objects,
         claims=tuple(claim_objects(seen, decision.nodes)),
         certificates=certificates,
-        next_millis=rotation,
+        next_millis=next_trust_millis(seen, certificates) if spec.tls.mode.agent_makes_key else None,
         planning=_planning_run(seen, decision, settings),
     )
 

@@ -26,7 +26,7 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.cluster.informer import Informer
 from ullage_operator.errors import OperatorError
 from ullage_operator.node import blockers
-from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, is_owned, selector_of
+from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, has_labels, is_owned, selector_of
 from ullage_operator.observation import (
     TROUBLE_MAX,
     Blockers,
@@ -179,7 +179,7 @@ class InformerCache:
     async def _expandable(self, repository: RepositoryObject) -> dict[str, bool]:
         """Whether volumes of a storage class can grow, where claims are smaller than what is asked for."""
         claims = (each for (place, _), each in self.owned[CLAIM].objects.items() if place == repository.namespace)
-        mine = [each for each in claims if repository.labels.items() <= (each["metadata"].get("labels") or {}).items()]
+        mine = [each for each in claims if has_labels(each, repository.labels)]
         classes = {
             name: await self._api.get("StorageClass", None, name) for name in classes_in_question(repository, mine)
         }
@@ -230,9 +230,8 @@ class InformerCache:
         return found, ""
 
     def _own_pods(self, repository: RepositoryObject) -> Iterable[Object]:
-        own_labels = repository.labels.items()
         for (namespace, _), pod in self.agents.objects.items():
-            if namespace == repository.namespace and own_labels <= (pod["metadata"].get("labels") or {}).items():
+            if namespace == repository.namespace and has_labels(pod, repository.labels):
                 yield pod
 
     def _blockers(self, extra: Iterable[Object], problem: str) -> Blockers:
