@@ -23,7 +23,7 @@ def main() -> None:
         sys.exit(2)
     _log_plainly()
     settings = settings_from()
-    assert handlers.remove is not None  # importing it is what registers the handlers
+    handlers.look_again_every(settings.resync_seconds)  # importing the module has registered the others
     memo = kopf.Memo(settings=settings)
     endpoint = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
     asyncio.run(

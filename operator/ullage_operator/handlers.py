@@ -1,4 +1,10 @@
-"""kopf's side: the process, the finalizer, health. Everything else is reconcile.py's, which knows no kopf."""
+"""kopf's side: the process, its health, and what becomes of our kinds, each of which makes a repository due.
+
+A pass is long, and about a whole repository: a thousand agents that report at once make one. So handlers note what
+they were told and return, and reconcile.py, which knows no kopf, makes the passes: kopf tells nothing more of an object
+while a handler of it runs, not even its deletion. What agents say in ContentRepositoryNodes is followed by informers
+alone, with everything else: their heartbeats are changes of status, which kopf hands to no such handler.
+"""
 
 import asyncio
 import contextlib
@@ -8,23 +14,30 @@ import kopf
 import prometheus_client
 import structlog
 
-from ullage_operator.cluster.api import ApiClient, connection_of_this_process
+from ullage_operator.cluster.api import PAGE, ApiClient, connection_of_this_process
 from ullage_operator.errors import OperatorError
 from ullage_operator.metrics import REGISTRY
 from ullage_operator.objects import RepositoryObject
+from ullage_operator.persistence import HandledSpecs, UnfinishedProgress
 from ullage_operator.repository.reconcile import Reconciler
 from ullage_operator.repository.removal import removed
 from ullage_operator.settings import OperatorSettings
 
 PREFIX: Final = "operator.ullage.dev"
 RETRY_SECONDS: Final = 5.0
+WATCH_SECONDS: Final = 600
+"""How long kopf keeps a watch. One that is silent is begun anew before; the rest is what beginning costs."""
+
+REPOSITORIES: Final = ("ullage.dev", "v1alpha1", "contentrepositories")
+RUNS: Final = ("ullage.dev", "v1alpha1", "reclamationruns")
 
 
 @kopf.on.startup()
 async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
     """Begin."""
-    _configure(settings)
     own: OperatorSettings = memo.settings
+    memo.handled = HandledSpecs()
+    _configure(settings, own, memo.handled)
     memo.ending = ending = contextlib.AsyncExitStack()
     memo.api = ApiClient(await connection_of_this_process(), own)
     ending.push_async_callback(memo.api.aclose)
@@ -52,11 +65,38 @@ async def health(memo: kopf.Memo, **_: Any) -> str:
     return "alive"
 
 
-@kopf.on.delete("ullage.dev", "v1alpha1", "contentrepositories")
-async def remove(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
+@kopf.on.resume(*REPOSITORIES)
+@kopf.on.create(*REPOSITORIES)
+@kopf.on.update(*REPOSITORIES)
+async def repository(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
+    """It is there, or its spec, its labels or its annotations changed. Not its status: that is our own doing."""
+    memo.reconciler.repository_changed(dict(body))
+
+
+@kopf.on.resume(*RUNS)
+@kopf.on.create(*RUNS)
+@kopf.on.update(*RUNS)
+async def run(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
+    """Somebody wants a reclamation now, or wants it otherwise. It needs no finalizer: whoever deletes it need not wait
+    for us.
+    """
+    memo.reconciler.run_changed(dict(body))
+
+
+def look_again_every(seconds: float) -> None:
+    """Have kopf's timer make each repository due though nothing was heard of it: what a lost event costs at most."""
+
+    @kopf.timer(*REPOSITORIES, interval=seconds, initial_delay=seconds)
+    async def again(memo: kopf.Memo, namespace: str | None, name: str, **_: Any) -> None:
+        memo.reconciler.queue.add((namespace, name))
+
+
+@kopf.on.delete(*REPOSITORIES)
+async def remove(memo: kopf.Memo, body: kopf.Body, retry: int, **_: Any) -> None:
     """Holds the finalizer until nothing is left that the cluster would not clean up itself."""
-    plain = {key: dict(value) if hasattr(value, "items") else value for key, value in dict(body).items()}
-    repository = RepositoryObject.of(plain)
+    if not retry:  # others may have what it leaves
+        memo.reconciler.repository_changed(dict(body))
+    repository = RepositoryObject.of(dict(body))
     try:
         waits = await removed(memo.api, memo.reconciler.cache, repository, memo.settings)
     except OperatorError as error:
@@ -68,6 +108,14 @@ async def remove(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
     structlog.get_logger("removal").info("removed", repository=repository.name, namespace=repository.namespace)
 
 
+@kopf.on.event(*REPOSITORIES)
+@kopf.on.event(*RUNS)
+async def seen(memo: kopf.Memo, event: kopf.RawEvent, uid: str, **_: Any) -> None:
+    """Of what is gone nothing is kept. Informers make its repository due, which also find out what went unheard."""
+    if event["type"] == "DELETED":
+        memo.handled.forget(uid)
+
+
 async def _told(memo: kopf.Memo, repository: RepositoryObject, **said: str) -> None:
     """In its status, as long as there is one."""
     try:
@@ -76,15 +124,17 @@ async def _told(memo: kopf.Memo, repository: RepositoryObject, **said: str) -> N
         structlog.get_logger("removal").warning("not told", repository=repository.name, problem=str(error))
 
 
-def _configure(settings: kopf.OperatorSettings) -> None:
+def _configure(settings: kopf.OperatorSettings, own: OperatorSettings, handled: HandledSpecs) -> None:
     """Kopf's defaults collide with those of other operators, and would wait too long."""
     settings.persistence.finalizer = f"{PREFIX}/finalizer"
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
+    settings.persistence.progress_storage = UnfinishedProgress(prefix=PREFIX)
+    settings.persistence.diffbase_storage = handled
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    settings.watching.server_timeout = 300
-    settings.watching.client_timeout = 330
+    settings.watching.chunk_size = PAGE
+    settings.watching.inactivity_timeout = own.silence_seconds
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.posting.enabled = False  # apply.py tells events, and does not repeat itself
     settings.peering.standalone = True  # one replica, and Recreate
     # `start` has listed our kinds before kopf looks for them: it need not read definitions, which would take a right.

@@ -51,6 +51,18 @@ def test_an_answer_is_there_before_the_watch_brings_it() -> None:
     assert after([], daemon_set(2, 0)) == [daemon_set(2, 0)]
 
 
+def test_of_two_answers_the_newer_one_stays() -> None:
+    """Kopf may tell of an object what it was before our last write to it."""
+
+    async def run() -> None:
+        store = Informer(cast("ApiClient", Script("DaemonSet", [])), "DaemonSet")
+        for version in (12, 11):
+            store.put(daemon_set(version, version))
+        assert list(store.objects.values()) == [daemon_set(12, 12)]
+
+    asyncio.run(run())
+
+
 def test_a_namespace_that_is_named_twice_is_waited_for_once() -> None:
     """ULLAGE_OPERATOR_NAMESPACES=a,a would else keep the operator from ever starting."""
 

@@ -63,7 +63,7 @@ class Informer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def put(self, found: Object) -> None:
-        """An answer to our own write, before the watch brings it.
+        """An answer to our own write, or what kopf was told, before the watch brings it.
 
         One that the watch has passed already is old: what changed since, or that the object is gone, came before it.
 
@@ -72,9 +72,12 @@ class Informer:
             watch             ◀── 7, 9
             answer            ◀── 7               kept, it would hide 9 until something else changes
         """
-        seen = self._versions.get(found["metadata"].get("namespace")) or self._versions.get(None)
-        if seen is None or int(_version(found)) > int(seen):  # versions of one kind are numbers in order (KEP-5504)
-            self.objects[_key(found)] = self._keep(found)
+        key = _key(found)
+        seen = self._versions.get(found["metadata"].get("namespace")) or self._versions.get(None, "0")
+        held = _version(self.objects[key]) if key in self.objects else "0"
+        # Versions of one kind are numbers in order (KEP-5504).
+        if int(_version(found)) > max(int(seen), int(held)):
+            self.objects[key] = self._keep(found)
 
     async def _follow(self, namespace: str | None) -> None:
         wait = RETRY_SECONDS

@@ -96,7 +96,7 @@ class InformerCache:
         by_label, by_pod = self._by_label, self._by_pod
         self.repositories = Informer(api, "ContentRepository", namespaces=places, on_change=self._by_name)
         self.node_objects = Informer(api, "ContentRepositoryNode", namespaces=places, on_change=self._by_agent)
-        self.runs = Informer(api, "ReclamationRun", namespaces=places, on_change=self._by_spec)
+        self.runs = Informer(api, "ReclamationRun", namespaces=places, on_change=self._by_run)
         self.nodes = Informer(api, "Node", keep=lean, on_change=self._by_node)
         self.agents = Informer(api, "Pod", namespaces=places, labels=OURS, keep=lean, on_change=by_label)
         blocking = partial(Informer, api, "Pod", namespaces=self._others, keep=lean, on_change=by_pod)
@@ -233,8 +233,18 @@ class InformerCache:
         return {node: frozenset(volumes) for node, volumes in busy.items()}
 
     def _by_name(self, found: Object) -> None:
-        """Another repository may lie in this one's way, or not any more."""
-        self._changed(None, False)
+        """Of one that is there, kopf tells what matters. One that is gone lies in nobody's way any more, and its runs
+        have to be told.
+        """
+        key = found["metadata"]["namespace"], found["metadata"]["name"]
+        if key not in self.repositories.objects:
+            self._changed(None, False)
+            self._changed(key, False)
+
+    def _by_run(self, found: Object) -> None:
+        """The same: what it has started is called off when it is gone."""
+        if (found["metadata"]["namespace"], found["metadata"]["name"]) not in self.runs.objects:
+            self._by_spec(found)
 
     def _by_spec(self, found: Object) -> None:
         self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)

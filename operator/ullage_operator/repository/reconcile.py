@@ -45,10 +45,8 @@ class Reconciler:
         self._log = structlog.get_logger("reconcile")
 
     async def start(self) -> None:
-        """Follow the cluster, and begin to work."""
+        """Follow the cluster, and begin to work on what is said to be due."""
         await self.cache.start()
-        for key in self.cache.repositories.objects:
-            self.queue.add(key)
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._settings.workers)]
 
     async def stop(self) -> None:
@@ -63,6 +61,16 @@ class Reconciler:
         """Why this process should be started anew; empty if it should not."""
         dead = [worker for worker in self._workers if worker.done()]
         return f"{len(dead)} workers ended" if dead else ""
+
+    def repository_changed(self, found: Object) -> None:
+        """One that is there, as it is now; another may lie in its way, or not any more."""
+        self.cache.repositories.put(found)
+        self._changed(None, False)
+
+    def run_changed(self, found: Object) -> None:
+        """A ReclamationRun that is there, as it is now."""
+        self.cache.runs.put(found)
+        self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
 
     def _changed(self, key: Key | None, is_quiet: bool) -> None:
         delay = self._settings.figures_seconds if is_quiet else self._settings.settle_seconds
@@ -91,7 +99,7 @@ class Reconciler:
             metrics.RECONCILE_SECONDS.observe(time.monotonic() - began)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Bring one repository where it should be; in how many seconds to look again, None if it is gone."""
+        """Bring one repository where it should be; in how many seconds to look again, None if nothing is due."""
         found = self.cache.repositories.objects.get(key)
         if found is None or "deletionTimestamp" in found["metadata"]:
             self.cache.reserved.pop(key, None)
@@ -114,9 +122,11 @@ class Reconciler:
             raise
         waits = await self._applier.apply(seen, decision, wanted)
         _measure(seen, decision)
-        times = [millis for millis in (decision.next_millis, wanted.next_millis, waits) if millis is not None]
-        soonest = (min(times) - self._clock()) / 1000 if times else self._settings.resync_seconds
-        return max(0.1, min(soonest, self._settings.resync_seconds))
+        return self._seconds_until(decision.next_millis, wanted.next_millis, waits)
+
+    def _seconds_until(self, *times: int | None) -> float | None:
+        soonest = min((millis for millis in times if millis is not None), default=None)
+        return None if soonest is None else max(0.1, (soonest - self._clock()) / 1000)
 
     async def tell_removal(self, repository: RepositoryObject, waits: str = "", error: str = "") -> None:
         """What a removal waits for, or why a step of it was refused."""
@@ -125,8 +135,7 @@ class Reconciler:
     async def _orphans(self, key: Key) -> float | None:
         runs, now = self.cache.runs_of(*key), self._clock()
         await self._applier.tell_orphans(key[0], runs, now)
-        soonest = next_millis(runs, now)
-        return None if soonest is None else max(0.1, min((soonest - now) / 1000, self._settings.resync_seconds))
+        return self._seconds_until(next_millis(runs, now))
 
     def _service(self, repository: RepositoryObject) -> Object | None:
         """The headless one, if the repository was ever started."""
