@@ -10,10 +10,12 @@ not idle in a cluster.
 import argparse
 import asyncio
 import contextlib
+import json
 import math
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +31,7 @@ from tests.cluster.operator_process import Operator, now_text, repository
 from tests.cluster.workloads import executor
 from ullage.contract import HEARTBEAT_SECONDS
 from ullage_operator.cluster.api import ApiClient
+from ullage_operator.install import NAME, NAMESPACE
 from ullage_operator.objects import path_of
 
 ROOT: Final = Path(__file__).parents[1]
@@ -44,6 +47,11 @@ POLL_SECONDS: Final = 0.25
 SETTLE_SECONDS_MAX: Final = 240.0
 NODES_A_REQUEST: Final = 200
 KIND: Final = "ContentRepositoryNode"
+USER: Final = f"system:serviceaccount:{NAMESPACE}:{NAME}"
+"""The operator, as the API server counts its requests."""
+
+Calls = Counter[str]
+"""Requests by verb and resource."""
 
 
 def root_of(number: int) -> str:
@@ -62,6 +70,8 @@ class Figures:
     idle_cpu_share: float = 0.0
     cpu_seconds: float = 0.0
     memory_mib: float = 0.0
+    calls_until_settled: Calls = field(default_factory=Counter)
+    calls_a_quiet_minute: Calls = field(default_factory=Counter)
 
     @property
     def objects(self) -> int:
@@ -94,6 +104,7 @@ class Scene:
         await self.until("all pods", self._are_settled)
         figures.seconds["settled"] = time.monotonic() - began
         figures.cpu_seconds = sum(self.process.cpu_times()[:2])
+        figures.calls_until_settled = self._calls()
         await self._stay_idle()
         figures.seconds["noticed"] = await self._notice()
         figures.memory_mib = self.process.memory_info().rss / 2**20
@@ -147,7 +158,7 @@ class Scene:
         """Heartbeats only, at the pace of real agents; what the operator writes and burns meanwhile."""
         names = [each["metadata"]["name"] for each in await self._objects()]
         pause = HEARTBEAT_SECONDS / len(names)
-        writes, cpu = self.operator.writes(), sum(self.process.cpu_times()[:2])
+        writes, cpu, before = self.operator.writes(), sum(self.process.cpu_times()[:2]), self._calls()
         began = time.monotonic()
         beats = 0
         while (passed := time.monotonic() - began) < IDLE_SECONDS:
@@ -156,8 +167,19 @@ class Scene:
                 beats += 1
             await asyncio.sleep(POLL_SECONDS)
         hours = (time.monotonic() - began) / 3600
+        told = self._calls() - before
+        self.figures.calls_a_quiet_minute = Counter({what: round(n / hours / 60) for what, n in told.items()})
         self.figures.idle_writes_a_node_hour = (self.operator.writes() - writes) / hours / self.figures.nodes
         self.figures.idle_cpu_share = (sum(self.process.cpu_times()[:2]) - cpu) / (hours * 3600)
+
+    def _calls(self) -> Calls:
+        """Of the operator, since it was started."""
+        found: Calls = Counter()
+        for line in self.fleet.audit_log.read_text(encoding="utf-8").splitlines():
+            request = json.loads(line)
+            place = request.get("objectRef") or {"resource": "discovery"}
+            found["/".join(filter(None, (f"{request['verb']} {place['resource']}", place.get("subresource"))))] += 1
+        return found
 
     async def _notice(self) -> float:
         """From the creation of an executor's pod until its node's ticket is taken back."""
@@ -192,7 +214,7 @@ def measure(nodes: int, repositories: int) -> Figures:
         async with contextlib.aclosing(ApiClient(own)) as api:
             await Scene(fleet, operator, api, figures).play()
 
-    with fleet_running() as fleet:
+    with fleet_running(USER) as fleet:
         documents = list(yaml.safe_load_all((ROOT / "deploy" / "install.yaml").read_text(encoding="utf-8")))
         fleet.apply(*(each for each in documents if each["kind"] == "CustomResourceDefinition"))
         fleet.wait_until("the kinds are served", fleet.serves_all_custom_resources)
@@ -210,6 +232,11 @@ def measure(nodes: int, repositories: int) -> Figures:
     return figures
 
 
+def _counted(what: str, calls: Calls) -> Row:
+    told = ", ".join(f"{name} {count}" for name, count in calls.most_common() if count)
+    return Row("operator", what, "", (float(calls.total()),), "requests", None, told)
+
+
 def rows_of(measured: list[Figures]) -> list[Row]:
     """A row for each figure of each size, and how the time grows."""
     rows = []
@@ -223,6 +250,8 @@ def rows_of(measured: list[Figures]) -> list[Row]:
             Row("operator", f"{size}: CPU, idle", "a core", (one.idle_cpu_share,), "x", Target(0.05, True)),
             Row("operator", f"{size}: CPU until settled", "", (one.cpu_seconds,), "s"),
             Row("operator", f"{size}: memory", "", (one.memory_mib,), "MiB"),
+            _counted(f"{size}: API requests from the operator's start until settled", one.calls_until_settled),
+            _counted(f"{size}: API requests in a minute, idle", one.calls_a_quiet_minute),
             Row("operator", f"{size}: an executor comes, its node's ticket is gone", "", (said["noticed"],), "s"),
         ]
     single = [one for one in measured if one.repositories == 1]
@@ -249,9 +278,11 @@ def main() -> int:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(prog="python -m bench.operator", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two small fleets: a minute")
+    parser.add_argument("--nodes", type=int, help="one fleet of so many nodes with one repository")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
     options = parser.parse_args()
-    rows = rows_of([measure(*size) for size in (QUICK if options.quick else FULL)])
+    sizes = ((options.nodes, 1),) if options.nodes else QUICK if options.quick else FULL
+    rows = rows_of([measure(*size) for size in sizes])
     machine = describe_machine(Path(tempfile.gettempdir()))
     print(f"{machine}\n\n{markdown(rows)}")
     if options.write_docs:

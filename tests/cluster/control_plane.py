@@ -63,6 +63,13 @@ class ControlPlane:
         self._names: dict[str, Path] = {}
         self.admin = self.authority.client(*ADMIN)
         self.kubeconfig = self.kubeconfig_for(*ADMIN, credentials=self.admin)
+        self.audited_user = ""
+        """Set before the start: the API server writes each request of this user into `audit_log`."""
+
+    @property
+    def audit_log(self) -> Path:
+        """A JSON document a line."""
+        return self.instance.home / "audit.log"
 
     @property
     def url(self) -> str:
@@ -136,8 +143,22 @@ class ControlPlane:
                 "--allow-privileged=true",
                 "--enable-aggregator-routing=true",  # to the pods of a webhook, not to its Service: no kube-proxy here
                 *on_loopback,
+                *self._audit_flags(),
             ],
         )
+
+    def _audit_flags(self) -> list[str]:
+        if not self.audited_user:
+            return []
+        policy = self.instance.home / "audit-policy.json"
+        document = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["ResponseStarted", "ResponseComplete", "Panic"],  # each once, a watch when it begins
+            "rules": [{"level": "Metadata", "users": [self.audited_user]}, {"level": "None"}],
+        }
+        policy.write_text(json.dumps(document))
+        return [f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}"]
 
     def _controller_flags(self, name: str) -> list[str]:
         user = f"system:{name}"

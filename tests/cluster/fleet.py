@@ -88,9 +88,10 @@ def _node(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def fleet_running() -> Iterator[Fleet]:
-    """A control plane with kwok and no node yet, gone at the end."""
+def fleet_running(audited_user: str = "") -> Iterator[Fleet]:
+    """A control plane with kwok and no node yet, gone at the end. `audited_user`: see ControlPlane."""
     with closing(Instance.create("fleet")) as instance:
         cluster = Fleet(instance)
+        cluster.audited_user = audited_user
         cluster.start()
         yield cluster
