@@ -228,6 +228,8 @@ def test_a_run_ends_at_its_deadline_and_goes_a_while_after_its_end() -> None:
     """Both are waited for, to the millisecond; what was not done by then has failed."""
     begun = RunStatus(phase=RunPhase.RUNNING, started=time_of(NOW - MINUTE))
     seen = lone(ticket=ticket(run="now"), wanted=())
+    # Of one whose beginning is only told now too: nothing wakes the operator when it has written that.
+    assert decided(changed(seen, runs=(run(active_deadline_seconds=61),))).next_millis == NOW + 1000
     before = changed(seen, runs=(run(status=begun, active_deadline_seconds=61),))
     late = changed(before, now_millis=NOW + 1000)
 

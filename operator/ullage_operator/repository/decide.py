@@ -100,7 +100,9 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     told = conditions(seen, acceptance, figures, placement, rolls)
     status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
     again = None if seen.refused_pods is None else seen.now_millis + REFUSED_MILLIS
-    runs_end = next_millis(seen.runs, seen.now_millis)
+    # As they are from now on: nothing wakes us when we have written it.
+    told_runs = (msgspec.structs.replace(run, status=runs.get(run.name, run.status)) for run in seen.runs)
+    runs_end = next_millis(told_runs, seen.now_millis)
     wakes = (again, schedule.next_millis, planned.next_millis, rolls.next_millis, runs_end)
     return Decision(
         status=status,
