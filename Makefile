@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help generate run test check proof-full crash-full kill-full stress-full validity-full crash-mutants crash-tries rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist sboms lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full stress-full validity-full crash-mutants crash-tries rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -112,8 +112,14 @@ dist: $(STAMP) ## Build the wheel and the source archive into dist/
 generate: $(STAMP) ## Write what is made from the contract: crds/, deploy/install.yaml, the chart's files, docs/configuration.md
 	@$(BIN)/python -m tools.generate
 
-sboms: $(STAMP) ## Write what is in the images, as CycloneDX, into dist/; needs root
-	@$(BIN)/python -m tests.cluster sboms
+release: $(STAMP) ## Build a release into dist/: wheel, images, chart, lists of packages, digests of all; needs root
+	@$(BIN)/python -m tools.release build
+
+release-check: $(STAMP) ## Build it once more from nothing, half an hour: every digest must be the same
+	@$(BIN)/python -m tools.release check
+
+push: $(STAMP) ## Push that release to a registry of yours, REGISTRY=registry.example/ullage; PUSH_OPTIONS go to `oras cp`
+	@$(BIN)/python -m tools.release push $(REGISTRY) -- $(PUSH_OPTIONS)
 
 lock: ## Pin the newest versions that pyproject.toml allows
 	@tools/lock

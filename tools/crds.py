@@ -14,8 +14,14 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from tools.crd_rules import NAMED, RULES
 from ullage import contract
-from ullage.contract import REPOSITORY_NAME, REPOSITORY_NAME_MAX, Duration, Quantity, StorageSettings
+from ullage.contract import (
+    ContainerSettings,
+    Duration,
+    Quantity,
+    StorageSettings,
+)
 from ullage.wire.documents import field_texts
 from ullage_operator.install import install_objects
 
@@ -30,158 +36,6 @@ TEXT_MAX: Final = 48
 HEADER: Final = "# Written by tools/crds.py from ullage.contract: change that, and run `make generate`.\n"
 
 
-def at_most(one: str, other: str) -> dict[str, str]:
-    """One quantity must not exceed the other."""
-    rule = f"quantity(string(self.{one})).compareTo(quantity(string(self.{other}))) <= 0"
-    return {"rule": rule, "message": f"{one} must be at most {other}"}
-
-
-HOST_PATH: Final = "(has({0}.hostPath) ? {0}.hostPath.path : '/var/lib/ullage')"
-KEPT_REPOSITORY: Final = {
-    "rule": "self.repository == oldSelf.repository",
-    "message": "repository is immutable: make a new repository",
-}
-
-NAMED: Final = {
-    "rule": f"self.metadata.name.matches('{REPOSITORY_NAME}') && size(self.metadata.name) <= {REPOSITORY_NAME_MAX}",
-    "message": f"metadata.name must be a label of DNS of at most {REPOSITORY_NAME_MAX} characters that begins with a "
-    "letter: Services are named after it",
-}
-
-RULES: Final[dict[str, list[dict[str, str]]]] = {
-    "ArchiveSettings": [
-        {
-            "rule": "self.maxUsagePercentage < self.backpressurePercentage",
-            "message": "backpressurePercentage must be above maxUsagePercentage",
-        }
-    ],
-    "ClaimSettings": [at_most("maxAppendableSize", "maxBatchFile")],
-    "ContentSettings": [KEPT_REPOSITORY],
-    "FlowFileSettings": [
-        KEPT_REPOSITORY,
-        at_most("checkpointLogSize", "walMaxBytes"),
-        {"rule": "self.swapBatch <= self.swapThreshold", "message": "swapBatch must be at most swapThreshold"},
-    ],
-    "ProvenanceSettings": [KEPT_REPOSITORY],
-    "StorageSettings": [
-        {
-            "rule": "!(has(self.hostPath) && has(self.localPersistentVolume))",
-            "message": "hostPath and localPersistentVolume exclude each other",
-        },
-        {
-            "rule": "has(self.localPersistentVolume) == has(oldSelf.localPersistentVolume)",
-            "message": "hostPath and localPersistentVolume cannot be changed into each other: make a new repository",
-        },
-        {
-            "rule": f"{HOST_PATH.format('self')} == {HOST_PATH.format('oldSelf')}",
-            "message": "hostPath.path is immutable: make a new repository",
-        },
-        {"rule": "self.sections == oldSelf.sections", "message": "sections is immutable: make a new repository"},
-        {
-            "rule": "oldSelf.containers.all(old, self.containers.exists(c, c.name == old.name) ? "
-            "self.containers.exists(c, c.name == old.name && c.subPath == old.subPath) : old.evacuate)",
-            "message": "containers may be appended, never moved, and removed only once they had evacuate: true",
-        },
-    ],
-    "HostPath": [
-        {
-            "rule": "self.path.startsWith('/') && !self.path.contains('..')",
-            "message": "path must be absolute and without '..'",
-        }
-    ],
-    "ContainerSettings": [
-        {
-            "rule": "!self.subPath.startsWith('/') && !self.subPath.contains('..')",
-            "message": "subPath must lie below the root",
-        }
-    ],
-    "LocalPersistentVolume": [
-        {"rule": "self.storageClassName == oldSelf.storageClassName", "message": "storageClassName is immutable"},
-        {
-            "rule": "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
-            "message": "size may grow, never shrink",
-        },
-    ],
-    "Window": [
-        {
-            "rule": "duration(self.duration) >= duration('1m') && duration(self.duration) <= duration('168h')",
-            "message": "duration must be between 1m and 168h",
-        },
-        {
-            "rule": "self.kind != 'Deny' || duration(self.startCutoff) == duration('0s')",
-            "message": "a Deny window has no startCutoff: make it begin earlier",
-        },
-        {
-            "rule": "duration(self.startCutoff) < duration(self.duration)",
-            "message": "startCutoff must be below duration",
-        },
-    ],
-    "PlanningSettings": [
-        {"rule": "duration(self.activeDeadline) <= duration('168h')", "message": "activeDeadline must be at most 168h"}
-    ],
-    "ContentRepositorySpec": [
-        {
-            "rule": "self.planning.schedule == '' || (self.tls.mode != 'None' && self.auth.mode == 'Kubernetes')",
-            "message": "planning.schedule needs auth.mode Kubernetes, and a tls.mode that is not None",
-        },
-        {
-            "rule": "self.planning.schedule == '' || (has(self.service.flightPort) && self.service.flightPort != 0)",
-            "message": "planning.schedule needs service.flightPort",
-        },
-    ],
-    "SparkPodSettings": [
-        {"rule": "duration(self.maxDefer) <= duration('720h')", "message": "maxDefer must be at most 720h"}
-    ],
-    "Toleration": [
-        {
-            "rule": "self.operator != 'Exists' || self.value == ''",
-            "message": "value must be empty where operator is Exists",
-        },
-        {
-            "rule": "self.operator != 'Equal' || self.key != ''",
-            "message": "key must not be empty where operator is Equal",
-        },
-        {
-            "rule": "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
-            "message": "tolerationSeconds needs effect NoExecute",
-        },
-    ],
-    "ServiceSettings": [
-        {
-            "rule": "self.httpPort == 0 || [has(self.flightPort) ? self.flightPort : -1, "
-            "has(self.metricsPort) ? self.metricsPort : -2, has(self.healthPort) ? self.healthPort : -3]"
-            ".all(port, port != self.httpPort)",
-            "message": "httpPort, flightPort, metricsPort and healthPort must differ",
-        },
-        {
-            "rule": "!has(self.flightPort) || !has(self.metricsPort) || self.flightPort == 0 || "
-            "self.flightPort != self.metricsPort",
-            "message": "httpPort, flightPort, metricsPort and healthPort must differ",
-        },
-        {
-            "rule": "!has(self.healthPort) || self.healthPort == 0 || [has(self.flightPort) ? self.flightPort : -1, "
-            "has(self.metricsPort) ? self.metricsPort : -2].all(port, port != self.healthPort)",
-            "message": "httpPort, flightPort, metricsPort and healthPort must differ",
-        },
-    ],
-    "NodeSpec": [
-        {
-            "rule": "self.repository == oldSelf.repository && self.nodeName == oldSelf.nodeName",
-            "message": "repository and nodeName are immutable",
-        }
-    ],
-    "RunSpec": [
-        {
-            "rule": " && ".join(
-                f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
-                for name in contract.RunSpec.__struct_encode_fields__
-                if name != "suspend"
-            ),
-            "message": "a ReclamationRun is immutable, but for suspend: make a new one",
-        },
-        {"rule": "self.operations.all(o, o != 'Delete')", "message": "Delete needs no run: it happens by itself"},
-    ],
-}
 POSITIVE: Final = {
     ("ClaimSettings", "maxAppendableSize"),
     ("ClaimSettings", "maxBatchFile"),
@@ -348,7 +202,11 @@ def _default(field: Any, schema: dict[str, Any]) -> dict[str, Any]:
     if isinstance(default, msgspec.Struct):
         below = schema["properties"].items()
         return {"default": {name: part["default"] for name, part in below if "default" in part}}
-    return {"default": msgspec.json.decode(msgspec.json.encode(default, enc_hook=str))}
+    shown = msgspec.json.decode(msgspec.json.encode(default, enc_hook=str))
+    for each, text in zip(default, shown, strict=True) if isinstance(default, tuple) else ():
+        if isinstance(each, ContainerSettings):
+            del text["localPersistentVolume"]  # a group is there or not, and never null
+    return {"default": shown}
 
 
 def column(name: str, path: str, kind: str = "string", description: str = "", priority: int = 0) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tell what is in an image, as CycloneDX 1.6: `tools/sbom.py IMAGE.tar NAME > NAME.cdx.json`.
+"""Tell what is in an image, as CycloneDX 1.6: `tools/sbom.py IMAGE NAME > NAME.cdx.json`.
 
-`IMAGE.tar` is an OCI archive: of `docker save`, `skopeo copy` or `buildah push`. Read from the image itself, not from
-what was asked for: Debian's packages from dpkg's status, Python's from their metadata. The same image gives the same
-document.
+`IMAGE` is an OCI archive of `docker save`, `skopeo copy` or `buildah push`, or the folder of an OCI layout. Read from
+the image itself, not from what was asked for: Debian's packages from dpkg's status, Python's from their metadata. The
+same image gives the same document.
 """
 
 import io
@@ -12,7 +12,8 @@ import re
 import sys
 import tarfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,17 @@ Component = dict[str, Any]
 
 def main() -> None:
     """Print the document."""
-    archive, name = sys.argv[1:]
-    json.dump(document(Path(archive), name), sys.stdout, indent=1)
+    image, name = sys.argv[1:]
+    json.dump(document(Path(image), name), sys.stdout, indent=1)
     sys.stdout.write("\n")
 
 
-def document(archive: Path, name: str) -> dict[str, Any]:
-    """Of the image in an OCI archive. ValueError if it holds no image, or one without packages."""
-    config, digest, files = _read(archive)
+def document(image: Path, name: str) -> dict[str, Any]:
+    """Of the image in an OCI archive or layout. ValueError if it holds no image, or one without packages."""
+    config, digest, files = _read(image)
     components = sorted([*_debian(files), *_python(files), *_interpreter(config)], key=lambda each: str(each["purl"]))
     if not components:
-        raise ValueError(f"{archive}: the image has no package of Debian's or Python's")
+        raise ValueError(f"{image}: the image has no package of Debian's or Python's")
     labels = config.get("config", {}).get("Labels") or {}
     whole = {
         "type": "container",
@@ -59,33 +60,42 @@ def document(archive: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _read(archive: Path) -> tuple[dict[str, Any], str, dict[str, bytes]]:
+def _read(image: Path) -> tuple[dict[str, Any], str, dict[str, bytes]]:
     """The image's configuration, the digest of its manifest, and those of its files that name packages."""
-    with tarfile.open(archive) as outer:
+    with ExitStack() as opened:
+        content = _folder(image) if image.is_dir() else _archive(opened.enter_context(tarfile.open(image)))
 
         def blob(digest: str) -> bytes:
-            return _content(outer, f"blobs/{digest.replace(':', '/')}")
+            return content(f"blobs/{digest.replace(':', '/')}")
 
-        index = json.loads(_content(outer, "index.json"))
-        if len(index["manifests"]) != 1:
-            raise ValueError(f"{archive}: {len(index['manifests'])} images; one is wanted")
-        digest = index["manifests"][0]["digest"]
+        # What else a layout may hold is about the image.
+        images = [each for each in json.loads(content("index.json"))["manifests"] if "artifactType" not in each]
+        if len(images) != 1:
+            raise ValueError(f"{image}: {len(images)} images; one is wanted")
+        digest = images[0]["digest"]
         manifest = json.loads(blob(digest))
         files: dict[str, bytes] = {}
         for layer in manifest["layers"]:
-            for path, content in _changes(blob(layer["digest"])):
-                if content is None:
+            for path, changed in _changes(blob(layer["digest"])):
+                if changed is None:
                     files = {each: kept for each, kept in files.items() if not f"{each}/".startswith(f"{path}/")}
                 else:
-                    files[path] = content
+                    files[path] = changed
         return json.loads(blob(manifest["config"]["digest"])), digest, files
 
 
-def _content(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
-    if file is None:
-        raise ValueError(f"{name} is no file")
-    return file.read()
+def _folder(layout: Path) -> Callable[[str], bytes]:
+    return lambda name: (layout / name).read_bytes()
+
+
+def _archive(archive: tarfile.TarFile) -> Callable[[str], bytes]:
+    def content(name: str) -> bytes:
+        file = archive.extractfile(name)
+        if file is None:
+            raise ValueError(f"{name} is no file")
+        return file.read()
+
+    return content
 
 
 def _changes(layer: bytes) -> Iterator[tuple[str, bytes | None]]:

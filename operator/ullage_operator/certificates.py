@@ -83,15 +83,31 @@ def renewed(
     these names and its time is not spent; else a new one. ValueError for a request that proves no key of ours.
     """
     key = _key_in(request)
-    if certificate:
-        try:
-            read = _read(certificate)
-        except ValueError:
-            pass  # somebody wrote something else there: a new one takes its place
-        else:
-            if (read.key, read.hosts) == (key, tuple(hosts)) and now < spent_at(certificate):
-                return certificate
-    return _leaf(kept, key, now, name, hosts)
+    return certificate if fits(certificate, request, now, hosts) else _leaf(kept, key, now, name, hosts)
+
+
+def fits(certificate: str, request: str, now: datetime, hosts: Sequence[str]) -> bool:
+    """Whether it is of the request's key and these names, and its time is not spent. ValueError for a bad request."""
+    key = _key_in(request)
+    try:
+        read = _read(certificate)
+    except ValueError:
+        return False  # somebody wrote something else there: a new one takes its place
+    return (read.key, sorted(read.hosts)) == (key, sorted(hosts)) and now < spent_at(certificate)
+
+
+def believed(authorities: Sequence[str], chains: Sequence[str]) -> str:
+    """Of certificates of authorities those that are named as issuers in these chains, each once."""
+    known = {found.public_bytes(serialization.Encoding.PEM): found for each in authorities for found in _all_in(each)}
+    issuers = {found.issuer for chain in chains for found in _all_in(chain)}
+    return b"".join(pem for pem, found in known.items() if found.subject in issuers).decode()
+
+
+def _all_in(pem: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem.encode())
+    except ValueError:
+        return []  # there is none in it
 
 
 def expiry(pem: str) -> datetime:
@@ -103,6 +119,15 @@ def spent_at(pem: str) -> datetime:
     """When a certificate is replaced; ValueError if it cannot be read."""
     read = _read(pem)
     return read.begin + (read.end - read.begin) * SPENT
+
+
+def readable(pem: str | None) -> str:
+    """The same, or nothing for what no agent can serve with: somebody may have written anything there."""
+    try:
+        _read(pem or "")
+    except ValueError:
+        return ""
+    return pem or ""
 
 
 @lru_cache(READ_MAX)
@@ -128,6 +153,23 @@ def _key_in(request: str) -> bytes:
         return _public_bytes(key)
     except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature) as error:
         raise ValueError(f"the signing request cannot be used: {error}") from error
+
+
+def require_names(request: str, common_name: str, hosts: Sequence[str]) -> None:
+    """That a request can be signed as it is: by a key of ours, for this subject, for exactly these names, and with
+    nothing else in it. Whoever signs for us copies what it asks for. ValueError says what it asks for beyond that.
+    """
+    _key_in(request)
+    found = x509.load_pem_x509_csr(request.encode())
+    wanted = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
+    try:
+        asked = [(each.value, each.critical) for each in found.extensions]
+    except (ValueError, x509.DuplicateExtension) as error:
+        raise ValueError(f"the signing request cannot be read: {error}") from error
+    if found.subject != _subject(common_name):
+        raise ValueError(f"the signing request is for {found.subject.rfc4514_string()}, not for CN={common_name}")
+    if asked != [(wanted, False)]:
+        raise ValueError(f"the signing request asks for more, or else, than the names {', '.join(hosts)}")
 
 
 def _public_bytes(key: object) -> bytes:

@@ -40,7 +40,8 @@ VERSIONS: Final = {
     "scheduling.k8s.io/v1": ("PriorityClass",),
     "policy/v1": ("PodDisruptionBudget",),
     "sparkoperator.k8s.io/v1beta2": ("SparkApplication",),
-    "cert-manager.io/v1": ("Certificate",),
+    "cert-manager.io/v1": ("CertificateRequest",),
+    "storage.k8s.io/v1": ("StorageClass",),
 }
 """The kinds that we know, by group and version."""
 
@@ -50,7 +51,8 @@ VERSION_OF: Final = {kind: version for version, kinds in VERSIONS.items() for ki
 def path_of(kind: str, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
     """Where one object is found, those of a namespace, or all of a kind."""
     version, word = VERSION_OF[kind], kind.lower()
-    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    ends = {"y": "ies", "s": "ses"}
+    plural = f"{word[:-1]}{ends[word[-1]]}" if word[-1] in ends else f"{word}s"
     place = ("namespaces", namespace) if namespace else ()
     parts = ("apis" if "/" in version else "api", version, *place, plural, name, subresource)
     return "/" + "/".join(part for part in parts if part)

@@ -173,6 +173,18 @@ class Blockers(msgspec.Struct, frozen=True, kw_only=True):
         return self.by_node.get(node, ())[:3]
 
 
+class SigningRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A CertificateRequest of cert-manager. `problem`: why nothing comes of it; `waits`: for what it waits."""
+
+    name: str
+    uid: str
+    created_millis: int
+    certificate: str = ""
+    authority: str = ""
+    problem: str = ""
+    waits: str = ""
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one repository."""
 
@@ -193,8 +205,24 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     certificates: dict[str, str] = msgspec.field(default_factory=dict)
     """Of agents that have asked for one, by node, as they shall be from now on."""
 
+    certificate_names: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """What agents shall ask for, by node, where cert-manager signs."""
+
+    signing_requests: tuple[SigningRequest, ...] = ()
+    signing_asked: dict[str, str] = msgspec.field(default_factory=dict)
+    """The requests that are to be passed on to cert-manager, by name, as PEM."""
+
+    refused_certificates: dict[str, str] = msgspec.field(default_factory=dict)
+    """Why cert-manager gave none, by node."""
+
+    published: str | None = ""
+    """The authorities that clients are told of; None if somebody else tells them."""
+
     has_cert_manager: bool = False
     """Asked for only where spec.tls.mode wants it."""
+
+    expandable: dict[str, bool] = msgspec.field(default_factory=dict)
+    """Whether volumes of a storage class can grow: of those classes of which it matters."""
 
     refused_pods: str | None = None
     """Why pods of agents were refused, by a quota for one; empty if it is not known, and None where all were made."""

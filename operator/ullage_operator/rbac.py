@@ -65,7 +65,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("ullage.dev", ["contentrepositorynodes/status"], ["get", "patch"]),
     rule("", ["pods"], [*READ, "delete"]),
     rule("", ["services", "configmaps", "serviceaccounts"], [*READ, *WRITE]),
-    rule("", ["persistentvolumeclaims"], [*READ, "delete"]),
+    rule("", ["persistentvolumeclaims"], [*READ, *WRITE]),
     # To be listed: why pods of agents were refused stands nowhere else.
     rule("", ["events"], ["create", "patch", "list"]),
     rule("apps", ["daemonsets", "statefulsets"], [*READ, *WRITE]),
@@ -76,15 +76,15 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("networking.k8s.io", ["networkpolicies"], [*READ, *WRITE]),
     rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], [*READ, *WRITE]),
     rule("rbac.authorization.k8s.io", ["clusterroles"], ["bind"], [PLANNER]),
-    rule("cert-manager.io", ["certificates"], [*READ, *WRITE]),
+    rule("cert-manager.io", ["certificaterequests"], [*READ, *WRITE]),
 ]
 """The operator's, in each namespace that it looks after. No secrets: those of others are none of its business."""
 
 OPERATOR_OWN_RULES: Final = [rule("", ["secrets"], ["get", *WRITE])]
 """In its own namespace, where it keeps the keys of authorities: by name, none is listed."""
 
-NODE_RULES: Final = [rule("", ["nodes"], READ)]
-"""In the whole cluster, always: nodes have no namespace."""
+NODE_RULES: Final = [rule("", ["nodes"], READ), rule("storage.k8s.io", ["storageclasses"], ["get"])]
+"""In the whole cluster, always: nodes have no namespace, nor have classes, which say whether a claim may grow."""
 
 OPERATOR_CLUSTER_RULES: Final = [
     rule("rbac.authorization.k8s.io", ["clusterrolebindings"], ["get", *WRITE]),

@@ -83,8 +83,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_variab
 
     namespaces: tuple[str, ...] = ()
     """Namespaces that are looked after, separated by commas; none: all of the cluster. Where they are named, the
-    operator needs no right outside of them but to read nodes; so it lets no agent ask the cluster who a client is:
-    whoever installs it must do that (the chart does).
+    operator needs no right outside of them but to read nodes and classes of storage; so it lets no agent ask the
+    cluster who a client is: whoever installs it must do that (the chart does).
     """
 
     spark_namespaces: tuple[str, ...] = ()

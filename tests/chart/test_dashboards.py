@@ -43,8 +43,6 @@ UNSHOWN = {
     "requests_under_way": "for diagnosis by route; errors are shown",
     "request_seconds": "the same",
     "requests_total": "the same",
-    "audit_failures_total": "a line that is tried again is no loss; lost lines are shown",
-    "maintenance_failures_total": "no series before the first failure of a task, which also makes the node Degraded",
     "content_written_bytes_total": "the write amplification is shown",
     "runs_total": "no series before the first run; what runs gave back is shown",
     "window_overrides_total": "whoever overrides asked for it, and stands in the audit log",

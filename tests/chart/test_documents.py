@@ -18,6 +18,8 @@ NOT_HERE = {
     "kubectl logs": "played nodes have no kubelet",
     "kubectl -n ullage-system logs": "played nodes have no kubelet",
     "kubectl debug": "played nodes have no kubelet",
+    "helm install ullage oci:": "no registry has that name; tests/chart/test_install.py installs from one",
+    "helm upgrade ullage oci:": "no registry has that name; tests/chart/test_install.py installs from one",
     "helm test": "the test's pod runs nothing here; tests/e2e/test_story.py runs it",
 }
 """What a command begins with that cannot run here, and why."""

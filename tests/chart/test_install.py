@@ -1,29 +1,85 @@
-"""The chart, installed by the real helm on a real API server. No node is there to run its pods."""
+"""The chart of a release, installed by the real helm from a real registry on a real API server. Its node is played."""
 
 import json
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 
+import ullage
 from tests.chart.documents import wait_until_explained
+from tests.chart.releases import small_release
 from tests.chart.test_chart import CHART
-from tests.cluster.control_plane import ControlPlane, control_plane_running
-from tests.cluster.errors import ClusterError
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.errors import ClusterError, printed
+from tests.cluster.fleet import Fleet, fleet_running
 from tests.cluster.operator_process import repository
+from tests.cluster.registry import registry_of
+from tests.cluster.tools import tool
 from tests.cluster.workloads import made
+from tools import release
 from ullage.contract import ROLES, Right
 
 PLACE = ("--namespace", "ullage-system")
 OPERATOR = "system:serviceaccount:ullage-system:ullage-operator"
 
 
+class Pushed(NamedTuple):
+    """A release where others can have it."""
+
+    cluster: Fleet
+    registry: str
+    digests: dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def installed() -> Iterator[ControlPlane]:
-    """A cluster of its own, because the chart's CRDs stay."""
-    with control_plane_running() as cluster:
-        cluster.helm("install", "ullage", str(CHART), *PLACE, "--create-namespace")
-        yield cluster
+def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pushed]:
+    """In a registry beside a cluster of its own, because the chart's CRDs stay."""
+    out = small_release(tmp_path_factory.mktemp("release"))
+    with fleet_running() as cluster:
+        registry = f"{registry_of(cluster)}/ullage"
+        release.push(out, registry, ["--to-plain-http"])
+        yield Pushed(cluster, registry, release.image_digests(out))
+
+
+@pytest.fixture(scope="module")
+def installed(pushed: Pushed) -> ControlPlane:
+    """The release, once its operator is said to be ready."""
+    pushed.cluster.add_nodes(1)
+    chart = (f"oci://{pushed.registry}/{release.CHART_REPOSITORY}", "--version", ullage.__version__, "--plain-http")
+    pushed.cluster.helm("install", "ullage", *chart, *PLACE, "--create-namespace", "--wait", "--timeout=120s")
+    return pushed.cluster
+
+
+def test_what_runs_is_what_was_pushed(pushed: Pushed, installed: ControlPlane) -> None:
+    """By digest, in the registry that it came from, whatever somebody pushes there under the same tag later."""
+    (container,) = installed.get("deployment", "ullage-operator", *PLACE)["spec"]["template"]["spec"]["containers"]
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    images = {target: f"{pushed.registry}/ullage-{target}@{digest}" for target, digest in pushed.digests.items()}
+
+    assert container["image"] == images["operator"]
+    assert told["ULLAGE_OPERATOR_AGENT_IMAGE"] == images["agent"]
+    assert told["ULLAGE_OPERATOR_SPARK_IMAGE"] == images["spark"]
+    for image in images.values():
+        assert json.loads(_oras("manifest", "fetch", image))["layers"]
+
+
+def test_the_list_of_packages_is_found_by_the_image(pushed: Pushed) -> None:
+    """By whoever scans it, though this registry knows nothing of what refers to what."""
+    image = f"{pushed.registry}/ullage-agent@{pushed.digests['agent']}"
+
+    (found,) = json.loads(_oras("discover", "--format=json", image))["referrers"]
+    (layer,) = json.loads(_oras("manifest", "fetch", found["reference"]))["layers"]
+    statement = json.loads(_oras("blob", "fetch", "--output=-", f"{pushed.registry}/ullage-agent@{layer['digest']}"))
+
+    assert found["artifactType"] == "application/vnd.in-toto+json"
+    assert statement["subject"][0]["digest"]["sha256"] == pushed.digests["agent"].removeprefix("sha256:")
+    assert statement["predicateType"] == "https://cyclonedx.org/bom"
+
+
+def _oras(*words: str) -> str:
+    return printed([tool("oras"), *words, "--plain-http"])
 
 
 def test_the_kinds_are_served_and_explained(installed: ControlPlane) -> None:

@@ -1,10 +1,9 @@
-"""`build` builds what the tests need here; `up`, `shell` and `down` are a person's cluster; `sboms` lists what is in
-the images; `sweep` removes what killed runs left behind.
+"""`build` builds what the tests need here; `up`, `shell` and `down` are a person's cluster; `sweep` removes what killed
+runs left behind.
 """
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +20,10 @@ from tests.cluster.tools import LEVELS, tool
 def build() -> None:
     """Build the programs and images of every level that this machine can run, unless the cache has them."""
     lacking = why_no_node()
-    levels, targets = ["fleet", "node"], ["agent", "operator"]
+    levels, targets = ["release", "fleet", "node"], ["agent", "operator"]
     if lacking:
         say(f"no real node can run here: {lacking}")
-        levels, targets = ["fleet"], []
+        levels, targets = ["release", "fleet"], []
     elif os.environ.get(FULL):
         levels, targets = [*levels, "spark"], [*targets, "spark"]
     with ThreadPoolExecutor(2) as lanes:  # an image takes one core and the network, a compiler all that is left
@@ -47,24 +46,11 @@ def _build_images(targets: Sequence[str]) -> None:
         images.archive(target)
 
 
-def sboms() -> None:
-    """Write the list of packages of each image into dist/."""
-    folder = images.ROOT / "dist"
-    folder.mkdir(exist_ok=True)
-    for target in images.CONTEXTS:
-        written = folder / f"ullage-{target}.cdx.json"
-        command = [sys.executable, "tools/sbom.py", str(images.archive(target)), f"ullage-{target}"]
-        with written.open("wb") as file:
-            subprocess.run(command, cwd=images.ROOT, stdout=file, check=True)
-        say(f"wrote {written.relative_to(images.ROOT)}")
-
-
 COMMANDS: dict[str, Callable[[], object]] = {
     "build": build,
     "up": dev.up,
     "shell": dev.shell,
     "down": dev.down,
-    "sboms": sboms,
     "sweep": sweep,
 }
 

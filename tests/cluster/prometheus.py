@@ -1,8 +1,6 @@
-"""A real Prometheus: from the path, or Debian's package, unpacked beside the cluster's tools."""
+"""A real Prometheus, Debian's."""
 
 import json
-import shutil
-import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -11,22 +9,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.cluster.cache import cache_root, locked
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.debian import program
 from tests.cluster.errors import ClusterError
-
-
-def program(name: str) -> str:
-    """`prometheus` or `promtool`."""
-    if found := shutil.which(name):
-        return found
-    kept = cache_root() / "tools" / "prometheus"
-    with locked(cache_root() / "tools" / "prometheus.lock"):
-        if not (kept / "usr/bin" / name).exists():
-            kept.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["apt-get", "download", "prometheus"], cwd=kept, check=True, capture_output=True)
-            subprocess.run(["dpkg", "-x", *map(str, kept.glob("*.deb")), str(kept)], check=True)
-    return str(kept / "usr/bin" / name)
 
 
 def scraping(
@@ -107,7 +92,7 @@ class Prometheus(Answers):
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         flags = [f"--config.file={path}", f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn"]
         flags.append(f"--web.listen-address=127.0.0.1:{port}")
-        cluster.instance.start(self._name, [program("prometheus"), *flags])
+        cluster.instance.start(self._name, [program("prometheus", "prometheus"), *flags])
         cluster.wait_until("Prometheus is ready", self.is_ready)
 
     def end(self) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,12 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.health import argo, kstatus
 from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, say_ready
-from tests.cluster.workloads import executor, made, run
+from tests.cluster.test_operator_volumes import volume
+from tests.cluster.workloads import definition, executor, made, run
 from ullage.contract import TABLE, cell_of, object_name
+from ullage_agent.node.certificate import NodeCertificate
+from ullage_agent.node.objects import NodeObjectClient
+from ullage_agent.service.kubernetes import ApiServer
 
 WORKERS = ("worker-0", "worker-1", "worker-2")
 OLD = "2026-01-01T00:00:00Z"
@@ -106,7 +111,18 @@ def far(fleet: Fleet) -> Iterator[list[str]]:
 @pytest.mark.timeout(600)
 def test_every_cell_of_the_table_is_reached(looks: Looks, far: list[str]) -> None:
     """Story by story; what is left of the table at the end was reached by none."""
-    for story in (_well, _troubled, _out_of_reach, _not_accepted, _refused, _runs, _removed, _waits_for_a_window):
+    for story in (
+        _well,
+        _troubled,
+        _out_of_reach,
+        _provisioned,
+        _not_accepted,
+        _refused,
+        _uncertified,
+        _runs,
+        _removed,
+        _waits_for_a_window,
+    ):
         story(looks)
 
     table = {(kind, row.type, cell.reason) for kind in KINDS for row in TABLE[kind] for cell in row.cells}
@@ -234,6 +250,42 @@ def _told(looks: Looks, name: str, kind: str, reason: str, words: str) -> None:
     looks.operator.until(f"an event tells {reason} of {name}", is_told)
 
 
+def _provisioned(looks: Looks) -> None:
+    """Claims wait for volumes, get them, are too small, may not grow, grow, cannot, and are as large as asked for."""
+    fleet, place = looks.fleet, looks.place
+    late: dict[str, Any] = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    fleet.apply(made("storage.k8s.io/v1", "StorageClass", place, **late))
+
+    def claiming(size: str) -> dict[str, Any]:
+        local = {"storageClassName": place, "size": size}
+        on = {"nodeSelector": {"kubernetes.io/hostname": "worker-0"}}
+        return repository(place, {"storage": {"localPersistentVolume": local}, **on}, "claims")
+
+    def until(reason: str, words: str = "") -> None:
+        looks.fleet.kubectl("label", "contentrepository", "claims", f"looked={reason}", "--overwrite", *looks.here)
+        looks.until("claims", f"Provisioned {reason}", words=words)
+
+    fleet.apply(claiming("1Gi"))
+    until("Unbound", "on worker-0")
+    disk = volume(place, "worker-0")
+    fleet.apply(disk | {"spec": disk["spec"] | {"storageClassName": place}})
+    until("AsAsked")
+    fleet.apply(claiming("2Gi"))
+    until("NotExpandable", f"(1Gi of 2Gi, class {place})")
+    fleet.apply(made("storage.k8s.io/v1", "StorageClass", place, **late, allowVolumeExpansion=True))
+    until("Growing", "(1Gi of 2Gi)")
+    (claim,) = fleet.get("persistentvolumeclaims", *looks.here)["items"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    name = claim["metadata"]["name"]
+    failed = {"type": "ControllerResizeError", "status": "True", "message": "the pool is full"}
+    say(fleet, place, "persistentvolumeclaim", name, {"conditions": [failed]})
+    until("GrowthFailed", "(1Gi of 2Gi): the pool is full")
+    say(fleet, place, "persistentvolumeclaim", name, {"conditions": [], "capacity": {"storage": "2Gi"}})
+    until("AsAsked")
+    fleet.kubectl("delete", "persistentvolume", f"{place}-worker-0", "--wait=false")
+    fleet.kubectl("delete", "storageclass", place)
+
+
 def _not_accepted(looks: Looks) -> None:
     """What the operator cannot or may not do; and a policy that nobody has said that they have, or somebody lacks."""
     bad: dict[str, dict[str, Any]] = {
@@ -316,6 +368,36 @@ def _refused(looks: Looks) -> None:
     looks.until("unlucky", "Stalled OperatorFailed", words="ValueError")
     looks.speak("unlucky")
     looks.until("unlucky", "Stalled Working", "Ready AllServe")
+
+
+def _uncertified(looks: Looks) -> None:
+    """cert-manager denies what an agent asks for, and its words are told."""
+    fleet, place = looks.fleet, looks.place
+    fleet.apply(definition("cert-manager.io", "v1", "CertificateRequest"))
+    try:
+        fleet.wait_until("the kind is served", fleet.serves_all_custom_resources)
+        fleet.apply(repository(place, {"tls": {"mode": "CertManager"}}, "denied"))
+        looks.agents("denied")
+        looks.operator.until("pods run", lambda: len(_pods(looks, "denied")) == 3)
+        pod = fleet.get("pod", _pods(looks, "denied")["worker-0"], *looks.here)["metadata"]
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['name']}")
+        token = Path(fleet.instance.home, "denied.token")
+        token.write_text(fleet.kubectl("create", "token", "denied-ullage-agent", *looks.here, *bound))
+        api = NodeObjectClient(ApiServer(fleet.url, str(token), str(fleet.ca)), place, "denied", "worker-0")
+        (folder := Path(fleet.instance.home, "denied")).mkdir(exist_ok=True)
+
+        def asked() -> list[dict[str, Any]]:
+            if (seen := api.read()) is not None and seen.spec.certificate_names:
+                NodeCertificate(api, "worker-0", str(folder)).heed(seen)
+            return list(fleet.get("certificaterequests.cert-manager.io", *looks.here)["items"])
+
+        looks.operator.until("the request is passed on", lambda: len(asked()) == 1)
+        words = {"type": "Denied", "status": "True", "reason": "policy", "message": "not for the likes of you"}
+        say(fleet, place, "certificaterequest", asked()[0]["metadata"]["name"], {"conditions": [words]})
+        looks.until("denied", "Degraded NoCertificate", words="policy: not for the likes of you")
+        _told(looks, "denied", "Warning", "DegradedTrue", "not for the likes of you")
+    finally:
+        fleet.kubectl("delete", "crd", "certificaterequests.cert-manager.io")
 
 
 @contextlib.contextmanager

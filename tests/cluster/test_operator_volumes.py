@@ -1,14 +1,22 @@
 """Repositories on local volumes, deletion policies, certificates of others: a real API server, played nodes."""
 
+import base64
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, objects, repository, say_ready, template
+from tests.cluster.operator_process import Operator, condition, objects, repository, say, say_ready, template
+from tests.cluster.test_tenant import agent_of
 from tests.cluster.workloads import definition, made
+from tests.operator.support import repository as known
+from ullage_agent.node.certificate import NodeCertificate
+from ullage_operator.authority import CertificateAuthority
+from ullage_operator.certificates import renewed, rotated
 from ullage_operator.settings import OperatorSettings
 
 NODES = ("worker-0", "worker-1", "worker-2")
@@ -67,6 +75,60 @@ def test_local_volumes_give_each_node_an_agent_and_a_claim(
 
     operator.until("the claims are as the policy says", lambda: left() == claims and images(fleet, place) == {})
     assert objects(fleet, place) == {}
+    fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def test_a_container_is_appended_on_a_volume_of_its_own(fleet: Fleet, operator: Operator, place: str) -> None:
+    """Each node claims a second volume, and its agent is rolled to have it mounted; another's claim is left alone."""
+    here = ("--namespace", place)
+    volumes = [volume(f"{place}-{disk}", node) for disk in ("a", "b") for node in NODES]
+    for each in volumes:
+        each["metadata"]["labels"]["place"] = place
+    fleet.apply(CLASS, *volumes)
+    local = {"storageClassName": "local", "size": "1Gi"}
+    first = {"name": "c1", "subPath": "c1"}
+    second = {"name": "c2", "subPath": "disk", "localPersistentVolume": local}
+    fleet.apply(repository(place, {"storage": {"localPersistentVolume": local, "containers": [first]}}))
+    operator.until("the agents run", lambda: len(images(fleet, place)) == 3)
+    node_claims = {each["metadata"]["name"] for each in fleet.get("persistentvolumeclaims", *here)["items"]}
+
+    fleet.apply(repository(place, {"storage": {"localPersistentVolume": local, "containers": [first, second]}}))
+
+    def mounted() -> set[str]:
+        """The claims that running pods have at the place of the second container."""
+        found = set()
+        for pod in fleet.get("pods", *here)["items"]:
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
+                paths = {each["mountPath"]: each["name"] for each in pod["spec"]["containers"][0]["volumeMounts"]}
+                claims = {each["name"]: each.get("persistentVolumeClaim", {}) for each in pod["spec"]["volumes"]}
+                found |= {claims[name]["claimName"] for path, name in paths.items() if path == "/var/lib/ullage/disk"}
+        return found
+
+    operator.until("each has its own", lambda: mounted() == {f"{name}.c2" for name in node_claims})
+    claims = fleet.get("persistentvolumeclaims", *here)["items"]
+    assert {each["status"]["phase"] for each in claims} == {"Bound"}
+    assert len({each["spec"]["volumeName"] for each in claims}) == 6
+    moved = {key: value for key, value in second.items() if key != "localPersistentVolume"}
+    with pytest.raises(ClusterError, match="never moved to another path or volume"):
+        fleet.apply(repository(place, {"storage": {"localPersistentVolume": local, "containers": [first, moved]}}))
+    fleet.kubectl("delete", "contentrepository", "flows", *here, "--timeout=60s")
+    assert len(fleet.get("persistentvolumeclaims", *here)["items"]) == 6
+    fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def test_a_claim_of_somebody_else_is_never_mounted(fleet: Fleet, operator: Operator, place: str) -> None:
+    """What lies on it would be the agent's: it is refused in words, and no agent is made."""
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "local"}
+    requested = {"resources": {"requests": {"storage": "1Gi"}}}
+    name = known().node_name("worker-1")
+    fleet.apply(made("v1", "PersistentVolumeClaim", name, place, spec=spec | requested))
+
+    fleet.apply(on_volumes(fleet, place))
+
+    operator.until("it is refused", lambda: condition(fleet, place, "Stalled") == "True")
+    told = fleet.get("contentrepository", "flows", "--namespace", place)["status"]["conditions"]
+    assert "is not this repository's" in next(each["message"] for each in told if each["type"] == "Stalled")
+    assert fleet.get("statefulsets", "--namespace", place)["items"] == []
     fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
 
 
@@ -169,10 +231,12 @@ def test_policy_delete_empties_the_directories_of_the_nodes(fleet: Fleet, operat
     assert objects(fleet, place) == {}
 
 
-def test_without_cert_manager_the_wish_is_refused_and_with_it_it_is_asked(
-    fleet: Fleet, operator: Operator, place: str
+def test_without_cert_manager_the_wish_is_refused_and_with_it_each_agent_s_request_is_passed_on(
+    fleet: Fleet, operator: Operator, place: str, tmp_path: Path
 ) -> None:
-    """Accepted is False; once the kind is served, a certificate is asked for. Nobody reads the secret."""
+    """Accepted is False; once the kind is served, an agent's own request is passed on, the answer stands in its node's
+    object, clients are told the authority, and the CertificateRequest goes. No secret is mounted.
+    """
     here = ("--namespace", place)
     fleet.apply(repository(place, {"tls": {"mode": "CertManager"}}))
     operator.until("it is refused", lambda: condition(fleet, place, "Accepted") == "False")
@@ -180,19 +244,45 @@ def test_without_cert_manager_the_wish_is_refused_and_with_it_it_is_asked(
     assert "install cert-manager" in next(c["message"] for c in told if c["type"] == "Accepted")
     assert fleet.get("daemonsets", *here)["items"] == []
 
-    fleet.apply(definition("cert-manager.io", "v1", "Certificate"))
+    fleet.apply(definition("cert-manager.io", "v1", "CertificateRequest"))
     try:
         fleet.wait_until("the kind is served", fleet.serves_all_custom_resources)
         fleet.kubectl("label", "contentrepository", "flows", *here, "looked=again")
-        operator.until("the certificate is asked for", lambda: _names(fleet, place) == {"flows-ullage-tls"})
-        operator.until("its agents are made", lambda: fleet.get("daemonsets", *here)["items"] != [])
+        operator.until("its agents run", lambda: len(images(fleet, place)) == len(NODES))
+        pod = fleet.get("daemonset", "flows-ullage", *here)["spec"]["template"]["spec"]
+        assert [each for each in pod["volumes"] if "secret" in each] == []
+        agent = NodeCertificate(agent_of(fleet, place, tmp_path, "worker-0"), "worker-0", str(tmp_path))
+        api = agent_of(fleet, place, tmp_path, "worker-0")
+
+        def is_asked() -> bool:
+            seen = api.read()
+            if seen is None or not seen.spec.certificate_names:
+                return False
+            agent.heed(seen)
+            return len(_asked(fleet, place)) == 1
+
+        operator.until("the request is passed on", is_asked)
+        (asked,) = _asked(fleet, place)
+        assert asked["spec"]["issuerRef"] == {"name": "flows-ullage", "kind": "Issuer", "group": "cert-manager.io"}
+        kept = rotated(CertificateAuthority(), datetime.now(UTC), "issuer")
+        request = base64.b64decode(asked["spec"]["request"]).decode()
+        seen = api.read()
+        assert seen is not None
+        made = renewed(kept, "", request, datetime.now(UTC), "worker-0", seen.spec.certificate_names)
+        status = {"certificate": base64.b64encode(made.encode()).decode()}
+        status["ca"] = base64.b64encode(kept.authority.encode()).decode()
+        say(fleet, place, "certificaterequest", asked["metadata"]["name"], status)
+        operator.until("it is copied", lambda: (now := api.read()) is not None and now.spec.certificate == made)
+        agent.obtain()
+        assert (tmp_path / "tls.crt").read_text() == made
+        operator.until("the request goes", lambda: _asked(fleet, place) == [])
+        assert fleet.get("configmap", "flows-ullage-ca", *here)["data"]["ca.crt"] == kept.authority
     finally:
-        fleet.kubectl("delete", "crd", "certificates.cert-manager.io")
+        fleet.kubectl("delete", "crd", "certificaterequests.cert-manager.io")
 
 
-def _names(fleet: Fleet, place: str) -> set[str]:
+def _asked(fleet: Fleet, place: str) -> list[dict[str, Any]]:
     try:
-        found = fleet.get("certificates.cert-manager.io", "--namespace", place)["items"]
+        return list(fleet.get("certificaterequests.cert-manager.io", "--namespace", place)["items"])
     except ClusterError:  # discovery follows a moment later
-        return set()
-    return {each["spec"]["secretName"] for each in found}
+        return []

@@ -191,7 +191,7 @@ def test_a_status_that_an_agent_writes_keeps_what_it_asked_for(
 
     written = api.write(seen.status.__class__(version="1", heartbeat="2026-03-01T00:00:00Z"))
 
-    assert (written.status.certificate_request, written.spec.certificate) == (first.request, seen.spec.certificate)
+    assert (written.status.certificate_request, written.spec.certificate) == (first.request(()), seen.spec.certificate)
     NodeCertificate(api, NODE, str(tmp_path / "second")).obtain()
     assert first.is_there
     after = api.read()

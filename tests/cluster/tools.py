@@ -90,6 +90,7 @@ TOOLS = {
         _kubernetes("kubelet"),
         _kubernetes("kube-proxy"),
         Tool("helm", "helm", "helm.sh/helm/v4", "helm.sh/helm/v4/cmd/helm"),
+        Tool("oras", "oras", "oras.land/oras", "oras.land/oras/cmd/oras"),
         Tool("kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok"),
         Tool("coredns", "coredns", "github.com/coredns/coredns", "."),
         Tool(
@@ -107,6 +108,7 @@ LEVELS = {
     "fleet": (*CONTROL_PLANE, "kwok"),
     "node": (*CONTROL_PLANE, "kubelet", "kube-proxy", "coredns"),
     "spark": ("spark-operator",),
+    "release": ("helm", "oras"),
 }
 
 

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from tests.cluster import images
-from tests.cluster.prometheus import Answers, program, scraping
+from tests.cluster.debian import program
+from tests.cluster.prometheus import Answers, scraping
 from tests.cluster.release import SYSTEM, Flows, account
 from tests.cluster.scenario import panels
 from tests.cluster.workloads import made
@@ -104,7 +105,7 @@ def _pod(flows: Flows) -> dict[str, Any]:
         "terminationGracePeriodSeconds": 1,
         "containers": [container],
         "volumes": [
-            {"name": "program", "hostPath": {"path": str(Path(program(NAME)).parent)}},
+            {"name": "program", "hostPath": {"path": str(Path(program(NAME, "prometheus")).parent)}},
             {"name": "configuration", "projected": {"sources": sources}},
             {"name": "data", "emptyDir": {}},
         ],

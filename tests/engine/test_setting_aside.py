@@ -135,7 +135,7 @@ def test_a_flow_file_goes_with_the_record_that_names_it(workshop: Workshop) -> N
 
 
 def test_a_dropped_record_gives_its_space_back_and_is_told_of(workshop: Workshop) -> None:
-    """A person's word: a DROP event for each FlowFile, and the next cleaning takes the file."""
+    """A person's word: a DROP event that names them for each FlowFile, and the next cleaning takes the file."""
     repository = workshop.make(archive={"enabled": False})
     (record,) = put_all(repository, "q", [b"x" * 100_000])
     repository.committer.commit([Update(record.uuid, queued=-1)], creates=False)
@@ -144,13 +144,13 @@ def test_a_dropped_record_gives_its_space_back_and_is_told_of(workshop: Workshop
 
     repository.reclamation.clean()
     assert workshop.content_file(claim_of(record).resource).exists()
-    assert repository.set_aside.drop([aside.id, b"?" * 16]) == 1
+    assert repository.set_aside.drop([aside.id, b"?" * 16], "ann") == 1
 
     assert repository.set_aside.listed(10) == []
     repository.reclamation.clean()
     assert repository.ledger.entry(claim_of(record).resource) is None
     found = repository.history.query(EventQuery(types=["DROP"])).events
-    assert [event.flow_file for event in found] == [record.id]
+    assert [(event.flow_file, event.component_type) for event in found] == [(record.id, "ann")]
     assert workshop.crash().set_aside.listed(10) == []
 
 

@@ -204,15 +204,17 @@ def test_a_volume_that_does_not_answer_is_away(workshop: Workshop, files: Failin
     assert state(repository) is VolumeState.AVAILABLE
 
 
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EIO])
 def test_a_volume_that_goes_away_during_a_checkpoint_fails_it_for_nobody(
-    workshop: Workshop, files: FailingFiles
+    workshop: Workshop, files: FailingFiles, error: int
 ) -> None:
-    """Its reserve is made when it is back."""
+    """Its reserve is made when it is back; until then its directory is not there, or answers no more."""
     repository = workshop.make(storage=TWO)
     volume = Detached(workshop.path)
     reserve = volume.path / "ballast"
     reserve.unlink()
     gate = files.hold("create", str(reserve))
+    files.fail("create", str(reserve), error=error)
 
     checkpoint = begin(repository.checkpoint)
     gate.wait_until_reached()

@@ -29,6 +29,9 @@ SIZE_MIN = {"ext4": 48 * MIB, "xfs": 300 * MIB, "btrfs": 128 * MIB}
 CAN_SHUT_DOWN = ("ext4", "xfs")
 """Filesystems that know the shutdown below; the kernels at hand say ENOTTY for btrfs."""
 
+CAN_GROW = ("xfs", "btrfs", "tmpfs")
+"""Filesystems that grow while they are mounted. ext4 does too, for who has CAP_SYS_RESOURCE, which containers lack."""
+
 SHUTDOWN = 0x8004587D
 """ioctl XFS_IOC_GOINGDOWN, EXT4_IOC_SHUTDOWN."""
 
@@ -109,6 +112,21 @@ class Volume:
 
     def unmount(self) -> None:
         run("umount", str(self.path))
+
+    def grow(self) -> None:
+        """To twice its size, while it is mounted."""
+        if self.is_exact:
+            run("mount", "-o", f"remount,size={32 * MIB}", str(self.path))
+            return
+        with self.image.open("r+b") as file:
+            file.truncate(2 * self.image.stat().st_size)
+        device = run("losetup", "--associated", str(self.image), "--noheadings", "--output", "NAME").strip()
+        run("losetup", "--set-capacity", device)
+        enlarge = {
+            "xfs": ("xfs_growfs", str(self.path)),
+            "btrfs": ("btrfs", "filesystem", "resize", "max", str(self.path)),
+        }
+        run(*enlarge[self.filesystem])
 
     def cut_power(self) -> None:
         """Lose what no sync made durable, then start again."""

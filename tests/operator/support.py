@@ -83,7 +83,8 @@ def repository(spec: dict[str, Any] | None = None, *, name: str = "flows", **fie
 def node(name: str, **fields: Any) -> NodeObject:
     """An agent that serves and wants a rewrite; fields of spec and status by name."""
     spec: dict[str, Any] = {"repository": "flows", "node_name": name}
-    spec |= {key: fields.pop(key) for key in ("ticket", "deferral", "cordoned", "finished") if key in fields}
+    given = ("ticket", "deferral", "cordoned", "finished", "certificate")
+    spec |= {key: fields.pop(key) for key in given if key in fields}
     now = fields.pop("heard", NOW)
     status: dict[str, Any] = {
         "settings_generation": 1,

@@ -17,6 +17,7 @@ from ullage_operator.certificates import (
     expiry,
     next_rotation,
     renewed,
+    require_names,
     rotated,
     spent_at,
 )
@@ -230,3 +231,35 @@ def answers_to(name: str, home: Path) -> bool:
     except ssl.SSLCertVerificationError:
         return False
     return True
+
+
+def asking(common_name: str, *extensions: x509.ExtensionType) -> str:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def named(*hosts: str) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
+
+
+def test_a_request_that_is_passed_on_asks_for_the_node_s_names_and_nothing_else() -> None:
+    """Others sign what the request says: names of another node, an address, the rights of an authority are refused."""
+    require_names(asking("w1", named(*HOSTS)), "w1", HOSTS)
+
+    address = x509.SubjectAlternativeName([*named(*HOSTS), x509.UniformResourceIdentifier("spiffe://other")])
+    authority = x509.BasicConstraints(ca=True, path_length=None)
+    for bad in (
+        asking("w2", named(*HOSTS)),
+        asking("w1"),
+        asking("w1", named(HOSTS[0])),
+        asking("w1", named(*HOSTS, "w2.flows-nodes.data.svc")),
+        asking("w1", address),
+        asking("w1", named(*HOSTS), authority),
+        "nonsense",
+    ):
+        with pytest.raises(ValueError, match="signing request"):
+            require_names(bad, "w1", HOSTS)

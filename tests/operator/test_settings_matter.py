@@ -8,6 +8,7 @@ import pytest
 from tests.operator.support import HOUR, NOW, SETTINGS, changed, document, fleet, node, planning_run, repository
 from ullage.contract import Deferral, PlanningResult, PlanningStatus, RepositoryStatus, time_of
 from ullage_operator.agents import pods
+from ullage_operator.agents.claims import claim_objects
 from ullage_operator.observation import Blockers, ObservedPlanning
 from ullage_operator.planning.build import run_object
 from ullage_operator.repository import build
@@ -26,8 +27,9 @@ def built(spec: dict[str, Any]) -> object:
     return build.shared_objects(repository(spec), "agent:1")
 
 
-def set_of(spec: dict[str, Any]) -> object:
-    return pods.stateful_set(repository(spec), "agent:1", "node-0")
+def on_node(spec: dict[str, Any]) -> object:
+    """The agent of a node on local volumes, and its claims."""
+    return pods.stateful_set(repository(spec), "agent:1", "node-0"), claim_objects(fleet(1, spec), ["node-0"])
 
 
 def tickets(spec: dict[str, Any]) -> object:
@@ -60,6 +62,7 @@ def selectors(spec: dict[str, Any]) -> object:
 
 
 LOCAL = {"storage": {"localPersistentVolume": {"storageClassName": "local", "size": "1Gi"}}}
+OWN = [{"name": "c1", "subPath": "c1", "localPersistentVolume": LOCAL["storage"]["localPersistentVolume"]}]
 HOURLY = {"planning": {"schedule": "0 * * * *"}}
 ALL_NODES = {"maintenance": {"maxConcurrentNodes": "100%"}}
 
@@ -87,6 +90,9 @@ CASES = {
     "updateStrategy.maxUnavailable": Case({"updateStrategy": {"maxUnavailable": "25%"}}, built),
     "deletionPolicy": Case({"deletionPolicy": "Delete"}, lambda spec: deletes_data(document(spec).spec)),
     "storage.localPersistentVolume": Case(LOCAL, built),
+    "storage.containers.localPersistentVolume": Case(
+        {"storage": {**LOCAL["storage"], "containers": OWN}}, on_node, LOCAL
+    ),
     "network.clients": Case({"network": {"clients": [SOME]}}, built),
     "network.clients.namespaceSelector": Case({"network": {"clients": [SOME]}}, built, {"network": {"clients": [{}]}}),
     "network.clients.podSelector": Case(
@@ -117,7 +123,7 @@ def test_a_field_changes_what_the_operator_does(field: str) -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("storageClassName", "other"), ("size", "2Gi")])
 def test_a_claim_is_what_was_asked_for(field: str, value: str) -> None:
-    """Class and size of a local volume reach the claim template."""
+    """Class and size of a local volume reach the claim."""
     other = {**LOCAL["storage"]["localPersistentVolume"], field: value}
 
-    assert set_of(LOCAL) != set_of({"storage": {"localPersistentVolume": other}})
+    assert on_node(LOCAL) != on_node({"storage": {"localPersistentVolume": other}})

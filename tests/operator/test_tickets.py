@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, lone, node, report, ticket
+from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, lone, node, report, repository, ticket
 from ullage.contract import (
     FINISHED_MAX,
     Deferral,
@@ -19,6 +19,7 @@ from ullage_operator.observation import Blockers, ClusterNode, RunObject
 from ullage_operator.repository.decide import Decision
 
 ONE = {"maintenance": {"maxConcurrentNodes": 1}}
+RUNNING = report(TicketState.RUNNING, ended=None)
 NIGHT: dict[str, Any] = {"name": "night", "schedule": "0 1 * * *", "duration": "3h"}
 NIGHTLY: dict[str, Any] = {"maintenance": {"windows": [NIGHT]}}
 
@@ -76,8 +77,9 @@ def test_an_open_window_gives_a_ticket_that_ends_with_it_where_runs_must_stop() 
     [
         ("it is done", {"ticket": ticket(), "report": report(TicketState.COMPLETED), "wanted": ()}),
         ("it was refused", {"ticket": ticket(), "report": report(TicketState.REFUSED)}),
-        ("it expired before it was begun", {"ticket": ticket(not_after=time_of(NOW - MINUTE)), "wanted": ()}),
-        ("the settings changed", {"ticket": ticket(generation=0), "wanted": ()}),
+        ("it expired before it was begun", {"ticket": ticket(not_after=time_of(NOW - MINUTE)), "heard": NOW - HOUR}),
+        ("nothing is wanted any more", {"ticket": ticket(), "wanted": ()}),
+        ("the settings changed", {"ticket": ticket(generation=0), "report": RUNNING, "wanted": ()}),
     ],
 )
 def test_a_ticket_is_taken_back(why: str, fields: dict[str, Any]) -> None:
@@ -93,6 +95,27 @@ def test_a_ticket_in_use_is_kept_past_its_last_beginning() -> None:
     seen = lone(ticket=late, report=report(TicketState.RUNNING, ended=None))
 
     assert decided(seen).nodes["node-0"].ticket == late
+
+
+def test_a_ticket_that_nobody_needs_makes_room_for_a_run() -> None:
+    """Of two nodes one at a time: the window's ticket of the first goes, and the run that waits gets the second's."""
+    idle = node("node-0", ticket=ticket(), wanted=())
+    seen = fleet(2, ONE, objects={"node-0": idle, "node-1": node("node-1", wanted=())})
+
+    given = decided(changed(seen, runs=(run(nodes=("node-1",)),))).nodes
+
+    assert given["node-0"].ticket is None
+    assert given["node-1"].ticket is not None
+    assert given["node-1"].ticket.run == "now"
+
+
+def test_a_run_s_ticket_and_one_under_way_are_kept_where_nothing_is_wanted() -> None:
+    """Who begins wants nothing more; and what a run asks for the agent need not want."""
+    asked = lone(ticket=ticket(run="now"), wanted=())
+    begun = lone(ticket=ticket(), report=report(TicketState.RUNNING, ended=None), wanted=())
+
+    assert holders(decided(changed(asked, runs=(run(),)))) == ["node-0"]
+    assert holders(decided(begun)) == ["node-0"]
 
 
 def test_a_silent_node_keeps_its_place_until_its_ticket_ends() -> None:
@@ -239,6 +262,23 @@ def test_a_run_ends_at_its_deadline_and_goes_a_while_after_its_end() -> None:
 
     over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
     assert holders(decided(over)) == []
+    assert (decided(over).expired, decided(over).next_millis) == ((), NOW + 6000)
+    assert [each.name for each in decided(changed(over, now_millis=NOW + 6000)).expired] == ["now"]
+
+
+def test_the_time_of_a_run_goes_on_while_its_repository_is_paused() -> None:
+    """It ends at its deadline, which takes its ticket back, and goes a while after its end."""
+    begun = RunStatus(phase=RunPhase.RUNNING, started=time_of(NOW - MINUTE))
+    bounded = run(status=begun, active_deadline_seconds=61)
+    seen = changed(lone(ticket=ticket(run="now")), repository=repository(is_paused=True), runs=(bounded,))
+    late = changed(seen, now_millis=NOW + 1000)
+
+    assert (decided(seen).nodes, decided(seen).next_millis) == ({}, NOW + 1000)
+    ended = decided(late).runs["now"]
+    assert (ended.phase, ended.ended) == (RunPhase.FAILED, time_of(NOW + 1000))
+
+    over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
+    assert decided(over).nodes["node-0"].ticket is None
     assert (decided(over).expired, decided(over).next_millis) == ((), NOW + 6000)
     assert [each.name for each in decided(changed(over, now_millis=NOW + 6000)).expired] == ["now"]
 

@@ -159,6 +159,9 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             "Something is wrong that does not go away by itself, though the rest serves.",
             (
                 Cell(_YES, "NodeLost", "nodes with content have left the cluster", News.WARNING),
+                Cell(
+                    _YES, "NoCertificate", "cert-manager refused agents their certificates, in its words", News.WARNING
+                ),
                 Cell(_YES, "AgentTrouble", "agents are in trouble, in their words", News.WARNING),
                 Cell(_NO, "Well", "nothing is known to be wrong", News.NORMAL),
                 Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
@@ -180,6 +183,18 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                 Cell(_YES, "AboveBackpressure", "writers wait, or fail, on the nodes that are named", News.WARNING),
                 Cell(_NO, "RoomLeft", "no agent says so", News.NORMAL),
                 Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
+            ),
+        ),
+        ConditionRow(
+            "Provisioned",
+            "Every node has the local volumes that spec.storage asks for, of the size that it asks for.",
+            (
+                Cell(_YES, "AsAsked", "each claim has a volume of at least the size", News.NORMAL),
+                Cell(_YES, "NoClaims", "the repository lies in directories of the nodes"),
+                Cell(_NO, "Unbound", "claims have no volume yet", News.WARNING),
+                Cell(_NO, "Growing", "claims ask for more, and the storage is at work", News.NORMAL),
+                Cell(_NO, "NotExpandable", "more is asked for, and the class does not allow it", News.WARNING),
+                Cell(_NO, "GrowthFailed", "the storage could not enlarge a volume, in its words", News.WARNING),
             ),
         ),
         ConditionRow(

@@ -44,6 +44,9 @@ RESULTS_MAX: Final = 16
 PEM_MAX: Final = 8192
 """Characters of a certificate or a signing request: ours have about a thousand."""
 
+CERTIFICATE_NAMES_MAX: Final = 16
+"""Names in a certificate: those of an agent are eight."""
+
 Name = Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
 
 
@@ -179,6 +182,10 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
     certificate: Annotated[str, Meta(max_length=PEM_MAX)] | None = None
     """The certificate of the agent's own key, as PEM, signed for this node's names by the repository's authority. Null
     if the agent has not asked for one."""
+
+    certificate_names: Annotated[tuple[Name, ...], Meta(max_length=CERTIFICATE_NAMES_MAX)] = ()
+    """The names that the agent asks a certificate for, where another signs what it asks than the operator. Empty where
+    the operator signs: it takes nothing but the key."""
 
     finished: Annotated[tuple[FinishedRun, ...], Meta(max_length=FINISHED_MAX)] = ()
     """The ReclamationRuns that have ended on this node, with what the agent reported of each."""
@@ -417,7 +424,8 @@ class RunSpec(ClusterRecord, frozen=True, kw_only=True):
     """True takes the run's tickets back and gives none, until it is false again."""
 
     active_deadline_seconds: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] | None = None
-    """The seconds after its first ticket at which the run is ended, and has failed. Null sets no end."""
+    """The seconds after its first ticket at which the run is ended, and has failed, also while its repository is
+    paused. Null sets no end."""
 
     ttl_seconds_after_finished: Annotated[int, Meta(ge=0, le=SECONDS_MAX)] | None = None
     """The seconds after its end at which the run is deleted. Null keeps it."""

@@ -29,6 +29,11 @@ class TlsMode(enum.StrEnum):
     SECRET = "Secret"  # noqa: S105 - a kind of Kubernetes object
     NONE = "None"
 
+    @property
+    def agent_makes_key(self) -> bool:
+        """Whether each agent of a cluster has a key of its own, and asks for a certificate of it."""
+        return self in (TlsMode.OPERATOR, TlsMode.CERT_MANAGER)
+
 
 class AuthMode(enum.StrEnum):
     """Who knows the bearer tokens."""

@@ -22,7 +22,8 @@ class LocalPersistentVolume(Settings, frozen=True, kw_only=True):
     """The storage class of the local volumes. It must bind a claim when the claim's first pod comes. Immutable."""
 
     size: Quantity
-    """The bytes that each node's volume must have at least. It may grow, but never shrink."""
+    """The bytes that each node's volume must have at least. It may grow, but never shrink: claims ask for more then,
+    where their class has allowVolumeExpansion, and condition Provisioned says what comes of it."""
 
 
 class HostPath(Settings, frozen=True, kw_only=True):
@@ -50,6 +51,15 @@ class ContainerSettings(Settings, frozen=True, kw_only=True):
     capacity: Quantity | None = None
     """A quota in bytes that percentages refer to. Null takes the size of the volume. Set it on a volume that is shared
     with others, where a percentage of the volume says nothing about the repository."""
+
+    local_persistent_volume: LocalPersistentVolume | None = None
+    """A volume of this container's own on each node, mounted at subPath, beside spec.storage.localPersistentVolume,
+    which it needs. A container cannot get one or lose it later: append another, and evacuate this one."""
+
+    mounted: bool = False
+    """True makes the container only where a volume is mounted at subPath. Until one is, content goes to the others;
+    without this a disk that is not mounted yet would be taken for an empty directory of the root's volume. A container
+    with localPersistentVolume is always made so."""
 
     evacuate: bool = False
     """True empties the container: nothing new is placed in it, what lives is rewritten to other containers within the
@@ -99,12 +109,25 @@ def storage_problems(storage: StorageSettings) -> Iterator[str]:
         yield from _path_problems(f"{field}.subPath", container.sub_path, paths, RESERVED_PATHS, "container")
         if container.capacity is not None and container.capacity < 1:
             yield f"{field}.capacity: must be above 0, or null for the volume"
+        yield from _claim_problems(field, container, local)
         names.add(container.name)
     if all(container.evacuate for container in storage.containers):
         yield "spec.storage.containers: one must stay where content can go: not every one can have evacuate: true"
     for index, directory in enumerate(storage.provenance_directories):
         field = f"spec.storage.provenanceDirectories[{index}]"
         yield from _path_problems(field, directory, paths, RESERVED_PATHS - {"provenance"}, "directory")
+
+
+def _claim_problems(field: str, container: ContainerSettings, root: LocalPersistentVolume | None) -> Iterator[str]:
+    own = container.local_persistent_volume
+    if own is None:
+        return
+    if own.size < 1:
+        yield f"{field}.localPersistentVolume.size: must be above 0"
+    if root is None:
+        yield f"{field}.localPersistentVolume: needs spec.storage.localPersistentVolume, for what is no content"
+    if "/" in container.sub_path:  # what is between would be made by the kubelet, as root, and be nobody else's
+        yield f"{field}.subPath: {container.sub_path!r} must be one name: a volume of its own is mounted there"
 
 
 def _path_problems(field: str, given: str, taken: list[str], reserved: frozenset[str], other: str) -> Iterator[str]:

@@ -54,14 +54,7 @@ class Quantity(int):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a Kubernetes quantity: `50Ki`, `1Gi`, `64M`, `1.5Gi`, `1e6`, `4096`."""
-        match = QUANTITY.fullmatch(text)
-        if match is None:
-            raise ValueError(
-                f"{text!r} is not a quantity: write bytes, or a number with a suffix such as 50Ki, 64M or 1Gi"
-            )
-        suffix = match["suffix"] or ""
-        scale = QUANTITY_SCALES[suffix] if suffix in QUANTITY_SCALES else Fraction(10) ** int(suffix[1:])
-        size = Fraction(match["number"]) * scale
+        size = _number_of(text)
         if size < 0:
             raise ValueError(f"{text!r} is negative: a size is 0 or more")
         if size.denominator != 1:
@@ -69,6 +62,11 @@ class Quantity(int):
         if size > cls.MAX:
             raise ValueError(f"{text!r} is above the largest size, {cls.MAX} bytes")
         return cls(int(size))
+
+    @classmethod
+    def whole_of(cls, text: str) -> Self:
+        """The whole bytes of what others wrote: an API server keeps parts of one, such as `1181116006400m`."""
+        return cls(min(int(_number_of(text)), cls.MAX))
 
     def __str__(self) -> str:
         """Return the shortest exact notation; the binary one where both are as short."""
@@ -83,6 +81,15 @@ class Quantity(int):
 
     def __repr__(self) -> str:
         return f"Quantity({int(self)})"
+
+
+def _number_of(text: str) -> Fraction:
+    match = QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity: write bytes, or a number with a suffix such as 50Ki, 64M or 1Gi")
+    suffix = match["suffix"] or ""
+    scale = QUANTITY_SCALES[suffix] if suffix in QUANTITY_SCALES else Fraction(10) ** int(suffix[1:])
+    return Fraction(match["number"]) * scale
 
 
 class Duration(int):

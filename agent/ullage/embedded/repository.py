@@ -248,7 +248,7 @@ class EmbeddedRepository(Repository):
     def drop_set_aside(self, ids: Sequence[str], *, accept_loss: bool = False) -> int:
         self._require_open()
         asked = accepted_loss(ids, accept_loss)
-        return self.engine.set_aside.drop([parse_uuid(id) for id in asked.ids])
+        return self.engine.set_aside.drop([parse_uuid(id) for id in asked.ids], self.acting.by)
 
     def volumes(self) -> list[Volume]:
         self._require_open()
@@ -258,7 +258,7 @@ class EmbeddedRepository(Repository):
     def forget_volume(self, container: str, *, accept_loss: bool = False) -> Volume:
         self._require_open()
         asked = volume_forgotten(container, accept_loss)
-        return documents.volume(*self.engine.volumes.forget(asked.container))
+        return documents.volume(*self.engine.volumes.forget(asked.container, self.acting.by))
 
     def accept_clock(self) -> ClockStatus:
         self._require_open()

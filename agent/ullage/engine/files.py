@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, Self
 from ullage.beneath import LeadsOut, without_links
 from ullage.engine.byteranges import FS_BLOCK_BYTES, scatter
 from ullage.engine.forking import lose, refuse_in_child, steady
-from ullage.engine.kernel import overwrites_in_place, punch_hole, start_writeback
+from ullage.engine.kernel import is_mount_point, overwrites_in_place, punch_hole, start_writeback
 from ullage.engine.oserrors import TOO_MANY, NotAFile, SyncNotTried, cannot_punch, of_opening
 
 IOV_MAX = 1024
@@ -149,6 +149,9 @@ class Files(Protocol):
 
     def device(self, path: str) -> int:
         """What tells the filesystem on which a path lies from others. Not of `usage`, which each writer asks for."""
+
+    def is_mount_point(self, path: str) -> bool:
+        """Whether something is mounted there, also of the same filesystem, which `device` does not tell."""
 
     def overwrites_in_place(self, path: str) -> bool:
         """Whether bytes that are written again keep their blocks: not so on a copy-on-write filesystem."""
@@ -386,6 +389,10 @@ class OsFiles:
 
     def device(self, path: str) -> int:
         return os.stat(path).st_dev
+
+    def is_mount_point(self, path: str) -> bool:
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            return is_mount_point(mounts, path)
 
     def overwrites_in_place(self, path: str) -> bool:
         return overwrites_in_place(path)

@@ -234,11 +234,11 @@ class HandleStore:
             purged += count
         return purged
 
-    def forget(self, uuids: Sequence[bytes], details: str) -> int:
-        """Give up handles at once, deleted ones too, each with a DROP event; how many there were."""
+    def forget(self, uuids: Sequence[bytes], details: str, by: str = "") -> int:
+        """Give up handles at once, deleted ones too, each with a DROP event that names who; how many there were."""
         forgotten = 0
         for first in range(0, len(uuids), PURGE_SLICE):
-            forgotten += self._forget_slice(uuids[first : first + PURGE_SLICE], details)
+            forgotten += self._forget_slice(uuids[first : first + PURGE_SLICE], details, by)
         return forgotten
 
     def record(self, uuid: bytes) -> FlowFileRecord:
@@ -301,11 +301,11 @@ class HandleStore:
         return len(uuids)
 
     @uninterrupted
-    def _forget_slice(self, uuids: Sequence[bytes], details: str) -> int:
+    def _forget_slice(self, uuids: Sequence[bytes], details: str, by: str) -> int:
         with self._changing(uuids):
             there = [uuid for uuid in uuids if self._parts.ledger.find(uuid) is not None]
             if there:
-                self._remove(there, self._events(EventType.DROP, there, details))
+                self._remove(there, self._events(EventType.DROP, there, details, by))
         return len(there)
 
     def _remove(self, uuids: Sequence[bytes], told: Sequence[Operation]) -> None:

@@ -357,7 +357,7 @@ class ProcessSession:
             self._writer.release(committed=True)
         finally:
             self._publish(settled)
-            self._end(committed=True)
+            self._parts.ledger.unpin(self._forget())
 
     def rollback(self, *, penalize: bool = False) -> None:
         """Leave nothing behind: polled FlowFiles go back to their queues as they were."""
@@ -378,7 +378,11 @@ class ProcessSession:
                     returned.setdefault(held.source, []).append(held.original)
         for queue, records in returned.items():
             queue.requeue(records)
-        self._end(committed=False)
+        pinned = self._forget()
+        try:
+            self._writer.release(committed=False)
+        finally:  # also if that fails: nothing may be given back twice
+            self._parts.ledger.unpin(pinned)
 
     @uninterrupted
     def _hold(self, queue: str, count: int, wanted: Callable[[FlowFileRecord], bool] | None) -> list[FlowFileRecord]:
@@ -480,14 +484,6 @@ class ProcessSession:
         """
         self._writer.abandon()
         self._forget()
-
-    def _end(self, *, committed: bool) -> None:
-        """Be empty again, also if giving back what the session used fails: nothing may be given back twice."""
-        pinned = self._forget()
-        try:
-            self._writer.release(committed=committed)
-        finally:
-            self._parts.ledger.unpin(pinned)
 
     def _forget(self) -> list[ContentClaim]:
         """Be empty; what was pinned is the caller's to give back."""

@@ -40,8 +40,9 @@ class SetAsideRecords:
         self._parts.committer.commit([aside], creates=False)
 
     @uninterrupted
-    def drop(self, ids: Collection[bytes]) -> int:
+    def drop(self, ids: Collection[bytes], by: str = "") -> int:
         """Give up those of these that there are, each with a DROP event for the FlowFiles that went with it; how many.
+        The events name who did it.
 
         What only they may have meant is dead from then on.
         """
@@ -51,7 +52,7 @@ class SetAsideRecords:
             if record is not None:
                 told: list[Operation] = []
                 if record.flow_files and self._parts.records_provenance:
-                    told = of_existing(EventType.DROP, record.flow_files, GIVEN_UP)
+                    told = of_existing(EventType.DROP, record.flow_files, GIVEN_UP, by=by)
                 self._parts.committer.commit([SetAsideEnd(id), *told], creates=False)
                 dropped += 1
         return dropped

@@ -108,7 +108,7 @@ class UnavailableContents:
                     dropped += 1
         return dropped + self._queues.drop_unavailable(uuids, resources, by=by)
 
-    def give_up(self, container: str, details: str) -> int:
+    def give_up(self, container: str, details: str, by: str = "") -> int:
         """Give up all that has its content in this container and that nobody holds, each with a DROP event; how many.
         For a container that is forgotten.
         """
@@ -124,8 +124,8 @@ class UnavailableContents:
             else:
                 uuids.add(record.uuid)
                 resources.add(record.claim.resource)
-        dropped = self._handles.forget(handles, details)
-        return dropped + (self._queues.drop_unavailable(uuids, resources, details) if uuids else 0)
+        dropped = self._handles.forget(handles, details, by)
+        return dropped + (self._queues.drop_unavailable(uuids, resources, details, by) if uuids else 0)
 
     def _all(self) -> Iterator[Unavailable]:
         for record in self._records(self._availability.files()):

@@ -84,12 +84,13 @@ class Volumes:
                 if container.is_forgotten:
                     self._end(container)
 
-    def forget(self, name: str) -> tuple[Container, Holdings]:
+    def forget(self, name: str, by: str = "") -> tuple[Container, Holdings]:
         """Give up a container whose volume is away, with all that lies on it: what that was.
 
-        Each FlowFile and handle gets a DROP event. What a session holds goes when it is given back; nothing else that
-        follows needs the caller. The name is never used again. InvalidArgument, with nothing changed, for a container
-        that there is not, whose volume is there, or without which no volume would be.
+        Each FlowFile and handle gets a DROP event, which names who; one that goes after a restart names nobody. What a
+        session holds goes when it is given back; nothing else that follows needs the caller. The name is never used
+        again. InvalidArgument, with nothing changed, for a container that there is not, whose volume is there, or
+        without which no volume would be.
         """
         container = self._content.containers.get(name)
         if container is None:
@@ -104,6 +105,7 @@ class Volumes:
                 raise InvalidArgument(f"no other volume than that of {name} is there: mount or add one first")
             held = self._holdings(container)
             self._record(name, False)
+            container.forgotten_by = by
             container.is_forgotten = True
             self._content.retire_idle()  # a file there that waits for the next writer would be in use for ever
             self.look()
@@ -127,7 +129,7 @@ class Volumes:
         # It keeps what it points at, and the container: `Holdings.unread` names it. It is read again at each look, and
         # must not keep the rest from its end.
         with suppress(RepositoryDamaged):  # a swap file
-            self._unavailable.give_up(container.name, GIVEN_UP)
+            self._unavailable.give_up(container.name, GIVEN_UP, container.forgotten_by)
         self._end_claims(container)
         left = [*(entry.claim for entry in self._ledger.entries()), *self._content.open_claims()]
         if all(claim.container != container.name for claim in left):

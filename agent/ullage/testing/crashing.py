@@ -183,6 +183,9 @@ class CrashFiles:
     def device(self, path: str) -> int:
         return 1
 
+    def is_mount_point(self, path: str) -> bool:
+        return False
+
     def can_punch(self, directory: str) -> bool:
         self.look("can_punch", directory)
         return self.has_holes

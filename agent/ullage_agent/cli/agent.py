@@ -49,7 +49,6 @@ class _Settings:
 @from_environment("NAME", "--node", required=True, help="This node's name.")
 def agent(config: Path, node: str) -> None:
     """Serve a repository as one node of a cluster. It reclaims with tickets only, and reports to the operator."""
-    from ullage.contract import TlsMode
     from ullage_agent.node.certificate import NodeCertificate
     from ullage_agent.node.node import NodeAgent
     from ullage_agent.node.objects import NodeObjectClient
@@ -68,7 +67,7 @@ def agent(config: Path, node: str) -> None:
     except CannotListen as error:
         raise click.UsageError("this process runs in no cluster: `ullage serve` is for a machine alone") from error
     certificate = None
-    if document.spec.tls.mode == TlsMode.OPERATOR:
+    if document.spec.tls.mode.agent_makes_key:
         certificate = NodeCertificate(api, node, document.spec.tls.directory)
         certificate.obtain()
     tickets = TicketHolder()

@@ -9,6 +9,7 @@ restart, though operator or API server are away.
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,14 +32,9 @@ class NodeCertificate:
         self._api = api
         self._key_file, self._certificate_file = Path(directory, "tls.key"), Path(directory, "tls.crt")
         self._log = logger("certificate")
-        key = self._key()
-        self._public = _public_bytes(key.public_key())
+        self._public = _public_bytes(self._key().public_key())
         self._request_file = Path(directory, "tls.csr")
-        if not self._request_file.exists():  # signatures have chance in them, and another request would be news
-            name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node[:64])])
-            request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-            _write(self._request_file, request.public_bytes(serialization.Encoding.PEM))
-        self.request = self._request_file.read_text(encoding="ascii")
+        self._node = node
 
     @property
     def is_there(self) -> bool:
@@ -56,10 +52,27 @@ class NodeCertificate:
             if not self.is_there:
                 time.sleep(WAIT_SECONDS)
 
+    def request(self, names: Sequence[str]) -> str:
+        """What is asked for, as PEM: the one that was made before, if it was for these names. Signatures have chance in
+        them, and another request would be news.
+        """
+        if self._request_file.exists():
+            made = self._request_file.read_text(encoding="ascii")
+            if _names_in(x509.load_pem_x509_csr(made.encode())) == (*names,):
+                return made
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._node[:64])])
+        builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+        if names:
+            wanted = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+            builder = builder.add_extension(wanted, critical=False)
+        _write(self._request_file, builder.sign(self._key(), hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        return self._request_file.read_text(encoding="ascii")
+
     def heed(self, seen: ObservedNode) -> None:
         """Ask, if the own object does not say so; take over what the operator has signed. NodeObjectError."""
-        if seen.status.certificate_request != self.request:
-            self._api.ask_for_certificate(self.request)
+        request = self.request(seen.spec.certificate_names)
+        if seen.status.certificate_request != request:
+            self._api.ask_for_certificate(request)
             self._log.info("asked for a certificate", object=self._api.name)
         signed = seen.spec.certificate
         if signed and self._fits(signed) and not (self.is_there and self._certificate_file.read_text() == signed):
@@ -81,6 +94,14 @@ class NodeCertificate:
         if not isinstance(found, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{self._key_file} is no key that an agent has made: delete it")  # noqa: TRY004 - of a file
         return found
+
+
+def _names_in(request: x509.CertificateSigningRequest) -> tuple[str, ...]:
+    try:
+        names = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(names.get_values_for_type(x509.DNSName))
 
 
 def _public_bytes(key: object) -> bytes:

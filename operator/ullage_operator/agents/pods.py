@@ -1,11 +1,13 @@
 """The pods of agents, and what makes them: a DaemonSet, or a StatefulSet for each node. Pure."""
 
+import posixpath
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from ullage.contract import NODE_LABEL, POLICIES, ContentRepositorySpec, TlsMode, dump, needs_no_restart
+from ullage_operator.agents.claims import SET_LABEL, volumes_of
 from ullage_operator.objects import USER, Object, RepositoryObject, confined, digest, dressed
 from ullage_operator.observation import TEMPLATE
 from ullage_operator.settings import DEFAULT_PODS, PodSettings
@@ -48,8 +50,12 @@ def agent_document(repository: RepositoryObject, *, is_pending: bool = False) ->
     document = dump(repository.document)
     for field in FLEET_FIELDS:
         document["spec"].pop(field, None)
-    document["spec"]["storage"].pop("localPersistentVolume", None)
-    document["spec"]["storage"]["hostPath"] = {"path": ROOT}
+    storage = document["spec"]["storage"]
+    storage.pop("localPersistentVolume", None)
+    storage["hostPath"] = {"path": ROOT}
+    for container in storage["containers"]:
+        # An agent that was made before the claim lacks the volume: what it wrote there would be hidden by it later.
+        container["mounted"] |= container.pop("localPersistentVolume") is not None
     for field in ("maxConcurrentNodes", "blockers"):
         document["spec"]["maintenance"].pop(field, None)
     # A secret that is mounted wherever somebody likes could lie over the program.
@@ -92,31 +98,19 @@ def daemon_set(repository: RepositoryObject, image: str, *, is_gated: bool, pods
 
 
 def stateful_set(repository: RepositoryObject, image: str, node: str, *, pods: PodSettings = DEFAULT_PODS) -> Object:
-    """One replica pinned to a node, with a claim that outlives it. A DaemonSet has no claim templates."""
-    local = repository.spec.storage.local_persistent_volume
-    assert local is not None
+    """One replica pinned to a node, on claims of its own: a DaemonSet's pods would all have the same."""
     name = repository.node_name(node)
-    own_labels = {**repository.labels, "ullage.dev/set": name}
+    own_labels = {**repository.labels, SET_LABEL: name}
     made_of = template(repository, image, node, pods=pods)
     made_of["metadata"]["labels"] |= own_labels
-    claim = {
-        "metadata": {"name": "repository", "labels": repository.labels},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": local.storage_class_name,
-            "resources": {"requests": {"storage": str(local.size)}},
-        },
-    }
     spec = {
         "replicas": 1,
         "serviceName": repository.service,
         "selector": {"matchLabels": own_labels},
-        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "updateStrategy": {"type": str(repository.spec.update_strategy.type)},
         "template": made_of,
         # One pod: there is no order to keep, and with one a pod that never got ready would never be replaced.
         "podManagementPolicy": "Parallel",
-        "volumeClaimTemplates": [claim],
     }
     made = repository.owned("StatefulSet", name, spec=spec)
     made["metadata"]["annotations"][NODE_LABEL] = node
@@ -134,6 +128,7 @@ def template(repository: RepositoryObject, image: str, node: str = "", *, pods: 
         required = {"nodeSelectorTerms": [{"matchFields": [pinned]}]}
         affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": required}
         volumes.append({"name": "sockets", "emptyDir": {}})
+        volumes += [volume for volume, _ in volumes_of(repository, node)]
         # The kubelet gives these volumes to the group by itself; only directories of nodes need somebody who is root.
         starts: Object = {}
         security["fsGroup"], security["fsGroupChangePolicy"] = USER, "OnRootMismatch"
@@ -141,14 +136,14 @@ def template(repository: RepositoryObject, image: str, node: str = "", *, pods: 
         volumes.append(directory_volume("sockets", f"{SOCKETS}/{repository.namespace}/{repository.name}"))
         volumes.append(directory_volume("repository", repository.root))
         starts = {"initContainers": [_owner(image)]}
-    if spec.tls.mode == TlsMode.OPERATOR:  # the agent makes its key itself; as long as the pod is, a reboot included
+    if spec.tls.mode.agent_makes_key:  # the agent makes its key itself; as long as the pod is, a reboot included
         volumes.append({"name": "tls", "emptyDir": {}})
     elif spec.tls.mode != TlsMode.NONE:
         volumes.append({"name": "tls", "secret": {"secretName": repository.tls_secret}})
     pod: Object = {
         "serviceAccountName": repository.account,
         "terminationGracePeriodSeconds": SEAL_SECONDS,
-        "containers": [_container(repository, image, pods)],
+        "containers": [_container(repository, image, node, pods)],
         "volumes": [*volumes, *pods.volumes],
         "tolerations": [_said(each) for each in spec.tolerations],
         "nodeSelector": dict(spec.node_selector),
@@ -174,17 +169,20 @@ def _said(settings: msgspec.Struct) -> Object:
     return {key: value for key, value in msgspec.to_builtins(settings).items() if value not in (None, "", {})}
 
 
-def _container(repository: RepositoryObject, image: str, pods: PodSettings) -> Object:
+def _container(repository: RepositoryObject, image: str, node: str, pods: PodSettings) -> Object:
     spec = repository.spec
-    # A disk that the node mounts below the directory after the pod has begun is seen all the same.
-    seen = {"mountPropagation": "HostToContainer"} if spec.storage.local_persistent_volume is None else {}
     mounts: list[Object] = [
         {"name": "configuration", "mountPath": CONFIGURATION, "readOnly": True},
-        {"name": "repository", "mountPath": ROOT, **seen},
         {"name": "sockets", "mountPath": SOCKETS},
     ]
+    if node:
+        claimed = volumes_of(repository, node)
+        mounts += [{"name": v["name"], "mountPath": posixpath.join(ROOT, path).rstrip("/")} for v, path in claimed]
+    else:
+        # A disk that the node mounts below the directory after the pod has begun is seen all the same.
+        mounts.append({"name": "repository", "mountPath": ROOT, "mountPropagation": "HostToContainer"})
     if spec.tls.mode != TlsMode.NONE:
-        mounts.append({"name": "tls", "mountPath": TLS, "readOnly": spec.tls.mode != TlsMode.OPERATOR})
+        mounts.append({"name": "tls", "mountPath": TLS, "readOnly": not spec.tls.mode.agent_makes_key})
     where = _probed(spec)
     own = [
         {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},

@@ -84,7 +84,14 @@ def _due(run: RunObject) -> int | None:
 
 
 def held(run: RunObject, now_millis: int) -> RunStatus:
-    """Of a run whose repository is paused or not accepted."""
+    """Of a run whose repository is paused or not accepted. Its own time goes on, as that of a Job does: who bounded it
+    does not want it to begin anew weeks later.
+    """
+    due = _due(run)
+    if due is not None and due <= now_millis:
+        message = "The time of spec.activeDeadlineSeconds was over while the repository was paused, or not accepted."
+        status = msgspec.structs.replace(run.status, message=message, ended=time_of(now_millis))
+        return _told(run, status, "DeadlineExceeded", now_millis)
     status = msgspec.structs.replace(run.status, message="The repository is paused, or not accepted.")
     return _told(run, status, "HandsOff", now_millis)
 

@@ -2,6 +2,7 @@
 
     wanted by the agent, window open, no pod in the way, room among maxConcurrentNodes, volume free    given
     done, refused, failed, expired, settings changed, window over, pods came, node cordoned or gone    taken back
+    not begun, and nothing wanted any more                                                             taken back
     its run deleted, suspended, or ended                                                               taken back
 
 A node that is silent keeps its place among the concurrent ones until its ticket has expired: it may still be at work.
@@ -125,7 +126,7 @@ class TicketScheduler:
         node = found.spec.node_name
         if state in ENDED or self._spec.maintenance.paused or ticket.generation != self._seen.repository.generation:
             return False
-        if is_called_off(ticket, self._seen.runs):
+        if is_called_off(ticket, self._seen.runs) or self._is_idle(found, ticket, state):
             return False
         if self._is_expired(ticket, state == TicketState.RUNNING and node in self._ready):
             return False
@@ -135,6 +136,10 @@ class TicketScheduler:
             return False
         is_override = any(run.name == ticket.run and run.spec.override_windows for run in self._seen.runs)
         return is_override or not self._blocks(deferral)
+
+    def _is_idle(self, found: NodeObject, ticket: Ticket, state: TicketState | None) -> bool:
+        """Whether a window's ticket was not begun and is of no use any more: it would keep others waiting."""
+        return not (ticket.run or state or found.status.wanted) and found.spec.node_name in self._ready
 
     def _is_expired(self, ticket: Ticket, is_under_way: bool) -> bool:
         if ticket.stop_after is not None and self._now >= millis_of(ticket.stop_after):

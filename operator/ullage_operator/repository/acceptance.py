@@ -6,6 +6,7 @@ operator's settings allow, and one repository's directory never overlaps another
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from ullage.contract import POLICIES, Calendar, TlsMode
@@ -84,13 +85,14 @@ def _heard_now(seen: Observation, hosts: Iterable[str], settings: OperatorSettin
     """Nodes where an agent of the pods that are to be has said anything."""
     repository, image = seen.repository, settings.agent_image
     is_local = repository.spec.storage.local_persistent_volume is not None
-    common = "" if is_local else pods.template_digest(pods.template(repository, image))
+    made_of = partial(pods.template, repository, image, pods=settings.pods)
+    common = "" if is_local else pods.template_digest(made_of())
     heard = []
     for node in hosts:
         agent, found = seen.agents.get(node), seen.objects.get(node)
         if agent is None or not agent.is_ready or found is None or not is_heard(seen, found):
             continue
-        if agent.template == (common or pods.template_digest(pods.template(repository, image, node))):
+        if agent.template == (common or pods.template_digest(made_of(node))):
             heard.append(node)
     return heard
 

@@ -14,6 +14,7 @@ import structlog
 
 from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
 from ullage_operator import certificates, metrics, objects
+from ullage_operator.agents.claims import CLAIM
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
@@ -56,10 +57,13 @@ class Applier:
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
             await self._delete_runs(seen.repository.namespace, decision.expired)
+            refused = await self._write_claims(desired)
             await self._write_objects(seen, desired)
             await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
             status = await self._write_planning(seen, decision, desired)
+            if refused is not None:
+                raise refused
         except Exception as error:  # noqa: BLE001 - raised again below
             failure = error
             status = failed(seen.repository, status, error, seen.now_millis)
@@ -104,6 +108,16 @@ class Applier:
         for event in news("ReclamationRun", run.status.conditions, status.conditions):
             await self._tell({**about, "namespace": namespace}, event, now_millis)
 
+    async def _write_claims(self, desired: Desired) -> ApiError | None:
+        """Why one was refused, by a quota for instance: told when all else is done, which does not wait for it.
+        OperatorError for a claim of somebody else: no pod shall come upon what lies there.
+        """
+        try:
+            await _all(self._apply(claim) for claim in desired.claims)
+        except ApiError as error:
+            return error
+        return None
+
     async def _write_objects(self, seen: Observation, desired: Desired) -> None:
         # A role must be there before it is given to anybody.
         await _all(self._apply(document) for document in desired.objects if document["kind"] != "RoleBinding")
@@ -125,9 +139,17 @@ class Applier:
             informer.put(found)
 
     def _require_ours(self, found: Object | None, document: Object) -> None:
-        """Whoever may name a repository must not have the operator change what is somebody else's by its name."""
-        owners = document["metadata"].get("ownerReferences") or ()
-        if found is not None and owners and not is_owned(found, owners[0]["uid"]):
+        """Whoever may name a repository must not have the operator change what is somebody else's by its name. A claim
+        has no owner, so that it outlives the repository: its labels say whose it is.
+        """
+        if found is None:
+            return
+        metadata = document["metadata"]
+        owners: list[Object] = metadata.get("ownerReferences") or []
+        is_theirs = bool(owners) and not is_owned(found, owners[0]["uid"])
+        if document["kind"] == CLAIM:
+            is_theirs = not metadata["labels"].items() <= (found["metadata"].get("labels") or {}).items()
+        if is_theirs:
             kind, name = document["kind"], document["metadata"]["name"]
             raise OperatorError(f"{kind} {name} is there already and is not this repository's: rename one of the two")
 
@@ -144,6 +166,10 @@ class Applier:
                 if namespace == repository.namespace and is_owned(found, repository.uid) and (kind, name) not in kept:
                     await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
 
+        for made in seen.signing_requests:
+            if ("CertificateRequest", made.name) not in kept:
+                await self._api.delete("CertificateRequest", repository.namespace, made.name, made.uid)
+
     def _tell_expiry(self, seen: Observation, signed: tuple[str, ...]) -> None:
         """The first to end: an agent whose certificate has ended is refused by its clients."""
         if signed:
@@ -158,7 +184,8 @@ class Applier:
 
         # What is given up goes first: a process that ends here leaves a node without an object, which gets one.
         await _all(self._release(seen, found) for found in decision.released)
-        kept = {node: each.spec for node, each in seen.objects.items() if each not in decision.released}
+        released = {each.name for each in decision.released}
+        kept = {node: each.spec for node, each in seen.objects.items() if each.name not in released}
         changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
         # What is taken back is taken back before anything is given.
         await _all(write(spec) for spec in changed if spec.ticket is None)

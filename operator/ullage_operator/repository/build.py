@@ -7,6 +7,7 @@ import msgspec
 import yaml
 
 from ullage.contract import AuthMode, NetworkPeer, NodeSpec, TlsMode, document_of, object_name
+from ullage_operator.agents.claims import claim_objects
 from ullage_operator.agents.pods import (
     FILE,
     HELPER_RESOURCES,
@@ -21,7 +22,8 @@ from ullage_operator.observation import AgentPod, Observation
 from ullage_operator.planning.build import account_objects, run_object
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
 from ullage_operator.repository.decide import Decision
-from ullage_operator.repository.trust import authority_objects, certificate_names, host_label, next_trust_millis
+from ullage_operator.repository.signing import signing_objects
+from ullage_operator.repository.trust import authority_objects, host_label, next_trust_millis
 from ullage_operator.settings import DEFAULT_PODS, OperatorSettings, PodSettings
 
 ENDPOINTS_MAX: Final = 500
@@ -36,12 +38,13 @@ OBSOLESCENT: Final = (
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects that shall be there, and the kinds of which all others go. `certificates`: of the agents, as PEM,
-    where the operator signs them. `next_millis`: when time alone changes them, None: never. `planning`: the run that
-    shall begin, None for none.
+    """The objects that shall be there, and the kinds of which all others go. `claims`: of local volumes, of which none
+    ever goes. `certificates`: of the agents, as PEM, where the operator signs them. `next_millis`: when time alone
+    changes them, None: never. `planning`: the run that shall begin, None for none.
     """
 
     objects: list[Object]
+    claims: tuple[Object, ...] = ()
     obsolescent: tuple[str, ...] = OBSOLESCENT
     certificates: tuple[str, ...] = ()
     next_millis: int | None = None
@@ -72,9 +75,11 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
         objects += authority_objects(seen, settings.namespace)
         rotation = next_trust_millis(seen, certificates)
     elif spec.tls.mode == TlsMode.CERT_MANAGER:
-        objects.append(certificate(repository, settings.cluster_domain))
+        objects += signing_objects(seen)
+        rotation = next_trust_millis(seen, certificates)
     return Desired(
         objects=objects,
+        claims=tuple(claim_objects(seen, decision.nodes)),
         certificates=certificates,
         next_millis=rotation,
         planning=_planning_run(seen, decision, settings),
@@ -240,11 +245,3 @@ def cleaning_job(repository: RepositoryObject, image: str, node: str, *, pods: P
     }
     spec = {"backoffLimit": 6, "ttlSecondsAfterFinished": 600, "template": dressed({"spec": pod}, pods, has_files=True)}
     return repository.owned("Job", repository.node_name(node, "clean-"), spec=spec)
-
-
-def certificate(repository: RepositoryObject, cluster_domain: str) -> Object:
-    """What cert-manager is asked for, by the issuer of the same name as the repository's secret."""
-    issuer = {"name": f"{repository.name}-ullage", "kind": "Issuer"}
-    names = certificate_names(repository, "*", cluster_domain)
-    spec = {"secretName": repository.tls_secret, "dnsNames": names, "issuerRef": issuer}
-    return repository.owned("Certificate", f"{repository.name}-ullage", spec=spec)

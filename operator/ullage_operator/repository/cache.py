@@ -19,6 +19,7 @@ from ullage.contract import (
     NodeStatus,
     TlsMode,
 )
+from ullage_operator.agents.claims import CLAIM, classes_in_question
 from ullage_operator.authority import CertificateAuthority
 from ullage_operator.certificates import rotated
 from ullage_operator.cluster.api import ApiClient
@@ -34,11 +35,13 @@ from ullage_operator.observation import (
     Observation,
     ObservedPlanning,
     RunObject,
+    SigningRequest,
     agents_of,
     lean,
 )
 from ullage_operator.planning.decide import is_due
 from ullage_operator.planning.observe import listed
+from ullage_operator.repository.signing import signing_request_of
 from ullage_operator.repository.trust import authority_of, authority_secret_name
 from ullage_operator.settings import OperatorSettings
 
@@ -58,7 +61,7 @@ POD_NAME: Final = re.compile(r'pods? "[^"]*"')
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
     *("ConfigMap", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
-    *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
+    *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget", CLAIM),
 )
 
 
@@ -69,8 +72,11 @@ class Answers(NamedTuple):
     problem: str
     authority: CertificateAuthority
     has_cert_manager: bool
+    signing: tuple[SigningRequest, ...]
+    published: str | None
     refused_pods: str | None
     planning: ObservedPlanning | None
+    expandable: dict[str, bool]
 
 
 class InformerCache:
@@ -124,17 +130,22 @@ class InformerCache:
         extra, problem = list[Object](), ""
         authority = CertificateAuthority()
         has_cert_manager = False
+        signing: tuple[SigningRequest, ...] = ()
+        published: str | None = ""
         if repository.document is not None:
             mode = repository.spec.tls.mode
             extra, problem = await self._other_pods(repository.spec)
-            has_cert_manager = mode == TlsMode.CERT_MANAGER and await self._api.serves("Certificate")
+            has_cert_manager = mode == TlsMode.CERT_MANAGER and await self._api.serves("CertificateRequest")
+            if has_cert_manager:
+                signing, published = await self._signing(repository)
             if mode == TlsMode.OPERATOR:
                 name = authority_secret_name(repository)
                 kept = authority_of(await self._api.get("Secret", self._settings.namespace, name))
                 authority = rotated(kept, datetime.fromtimestamp(clock() / 1000, UTC), "/".join(repository.key))
         refused = await self._refused_pods(repository)
         planning = await listed(self._api, repository) if is_due(repository, clock()) else None
-        return Answers(extra, problem, authority, has_cert_manager, refused, planning)
+        expandable = await self._expandable(repository)
+        return Answers(extra, problem, authority, has_cert_manager, signing, published, refused, planning, expandable)
 
     def observe(self, key: Key, answers: Answers, clock: Callable[[], int]) -> Observation | None:
         """What is known of a repository now: what is followed, and what was answered. None if it has gone meanwhile."""
@@ -158,9 +169,30 @@ class InformerCache:
             owned={kind: dict(informer.objects) for kind, informer in self.owned.items()},
             has_cert_manager=answers.has_cert_manager,
             authority=answers.authority,
+            signing_requests=answers.signing,
+            published=answers.published,
             planning=answers.planning,
             refused_pods=answers.refused_pods,
+            expandable=answers.expandable,
         )
+
+    async def _expandable(self, repository: RepositoryObject) -> dict[str, bool]:
+        """Whether volumes of a storage class can grow, where claims are smaller than what is asked for."""
+        claims = (each for (place, _), each in self.owned[CLAIM].objects.items() if place == repository.namespace)
+        mine = [each for each in claims if repository.labels.items() <= (each["metadata"].get("labels") or {}).items()]
+        classes = {
+            name: await self._api.get("StorageClass", None, name) for name in classes_in_question(repository, mine)
+        }
+        return {name: bool((found or {}).get("allowVolumeExpansion")) for name, found in classes.items()}
+
+    async def _signing(self, repository: RepositoryObject) -> tuple[tuple[SigningRequest, ...], str | None]:
+        """What cert-manager was asked for it, and the authorities that clients are told of: None if others do that."""
+        made, _ = await self._api.list("CertificateRequest", repository.namespace, selector_of(repository.labels))
+        ours = [signing_request_of(each) for each in made if is_owned(each, repository.uid)]
+        told = await self._api.get("ConfigMap", repository.namespace, repository.authority)
+        if told is not None and not is_owned(told, repository.uid):
+            return tuple(ours), None
+        return tuple(ours), ((told or {}).get("data") or {}).get("ca.crt", "")
 
     async def _refused_pods(self, repository: RepositoryObject) -> str | None:
         """Why pods of agents were refused, in the words of the last event that says so; empty if none says it, and None

@@ -15,6 +15,7 @@ from ullage.contract import (
     conditions_of,
     time_of,
 )
+from ullage_operator.agents.claims import provisioned
 from ullage_operator.agents.rollout import Rollout
 from ullage_operator.errors import ApiError, ApiUnreachable, OperatorError
 from ullage_operator.objects import RepositoryObject
@@ -53,6 +54,7 @@ def conditions(
         "Degraded": _degraded(seen, placement),
         "DataUnavailable": _said(seen, "DataUnavailable", "OnNodes", "AllThere", "What was stored can't be read on"),
         "DiskPressure": _said(seen, "DiskPressure", "AboveBackpressure", "RoomLeft", "Writers wait, or fail, on"),
+        "Provisioned": provisioned(seen, sorted(placement.hosts)),
         "MaintenanceDeferred": _deferred(seen, status),
         "Paused": ("Annotation" if repository.is_paused else "NotPaused", ""),
     }
@@ -138,6 +140,8 @@ def _listed(status: RepositoryStatus) -> str:
 def _degraded(seen: Observation, placement: Placement) -> tuple[str, str]:
     if lost := [node for node in seen.objects if node not in placement.nodes]:
         return "NodeLost", f"These nodes are gone with their data: {_named(lost)}."
+    if seen.refused_certificates:
+        return "NoCertificate", f"cert-manager gave agents no certificate: {_explained(seen.refused_certificates)}."
     troubled = {node: words for node, found in seen.objects.items() if (words := _troubles(found))}
     if troubled:
         return "AgentTrouble", f"Agents are in trouble: {_explained(troubled)}."

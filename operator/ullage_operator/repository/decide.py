@@ -69,7 +69,14 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             next_window="Paused" if repository.is_paused and is_accepted else "",
             planning=repository.status.planning,
         )
-        return Decision(status=status, nodes=_revoked(seen), runs=runs, keeps_hands_off=True)
+        return Decision(
+            status=status,
+            nodes=_revoked(seen),
+            runs=runs,
+            expired=expired(seen.runs, seen.now_millis),
+            next_millis=next_millis(seen.runs, seen.now_millis),
+            keeps_hands_off=True,
+        )
     spec = repository.spec
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
@@ -91,6 +98,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             ticket=None if is_lost else schedule.tickets.get(node),
             deferral=schedule.deferrals.get(node),
             certificate=seen.certificates.get(node),
+            certificate_names=seen.certificate_names.get(node, ()),
             finished=() if found is None or is_lost else finished_on(found, seen.runs),
         )
     figures = _figures(seen, placement, nodes.values())

@@ -14,9 +14,10 @@ import structlog
 
 from ullage.contract import TlsMode
 from ullage_operator.authority import KEYS, CertificateAuthority
-from ullage_operator.certificates import next_rotation, renewed, spent_at
+from ullage_operator.certificates import next_rotation, readable, renewed, spent_at
 from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, digest, made
 from ullage_operator.observation import NodeObject, Observation
+from ullage_operator.repository.signing import ASK_MILLIS, signing
 from ullage_operator.settings import CLUSTER_DOMAIN
 
 
@@ -66,7 +67,18 @@ def host_label(node: str) -> str:
 
 def trusted(seen: Observation, cluster_domain: str = CLUSTER_DOMAIN) -> Observation:
     """The same with the certificates that agents shall have: signed anew where it is time."""
-    if seen.repository.document is None or seen.repository.spec.tls.mode != TlsMode.OPERATOR:
+    mode = TlsMode.NONE if seen.repository.document is None else seen.repository.spec.tls.mode
+    if mode == TlsMode.CERT_MANAGER:
+        names = {n: tuple(certificate_names(seen.repository, host_label(n), cluster_domain)) for n in seen.objects}
+        said = signing(seen, names)
+        return msgspec.structs.replace(
+            seen,
+            certificates=said.certificates,
+            certificate_names=names,
+            signing_asked=said.asked,
+            refused_certificates=said.refused,
+        )
+    if mode != TlsMode.OPERATOR:
         return seen
     found = {node: _certificate(seen, each, cluster_domain) for node, each in seen.objects.items()}
     return msgspec.structs.replace(seen, certificates={node: pem for node, pem in found.items() if pem})
@@ -74,7 +86,7 @@ def trusted(seen: Observation, cluster_domain: str = CLUSTER_DOMAIN) -> Observat
 
 def _certificate(seen: Observation, found: NodeObject, cluster_domain: str) -> str:
     """Of a node's agent; empty if it has asked for none."""
-    before, request = found.spec.certificate or "", found.status.certificate_request
+    before, request = readable(found.spec.certificate), found.status.certificate_request
     if not request:
         return ""
     repository, node = seen.repository, found.spec.node_name
@@ -88,7 +100,12 @@ def _certificate(seen: Observation, found: NodeObject, cluster_domain: str) -> s
         return before
 
 
-def next_trust_millis(seen: Observation, certificates: tuple[str, ...]) -> int:
+def next_trust_millis(seen: Observation, certificates: tuple[str, ...]) -> int | None:
     """When time alone changes the authority, or one of the certificates."""
+    if seen.repository.spec.tls.mode == TlsMode.CERT_MANAGER:
+        if seen.signing_asked:
+            return seen.now_millis + ASK_MILLIS
+        ends = [int(spent_at(each).timestamp() * 1000) for each in certificates]
+        return min((each for each in ends if each > seen.now_millis), default=None)
     soonest = min([next_rotation(seen.authority), *map(spent_at, certificates)])
     return int(soonest.timestamp() * 1000)

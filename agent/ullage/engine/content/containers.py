@@ -98,6 +98,7 @@ class Container:
         self.unmade = ""
         """Why it could not be made; until it is, the repository does not have it. It is tried again at each look."""
         self.is_forgotten = False
+        self.forgotten_by = ""
         self._lock = threading.Lock()
         self._bytes_used = 0
 
@@ -163,11 +164,21 @@ class ContainerDirectory(Container):
     """A container that is one directory."""
 
     def __init__(
-        self, files: Files, name: str, path: str, capacity: int | None, sections: int, *, evacuates: bool = False
+        self,
+        files: Files,
+        name: str,
+        path: str,
+        capacity: int | None,
+        sections: int,
+        *,
+        evacuates: bool = False,
+        is_mounted: bool = False,
     ) -> None:
+        """`is_mounted`: it is made only where something is mounted."""
         super().__init__(name, path, capacity, evacuates=evacuates)
         self._files = files
         self._sections = sections
+        self._needs_mount = is_mounted
         self._known: set[str] = set()
         self._was_mounted = False
         self._directory_lock = threading.Lock()
@@ -179,6 +190,8 @@ class ContainerDirectory(Container):
         # one, mounted a moment later, which could never be made then.
         if was_mounted and not self._is_mounted():
             raise ForeignContainer(f"nothing is mounted at {self.path} any more: mount the volume that belongs there")
+        if self._needs_mount and not self._files.is_mount_point(self.path):
+            raise ForeignContainer(f"nothing is mounted at {self.path}: mount the volume of {self.name} there")
         make_directories(self._files, self.path)
         if self._files.exists(self._identity_path):
             self.require_identity(repository)
@@ -333,6 +346,7 @@ def directories_of(files: Files, spec: ContentRepositorySpec) -> list[ContainerD
             None if container.capacity is None else int(container.capacity),
             storage.sections,
             evacuates=container.evacuate,
+            is_mounted=container.mounted,
         )
         for container in storage.containers
     ]
