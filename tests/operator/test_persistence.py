@@ -14,6 +14,7 @@ def body(spec: int, **status: Any) -> kopf.Body:
 
 
 def test_an_object_is_new_until_it_was_handled_and_again_when_it_is_forgotten() -> None:
+    """Kopf creates it once, sees its changes after that, and keeps nothing of one that is gone."""
     handled = HandledSpecs()
     first = body(1)
     assert handled.fetch(body=first) is None
@@ -26,6 +27,7 @@ def test_an_object_is_new_until_it_was_handled_and_again_when_it_is_forgotten() 
 
 
 def test_what_an_earlier_process_has_looked_at_is_not_new_and_its_next_change_is_seen() -> None:
+    """It is resumed as it stands, and updated when somebody changes it later."""
     handled = HandledSpecs()
     first = body(1, observedGeneration=1)
     assert handled.fetch(body=first) == handled.build(body=first)
@@ -34,6 +36,7 @@ def test_what_an_earlier_process_has_looked_at_is_not_new_and_its_next_change_is
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_progress_stands_on_an_object_only_while_its_handler_will_be_called_again(is_done: bool) -> None:
+    """One that has ended leaves no annotation on what people keep in git."""
     patch = kopf.Patch()
     record: Any = {"success": is_done, "retries": 1}
     UnfinishedProgress(prefix="a.b").store(key=kopf.HandlerId("remove"), record=record, body=body(1), patch=patch)

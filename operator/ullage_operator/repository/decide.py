@@ -1,6 +1,6 @@
 """From what was observed to what shall be: node objects, tickets, runs and the status. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -107,11 +107,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     planned = plan(seen)
     told = conditions(seen, acceptance, figures, placement, rolls)
     status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
-    again = None if seen.refused_pods is None else seen.now_millis + REFUSED_MILLIS
-    # As they are from now on: nothing wakes us when we have written it.
-    told_runs = (msgspec.structs.replace(run, status=runs.get(run.name, run.status)) for run in seen.runs)
-    runs_end = next_millis(told_runs, seen.now_millis)
-    wakes = (again, schedule.next_millis, planned.next_millis, rolls.next_millis, runs_end)
+    wakes = (schedule.next_millis, planned.next_millis, rolls.next_millis, _runs_wake(seen, runs), _quota_wakes(seen))
     return Decision(
         status=status,
         nodes=nodes,
@@ -132,6 +128,16 @@ def _revoked(seen: Observation) -> dict[str, NodeSpec]:
         for node, found in seen.objects.items()
         if found.spec.ticket is not None and is_called_off(found.spec.ticket, seen.runs)
     }
+
+
+def _runs_wake(seen: Observation, told: Mapping[str, RunStatus]) -> int | None:
+    """For the runs as they are from now on: nothing wakes us when we have written what is told of them."""
+    runs = (msgspec.structs.replace(run, status=told.get(run.name, run.status)) for run in seen.runs)
+    return next_millis(runs, seen.now_millis)
+
+
+def _quota_wakes(seen: Observation) -> int | None:
+    return None if seen.refused_pods is None else seen.now_millis + REFUSED_MILLIS
 
 
 def deletes_data(spec: ContentRepositorySpec) -> bool:
