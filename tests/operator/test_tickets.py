@@ -260,6 +260,11 @@ def test_a_run_ends_at_its_deadline_and_goes_a_while_after_its_end() -> None:
     ended = decided(late).runs["now"]
     assert (ended.phase, ended.nodes_failed, ended.ended) == (RunPhase.FAILED, 1, time_of(NOW + 1000))
 
+    # What follows from the end follows at once: nothing wakes the operator when it has written that, either.
+    assert holders(decided(late)) == []
+    going = changed(late, runs=(run(status=begun, active_deadline_seconds=61, ttl_seconds_after_finished=5),))
+    assert (decided(going).expired, decided(going).next_millis) == ((), NOW + 6000)
+
     over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
     assert holders(decided(over)) == []
     assert (decided(over).expired, decided(over).next_millis) == ((), NOW + 6000)
@@ -276,6 +281,10 @@ def test_the_time_of_a_run_goes_on_while_its_repository_is_paused() -> None:
     assert (decided(seen).nodes, decided(seen).next_millis) == ({}, NOW + 1000)
     ended = decided(late).runs["now"]
     assert (ended.phase, ended.ended) == (RunPhase.FAILED, time_of(NOW + 1000))
+
+    assert decided(late).nodes["node-0"].ticket is None
+    hurried = run(status=begun, active_deadline_seconds=61, ttl_seconds_after_finished=5)
+    assert decided(changed(late, runs=(hurried,))).next_millis == NOW + 6000
 
     over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
     assert decided(over).nodes["node-0"].ticket is None

@@ -69,18 +69,20 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             next_window="Paused" if repository.is_paused and is_accepted else "",
             planning=repository.status.planning,
         )
+        after = _as_told(seen, runs)
         return Decision(
             status=status,
-            nodes=_revoked(seen),
+            nodes=_revoked(after),
             runs=runs,
-            expired=expired(seen.runs, seen.now_millis),
-            next_millis=next_millis(seen.runs, seen.now_millis),
+            expired=expired(after.runs, seen.now_millis),
+            next_millis=next_millis(after.runs, seen.now_millis),
             keeps_hands_off=True,
         )
     spec = repository.spec
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
-    schedule = TicketScheduler(seen, settings, ready).schedule(due)
+    after = _as_told(seen, runs)
+    schedule = TicketScheduler(after, settings, ready).schedule(due)
     cordoned = {cluster_node.name for cluster_node in seen.cluster_nodes if cluster_node.is_cordoned}
     nodes: dict[str, NodeSpec] = {}
     released = []
@@ -107,13 +109,14 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     planned = plan(seen)
     told = conditions(seen, acceptance, figures, placement, rolls)
     status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
-    wakes = (schedule.next_millis, planned.next_millis, rolls.next_millis, _runs_wake(seen, runs), _quota_wakes(seen))
+    runs_wake = next_millis(after.runs, seen.now_millis)
+    wakes = (schedule.next_millis, planned.next_millis, rolls.next_millis, runs_wake, _quota_wakes(seen))
     return Decision(
         status=status,
         nodes=nodes,
         released=tuple(released),
         runs=runs,
-        expired=expired(seen.runs, seen.now_millis),
+        expired=expired(after.runs, seen.now_millis),
         planning=planned,
         rollout=rolls,
         is_pending=acceptance[0] == PENDING,
@@ -130,10 +133,12 @@ def _revoked(seen: Observation) -> dict[str, NodeSpec]:
     }
 
 
-def _runs_wake(seen: Observation, told: Mapping[str, RunStatus]) -> int | None:
-    """For the runs as they are from now on: nothing wakes us when we have written what is told of them."""
+def _as_told(seen: Observation, told: Mapping[str, RunStatus]) -> Observation:
+    """The same with its runs as they are from now on: nothing wakes us when we have written what is told of them, so
+    what follows from it follows at once.
+    """
     runs = (msgspec.structs.replace(run, status=told.get(run.name, run.status)) for run in seen.runs)
-    return next_millis(runs, seen.now_millis)
+    return msgspec.structs.replace(seen, runs=tuple(runs))
 
 
 def _quota_wakes(seen: Observation) -> int | None:
