@@ -88,7 +88,7 @@ def look_again_every(seconds: float) -> None:
 
     @kopf.timer(*REPOSITORIES, interval=seconds, initial_delay=seconds)
     async def again(memo: kopf.Memo, namespace: str | None, name: str, **_: Any) -> None:
-        memo.reconciler.queue.add((namespace, name))
+        memo.reconciler.look_again((namespace, name))
 
 
 @kopf.on.delete(*REPOSITORIES)

@@ -1,6 +1,5 @@
 """What kopf makes of our objects on a real API server: when it wakes the operator, and what it leaves on them."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,18 +47,33 @@ def restless(operator: Operator) -> Iterator[Operator]:
     operator.start()
 
 
-def test_the_timer_mends_what_no_handler_is_told(fleet: Fleet, restless: Operator, place: str) -> None:
-    """A status that somebody writes by hand is our own doing, as far as handlers know."""
+def test_the_timer_mends_what_nobody_is_told(fleet: Fleet, restless: Operator, place: str) -> None:
+    """That agents may ask who their clients are is of the whole cluster: such permissions are not followed."""
     restless.runs(place)
+    delegation = ("clusterrolebinding", f"ullage:{place}:flows")
+    before = fleet.get(*delegation)["metadata"]["uid"]
+
+    fleet.kubectl("delete", *delegation)
+
+    def is_mended() -> bool:
+        found = fleet.get("clusterrolebindings")["items"]
+        return [e["metadata"]["uid"] for e in found if e["metadata"]["name"] == delegation[1]] not in ([], [before])
+
+    restless.until("it is there again", is_mended)
+
+
+def test_a_status_that_somebody_writes_is_mended_at_once(fleet: Fleet, operator: Operator, place: str) -> None:
+    """Kopf tells no handler of a status, and to the operator's own writes of it there is nothing to add."""
+    operator.runs(place)
     said = fleet.get("contentrepository", "flows", "--namespace", place)["status"]
 
     say(fleet, place, "contentrepository", "flows", {"nodes": 77, "live": "77Gi"})
 
     def is_mended() -> bool:
         found = fleet.get("contentrepository", "flows", "--namespace", place)["status"]
-        return json.dumps([found["nodes"], found["live"]]) == json.dumps([said["nodes"], said["live"]])
+        return (found["nodes"], found["live"]) == (said["nodes"], said["live"])
 
-    restless.until("it is as it was", is_mended)
+    operator.until("it is as it was", is_mended)
 
 
 def test_an_orphaned_run_is_told_when_its_repository_goes(fleet: Fleet, operator: Operator, place: str) -> None:

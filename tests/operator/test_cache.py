@@ -23,16 +23,15 @@ def words(version: int, **status: Any) -> Object:
     }
 
 
-def woken(events: list[tuple[float, str, Object]]) -> list[bool]:
-    """For each event, whether it was quiet; all are about the one repository."""
-    found: list[bool] = []
+def told(kind: str, events: list[tuple[float, str, Object]], *known: Object) -> list[tuple[Any, bool]]:
+    """Which repositories these events wake, and whether that was quiet. `known`: node objects."""
+    found: list[tuple[Any, bool]] = []
 
     async def run() -> None:
-        script = Script("ContentRepositoryNode", events)
+        script = Script(kind, events, {"ContentRepositoryNode": [*known]})
 
         def changed(key: tuple[str, str] | None, is_quiet: bool) -> None:
-            assert key == ("a", "flows")
-            found.append(is_quiet)
+            found.append((key, is_quiet))
 
         cache = InformerCache(cast("ApiClient", script), OperatorSettings(), changed, lambda: script.seconds)
         await cache.start()
@@ -40,7 +39,14 @@ def woken(events: list[tuple[float, str, Object]]) -> list[bool]:
         await cache.stop()
 
     asyncio.run(run())
-    return found
+    return found[len(known) :]
+
+
+def woken(events: list[tuple[float, str, Object]]) -> list[bool]:
+    """For each event, whether it was quiet; all are about the one repository."""
+    found = told("ContentRepositoryNode", events)
+    assert {key for key, _ in found} == {("a", "flows")}
+    return [is_quiet for _, is_quiet in found]
 
 
 def test_a_heartbeat_and_sums_wait() -> None:
@@ -76,3 +82,22 @@ def test_a_heartbeat_after_a_silence_is_news() -> None:
     ]
 
     assert woken(events) == [False, False, True, False, False]
+
+
+def on(node: str, repository: str) -> Object:
+    metadata = {"namespace": "a", "name": f"{repository}-{node}", "resourceVersion": "1", "uid": "u"}
+    return {"metadata": metadata, "spec": {"repository": repository, "nodeName": node}}
+
+
+def test_a_pod_of_spark_wakes_those_on_its_node() -> None:
+    """None before it has a node, which is how every pod begins; and what follows pods goes on."""
+
+    def pod(version: int, **spec: Any) -> Object:
+        return {"metadata": {"namespace": "b", "name": "e", "resourceVersion": str(version)}, "spec": spec}
+
+    events = [(0.0, "ADDED", pod(2)), (0.0, "MODIFIED", pod(3, nodeName="w1")), (0.0, "DELETED", pod(4, nodeName="w1"))]
+
+    found = told("Pod", events, on("w1", "flows"), on("w2", "flows"), on("w2", "others"), on("w1", "more"))
+
+    # Two stores follow pods: of Spark, and of who wants the same.
+    assert sorted(found) == sorted([(("a", name), False) for name in ("flows", "more") for _ in range(4)])

@@ -29,12 +29,15 @@ class Informer:
         labels: str = "",
         keep: Callable[[Object], Object] = lambda found: found,
         on_change: Changed = lambda _: None,
+        tells_answers: bool = True,
     ) -> None:
+        """`on_change` gets what is new, and what is gone. `tells_answers`: also what `put` has brought before."""
         self._api = api
         self._kind = kind
         self._labels = labels
         self._keep = keep
         self._on_change = on_change
+        self._tells_answers = tells_answers
         self._namespaces = tuple(dict.fromkeys(namespaces))  # one that is named twice is listed once
         self._versions: dict[str | None, str] = {}
         self.objects: dict[Key, Object] = {}
@@ -51,6 +54,11 @@ class Informer:
     def problem(self) -> str:
         """Why what is here may be old; empty if it is not."""
         return "; ".join(self._problems.values())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it follows no longer, by a bug: what is here stays as it was, and nobody would know."""
+        return any(task.done() for task in self._tasks)
 
     def start(self) -> None:
         """Begin to follow."""
@@ -117,10 +125,13 @@ class Informer:
                 if event == "BOOKMARK":
                     continue
                 kept = self._keep(found)
+                before = self.objects.get(_key(found))
                 if event == "DELETED":
                     self.objects.pop(_key(found), None)
                 else:
                     self.objects[_key(found)] = kept
+                    if not self._tells_answers and before is not None and _version(before) == version:
+                        continue
                 self._on_change(kept)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
+from ullage.contract import API_VERSION, RepositoryStatus, RunStatus, document_of, time_of
 from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.claims import CLAIM
 from ullage_operator.agents.pods import template_digest
@@ -23,9 +23,10 @@ from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, d
 from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
-from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.conditions import WORKING, Event, failed, news, with_facts
 from ullage_operator.repository.decide import Decision
+from ullage_operator.repository.observe import Key
 from ullage_operator.settings import OperatorSettings
 
 SUMS: Final = ("live", "dead", "free", "reclaimed")
@@ -57,7 +58,7 @@ class Applier:
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
             await self._delete_runs(seen.repository.namespace, decision.expired)
-            refused = await self._write_claims(desired)
+            refused = await self._write_claims(seen, desired)
             await self._write_objects(seen, desired)
             await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
@@ -108,34 +109,42 @@ class Applier:
         for event in news("ReclamationRun", run.status.conditions, status.conditions):
             await self._tell({**about, "namespace": namespace}, event, now_millis)
 
-    async def _write_claims(self, desired: Desired) -> ApiError | None:
+    async def _write_claims(self, seen: Observation, desired: Desired) -> ApiError | None:
         """Why one was refused, by a quota for instance: told when all else is done, which does not wait for it.
         OperatorError for a claim of somebody else: no pod shall come upon what lies there.
         """
         try:
-            await _all(self._apply(claim) for claim in desired.claims)
+            differing = await asyncio.to_thread(_differing, seen, desired.claims)
+            await self._all(self._apply(seen.repository, claim) for claim in differing)
         except ApiError as error:
             return error
         return None
 
     async def _write_objects(self, seen: Observation, desired: Desired) -> None:
+        repository = seen.repository
+        differing = await asyncio.to_thread(_differing, seen, desired.objects)
         # A role must be there before it is given to anybody.
-        await _all(self._apply(document) for document in desired.objects if document["kind"] != "RoleBinding")
-        await _all(self._apply(document) for document in desired.objects if document["kind"] == "RoleBinding")
-        await self._remove_obsolete(seen, desired)
+        await self._all(self._apply(repository, each) for each in differing if each["kind"] != "RoleBinding")
+        await self._all(self._apply(repository, each) for each in differing if each["kind"] == "RoleBinding")
+        for kind, name, uid in await asyncio.to_thread(_obsolete, seen, desired):
+            await self._api.delete(kind, repository.namespace, name, uid)
         self._tell_expiry(seen, desired.certificates)
 
-    async def _apply(self, document: Object) -> None:
+    async def _apply(self, repository: RepositoryObject, document: Object) -> None:
         kind, metadata = document["kind"], document["metadata"]
+        namespace, name = metadata.get("namespace"), metadata["name"]
         informer = self._cache.owned.get(kind)
-        found = None if informer is None else informer.objects.get((metadata["namespace"], metadata["name"]))
-        if found is None:  # it may be there without our label, or its kind be one that is not followed
-            found = await self._api.get(kind, metadata.get("namespace"), metadata["name"])
+        if informer is None:
+            found = await self._cache.find(repository, kind, namespace, name)
+        elif (found := informer.objects.get((namespace, name))) is None:  # it may be there without our label
+            found = await self._api.get(kind, namespace, name)
         if covers(found, document):
             return
         self._require_ours(found, document)
         found = await self._api.apply(document)
-        if informer is not None:
+        if informer is None:
+            self._cache.found(repository, kind, found)
+        else:
             informer.put(found)
 
     def _require_ours(self, found: Object | None, document: Object) -> None:
@@ -153,23 +162,6 @@ class Applier:
             kind, name = document["kind"], document["metadata"]["name"]
             raise OperatorError(f"{kind} {name} is there already and is not this repository's: rename one of the two")
 
-    async def _remove_obsolete(self, seen: Observation, desired: Desired) -> None:
-        """What was desired once; never secrets, and never claims.
-
-        Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps
-        for it, and without that slice nobody gets through to an agent. The owner says it.
-        """
-        repository = seen.repository
-        kept = {(document["kind"], document["metadata"]["name"]) for document in desired.objects}
-        for kind in desired.obsolescent:
-            for (namespace, name), found in list(self._cache.owned[kind].objects.items()):
-                if namespace == repository.namespace and is_owned(found, repository.uid) and (kind, name) not in kept:
-                    await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
-
-        for made in seen.signing_requests:
-            if ("CertificateRequest", made.name) not in kept:
-                await self._api.delete("CertificateRequest", repository.namespace, made.name, made.uid)
-
     def _tell_expiry(self, seen: Observation, signed: tuple[str, ...]) -> None:
         """The first to end: an agent whose certificate has ended is refused by its clients."""
         if signed:
@@ -177,21 +169,18 @@ class Applier:
             metrics.CERTIFICATE_EXPIRY.labels(*seen.repository.key).set(soonest.timestamp())
 
     async def _write_nodes(self, seen: Observation, decision: Decision) -> None:
-        repository = seen.repository
-
-        async def write(spec: NodeSpec) -> None:
-            self._cache.node_objects.put(await self._api.apply(node_object(repository, spec)))
-
         # What is given up goes first: a process that ends here leaves a node without an object, which gets one.
-        await _all(self._release(seen, found) for found in decision.released)
-        released = {each.name for each in decision.released}
-        kept = {node: each.spec for node, each in seen.objects.items() if each.name not in released}
-        changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
+        await self._all(self._release(seen, found) for found in decision.released)
+        taken, given = await asyncio.to_thread(_changed_nodes, seen, decision)
         # What is taken back is taken back before anything is given.
-        await _all(write(spec) for spec in changed if spec.ticket is None)
-        await _all(write(spec) for spec in changed if spec.ticket is not None)
+        await self._all(map(self._write_node, taken))
+        await self._all(map(self._write_node, given))
         for found in seen.objects.values():
-            await self._tell_unconfirmed(seen, found)
+            if found.release and not found.is_released:
+                await self._tell_unconfirmed(seen, found)
+
+    async def _write_node(self, document: Object) -> None:
+        self._cache.node_objects.put(await self._api.apply(document))
 
     async def _release(self, seen: Observation, found: NodeObject) -> None:
         """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now."""
@@ -208,10 +197,9 @@ class Applier:
         await self._tell(about, ("Normal", "Released", words), seen.now_millis)
 
     async def _tell_unconfirmed(self, seen: Observation, found: NodeObject) -> None:
-        if found.release and not found.is_released:
-            about = {**seen.repository.reference, "namespace": seen.repository.namespace}
-            words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
-            await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
+        about = {**seen.repository.reference, "namespace": seen.repository.namespace}
+        words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
+        await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
 
     async def _replace_pods(self, seen: Observation, decision: Decision) -> None:
         """Once the controller has seen the template: before that it would make the same pods again."""
@@ -294,10 +282,57 @@ class Applier:
         except OperatorError as error:
             self._log.warning("event not recorded", problem=str(error), reason=reason)
 
+    async def _all(self, tasks: Iterable[Awaitable[None]]) -> None:
+        """A few side by side; the first failure is raised when all have ended. The next is begun when one has ended:
+        thousands that are begun at once hold up the watches until the last of them has sent its request.
+        """
+        waiting, failures = iter(tasks), list[Exception]()
 
-async def _all(tasks: Iterable[Awaitable[None]]) -> None:
-    """Side by side; the first failure is raised when all have ended."""
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+        async def work() -> None:
+            for task in waiting:
+                try:
+                    await task
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failures.append(error)
+
+        await asyncio.gather(*(work() for _ in range(self._settings.writes_at_once)))
+        if failures:
+            raise failures[0]
+
+
+def _differing(seen: Observation, documents: Iterable[Object]) -> list[Object]:
+    """Those that are not as they shall be, as far as they are followed."""
+    found: list[Object] = []
+    for each in documents:
+        metadata = each["metadata"]
+        known = seen.owned.get(each["kind"], {}).get((metadata.get("namespace", ""), metadata["name"]))
+        if not covers(known, each):
+            found.append(each)
+    return found
+
+
+def _obsolete(seen: Observation, desired: Desired) -> list[tuple[str, str, str]]:
+    """What was desired once, by kind, name and uid; never secrets, and never claims.
+
+    Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps for
+    it, and without that slice nobody gets through to an agent. The owner says it.
+    """
+    repository = seen.repository
+    kept = {(document["kind"], document["metadata"]["name"]) for document in desired.objects}
+    found = [
+        (kind, name, each["metadata"]["uid"])
+        for kind in desired.obsolescent
+        for (namespace, name), each in seen.owned[kind].items()
+        if namespace == repository.namespace and is_owned(each, repository.uid)
+    ]
+    found += [("CertificateRequest", made.name, made.uid) for made in seen.signing_requests]
+    return [each for each in found if each[:2] not in kept]
+
+
+def _changed_nodes(seen: Observation, decision: Decision) -> tuple[list[Object], list[Object]]:
+    """The node objects that shall be written: those that have no ticket then, and those that have one."""
+    released = {each.name for each in decision.released}
+    kept = {node: each.spec for node, each in seen.objects.items() if each.name not in released}
+    changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
+    without = [node_object(seen.repository, spec) for spec in changed if spec.ticket is None]
+    return without, [node_object(seen.repository, spec) for spec in changed if spec.ticket is not None]

@@ -9,8 +9,9 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.objects import RepositoryObject
 from ullage_operator.repository import build
 from ullage_operator.repository.acceptance import overlap, path_problem
-from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.decide import deletes_data
+from ullage_operator.repository.observe import Key
 from ullage_operator.repository.trust import authority_secret_name
 from ullage_operator.settings import OperatorSettings
 
