@@ -97,11 +97,12 @@ def test_a_store_that_a_bug_has_ended_says_so() -> None:
         script = Script("DaemonSet", [(0.0, "ADDED", daemon_set(2, 0))])
         store = Informer(cast("ApiClient", script), "DaemonSet", on_change=fail)
         store.start()
-        assert not store.has_ended
+        said = [store.has_ended]
         await store.listed.wait()
         await asyncio.sleep(0)
-        assert store.has_ended
+        said.append(store.has_ended)
         await store.stop()
+        assert said == [False, True]
 
     asyncio.run(run())
 
