@@ -74,6 +74,11 @@ def is_owned(found: Mapping[str, Any], uid: str) -> bool:
     return any(owner["uid"] == uid and owner.get("controller") for owner in owners)
 
 
+def has_labels(found: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether the object has each of these labels, with this value."""
+    return labels.items() <= (found["metadata"].get("labels") or {}).items()
+
+
 def covers(found: Mapping[str, Any] | None, desired: Object) -> bool:
     """Whether an object is already what it shall be: same digest, and nobody changed a field of ours by hand."""
     if found is None:
@@ -112,6 +117,10 @@ USER: Final = 10001
 
 SPARK_USER: Final = 10002
 """Of the image for Spark: another one, or its pods could write into the folder of the agent's socket."""
+
+
+POD_MAKERS: Final = ("DaemonSet", "StatefulSet")
+"""Kinds of objects for which the cluster makes the agents' pods."""
 
 
 def selector_of(labels: Mapping[str, str]) -> str:

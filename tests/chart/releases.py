@@ -1,11 +1,10 @@
 """A release without what takes minutes: its images are small, but whole."""
 
 import hashlib
-import io
 import json
-import tarfile
 from pathlib import Path
 
+from tests.tars import tar_of
 from tools import oci, release
 
 OS_RELEASE = b'ID=debian\nVERSION_ID="12"\n'
@@ -27,7 +26,7 @@ def _image(path: Path, target: str) -> Path:
     """As buildah writes one: an OCI archive whose layer is a plain tar."""
     packed = f"opt/site-packages/{target}-1.0.dist-info/METADATA"
     metadata = f"Name: {target}\nVersion: 1.0\n".encode()
-    layer = _tar({"usr/lib/os-release": OS_RELEASE, "var/lib/dpkg/status": STATUS, packed: metadata})
+    layer = tar_of({"usr/lib/os-release": OS_RELEASE, "var/lib/dpkg/status": STATUS, packed: metadata})
     config = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]}}
     blobs: dict[str, bytes] = {}
 
@@ -38,21 +37,11 @@ def _image(path: Path, target: str) -> Path:
     manifest = {
         "schemaVersion": 2,
         "config": kept(oci.canonical(config), "application/vnd.oci.image.config.v1+json"),
-        "layers": [kept(layer, "application/vnd.oci.image.layer.v1.tar")],
+        "layers": [kept(layer, oci.PLAIN_LAYER)],
     }
     index = {"schemaVersion": 2, "manifests": [kept(oci.canonical(manifest), oci.IMAGE_MANIFEST)]}
-    path.write_bytes(_tar({"index.json": json.dumps(index).encode(), **blobs}))
+    path.write_bytes(tar_of({"index.json": json.dumps(index).encode(), **blobs}))
     return path
-
-
-def _tar(files: dict[str, bytes]) -> bytes:
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return written.getvalue()
 
 
 def _digest(content: bytes) -> str:

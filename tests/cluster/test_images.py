@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import io
 import json
 import re
 import struct
@@ -17,6 +16,7 @@ from packaging.markers import Marker
 import ullage
 from tests.cluster import images
 from tests.cluster.images import ROOT
+from tests.tars import tar_of
 
 TARGETS = ("agent", "operator", "spark")
 LABELS = ("title", "description", "licenses", "version", "revision", "source")
@@ -78,23 +78,13 @@ def test_every_target_has_every_label() -> None:
         assert re.findall(r'org\.opencontainers\.image\.(\w+)="[^"]+"', stages[target]) == list(LABELS)
 
 
-def _tar(files: dict[str, bytes]) -> bytes:
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return written.getvalue()
-
-
 def _image(path: Path, layers: list[dict[str, bytes]], config: dict[str, Any]) -> Path:
     """An OCI archive; its digests are names only."""
-    blobs = {f"blobs/sha256/{number}": _tar(layer) for number, layer in enumerate(layers)}
+    blobs = {f"blobs/sha256/{number}": tar_of(layer) for number, layer in enumerate(layers)}
     manifest = {"config": {"digest": "sha256:c"}, "layers": [{"digest": f"sha256:{n}"} for n in range(len(layers))]}
     blobs["blobs/sha256/c"] = json.dumps({"config": config}).encode()
     blobs["blobs/sha256/m"] = json.dumps(manifest).encode()
-    path.write_bytes(_tar({"index.json": json.dumps({"manifests": [{"digest": "sha256:m"}]}).encode(), **blobs}))
+    path.write_bytes(tar_of({"index.json": json.dumps({"manifests": [{"digest": "sha256:m"}]}).encode(), **blobs}))
     return path
 
 

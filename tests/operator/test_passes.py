@@ -13,6 +13,7 @@ import pytest
 from tests.operator.support import NOW, Server
 from ullage.contract import object_name, time_of
 from ullage_operator.cluster.api import ApiClient
+from ullage_operator.objects import Object
 from ullage_operator.repository.reconcile import Reconciler
 from ullage_operator.settings import OperatorSettings
 
@@ -74,9 +75,9 @@ class Meter:
 class Fleet:
     """A repository on so many nodes, and what becomes of it."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, server: Server | None = None) -> None:
         self.names = [f"node-{number}" for number in range(count)]
-        self.server = Server(time_of(NOW))
+        self.server = server or Server(time_of(NOW))
         self.server.keep("ContentRepository", "flows", "data", spec={"maintenance": {"maxConcurrentNodes": "100%"}})
         for name in self.names:
             ready = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -167,3 +168,31 @@ def test_a_pass_asks_for_nothing_but_what_it_changes(few: list[Work]) -> None:
         "patch ContentRepository/status": 1,
         "patch Event": 2,
     }
+
+
+class SlowServer(Server):
+    """Takes its time for one kind of objects."""
+
+    slow = ""
+
+    async def apply(self, document: Object, subresource: str = "") -> Object:
+        for _ in range(1_000 if document["kind"] == self.slow else 1):
+            await asyncio.sleep(0)
+        return await super().apply(document, subresource)
+
+
+@pytest.mark.parametrize("slow", ["ServiceAccount", "ConfigMap", "Secret", "RoleBinding"])
+def test_pods_are_asked_for_when_all_is_there_that_they_need(slow: str) -> None:
+    """A DaemonSet that is there before its ServiceAccount has its pods refused, and is tried again minutes later."""
+    server = SlowServer(time_of(NOW))
+    server.slow = slow
+
+    async def run() -> None:
+        fleet = Fleet(1, server)
+        await fleet.reconciler.cache.start()
+        await fleet.reconciler.reconcile(KEY)
+        await fleet.reconciler.stop()
+
+    asyncio.run(run())
+    made = {kind: int(each["metadata"]["resourceVersion"]) for (kind, _, _), each in server.objects.items()}
+    assert made[slow] < made["DaemonSet"]

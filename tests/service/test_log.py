@@ -1,7 +1,10 @@
 """What is logged, and how often."""
 
+import ast
 import errno
+from pathlib import Path
 
+import ullage_agent
 from tests.support import ManualClock
 from ullage_agent.service.log import TOLD_AGAIN_SECONDS, Sparing
 
@@ -29,3 +32,18 @@ def test_a_failure_that_is_new_is_told_at_once() -> None:
     assert not sparing.is_due("index", FULL)
     assert sparing.is_due("provenance", ValueError("a record that cannot be read"))
     assert sparing.is_due("provenance", FULL)
+
+
+def test_no_logger_is_bound_at_import() -> None:
+    """Bound before `configure`, it would go on writing to stdout, with the local variables of each frame."""
+    package = Path(ullage_agent.__file__).parent
+    bound = [
+        f"{path}:{node.lineno}"
+        for path in package.rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == "logger"
+    ]
+    assert bound == []

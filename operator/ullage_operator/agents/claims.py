@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ullage.contract import NODE_LABEL, Quantity
-from ullage_operator.objects import Object, RepositoryObject, made
+from ullage_operator.objects import Object, RepositoryObject, has_labels, made
 from ullage_operator.observation import Observation
 
 CLAIM: Final = "PersistentVolumeClaim"
@@ -77,8 +77,7 @@ def classes_in_question(repository: RepositoryObject, found: Iterable[Object]) -
     mine = (
         each
         for each in found
-        if each["metadata"]["namespace"] == repository.namespace
-        and repository.labels.items() <= (each["metadata"].get("labels") or {}).items()
+        if each["metadata"]["namespace"] == repository.namespace and has_labels(each, repository.labels)
     )
     return {
         name
@@ -133,14 +132,13 @@ def _claim(seen: Observation, node: str, wanted: WantedClaim) -> Object:
 
 def _may_ask(seen: Observation, found: Object, wanted: WantedClaim) -> bool:
     """Whether the claim shall ask for what the spec does, rather than for what it has asked for until now."""
-    is_bound = (found.get("status") or {}).get("phase") == "Bound"
     is_short = _requested(found) < wanted.size and _capacity(found) < wanted.size
-    return is_bound and is_short and seen.expandable.get(wanted.storage_class, False)
+    return _is_bound(found) and is_short and seen.expandable.get(wanted.storage_class, False)
 
 
 def _standing(seen: Observation, wanted: WantedClaim) -> Standing:
     found = _found(seen, wanted)
-    if found is None or (found.get("status") or {}).get("phase") != "Bound":
+    if found is None or not _is_bound(found):
         return Standing("Unbound")
     if _capacity(found) >= wanted.size:
         return AS_ASKED
@@ -158,6 +156,10 @@ def _found(seen: Observation, wanted: WantedClaim) -> Object | None:
     claims = seen.owned.get(CLAIM) or {}
     found: Object | None = claims.get((seen.repository.namespace, wanted.name))
     return found
+
+
+def _is_bound(found: Object) -> bool:
+    return bool((found.get("status") or {}).get("phase") == "Bound")
 
 
 def _requested(found: Object) -> int:

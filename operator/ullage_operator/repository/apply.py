@@ -19,7 +19,7 @@ from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.node.runs import FINAL, expired, orphaned
-from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, digest, is_owned
+from ullage_operator.objects import MANAGER, POD_MAKERS, Object, RepositoryObject, covers, digest, has_labels, is_owned
 from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
@@ -123,9 +123,8 @@ class Applier:
     async def _write_objects(self, seen: Observation, desired: Desired) -> None:
         repository = seen.repository
         differing = await asyncio.to_thread(_differing, seen, desired.objects)
-        # A role must be there before it is given to anybody.
-        await self._all(self._apply(repository, each) for each in differing if each["kind"] != "RoleBinding")
-        await self._all(self._apply(repository, each) for each in differing if each["kind"] == "RoleBinding")
+        for wave in _waves(differing):
+            await self._all(self._apply(repository, each) for each in wave)
         for kind, name, uid in await asyncio.to_thread(_obsolete, seen, desired):
             await self._api.delete(kind, repository.namespace, name, uid)
         self._tell_expiry(seen, desired.certificates)
@@ -157,7 +156,7 @@ class Applier:
         owners: list[Object] = metadata.get("ownerReferences") or []
         is_theirs = bool(owners) and not is_owned(found, owners[0]["uid"])
         if document["kind"] == CLAIM:
-            is_theirs = not metadata["labels"].items() <= (found["metadata"].get("labels") or {}).items()
+            is_theirs = not has_labels(found, metadata["labels"])
         if is_theirs:
             kind, name = document["kind"], document["metadata"]["name"]
             raise OperatorError(f"{kind} {name} is there already and is not this repository's: rename one of the two")
@@ -298,6 +297,16 @@ class Applier:
         await asyncio.gather(*(work() for _ in range(self._settings.writes_at_once)))
         if failures:
             raise failures[0]
+
+
+def _waves(documents: Iterable[Object]) -> list[list[Object]]:
+    """Each names others only of those before it. A role must be there before it is given to anybody, and what pods need
+    before they are: a DaemonSet that was made beside its ServiceAccount had pods refused, which its user was told of.
+    """
+    waves: list[list[Object]] = [[], [], []]
+    for each in documents:
+        waves[2 if each["kind"] in POD_MAKERS else int(each["kind"] == "RoleBinding")].append(each)
+    return waves
 
 
 def _differing(seen: Observation, documents: Iterable[Object]) -> list[Object]:

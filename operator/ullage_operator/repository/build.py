@@ -17,7 +17,18 @@ from ullage_operator.agents.pods import (
     directory_volume,
 )
 from ullage_operator.agents.rollout import stateful_sets
-from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, document, dressed, made
+from ullage_operator.objects import (
+    MANAGER,
+    POD_MAKERS,
+    USER,
+    Object,
+    RepositoryObject,
+    binding,
+    confined,
+    document,
+    dressed,
+    made,
+)
 from ullage_operator.observation import AgentPod, Observation
 from ullage_operator.planning.build import account_objects, run_object
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
@@ -31,7 +42,8 @@ ENDPOINTS_MAX: Final = 500
 
 
 OBSOLESCENT: Final = (
-    *("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"),
+    *POD_MAKERS,
+    *("EndpointSlice", "PodDisruptionBudget"),
     *("RoleBinding", "Role", "ServiceAccount"),
 )
 """Kinds of which no object is kept that is not desired any more."""
@@ -70,18 +82,15 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
     if spec.auth.mode == AuthMode.KUBERNETES and not settings.namespaces:
         objects.append(delegation(repository))
     certificates = tuple(spec.certificate for spec in decision.nodes.values() if spec.certificate is not None)
-    rotation = None
     if spec.tls.mode == TlsMode.OPERATOR:
         objects += authority_objects(seen, settings.namespace)
-        rotation = next_trust_millis(seen, certificates)
     elif spec.tls.mode == TlsMode.CERT_MANAGER:
         objects += signing_objects(seen)
-        rotation = next_trust_millis(seen, certificates)
     return Desired(
         objects=objects,
         claims=tuple(claim_objects(seen, decision.nodes)),
         certificates=certificates,
-        next_millis=rotation,
+        next_millis=next_trust_millis(seen, certificates) if spec.tls.mode.agent_makes_key else None,
         planning=_planning_run(seen, decision, settings),
     )
 

@@ -24,7 +24,7 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.cluster.informer import Informer
 from ullage_operator.errors import OperatorError
 from ullage_operator.node import blockers
-from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, is_owned, selector_of
+from ullage_operator.objects import MANAGED, MANAGER, POD_MAKERS, Object, RepositoryObject, is_owned, selector_of
 from ullage_operator.observation import TROUBLE_MAX, RunObject, SigningRequest, lean
 from ullage_operator.planning.decide import is_due
 from ullage_operator.planning.observe import listed
@@ -46,7 +46,7 @@ NO_NEWS: Final = frozenset(
 POD_NAME: Final = re.compile(r'pods? "[^"]*"')
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
-    *("ConfigMap", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
+    *("ConfigMap", "ServiceAccount", "Service", *POD_MAKERS),
     *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget", CLAIM),
 )
 
@@ -183,15 +183,12 @@ class InformerCache:
         """Why pods of agents were refused, in the words of the last event that says so; empty if none says it, and None
         where all pods were made. Asked for only where they were not.
         """
-        sets = [found for kind in ("DaemonSet", "StatefulSet") for found in self.owned[kind].objects.values()]
+        sets = [found for kind in POD_MAKERS for found in self.owned[kind].objects.values()]
         lacking = await asyncio.to_thread(_lacking, sets, repository.uid)
         if not lacking:
             return None
-        about = f"involvedObject.uid={lacking[0]},reason=FailedCreate"
-        told, _ = await self._api.list("Event", repository.namespace, fields=about)
-        last = max(told, key=lambda event: str(event.get("lastTimestamp") or ""), default={})
-        # Each try has a pod's name of its own, which is no news.
-        return POD_NAME.sub("pods", str(last.get("message", "")))[:TROUBLE_MAX]
+        told, _ = await self._api.list("Event", repository.namespace, fields=f"involvedObject.uid={lacking[0]}")
+        return refusal(told)
 
     def runs_of(self, namespace: str, name: str) -> list[RunObject]:
         """The ReclamationRuns that name a repository, whether or not it is there."""
@@ -259,7 +256,7 @@ class InformerCache:
 
     def _by_pod(self, found: Object) -> None:
         """Only repositories on its node wait for it, and for none that has no node yet."""
-        for key in self._on_node.get(found["spec"].get("nodeName", ""), ()):
+        for key in self._on_node.get((found.get("spec") or {}).get("nodeName"), ()):
             if (each := self.node_objects.objects.get(key)) is not None:
                 self._by_spec(each)
 
@@ -267,6 +264,21 @@ class InformerCache:
 def _lacking(sets: Iterable[Object], owner: str) -> list[str]:
     """The uids of those of this owner that lack pods."""
     return [found["metadata"]["uid"] for found in sets if is_owned(found, owner) and _lacks_pods(found)]
+
+
+def refusal(told: Iterable[Object]) -> str:
+    """Why pods were refused, among the events of what makes them. Empty if one was made since: a roll lacks pods for
+    moments, and must not be blamed for what an event of an hour ago says. Events have whole seconds: within one, the
+    refusal counts, for it stands where there was room for some of the pods alone.
+    """
+    latest = max(
+        (each for each in told if each.get("reason") in ("FailedCreate", "SuccessfulCreate")),
+        key=lambda event: (str(event.get("lastTimestamp") or ""), event["reason"] == "FailedCreate"),
+        default={},
+    )
+    refused = latest.get("reason") == "FailedCreate"
+    # Each try has a pod's name of its own, which is no news.
+    return POD_NAME.sub("pods", str(latest.get("message", "")))[:TROUBLE_MAX] if refused else ""
 
 
 def _lacks_pods(found: Object) -> bool:

@@ -12,7 +12,7 @@ import structlog
 
 from ullage_operator.authority import CertificateAuthority
 from ullage_operator.node import blockers
-from ullage_operator.objects import Object, RepositoryObject, is_owned
+from ullage_operator.objects import Object, RepositoryObject, has_labels, is_owned
 from ullage_operator.observation import (
     Blockers,
     ClusterNode,
@@ -139,14 +139,13 @@ def _node_object(found: Object) -> NodeObject | None:
         return NodeObject.of(found)
     except msgspec.ValidationError as error:
         name = found["metadata"]["name"]
-        structlog.get_logger("observe").warning("a node's object cannot be read", name=name, problem=str(error))
+        structlog.get_logger("observe").error("a node's object cannot be read", name=name, problem=str(error))
         return None
 
 
 def _own_pods(repository: RepositoryObject, agents: Mapping[Key, Object]) -> Iterator[Object]:
-    own_labels = repository.labels.items()
     for (namespace, _), pod in agents.items():
-        if namespace == repository.namespace and own_labels <= (pod["metadata"].get("labels") or {}).items():
+        if namespace == repository.namespace and has_labels(pod, repository.labels):
             yield pod
 
 

@@ -24,7 +24,7 @@ async def removed(
     selector = objects.selector_of(repository.labels)
     if not settings.namespaces:
         await api.delete("ClusterRoleBinding", None, build.delegation_name(repository))
-    for kind in ("DaemonSet", "StatefulSet"):
+    for kind in objects.POD_MAKERS:
         await _delete_all(api, kind, namespace, selector)
     node_objects, _ = await api.list("ContentRepositoryNode", namespace, selector)
     nodes = [each["spec"]["nodeName"] for each in node_objects]

@@ -13,8 +13,6 @@ from ullage.wire.problems import BY_SLUG, PROBLEM_TYPE, ProblemDetails, is_expec
 from ullage_agent.service.http.served import AnyRequest
 from ullage_agent.service.log import logger
 
-_log = logger("http")
-
 SLUGS: Final[dict[int, str]] = {
     401: "unauthenticated",
     404: "not-found",
@@ -42,14 +40,18 @@ def refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
     """The answer to an error, whoever raised it."""
     if isinstance(error, RecursionError):
         problem = problem_of(InvalidArgument("the body is nested too deeply"))
+    elif isinstance(error, UnicodeDecodeError):  # msgspec's, for the name of a field: its own errors are others
+        problem = problem_of(InvalidArgument("the body is no valid UTF-8"))
     elif isinstance(error, HTTPException):
         problem = _of_framework(error)
     else:
         problem = problem_of(error)
         if not is_expected(error):
-            _log.error("unexpected error", path=request.url.path, exc_info=error)
+            # Not kept from the import on: a logger that is bound before `configure` writes to stdout what it was told,
+            # with the local variables of each frame; and once nobody reads that any more, the whole service waits.
+            logger("http").error("unexpected error", path=request.url.path, exc_info=error)
         elif problem.status == 500:
-            _log.error("engine error", path=request.url.path, slug=problem.slug, detail=problem.detail)
+            logger("http").error("engine error", path=request.url.path, slug=problem.slug, detail=problem.detail)
     request.scope["state"]["slug"] = problem.slug
     request.scope["state"]["detail"] = problem.detail
     body = msgspec.json.encode(problem)
