@@ -104,6 +104,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         spec=NodeSpec(**spec),
         status=NodeStatus(**(status | fields)),
         release=release,
+        version="1",
     )
 
 

@@ -124,7 +124,7 @@ class ApiClient:
         try:
             await self._write("DELETE", kind, path_of(kind, namespace, name), body=options)
         except ApiError as error:
-            if error.status not in (404, 409):
+            if error.status != 404 and not (uid and error.status == 409):
                 raise
 
     async def _write(self, method: str, kind: str, path: str, **sent: Any) -> Object:

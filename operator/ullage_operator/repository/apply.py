@@ -51,7 +51,7 @@ class Applier:
 
         What goes wrong stands in the status and in an event before it is raised: whoever asked for it reads no log.
         """
-        status, failure = decision.status, None
+        status, failure, again = decision.status, None, None
         try:
             # First: what a node reported is in its object only until its ticket is taken back.
             for name, run in decision.runs.items():
@@ -59,7 +59,7 @@ class Applier:
             await self._delete_runs(seen.repository.namespace, decision.expired)
             refused = await self._write_claims(desired)
             await self._write_objects(seen, desired)
-            await self._write_nodes(seen, decision)
+            again = await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
             status = await self._write_planning(seen, decision, desired)
             if refused is not None:
@@ -70,7 +70,7 @@ class Applier:
         waits = await self._write_status(seen.repository, status, seen.now_millis)
         if failure is not None:
             raise failure
-        return waits
+        return min((each for each in (waits, again) if each is not None), default=None)
 
     async def tell_failure(self, repository: RepositoryObject, error: Exception, now_millis: int) -> None:
         """What kept a repository from being looked at, in its status and an event."""
@@ -176,22 +176,31 @@ class Applier:
             soonest = min(map(certificates.expiry, signed))
             metrics.CERTIFICATE_EXPIRY.labels(*seen.repository.key).set(soonest.timestamp())
 
-    async def _write_nodes(self, seen: Observation, decision: Decision) -> None:
+    async def _write_nodes(self, seen: Observation, decision: Decision) -> int | None:
+        """When to decide anew, because a node's object is another one by now; None if all were written."""
         repository = seen.repository
-
-        async def write(spec: NodeSpec) -> None:
-            self._cache.node_objects.put(await self._api.apply(node_object(repository, spec)))
-
         # What is given up goes first: a process that ends here leaves a node without an object, which gets one.
         await _all(self._release(seen, found) for found in decision.released)
         released = {each.name for each in decision.released}
-        kept = {node: each.spec for node, each in seen.objects.items() if each.name not in released}
-        changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
+        kept = {node: each for node, each in seen.objects.items() if each.name not in released}
+        passed_over = list[str]()
+
+        async def write(spec: NodeSpec) -> None:
+            over = kept.get(spec.node_name)
+            try:
+                self._cache.node_objects.put(await self._api.apply(node_object(repository, spec, over)))
+            except ApiError as error:
+                if over is None or error.status != 409:
+                    raise
+                passed_over.append(spec.node_name)  # if only because its agent has said meanwhile that it lives
+
+        changed = [spec for node, spec in decision.nodes.items() if node not in kept or kept[node].spec != spec]
         # What is taken back is taken back before anything is given.
         await _all(write(spec) for spec in changed if spec.ticket is None)
         await _all(write(spec) for spec in changed if spec.ticket is not None)
         for found in seen.objects.values():
             await self._tell_unconfirmed(seen, found)
+        return seen.now_millis + int(self._settings.settle_seconds * 1000) if passed_over else None
 
     async def _release(self, seen: Observation, found: NodeObject) -> None:
         """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now."""
