@@ -7,16 +7,14 @@ alone, with everything else: their heartbeats are changes of status, which kopf 
 """
 
 import asyncio
-import contextlib
 from typing import Any, Final
 
+import aiohttp
 import kopf
-import prometheus_client
 import structlog
 
-from ullage_operator.cluster.api import PAGE, ApiClient, connection_of_this_process
+from ullage_operator.cluster.api import PAGE
 from ullage_operator.errors import OperatorError
-from ullage_operator.metrics import REGISTRY
 from ullage_operator.objects import RepositoryObject
 from ullage_operator.persistence import HandledSpecs, UnfinishedProgress
 from ullage_operator.repository.reconcile import Reconciler
@@ -32,29 +30,49 @@ REPOSITORIES: Final = ("ullage.dev", "v1alpha1", "contentrepositories")
 RUNS: Final = ("ullage.dev", "v1alpha1", "reclamationruns")
 
 
+@kopf.on.login()
+async def login(memo: kopf.Memo, **given: Any) -> kopf.AiohttpSession | None:
+    """As kopf does by itself, but over a session that writes nothing while another process may be at work."""
+    info = await asyncio.to_thread(kopf.login_via_client, **given)
+    known: tuple[kopf.ConnectionInfo | None, kopf.AiohttpSession | None] = memo.get("login", (None, None))
+    if info is None or info == known[0]:
+        return known[1]  # kopf knows it again, and does not try for ever what was refused
+
+    async def fence(_session: object, _context: object, asked: aiohttp.TraceRequestStartParams) -> None:
+        try:
+            if asked.method != "GET":
+                memo.api.may_write()
+        except OperatorError as error:
+            raise aiohttp.ClientConnectionError(str(error)) from error  # of those that kopf tries again
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_start.append(fence)
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+        headers=info.as_http_headers(),
+        trust_env=info.trust_env,
+        trace_configs=[tracing],
+    )
+    made = kopf.AiohttpSession(server=info.server, aiohttp_session=session, default_namespace=info.default_namespace)
+    memo.login = info, made
+    return made
+
+
 @kopf.on.startup()
 async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
     """Begin."""
     own: OperatorSettings = memo.settings
     memo.handled = HandledSpecs()
     _configure(settings, own, memo.handled)
-    memo.ending = ending = contextlib.AsyncExitStack()
-    memo.api = ApiClient(await connection_of_this_process(), own)
-    ending.push_async_callback(memo.api.aclose)
     memo.reconciler = Reconciler(memo.api, own)
-    ending.push_async_callback(memo.reconciler.stop)
-    if own.metrics_port:
-        server, _thread = prometheus_client.start_http_server(own.metrics_port, registry=REGISTRY)
-        ending.callback(server.server_close)
-        ending.push_async_callback(asyncio.to_thread, server.shutdown)
     await memo.reconciler.start()
 
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
-    """End what has begun, in reverse: kopf comes here too when `start` failed halfway."""
-    if "ending" in memo:
-        await memo.ending.aclose()
+    """End what has begun: kopf comes here too when `start` failed halfway."""
+    if "reconciler" in memo:
+        await memo.reconciler.stop()
 
 
 @kopf.on.probe(id="workers")
@@ -136,6 +154,6 @@ def _configure(settings: kopf.OperatorSettings, own: OperatorSettings, handled: 
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.posting.enabled = False  # apply.py tells events, and does not repeat itself
-    settings.peering.standalone = True  # one replica, and Recreate
+    settings.peering.standalone = True  # of several processes only the one that holds the lease comes here
     # `start` has listed our kinds before kopf looks for them: it need not read definitions, which would take a right.
     settings.scanning.disabled = True

@@ -42,6 +42,7 @@ VERSIONS: Final = {
     "sparkoperator.k8s.io/v1beta2": ("SparkApplication",),
     "cert-manager.io/v1": ("CertificateRequest",),
     "storage.k8s.io/v1": ("StorageClass",),
+    "coordination.k8s.io/v1": ("Lease",),
 }
 """The kinds that we know, by group and version."""
 

@@ -70,7 +70,7 @@ def test_rendering_twice_gives_the_same_bytes() -> None:
     [
         *("image.digest=abc", "hostPathRoots={relative}", "allowedImages={a b}", "namespaces={A_b}"),
         *("uninstall.repositories=Force", "nosuch=1", "metrics.interval=soon"),
-        *("agents.nosuch=1", "agents.priority=2000000000", "metrics.runbooks=docs/runbooks"),
+        *("agents.nosuch=1", "agents.priority=2000000000", "metrics.runbooks=docs/runbooks", "replicas=-1"),
     ],
 )
 def test_bad_values_are_refused_by_name(value: str) -> None:
@@ -167,19 +167,36 @@ def test_agents_are_scraped_as_they_are_secured() -> None:
 
 
 def test_values_reach_the_pod() -> None:
-    """Digest, secrets, selectors."""
+    """Digest, secrets, selectors, replicas."""
     digest = "sha256:" + "a" * 64
     objects = rendered(
-        f"image.digest={digest}", "imagePullSecrets[0].name=s", "nodeSelector.a=b", "priorityClassName=p"
+        f"image.digest={digest}", "imagePullSecrets[0].name=s", "nodeSelector.a=b", "priorityClassName=p", "replicas=2"
     )
     deployment = next(o["spec"] for o in objects if o["kind"] == "Deployment")
     pod = deployment["template"]["spec"]
-    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    assert deployment["replicas"] == 2
     assert pod["containers"][0]["image"] == f"ullage-operator@{digest}"
     assert (pod["imagePullSecrets"], pod["nodeSelector"], pod["priorityClassName"]) == (
         [{"name": "s"}],
         {"a": "b"},
         "p",
+    )
+
+
+def test_replicas_of_one_release_choose_among_themselves() -> None:
+    """Each by its own name, by a Lease that no other release of the namespace has, and which the operator may write; a
+    new one stands by before the one before it ends.
+    """
+    objects = rendered()
+    deployment = next(o for o in objects if o["kind"] == "Deployment")
+    environment = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert environment["ULLAGE_OPERATOR_LEASE"]["value"] == deployment["metadata"]["name"]
+    pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert environment["ULLAGE_OPERATOR_IDENTITY"]["valueFrom"] == pod_name
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    [own] = [o for o in objects if (o["kind"], o["metadata"].get("namespace")) == ("Role", "ullage-system")]
+    assert {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]} in (
+        own["rules"]
     )
 
 

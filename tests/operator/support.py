@@ -161,6 +161,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         spec=NodeSpec(**spec),
         status=NodeStatus(**(status | fields)),
         release=release,
+        version="1",
     )
 
 

@@ -301,3 +301,14 @@ def test_operations_without_a_window_of_their_own_are_given() -> None:
 
     assert given is not None
     assert given.operations == (MaintenanceOperation.TRUNCATE,)
+
+
+def test_a_report_is_kept_though_its_run_is_over() -> None:
+    """The end of the run was written, and the node's object was not: the next pass makes up for it."""
+    spec, over = RunSpec(repository="flows"), RunStatus(phase=RunPhase.COMPLETED)
+    run = RunObject(name="r", uid="u", generation=1, created=time_of(NOW - HOUR), spec=spec, status=over)
+    seen = lone(report=report(TicketState.COMPLETED, run="r"), ticket=ticket(run="r"))
+
+    [made] = decided(changed(seen, runs=(run,))).nodes.values()
+
+    assert [(each.uid, each.report.state) for each in made.finished] == [("u", TicketState.COMPLETED)]

@@ -52,7 +52,7 @@ class Applier:
 
         What goes wrong stands in the status and in an event before it is raised: whoever asked for it reads no log.
         """
-        status, failure = decision.status, None
+        status, failure, again = decision.status, None, None
         try:
             # First: what a node reported is in its object only until its ticket is taken back.
             for name, run in decision.runs.items():
@@ -60,7 +60,7 @@ class Applier:
             await self._delete_runs(seen.repository.namespace, decision.expired)
             refused = await self._write_claims(seen, desired)
             await self._write_objects(seen, desired)
-            await self._write_nodes(seen, decision)
+            again = await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
             status = await self._write_planning(seen, decision, desired)
             if refused is not None:
@@ -71,7 +71,7 @@ class Applier:
         waits = await self._write_status(seen.repository, status, seen.now_millis)
         if failure is not None:
             raise failure
-        return waits
+        return min((each for each in (waits, again) if each is not None), default=None)
 
     async def tell_failure(self, repository: RepositoryObject, error: Exception, now_millis: int) -> None:
         """What kept a repository from being looked at, in its status and an event."""
@@ -167,19 +167,31 @@ class Applier:
             soonest = min(map(certificates.expiry, signed))
             metrics.CERTIFICATE_EXPIRY.labels(*seen.repository.key).set(soonest.timestamp())
 
-    async def _write_nodes(self, seen: Observation, decision: Decision) -> None:
+    async def _write_nodes(self, seen: Observation, decision: Decision) -> int | None:
+        """When to decide anew, because a node's object is another one by now; None if all were written."""
         # What is given up goes first: a process that ends here leaves a node without an object, which gets one.
         await self._all(self._release(seen, found) for found in decision.released)
         taken, given = await asyncio.to_thread(_changed_nodes, seen, decision)
         # What is taken back is taken back before anything is given.
-        await self._all(map(self._write_node, taken))
-        await self._all(map(self._write_node, given))
+        passed_over = list[str]()
+        await self._all(self._write_node(each, passed_over) for each in taken)
+        await self._all(self._write_node(each, passed_over) for each in given)
         for found in seen.objects.values():
             if found.release and not found.is_released:
                 await self._tell_unconfirmed(seen, found)
+        return seen.now_millis + int(self._settings.settle_seconds * 1000) if passed_over else None
 
-    async def _write_node(self, document: Object) -> None:
-        self._cache.node_objects.put(await self._api.apply(document))
+    async def _write_node(self, document: Object, passed_over: list[str]) -> None:
+        """`passed_over` gets its name if it is another one than was decided on, if only because its agent has said
+        meanwhile that it lives.
+        """
+        metadata = document["metadata"]
+        try:
+            self._cache.node_objects.put(await self._api.apply(document))
+        except ApiError as error:
+            if "uid" not in metadata or error.status != 409:
+                raise
+            passed_over.append(metadata["name"])
 
     async def _release(self, seen: Observation, found: NodeObject) -> None:
         """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now."""
@@ -341,7 +353,11 @@ def _obsolete(seen: Observation, desired: Desired) -> list[tuple[str, str, str]]
 def _changed_nodes(seen: Observation, decision: Decision) -> tuple[list[Object], list[Object]]:
     """The node objects that shall be written: those that have no ticket then, and those that have one."""
     released = {each.name for each in decision.released}
-    kept = {node: each.spec for node, each in seen.objects.items() if each.name not in released}
-    changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
-    without = [node_object(seen.repository, spec) for spec in changed if spec.ticket is None]
-    return without, [node_object(seen.repository, spec) for spec in changed if spec.ticket is not None]
+    kept = {node: each for node, each in seen.objects.items() if each.name not in released}
+    changed = [spec for node, spec in decision.nodes.items() if node not in kept or kept[node].spec != spec]
+
+    def written(*, with_ticket: bool) -> list[Object]:
+        specs = (spec for spec in changed if (spec.ticket is not None) == with_ticket)
+        return [node_object(seen.repository, spec, kept.get(spec.node_name)) for spec in specs]
+
+    return written(with_ticket=False), written(with_ticket=True)

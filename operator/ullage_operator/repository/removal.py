@@ -65,7 +65,7 @@ def _in_the_way(
 async def _delete_all(api: ApiClient, kind: str, namespace: str, selector: str) -> None:
     found, _ = await api.list(kind, namespace, selector)
     for each in found:
-        await api.delete(kind, namespace, each["metadata"]["name"])
+        await api.delete(kind, namespace, each["metadata"]["name"], each["metadata"]["uid"])
 
 
 async def _emptied(
