@@ -25,7 +25,7 @@ SHIPPED = [
 
 PROGRAMS = [
     *(path for path in (ROOT / "tools").iterdir() if path.is_file() and not path.suffix),
-    *(ROOT / name for name in ("Dockerfile", "Makefile", ".ci/run", "tests/cluster/tools.py")),
+    *(ROOT / name for name in ("Dockerfile", "Makefile", ".ci/run", "tests/cluster/packages.py")),
 ]
 
 
