@@ -13,6 +13,9 @@ FOLDER = Path(__file__).parent
 GO_LOCK = FOLDER / "go.lock"
 """A Go that builds where the machine has none or too old a one."""
 
+CHECKOV_LOCK = FOLDER / "checkov.lock"
+"""What looks for insecure settings in manifests, with the ninety packages that it requires."""
+
 
 def installed(lock: Path) -> Path:
     """The folder with all that a lock pins, by its hashes; from the cache, or installed into it now.
