@@ -85,6 +85,17 @@ def test_what_was_deleted_needs_the_right_to_undelete(secured: Secured) -> None:
                 assert client.request(method, f"/v1/handles/{handle}", params={"deleted": "true"}).status_code == 403
 
 
+@pytest.mark.parametrize("said", [["deleted=false"], [], ["deleted=false", "deleted=false"]])
+def test_whoever_may_only_read_reads_what_is_there(secured: Secured, said: list[str]) -> None:
+    """Also if it says that it asks for nothing deleted, as the client does: that alone needs no right to undelete."""
+    with secured.client("all") as client:
+        handle = client.post("/v1/handles", content=b"open").json()["id"]
+    with secured.client(f"but {Right.UNDELETE}") as client:
+        assert client.get(f"/v1/handles/{handle}?{'&'.join(said)}").content == b"open"
+        for more in ("deleted=true", "deleted=1", "deleted=on", "deleted=", "deleted"):
+            assert client.get(f"/v1/handles/{handle}?{'&'.join([*said, more])}").status_code == 403
+
+
 def _flight_calls() -> dict[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]]:
     """By the operation's name in the list, how a client asks for it."""
 

@@ -69,7 +69,8 @@ def list_handles(asked: Asked, after: str = "", limit: Limit = 100) -> HandlePag
 
 
 def _of_deleted(connection: ASGIConnection[Any, Any, Any, Any]) -> tuple[Right, ...]:
-    return (Right.UNDELETE,) if "deleted" in connection.query_params else ()
+    # Every word but one counts, however often it is said: what is decided here must not be read otherwise later.
+    return (Right.UNDELETE,) if set(connection.query_params.getall("deleted", [])) - {"false"} else ()
 
 
 @gives(operations.GET_HANDLE, more=_of_deleted)
