@@ -53,9 +53,9 @@ cluster-full: $(STAMP) ## All tests of clusters, those of Spark, the kubeflow op
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
 	@ULLAGE_CLUSTER_FULL=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
 
-e2e: $(STAMP) ## The story on two real nodes: install, write, give back, kill, upgrade, remove, come back, faults, Spark; needs root
+e2e: $(STAMP) ## The story on two real nodes: install, write, give back, kill, upgrade, remove, come back, faults, Spark; and releases from a registry, upgraded from BASE; needs root
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
-	@ULLAGE_CLUSTER_FULL=1 tools/stage "the story" $(BIN)/python -m pytest tests/e2e
+	@ULLAGE_CLUSTER_FULL=1 ULLAGE_BASE=$(BASE) tools/stage "the story" $(BIN)/python -m pytest tests/e2e
 
 scenario-full: $(STAMP) ## A GiB through a secured agent, scraped by Prometheus: every panel against the truth; a minute
 	@ULLAGE_SCENARIO_MIB=1024 tools/stage scenario $(BIN)/python -m pytest tests/cluster/test_scenario.py

@@ -71,6 +71,7 @@ def test_rendering_twice_gives_the_same_bytes() -> None:
         *("image.digest=abc", "hostPathRoots={relative}", "allowedImages={a b}", "namespaces={A_b}"),
         *("uninstall.repositories=Force", "nosuch=1", "metrics.interval=soon"),
         *("agents.nosuch=1", "agents.priority=2000000000", "metrics.runbooks=docs/runbooks", "replicas=-1"),
+        "networkPolicy.from[0].ports=1",
     ],
 )
 def test_bad_values_are_refused_by_name(value: str) -> None:
@@ -143,6 +144,29 @@ def test_every_pod_may_run_in_a_restricted_namespace() -> None:
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert (security["allowPrivilegeEscalation"], security["runAsNonRoot"]) == (False, True)
         assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_network_policies_leave_the_port_of_metrics_open() -> None:
+    """To everybody, or to those that are named and `helm test`. Hooks listen nowhere. By default there is no policy."""
+
+    def policies(*values: str) -> dict[str, Any]:
+        return {o["metadata"]["name"]: o["spec"] for o in rendered(*values) if o["kind"] == "NetworkPolicy"}
+
+    made = rendered("networkPolicy.enabled=true")
+    templates = [o["spec"]["template"] for o in made if o["kind"] in ("Deployment", "Job")]
+    labels = [each["metadata"]["labels"] for each in [*templates, *(o for o in made if o["kind"] == "Pod")]]
+    of_operator, of_hooks = policies("networkPolicy.enabled=true").values()
+    named = "networkPolicy.from[0].namespaceSelector.matchLabels.team=watch"
+    (rule,) = policies("networkPolicy.enabled=true", named)["ullage-operator"]["ingress"]
+
+    assert policies() == {}
+    assert of_operator["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}]
+    assert [each for each in labels if of_operator["podSelector"]["matchLabels"].items() <= each.items()] == labels[:1]
+    assert [each for each in labels if of_hooks["podSelector"]["matchLabels"].items() <= each.items()] == labels[1:]
+    assert (of_hooks["policyTypes"], "ingress" in of_hooks) == (["Ingress"], False)
+    watching, testing = rule["from"]
+    assert watching == {"namespaceSelector": {"matchLabels": {"team": "watch"}}}
+    assert testing["podSelector"] == of_hooks["podSelector"]
 
 
 def test_agents_are_scraped_as_they_are_secured() -> None:
