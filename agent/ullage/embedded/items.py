@@ -33,7 +33,7 @@ from ullage.wire.tickets import ClaimAddress, ContentTicket
 GONE: Final = problem_of(ClaimGone("")).slug
 FORBIDDEN: Final = problem_of(Forbidden("")).slug
 
-Row = tuple[int, int, bytes | None, str | None]
+Row = tuple[int, int, bytes | memoryview | None, str | None]
 """Item, offset, content, and the slug of a problem."""
 
 

@@ -46,9 +46,11 @@ class ContentReader:
             return b""
         return self._resolved(claim, lambda place: self._read_at(place, claim, start, size, crcs))
 
-    def read_many(self, claims: Sequence[ContentClaim]) -> list[bytes]:
-        """Whole claims, in order, each verified; small ones side by side are read together. Raises as `read` does."""
-        contents: list[bytes] = []
+    def read_many(self, claims: Sequence[ContentClaim]) -> list[bytes | memoryview]:
+        """Whole claims, in order, each verified; small ones side by side are read together, and are views of what was
+        read. Raises as `read` does.
+        """
+        contents: list[bytes | memoryview] = []
         for run in _runs(claims):
             found = self._read_run(run) if len(run) > 1 else None
             # One by one where it did not work: that follows what moves meanwhile, and names what is wrong.
@@ -149,7 +151,7 @@ class ContentReader:
         queue = self._ledger.queue_name(record.queue)
         return f"FlowFile {record.id}{name} of queue {queue}" if queue else f"handle {record.id}{name}"
 
-    def _read_run(self, run: Sequence[ContentClaim]) -> list[bytes] | None:
+    def _read_run(self, run: Sequence[ContentClaim]) -> list[memoryview] | None:
         """Neighbours with one call; None if a rewrite has parted them, or any of them is not as it should be."""
         # Both ends suffice: a rewrite keeps the order, so that what lies between two that are as far apart as they were
         # born is where it was. The checksums say whether it was true.
@@ -167,7 +169,8 @@ class ContentReader:
             #     queue swapped | head removed | compaction punches | killed | start reads the run, neighbours of live
             return None
         begin = run[0].offset
-        contents = [data[claim.offset - begin : claim.end - begin] for claim in run]
+        view = memoryview(data)
+        contents = [view[claim.offset - begin : claim.end - begin] for claim in run]
         if len(data) != count or list(map(crc32c, contents)) != [claim.crc for claim in run]:
             return None
         return contents
