@@ -7,6 +7,9 @@ alone, with everything else: their heartbeats are changes of status, which kopf 
 """
 
 import asyncio
+import itertools
+from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -26,13 +29,25 @@ RETRY_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 600
 """How long kopf keeps a watch. One that is silent is begun anew before; the rest is what beginning costs."""
 
+BACKOFF_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0)
+"""How long kopf waits before it tries a request again; the last one again and again."""
+
 REPOSITORIES: Final = ("ullage.dev", "v1alpha1", "contentrepositories")
 RUNS: Final = ("ullage.dev", "v1alpha1", "reclamationruns")
 
 
+class Backoffs:
+    """Never exhausted, and begun anew by each request."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain(BACKOFF_SECONDS, itertools.repeat(BACKOFF_SECONDS[-1]))
+
+
 @kopf.on.login()
 async def login(memo: kopf.Memo, **given: Any) -> kopf.AiohttpSession | None:
-    """As kopf does by itself, but over a session that writes nothing while another process may be at work."""
+    """As kopf does by itself, but over a session that writes nothing while another process may be at work, and tries
+    again what conflicts.
+    """
     info = await asyncio.to_thread(kopf.login_via_client, **given)
     known: tuple[kopf.ConnectionInfo | None, kopf.AiohttpSession | None] = memo.get("login", (None, None))
     if info is None or info == known[0]:
@@ -45,8 +60,16 @@ async def login(memo: kopf.Memo, **given: Any) -> kopf.AiohttpSession | None:
         except OperatorError as error:
             raise aiohttp.ClientConnectionError(str(error)) from error  # of those that kopf tries again
 
+    async def again(_session: object, _context: object, answered: aiohttp.TraceRequestEndParams) -> None:
+        # Kopf drops what it was about to do when a patch conflicts, and comes back to it when the object changes. Its
+        # patches name no version: a conflict is the API server's own, which lost a race for the object too often.
+        if answered.response.status == HTTPStatus.CONFLICT:
+            answered.response.close()
+            raise aiohttp.ClientConnectionError(f"{answered.method} {answered.url.path}: 409 Conflict")
+
     tracing = aiohttp.TraceConfig()
     tracing.on_request_start.append(fence)
+    tracing.on_request_end.append(again)
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
@@ -149,6 +172,8 @@ def _configure(settings: kopf.OperatorSettings, own: OperatorSettings, handled: 
     settings.persistence.diffbase_storage = handled
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
+    # After the last one kopf would drop what it was doing: a removal would stand until its next watch, minutes later.
+    settings.networking.error_backoffs = Backoffs()
     settings.watching.chunk_size = PAGE
     settings.watching.inactivity_timeout = own.silence_seconds
     settings.watching.server_timeout = WATCH_SECONDS

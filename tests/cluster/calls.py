@@ -127,8 +127,8 @@ class Life:
         """The operator is started again where it was killed, and agents do what they do."""
         end = time.monotonic() + SECONDS_MAX
         while True:
-            if self._proxy.has_killed:
-                self._proxy.has_killed = False
+            if self._proxy.killed.is_set():
+                self._proxy.killed.clear()
                 self._operator.end(signal.SIGKILL)
                 self._operator.start()
             self._play()
@@ -137,7 +137,7 @@ class Life:
             if time.monotonic() > end:
                 left = json.dumps(self._found(), indent=1)
                 raise ClusterError(f"waited {SECONDS_MAX:g} s in vain until {what}: {left}\n{self._operator.tail()}")
-            time.sleep(POLL_SECONDS)
+            self._proxy.killed.wait(POLL_SECONDS)
 
     def _play(self) -> None:
         """Agents: each asks for a certificate, says that it serves, and does at once what a ticket says."""

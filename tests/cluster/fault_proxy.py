@@ -55,7 +55,7 @@ class FaultProxy:
         self.struck: set[str] = set()
         """Of these calls those that came."""
 
-        self.has_killed = False
+        self.killed = threading.Event()
         self.given: list[tuple[str, str]] = []
         """Which node was given which ticket, in order."""
 
@@ -133,7 +133,7 @@ class FaultProxy:
         if kind in ("answer lost", "last, unheard"):
             await self._passed(request, body)
         if kind.startswith("last"):
-            self.has_killed = True
+            self.killed.set()
             self._kill()
         if kind == "late":
             event = asyncio.Event()
@@ -144,7 +144,7 @@ class FaultProxy:
         return web.Response()
 
     async def _pass_late(self, event: asyncio.Event, request: web.Request, body: bytes) -> None:
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # nothing came that it could be late for
             await asyncio.wait_for(event.wait(), SECONDS)
         await self._passed(request, body)
 

@@ -256,7 +256,7 @@ class InformerCache:
 
     def _by_pod(self, found: Object) -> None:
         """Only repositories on its node wait for it, and for none that has no node yet."""
-        for key in self._on_node.get((found.get("spec") or {}).get("nodeName"), ()):
+        for key in self._on_node.get((found.get("spec") or {}).get("nodeName", ""), ()):
             if (each := self.node_objects.objects.get(key)) is not None:
                 self._by_spec(each)
 
