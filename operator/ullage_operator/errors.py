@@ -15,3 +15,7 @@ class ApiError(OperatorError):
 
 class ApiUnreachable(OperatorError):
     """There was no answer."""
+
+
+class NotHolding(OperatorError):
+    """Another process of this operator may be at work: this one must not write."""

@@ -15,6 +15,7 @@ RECONCILE_SECONDS = Histogram(
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120),
     registry=REGISTRY,
 )
+WORKING = Gauge("ullage_operator_working", "1 while this process works, 0 while it stands by.", registry=REGISTRY)
 QUEUE = Gauge("ullage_operator_queue_length", "Repositories that are due.", registry=REGISTRY)
 WRITES = Counter("ullage_operator_api_writes", "Requests that change something.", ["kind"], registry=REGISTRY)
 

@@ -75,6 +75,9 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""
     """What its annotation says; see RELEASE."""
 
+    version: str = ""
+    """That it was seen in, its resourceVersion."""
+
     @property
     def is_released(self) -> bool:
         """Whether what it holds was given up."""
@@ -90,6 +93,7 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
             spec=record_of(NodeSpec, found["spec"]),
             status=record_of(NodeStatus, found.get("status") or {}),
             release=(metadata.get("annotations") or {}).get(RELEASE, ""),
+            version=metadata["resourceVersion"],
         )
 
 

@@ -80,8 +80,13 @@ OPERATOR_NAMESPACED_RULES: Final = [
 ]
 """The operator's, in each namespace that it looks after. No secrets: those of others are none of its business."""
 
-OPERATOR_OWN_RULES: Final = [rule("", ["secrets"], ["get", *WRITE])]
-"""In its own namespace, where it keeps the keys of authorities: by name, none is listed."""
+OPERATOR_OWN_RULES: Final = [
+    rule("", ["secrets"], ["get", *WRITE]),
+    rule("coordination.k8s.io", ["leases"], ["get", "create", "update"]),
+]
+"""In its own namespace, where it keeps the keys of authorities, by name, none is listed; and where its processes choose
+the one that works.
+"""
 
 NODE_RULES: Final = [rule("", ["nodes"], READ), rule("storage.k8s.io", ["storageclasses"], ["get"])]
 """In the whole cluster, always: nodes have no namespace, nor have classes, which say whether a claim may grow."""

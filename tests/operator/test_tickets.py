@@ -251,12 +251,19 @@ def test_a_run_ends_at_its_deadline_and_goes_a_while_after_its_end() -> None:
     """Both are waited for, to the millisecond; what was not done by then has failed."""
     begun = RunStatus(phase=RunPhase.RUNNING, started=time_of(NOW - MINUTE))
     seen = lone(ticket=ticket(run="now"), wanted=())
+    # Of one whose beginning is only told now too: nothing wakes the operator when it has written that.
+    assert decided(changed(seen, runs=(run(active_deadline_seconds=61),))).next_millis == NOW + 1000
     before = changed(seen, runs=(run(status=begun, active_deadline_seconds=61),))
     late = changed(before, now_millis=NOW + 1000)
 
     assert (holders(decided(before)), decided(before).next_millis) == (["node-0"], NOW + 1000)
     ended = decided(late).runs["now"]
     assert (ended.phase, ended.nodes_failed, ended.ended) == (RunPhase.FAILED, 1, time_of(NOW + 1000))
+
+    # What follows from the end follows at once: nothing wakes the operator when it has written that, either.
+    assert holders(decided(late)) == []
+    going = changed(late, runs=(run(status=begun, active_deadline_seconds=61, ttl_seconds_after_finished=5),))
+    assert (decided(going).expired, decided(going).next_millis) == ((), NOW + 6000)
 
     over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
     assert holders(decided(over)) == []
@@ -275,6 +282,10 @@ def test_the_time_of_a_run_goes_on_while_its_repository_is_paused() -> None:
     ended = decided(late).runs["now"]
     assert (ended.phase, ended.ended) == (RunPhase.FAILED, time_of(NOW + 1000))
 
+    assert decided(late).nodes["node-0"].ticket is None
+    hurried = run(status=begun, active_deadline_seconds=61, ttl_seconds_after_finished=5)
+    assert decided(changed(late, runs=(hurried,))).next_millis == NOW + 6000
+
     over = changed(late, runs=(run(status=ended, ttl_seconds_after_finished=5),))
     assert decided(over).nodes["node-0"].ticket is None
     assert (decided(over).expired, decided(over).next_millis) == ((), NOW + 6000)
@@ -290,3 +301,14 @@ def test_operations_without_a_window_of_their_own_are_given() -> None:
 
     assert given is not None
     assert given.operations == (MaintenanceOperation.TRUNCATE,)
+
+
+def test_a_report_is_kept_though_its_run_is_over() -> None:
+    """The end of the run was written, and the node's object was not: the next pass makes up for it."""
+    spec, over = RunSpec(repository="flows"), RunStatus(phase=RunPhase.COMPLETED)
+    run = RunObject(name="r", uid="u", generation=1, created=time_of(NOW - HOUR), spec=spec, status=over)
+    seen = lone(report=report(TicketState.COMPLETED, run="r"), ticket=ticket(run="r"))
+
+    [made] = decided(changed(seen, runs=(run,))).nodes.values()
+
+    assert [(each.uid, each.report.state) for each in made.finished] == [("u", TicketState.COMPLETED)]

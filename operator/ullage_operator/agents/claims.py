@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ullage.contract import NODE_LABEL, Quantity
-from ullage_operator.objects import Object, RepositoryObject, made
+from ullage_operator.objects import Object, RepositoryObject, has_labels, made
 from ullage_operator.observation import Observation
 
 CLAIM: Final = "PersistentVolumeClaim"
@@ -64,7 +64,9 @@ def claim_objects(seen: Observation, nodes: Iterable[str]) -> list[Object]:
 
 
 def classes_in_question(repository: RepositoryObject, found: Iterable[Object]) -> set[str]:
-    """Storage classes of which it matters whether their volumes can grow: some claim is smaller than asked for."""
+    """Storage classes of which it matters whether their volumes can grow: some claim of the repository's, among those
+    that were found, is smaller than asked for.
+    """
     if repository.document is None or repository.spec.storage.local_persistent_volume is None:
         return set()
     storage = repository.spec.storage
@@ -72,9 +74,14 @@ def classes_in_question(repository: RepositoryObject, found: Iterable[Object]) -
     sizes: dict[str, int] = {}
     for each in filter(None, asked):
         sizes[each.storage_class_name] = max(each.size, sizes.get(each.storage_class_name, 0))
+    mine = (
+        each
+        for each in found
+        if each["metadata"]["namespace"] == repository.namespace and has_labels(each, repository.labels)
+    )
     return {
         name
-        for claim in found
+        for claim in mine
         if (name := claim["spec"].get("storageClassName", "")) in sizes and _requested(claim) < sizes[name]
     }
 

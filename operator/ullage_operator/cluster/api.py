@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import aiohttp
@@ -42,8 +42,15 @@ async def connection_of_this_process(environment: Mapping[str, str] = os.environ
 class ApiClient:
     """Made inside a running event loop; `close` when done. ApiError for a refusal, ApiUnreachable without an answer."""
 
-    def __init__(self, connection: aio.client.Configuration, settings: OperatorSettings | None = None) -> None:
+    def __init__(
+        self,
+        connection: aio.client.Configuration,
+        settings: OperatorSettings | None = None,
+        may_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`may_write` raises what a write is to fail with."""
         settings = settings or OperatorSettings()
+        self.may_write = may_write
         self._silence_seconds = settings.silence_seconds
         self._at_once = asyncio.Semaphore(settings.writes_at_once)
         connection.connection_pool_maxsize = 0  # no bound: each watch has one for as long as it lasts
@@ -124,12 +131,13 @@ class ApiClient:
         try:
             await self._write("DELETE", kind, path_of(kind, namespace, name), body=options)
         except ApiError as error:
-            if error.status not in (404, 409):
+            if error.status != 404 and not (uid and error.status == 409):
                 raise
 
     async def _write(self, method: str, kind: str, path: str, **sent: Any) -> Object:
         metrics.WRITES.labels(kind).inc()
         async with self._at_once:
+            self.may_write()
             return await self.request(method, path, **sent)
 
     async def request(

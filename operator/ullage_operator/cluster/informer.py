@@ -29,12 +29,15 @@ class Informer:
         labels: str = "",
         keep: Callable[[Object], Object] = lambda found: found,
         on_change: Changed = lambda _: None,
+        tells_answers: bool = True,
     ) -> None:
+        """`on_change` gets what is new, and what is gone. `tells_answers`: also what `put` has brought before."""
         self._api = api
         self._kind = kind
         self._labels = labels
         self._keep = keep
         self._on_change = on_change
+        self._tells_answers = tells_answers
         self._namespaces = tuple(dict.fromkeys(namespaces))  # one that is named twice is listed once
         self._versions: dict[str | None, str] = {}
         self.objects: dict[Key, Object] = {}
@@ -52,6 +55,11 @@ class Informer:
         """Why what is here may be old; empty if it is not."""
         return "; ".join(self._problems.values())
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it follows no longer, by a bug: what is here stays as it was, and nobody would know."""
+        return any(task.done() for task in self._tasks)
+
     def start(self) -> None:
         """Begin to follow."""
         self._tasks = [asyncio.create_task(self._follow(namespace)) for namespace in self._namespaces]
@@ -63,7 +71,7 @@ class Informer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def put(self, found: Object) -> None:
-        """An answer to our own write, before the watch brings it.
+        """An answer to our own write, or what kopf was told, before the watch brings it.
 
         One that the watch has passed already is old: what changed since, or that the object is gone, came before it.
 
@@ -72,9 +80,12 @@ class Informer:
             watch             ◀── 7, 9
             answer            ◀── 7               kept, it would hide 9 until something else changes
         """
-        seen = self._versions.get(found["metadata"].get("namespace")) or self._versions.get(None)
-        if seen is None or int(_version(found)) > int(seen):  # versions of one kind are numbers in order (KEP-5504)
-            self.objects[_key(found)] = self._keep(found)
+        key = _key(found)
+        seen = self._versions.get(found["metadata"].get("namespace")) or self._versions.get(None, "0")
+        held = _version(self.objects[key]) if key in self.objects else "0"
+        # Versions of one kind are numbers in order (KEP-5504).
+        if int(_version(found)) > max(int(seen), int(held)):
+            self.objects[key] = self._keep(found)
 
     async def _follow(self, namespace: str | None) -> None:
         wait = RETRY_SECONDS
@@ -114,10 +125,13 @@ class Informer:
                 if event == "BOOKMARK":
                     continue
                 kept = self._keep(found)
+                before = self.objects.get(_key(found))
                 if event == "DELETED":
                     self.objects.pop(_key(found), None)
                 else:
                     self.objects[_key(found)] = kept
+                    if not self._tells_answers and before is not None and _version(before) == version:
+                        continue
                 self._on_change(kept)
 
 

@@ -163,13 +163,14 @@ def _report_of(found: NodeObject, run: RunObject) -> TicketReport | None:
 
 
 def finished_on(found: NodeObject, runs: Iterable[RunObject]) -> tuple[FinishedRun, ...]:
-    """What is kept at the node of runs that have ended there: an agent's report lasts until its next ticket only.
+    """What is kept at the node of runs that have ended there: an agent's report lasts until its next ticket only. Also
+    of a run that is over: that may have been written, and this not.
 
     What belongs to runs that are no more goes when something is added: by itself it would be a write to each node.
     """
     report, known = found.status.ticket, {run.uid: run for run in runs}
     run = next((run for run in known.values() if report is not None and run.name == report.run), None)
-    if report is None or run is None or report.state not in ENDED or run.status.phase in FINAL:
+    if report is None or run is None or report.state not in ENDED:
         return found.spec.finished
     if any(each.uid == run.uid for each in found.spec.finished):
         return found.spec.finished

@@ -12,20 +12,21 @@ from typing import Final
 import msgspec
 import structlog
 
-from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
+from ullage.contract import API_VERSION, RepositoryStatus, RunStatus, document_of, time_of
 from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.claims import CLAIM
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.node.runs import FINAL, expired, orphaned
-from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, digest, has_labels, is_owned
+from ullage_operator.objects import MANAGER, POD_MAKERS, Object, RepositoryObject, covers, digest, has_labels, is_owned
 from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
-from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.conditions import WORKING, Event, failed, news, with_facts
 from ullage_operator.repository.decide import Decision
+from ullage_operator.repository.observe import Key
 from ullage_operator.settings import OperatorSettings
 
 SUMS: Final = ("live", "dead", "free", "reclaimed")
@@ -51,15 +52,15 @@ class Applier:
 
         What goes wrong stands in the status and in an event before it is raised: whoever asked for it reads no log.
         """
-        status, failure = decision.status, None
+        status, failure, again = decision.status, None, None
         try:
             # First: what a node reported is in its object only until its ticket is taken back.
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
             await self._delete_runs(seen.repository.namespace, decision.expired)
-            refused = await self._write_claims(desired)
+            refused = await self._write_claims(seen, desired)
             await self._write_objects(seen, desired)
-            await self._write_nodes(seen, decision)
+            again = await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
             status = await self._write_planning(seen, decision, desired)
             if refused is not None:
@@ -70,7 +71,7 @@ class Applier:
         waits = await self._write_status(seen.repository, status, seen.now_millis)
         if failure is not None:
             raise failure
-        return waits
+        return min((each for each in (waits, again) if each is not None), default=None)
 
     async def tell_failure(self, repository: RepositoryObject, error: Exception, now_millis: int) -> None:
         """What kept a repository from being looked at, in its status and an event."""
@@ -108,34 +109,41 @@ class Applier:
         for event in news("ReclamationRun", run.status.conditions, status.conditions):
             await self._tell({**about, "namespace": namespace}, event, now_millis)
 
-    async def _write_claims(self, desired: Desired) -> ApiError | None:
+    async def _write_claims(self, seen: Observation, desired: Desired) -> ApiError | None:
         """Why one was refused, by a quota for instance: told when all else is done, which does not wait for it.
         OperatorError for a claim of somebody else: no pod shall come upon what lies there.
         """
         try:
-            await _all(self._apply(claim) for claim in desired.claims)
+            differing = await asyncio.to_thread(_differing, seen, desired.claims)
+            await self._all(self._apply(seen.repository, claim) for claim in differing)
         except ApiError as error:
             return error
         return None
 
     async def _write_objects(self, seen: Observation, desired: Desired) -> None:
-        # A role must be there before it is given to anybody.
-        await _all(self._apply(document) for document in desired.objects if document["kind"] != "RoleBinding")
-        await _all(self._apply(document) for document in desired.objects if document["kind"] == "RoleBinding")
-        await self._remove_obsolete(seen, desired)
+        repository = seen.repository
+        differing = await asyncio.to_thread(_differing, seen, desired.objects)
+        for wave in _waves(differing):
+            await self._all(self._apply(repository, each) for each in wave)
+        for kind, name, uid in await asyncio.to_thread(_obsolete, seen, desired):
+            await self._api.delete(kind, repository.namespace, name, uid)
         self._tell_expiry(seen, desired.certificates)
 
-    async def _apply(self, document: Object) -> None:
+    async def _apply(self, repository: RepositoryObject, document: Object) -> None:
         kind, metadata = document["kind"], document["metadata"]
+        namespace, name = metadata.get("namespace"), metadata["name"]
         informer = self._cache.owned.get(kind)
-        found = None if informer is None else informer.objects.get((metadata["namespace"], metadata["name"]))
-        if found is None:  # it may be there without our label, or its kind be one that is not followed
-            found = await self._api.get(kind, metadata.get("namespace"), metadata["name"])
+        if informer is None:
+            found = await self._cache.find(repository, kind, namespace, name)
+        elif (found := informer.objects.get((namespace, name))) is None:  # it may be there without our label
+            found = await self._api.get(kind, namespace, name)
         if covers(found, document):
             return
         self._require_ours(found, document)
         found = await self._api.apply(document)
-        if informer is not None:
+        if informer is None:
+            self._cache.found(repository, kind, found)
+        else:
             informer.put(found)
 
     def _require_ours(self, found: Object | None, document: Object) -> None:
@@ -153,45 +161,37 @@ class Applier:
             kind, name = document["kind"], document["metadata"]["name"]
             raise OperatorError(f"{kind} {name} is there already and is not this repository's: rename one of the two")
 
-    async def _remove_obsolete(self, seen: Observation, desired: Desired) -> None:
-        """What was desired once; never secrets, and never claims.
-
-        Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps
-        for it, and without that slice nobody gets through to an agent. The owner says it.
-        """
-        repository = seen.repository
-        kept = {(document["kind"], document["metadata"]["name"]) for document in desired.objects}
-        for kind in desired.obsolescent:
-            for (namespace, name), found in list(self._cache.owned[kind].objects.items()):
-                if namespace == repository.namespace and is_owned(found, repository.uid) and (kind, name) not in kept:
-                    await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
-
-        for made in seen.signing_requests:
-            if ("CertificateRequest", made.name) not in kept:
-                await self._api.delete("CertificateRequest", repository.namespace, made.name, made.uid)
-
     def _tell_expiry(self, seen: Observation, signed: tuple[str, ...]) -> None:
         """The first to end: an agent whose certificate has ended is refused by its clients."""
         if signed:
             soonest = min(map(certificates.expiry, signed))
             metrics.CERTIFICATE_EXPIRY.labels(*seen.repository.key).set(soonest.timestamp())
 
-    async def _write_nodes(self, seen: Observation, decision: Decision) -> None:
-        repository = seen.repository
-
-        async def write(spec: NodeSpec) -> None:
-            self._cache.node_objects.put(await self._api.apply(node_object(repository, spec)))
-
+    async def _write_nodes(self, seen: Observation, decision: Decision) -> int | None:
+        """When to decide anew, because a node's object is another one by now; None if all were written."""
         # What is given up goes first: a process that ends here leaves a node without an object, which gets one.
-        await _all(self._release(seen, found) for found in decision.released)
-        released = {each.name for each in decision.released}
-        kept = {node: each.spec for node, each in seen.objects.items() if each.name not in released}
-        changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
+        await self._all(self._release(seen, found) for found in decision.released)
+        taken, given = await asyncio.to_thread(_changed_nodes, seen, decision)
         # What is taken back is taken back before anything is given.
-        await _all(write(spec) for spec in changed if spec.ticket is None)
-        await _all(write(spec) for spec in changed if spec.ticket is not None)
+        passed_over = list[str]()
+        await self._all(self._write_node(each, passed_over) for each in taken)
+        await self._all(self._write_node(each, passed_over) for each in given)
         for found in seen.objects.values():
-            await self._tell_unconfirmed(seen, found)
+            if found.release and not found.is_released:
+                await self._tell_unconfirmed(seen, found)
+        return seen.now_millis + int(self._settings.settle_seconds * 1000) if passed_over else None
+
+    async def _write_node(self, document: Object, passed_over: list[str]) -> None:
+        """`passed_over` gets its name if it is another one than was decided on, if only because its agent has said
+        meanwhile that it lives.
+        """
+        metadata = document["metadata"]
+        try:
+            self._cache.node_objects.put(await self._api.apply(document))
+        except ApiError as error:
+            if "uid" not in metadata or error.status != 409:
+                raise
+            passed_over.append(metadata["name"])
 
     async def _release(self, seen: Observation, found: NodeObject) -> None:
         """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now."""
@@ -208,10 +208,9 @@ class Applier:
         await self._tell(about, ("Normal", "Released", words), seen.now_millis)
 
     async def _tell_unconfirmed(self, seen: Observation, found: NodeObject) -> None:
-        if found.release and not found.is_released:
-            about = {**seen.repository.reference, "namespace": seen.repository.namespace}
-            words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
-            await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
+        about = {**seen.repository.reference, "namespace": seen.repository.namespace}
+        words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
+        await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
 
     async def _replace_pods(self, seen: Observation, decision: Decision) -> None:
         """Once the controller has seen the template: before that it would make the same pods again."""
@@ -294,10 +293,71 @@ class Applier:
         except OperatorError as error:
             self._log.warning("event not recorded", problem=str(error), reason=reason)
 
+    async def _all(self, tasks: Iterable[Awaitable[None]]) -> None:
+        """A few side by side; the first failure is raised when all have ended. The next is begun when one has ended:
+        thousands that are begun at once hold up the watches until the last of them has sent its request.
+        """
+        waiting, failures = iter(tasks), list[Exception]()
 
-async def _all(tasks: Iterable[Awaitable[None]]) -> None:
-    """Side by side; the first failure is raised when all have ended."""
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+        async def work() -> None:
+            for task in waiting:
+                try:
+                    await task
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failures.append(error)
+
+        await asyncio.gather(*(work() for _ in range(self._settings.writes_at_once)))
+        if failures:
+            raise failures[0]
+
+
+def _waves(documents: Iterable[Object]) -> list[list[Object]]:
+    """Each names others only of those before it. A role must be there before it is given to anybody, and what pods need
+    before they are: a DaemonSet that was made beside its ServiceAccount had pods refused, which its user was told of.
+    """
+    waves: list[list[Object]] = [[], [], []]
+    for each in documents:
+        waves[2 if each["kind"] in POD_MAKERS else int(each["kind"] == "RoleBinding")].append(each)
+    return waves
+
+
+def _differing(seen: Observation, documents: Iterable[Object]) -> list[Object]:
+    """Those that are not as they shall be, as far as they are followed."""
+    found: list[Object] = []
+    for each in documents:
+        metadata = each["metadata"]
+        known = seen.owned.get(each["kind"], {}).get((metadata.get("namespace", ""), metadata["name"]))
+        if not covers(known, each):
+            found.append(each)
+    return found
+
+
+def _obsolete(seen: Observation, desired: Desired) -> list[tuple[str, str, str]]:
+    """What was desired once, by kind, name and uid; never secrets, and never claims.
+
+    Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps for
+    it, and without that slice nobody gets through to an agent. The owner says it.
+    """
+    repository = seen.repository
+    kept = {(document["kind"], document["metadata"]["name"]) for document in desired.objects}
+    found = [
+        (kind, name, each["metadata"]["uid"])
+        for kind in desired.obsolescent
+        for (namespace, name), each in seen.owned[kind].items()
+        if namespace == repository.namespace and is_owned(each, repository.uid)
+    ]
+    found += [("CertificateRequest", made.name, made.uid) for made in seen.signing_requests]
+    return [each for each in found if each[:2] not in kept]
+
+
+def _changed_nodes(seen: Observation, decision: Decision) -> tuple[list[Object], list[Object]]:
+    """The node objects that shall be written: those that have no ticket then, and those that have one."""
+    released = {each.name for each in decision.released}
+    kept = {node: each for node, each in seen.objects.items() if each.name not in released}
+    changed = [spec for node, spec in decision.nodes.items() if node not in kept or kept[node].spec != spec]
+
+    def written(*, with_ticket: bool) -> list[Object]:
+        specs = (spec for spec in changed if (spec.ticket is not None) == with_ticket)
+        return [node_object(seen.repository, spec, kept.get(spec.node_name)) for spec in specs]
+
+    return written(with_ticket=False), written(with_ticket=True)

@@ -17,8 +17,19 @@ from ullage_operator.agents.pods import (
     directory_volume,
 )
 from ullage_operator.agents.rollout import stateful_sets
-from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, document, dressed, made
-from ullage_operator.observation import AgentPod, Observation
+from ullage_operator.objects import (
+    MANAGER,
+    POD_MAKERS,
+    USER,
+    Object,
+    RepositoryObject,
+    binding,
+    confined,
+    document,
+    dressed,
+    made,
+)
+from ullage_operator.observation import AgentPod, NodeObject, Observation
 from ullage_operator.planning.build import account_objects, run_object
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
 from ullage_operator.repository.decide import Decision
@@ -31,7 +42,8 @@ ENDPOINTS_MAX: Final = 500
 
 
 OBSOLESCENT: Final = (
-    *("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"),
+    *POD_MAKERS,
+    *("EndpointSlice", "PodDisruptionBudget"),
     *("RoleBinding", "Role", "ServiceAccount"),
 )
 """Kinds of which no object is kept that is not desired any more."""
@@ -212,10 +224,19 @@ def _disruption_budget(repository: RepositoryObject) -> Object:
     return repository.owned("PodDisruptionBudget", f"{repository.name}-ullage", spec=spec)
 
 
-def node_object(repository: RepositoryObject, spec: NodeSpec) -> Object:
-    """The ContentRepositoryNode of a node. It has no owner: with policy Retain it stays as long as its data."""
+def node_object(repository: RepositoryObject, spec: NodeSpec, over: NodeObject | None = None) -> Object:
+    """The ContentRepositoryNode of a node. It has no owner: with policy Retain it stays as long as its data.
+
+    `over`: the one on which it was decided, and over which it may be written. What is written late, or by an operator
+    that was replaced meanwhile, would bring back a ticket that was taken back, or take away one that was given since.
+    To take one back is never wrong, and must not wait until we have heard the agent's last heartbeat.
+    """
     name = object_name(repository.name, spec.node_name)
     metadata = {"name": name, "namespace": repository.namespace, "labels": repository.labels}
+    if over is not None:
+        metadata["uid"] = over.uid
+        if spec.ticket is not None or over.spec.ticket is None:
+            metadata["resourceVersion"] = over.version
     return document("ContentRepositoryNode", metadata, spec=document_of(spec))
 
 

@@ -9,8 +9,9 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.objects import RepositoryObject
 from ullage_operator.repository import build
 from ullage_operator.repository.acceptance import overlap, path_problem
-from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.decide import deletes_data
+from ullage_operator.repository.observe import Key
 from ullage_operator.repository.trust import authority_secret_name
 from ullage_operator.settings import OperatorSettings
 
@@ -23,7 +24,7 @@ async def removed(
     selector = objects.selector_of(repository.labels)
     if not settings.namespaces:
         await api.delete("ClusterRoleBinding", None, build.delegation_name(repository))
-    for kind in ("DaemonSet", "StatefulSet"):
+    for kind in objects.POD_MAKERS:
         await _delete_all(api, kind, namespace, selector)
     node_objects, _ = await api.list("ContentRepositoryNode", namespace, selector)
     nodes = [each["spec"]["nodeName"] for each in node_objects]
@@ -64,7 +65,7 @@ def _in_the_way(
 async def _delete_all(api: ApiClient, kind: str, namespace: str, selector: str) -> None:
     found, _ = await api.list(kind, namespace, selector)
     for each in found:
-        await api.delete(kind, namespace, each["metadata"]["name"])
+        await api.delete(kind, namespace, each["metadata"]["name"], each["metadata"]["uid"])
 
 
 async def _emptied(
