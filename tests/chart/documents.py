@@ -15,6 +15,9 @@ PROGRAMS = ("helm", "kubectl", "docker", "curl", "TOKEN=", "make", "oras", "cosi
 OPTIONS = "--"
 """What a block begins with that is a part of a command which is told elsewhere."""
 
+SECONDS_MAX = 900
+"""More than helm and kubectl wait by themselves, five minutes: then their own words say what was not there."""
+
 
 class Command(NamedTuple):
     """One, with the heading below which it stands, in one line."""
@@ -69,7 +72,7 @@ class Shell:
             env={**self.cluster.environment, "HOME": str(self._folder), "LANG": os.environ.get("LANG", "C.UTF-8")},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=SECONDS_MAX,
             check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}{done.stdout}"
