@@ -101,7 +101,7 @@ def served(
         made = Served(fleet, operator, place, home, 4)
         try:
             made.start()
-            fleet.apply(*account(place, "viewer", "reader"), *account(place, "leaser", "admin"))
+            fleet.apply(*account(place, "viewer", "inspector"), *account(place, "leaser", "admin"))
             made.batches = 1
             _fill(made)
             made.join()
@@ -213,13 +213,18 @@ def test_logs_carry_their_nodes(person: Person, served: Served) -> None:
     assert "no agent of flows runs on nowhere" in person.says("logs", "flows", "--node", "nowhere", code=6)
 
 
-def test_pins_name_who_holds(person: Person) -> None:
-    """The lease with its holder and its end, from the agent itself, over the API server."""
-    said = person.says("pins", "flows", "--node", NODE, "--account", "viewer")
-    assert "nightly export" in said
-    [node] = json.loads(person.says("pins", "flows", "--node", NODE, "--account", "viewer", "-o", "json"))["nodes"]
-    [lease] = node["leases"]
-    assert "nightly export" in lease["holder"]
+def test_pins_name_who_holds(person: Person, served: Served) -> None:
+    """A lease, and a session of somebody else's, each with whose it is and its end, from the agent itself."""
+    served.repository.queues.put("held", b"12345")
+    with served.repository.session("pump") as session:
+        session.get_many("held")
+        said = person.says("pins", "flows", "--node", NODE, "--account", "viewer", columns=200)
+        assert re.search(r"this process +Lease .*nightly export", said), said
+        assert re.search(r"system:serviceaccount:data:flow +Session +5 B +1 content, pump", said), said
+        [node] = json.loads(person.says("pins", "flows", "--node", NODE, "--account", "viewer", "-o", "json"))["nodes"]
+        kinds = {each["kind"]: each for each in node["holders"]}
+        assert (kinds["Session"]["bytes"], kinds["Lease"]["about"]) == (5, "nightly export")
+        session.rollback()
 
 
 def test_pins_say_what_is_missing(person: Person) -> None:
@@ -302,6 +307,8 @@ def test_a_bundle_holds_no_secret(person: Person, served: Served, tmp_path: Path
     assert json.loads(files["fleet.json"])["nodesWanted"] == 3
     [pod] = [each for each in fleet.get("pods", "-n", place)["items"] if each["spec"].get("nodeName") == NODE]
     assert json.loads(files[f"agents/{pod['metadata']['name']}.json"])["containers"]
+    holders = json.loads(files[f"agents/{pod['metadata']['name']}-holders.json"])
+    assert [each["kind"] for each in holders].count("Lease") == 2
     log = files[f"logs/{pod['metadata']['name']}.log"]
     assert '"event": "step failed"' in log
     assert "OSError" in log
@@ -345,6 +352,7 @@ def plant(served: Served) -> None:
     fleet.pod_log.write_text("".join(f"2026-03-01T00:00:00.000000000Z stdout F {line}\n" for line in lines))
     served.repository.handles.put(CANARY.encode(), {"customer": CANARY})
     served.repository.queues.put(CANARY, b"x")
+    served.server.host.repository.leases.acquire(3_600_000, purpose=CANARY)
 
 
 def test_reclaim_follows_a_run_to_its_end(person: Person) -> None:
