@@ -4,11 +4,14 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tarfile
 import textwrap
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from tests.cluster.scenario import NODE, Scenario
 from tests.cluster.tools import tool
 from tests.cluster.workloads import made
 from ullage.contract import REPOSITORY_LABEL, ContentRepository
+from ullage_agent.cli.exits import ExitCode
 from ullage_agent.service.kubernetes import ApiServer
 from ullage_operator.objects import RBAC, binding
 
@@ -62,11 +66,26 @@ class Person:
     place: str
     kubeconfig: Path
 
-    def runs(self, *words: str, columns: int | None = None) -> subprocess.CompletedProcess[str]:
-        """`kubectl WORDS`, whatever comes of it."""
+    def begins(self, *words: str) -> subprocess.Popen[str]:
+        """`kubectl WORDS`, in a process group of its own, which goes on, and heeds SIGINT wherever the tests run."""
+        return subprocess.Popen(
+            ["env", "--default-signal=INT", tool("kubectl"), *words],
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _environment(self) -> dict[str, str]:
         environment = {key: value for key, value in self.fleet.environment.items() if key != "COLUMNS"}
         environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
         environment["KUBECONFIG"] = str(self.kubeconfig)
+        return environment
+
+    def runs(self, *words: str, columns: int | None = None) -> subprocess.CompletedProcess[str]:
+        """`kubectl WORDS`, whatever comes of it."""
+        environment = self._environment()
         if columns is not None:
             environment["COLUMNS"] = str(columns)
         return subprocess.run(
@@ -211,6 +230,47 @@ def test_logs_carry_their_nodes(person: Person, served: Served) -> None:
     said = person.says("logs", "flows")
     assert said.splitlines() == [f"worker-{number}: serving" for number in range(3)]
     assert "no agent of flows runs on nowhere" in person.says("logs", "flows", "--node", "nowhere", code=6)
+
+
+def test_logs_are_followed_until_they_are_interrupted(person: Person, served: Served) -> None:
+    """Of all agents at once: what stands in them, then what comes. Ctrl-C ends it in a line."""
+    log = served.fleet.pod_log
+    log.write_text("2026-03-01T00:00:00.000000000Z stdout F first\n")
+    nodes = {f"worker-{number}" for number in range(3)}
+    with person.begins("ullage", "logs", "flows", "-n", served.place, "--follow") as following, speaking(log):
+        try:
+            assert following.stdout is not None
+            said = {node: list[str]() for node in nodes}
+            while not all("more" in lines for lines in said.values()):
+                node, _, line = following.stdout.readline().rstrip().partition(": ")
+                said[node].append(line)
+            assert [lines[0] for lines in said.values()] == ["first"] * 3
+        finally:
+            os.killpg(following.pid, signal.SIGINT)  # as a terminal does: kubectl and the plug-in
+            over = threading.Timer(30, following.kill)
+            over.start()
+        _, complaints = following.communicate()
+        over.cancel()
+        assert (complaints, following.returncode) == ("interrupted\n", ExitCode.INTERRUPTED)
+
+
+@contextmanager
+def speaking(log: Path) -> Iterator[None]:
+    """Agents that say more again and again: what is said just when kwok begins to watch the file, it misses."""
+    over = threading.Event()
+
+    def speak() -> None:
+        while not over.wait(0.2):
+            with log.open("a") as file:
+                file.write("2026-03-01T00:00:01.000000000Z stdout F more\n")
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_pins_name_who_holds(person: Person, served: Served) -> None:
