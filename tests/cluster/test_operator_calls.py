@@ -74,6 +74,7 @@ def stage(fleet: Fleet, operator: Operator) -> Iterator[Stage]:
         yield Stage(fleet, people, behind[0], proxy)
     behind[0].end(signal.SIGKILL)
     proxy.stop()
+    fleet.kubectl("delete", "nodes", *nodes)  # other modules count them
     operator.start()
 
 
