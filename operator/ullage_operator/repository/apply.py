@@ -27,7 +27,7 @@ from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.conditions import WORKING, Event, failed, news, with_facts
 from ullage_operator.repository.decide import Decision
 from ullage_operator.repository.observe import Key
-from ullage_operator.repository.removal import Outcome, told
+from ullage_operator.repository.removal import RemovalStep, told
 from ullage_operator.settings import OperatorSettings
 
 SUMS: Final = ("live", "dead", "free", "reclaimed")
@@ -88,19 +88,19 @@ class Applier:
         status = with_facts(repository, repository.status, [going, stalled], now_millis)
         await self._write_status(repository, status, now_millis)
 
-    async def tell_stays(self, repository: RepositoryObject, outcome: Outcome, now_millis: int) -> None:
+    async def tell_stays(self, repository: RepositoryObject, step: RemovalStep, now_millis: int) -> None:
         """What is left of the data, in the log and in an event. Where its namespace ends nothing is kept of either, so
         the event is about the operator's own Lease.
         """
-        words, about = told(repository, outcome), {**repository.reference, "namespace": repository.namespace}
-        say = self._log.info if outcome.is_asked else self._log.warning
-        say("data stays", repository="/".join(repository.key), told=words, where=outcome.where)
-        if outcome.namespace_ends:
+        words, about = told(repository, step), {**repository.reference, "namespace": repository.namespace}
+        say = self._log.info if step.is_asked else self._log.warning
+        say("data stays", repository="/".join(repository.key), told=words, where=step.where)
+        if step.namespace_ends:
             namespace, name = self._settings.namespace, self._settings.lease
             lease = await self._api.get("Lease", namespace, name)
             about = {"apiVersion": objects.VERSION_OF["Lease"], "kind": "Lease", "name": name, "namespace": namespace}
             about["uid"] = lease["metadata"]["uid"] if lease is not None else ""
-        kind = "Normal" if outcome.is_asked else "Warning"
+        kind = "Normal" if step.is_asked else "Warning"
         await self._tell(about, (kind, "DataStays", words[:1024]), now_millis)
 
     async def tell_orphans(self, namespace: str, runs: Iterable[RunObject], now_millis: int) -> None:

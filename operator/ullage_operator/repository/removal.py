@@ -38,7 +38,7 @@ NAMED_MAX: Final = 10
 """Nodes or volumes that an event names; the log names all."""
 
 
-class Outcome(NamedTuple):
+class RemovalStep(NamedTuple):
     """Of one step. `waits`: what is still waited for, empty when nothing is left to do. `stays`: what is left of the
     data, in words, and `where`: all nodes or volumes; `is_asked`: whether that is as the policy asks.
     """
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
     namespace_ends: bool = False
 
 
-class Removal:
+class RepositoryRemoval:
     """Of one repository."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Removal:
         self._settings = settings
         self._namespace_ends = False
 
-    async def step(self) -> Outcome:
+    async def step(self) -> RemovalStep:
         """Do the next part. Everything can be done again."""
         repository, namespace = self._repository, self._repository.namespace
         selector = selector_of(repository.labels)
@@ -115,15 +115,15 @@ class Removal:
                 nodes |= {each.name for each in known if places(repository.spec, each)}
         return sorted(nodes)
 
-    def _kept(self, nodes: list[str]) -> Outcome:
+    def _kept(self, nodes: list[str]) -> RemovalStep:
         repository = self._repository
         if not nodes and not repository.status.nodes:
-            return Outcome()
+            return RemovalStep()
         if repository.document is None:
-            return Outcome(stays="stays where it is, because its spec cannot be read", where=tuple(nodes))
+            return RemovalStep(stays="stays where it is, because its spec cannot be read", where=tuple(nodes))
         if repository.root:
             words = f"stays in {repository.root}, as deletionPolicy Retain asks"
-            return Outcome(stays="; ".join([words, *self._unnamed()]), where=tuple(nodes))
+            return RemovalStep(stays="; ".join([words, *self._unnamed()]), where=tuple(nodes))
         claims = [
             each
             for (namespace, _), each in self._cache.owned[CLAIM].objects.items()
@@ -133,18 +133,18 @@ class Removal:
         words = "stays in its claims, as deletionPolicy Retain asks"
         if self._namespace_ends:
             words = "was in claims that go with the namespace: it stays where a volume's reclaim policy is Retain"
-        return Outcome(stays=words, where=tuple(volumes), is_asked=not self._namespace_ends)
+        return RemovalStep(stays=words, where=tuple(volumes), is_asked=not self._namespace_ends)
 
-    async def _cleaned(self, nodes: list[str]) -> Outcome:
+    async def _cleaned(self, nodes: list[str]) -> RemovalStep:
         repository = self._repository
         pods, _ = await self._api.list("Pod", repository.namespace, selector_of(repository.labels))
         if pods:
-            return Outcome(f"{len(pods)} agents to end")
+            return RemovalStep(f"{len(pods)} agents to end")
         if not repository.root:
             await self._delete_all(CLAIM, repository.namespace, selector_of(repository.labels))
-            return Outcome()
+            return RemovalStep()
         if waits := self._in_the_way(nodes):
-            return Outcome(waits)
+            return RemovalStep(waits)
         return await self._emptied(nodes)
 
     def _in_the_way(self, nodes: list[str]) -> str:
@@ -164,7 +164,7 @@ class Removal:
                 return f"{other.namespace}/{other.name} to go, {lies}, {otherwise}"
         return ""
 
-    async def _emptied(self, nodes: list[str]) -> Outcome:
+    async def _emptied(self, nodes: list[str]) -> RemovalStep:
         repository, settings = self._repository, self._settings
         present = {name for _, name in self._cache.nodes.objects}
         place = settings.namespace if self._namespace_ends else repository.namespace
@@ -182,7 +182,7 @@ class Removal:
                 refused = await self._refused(place, found)
         if left and not (self._namespace_ends and POD_SECURITY in refused):
             words = f": {refused}" if refused else ""
-            return Outcome(f"{len(left)} nodes to be emptied, {left[0]} among them{words}")
+            return RemovalStep(f"{len(left)} nodes to be emptied, {left[0]} among them{words}")
         if left:
             await self._delete_all("Job", place, selector_of(build.cleaning_labels(repository)))
         return self._left(nodes, left, present, refused)
@@ -192,7 +192,7 @@ class Removal:
         told, _ = await self._api.list("Event", place, fields=f"involvedObject.uid={job['metadata']['uid']}")
         return refusal(told)
 
-    def _left(self, nodes: list[str], left: list[str], present: set[str], refused: str) -> Outcome:
+    def _left(self, nodes: list[str], left: list[str], present: set[str], refused: str) -> RemovalStep:
         """What was not emptied, and why."""
         repository = self._repository
         gone = [node for node in nodes if node not in present]
@@ -204,9 +204,9 @@ class Removal:
             words.append(f"{len(gone)} nodes have left the cluster")
         words += self._unnamed()
         if not words:
-            return Outcome()
+            return RemovalStep()
         stays = f"stays in {repository.root}, though deletionPolicy is Delete: {'; '.join(words)}"
-        return Outcome(stays=stays, where=(*left, *gone), is_asked=False)
+        return RemovalStep(stays=stays, where=(*left, *gone), is_asked=False)
 
     def _unnamed(self) -> list[str]:
         status = self._repository.status
@@ -220,7 +220,7 @@ class Removal:
             await self._api.delete(kind, namespace, each["metadata"]["name"], each["metadata"]["uid"])
 
 
-def told(repository: RepositoryObject, outcome: Outcome) -> str:
+def told(repository: RepositoryObject, outcome: RemovalStep) -> str:
     """What stays where, as a sentence for people."""
     named = ", ".join(outcome.where[:NAMED_MAX])
     more = f" and {len(outcome.where) - NAMED_MAX} more" if len(outcome.where) > NAMED_MAX else ""
