@@ -26,7 +26,7 @@ TYPED_ELSEWHERE = {
 }
 """What a command begins with that needs a registry, a real node or an image, and who types it where there is one."""
 
-NO_KUBELET = ("kubectl logs", "kubectl -n ullage-system logs", "kubectl debug")
+NO_KUBELET = ("kubectl logs", "kubectl ullage logs", "kubectl -n ullage-system logs", "kubectl debug")
 """What runbooks ask of a kubelet; played nodes have none."""
 
 UNTESTED = {"docker": "no container engine is here", "cosign": "no key is here"}
