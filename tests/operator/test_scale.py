@@ -13,7 +13,9 @@ from ullage_operator.observation import Blockers, Observation, RunObject
 
 EVERYWHERE = {"maxConcurrentNodes": "100%"}
 NIGHT = {"name": "night", "schedule": "0 0 * * *", "duration": "3h"}
-RUN = RunObject(name="r", generation=1, created=time_of(NOW), spec=RunSpec(repository="flows"), status=RunStatus())
+RUN = RunObject(
+    name="r", uid="uid of r", generation=1, created=time_of(NOW), spec=RunSpec(repository="flows"), status=RunStatus()
+)
 EXPONENT_MAX = 1.1
 RUN_BYTES_MAX = 100_000
 

@@ -99,6 +99,9 @@ class Ticket(ClusterRecord, frozen=True, kw_only=True):
     run: Annotated[str, Meta(max_length=253)] = ""
     """The ReclamationRun that asked for the ticket. Empty if the windows gave it."""
 
+    run_uid: Annotated[str, Meta(max_length=63)] = ""
+    """The uid of that ReclamationRun: one that is made again under the same name is another."""
+
     dry_run: bool = False
     """True plans and reports, and changes nothing."""
 
@@ -127,6 +130,9 @@ class TicketReport(ClusterRecord, frozen=True, kw_only=True):
 
     run: str = ""
     """The ReclamationRun that asked for the ticket. Empty if the windows gave it."""
+
+    run_uid: str = ""
+    """The uid of that ReclamationRun."""
 
     state: TicketState
     """How far the agent is with the ticket."""

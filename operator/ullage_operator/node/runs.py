@@ -55,13 +55,8 @@ def is_called_off(ticket: Ticket, runs: Iterable[RunObject]) -> bool:
     """Whether the run that asked for a ticket was deleted, suspended, or has ended. One of the same name that came
     later is another, and may ask for less.
     """
-    given = millis_of(ticket.not_before)
     return bool(ticket.run) and not any(
-        run.name == ticket.run
-        and millis_of(run.created) <= given
-        and not run.spec.suspend
-        and run.status.phase not in FINAL
-        for run in runs
+        run.uid == ticket.run_uid and not run.spec.suspend and run.status.phase not in FINAL for run in runs
     )
 
 
@@ -146,7 +141,7 @@ def _results(seen: Observation, run: RunObject, scope: Iterable[str]) -> tuple[l
         found = seen.objects.get(node)
         if found is None:
             continue
-        if found.spec.ticket is not None and found.spec.ticket.run == run.name:
+        if found.spec.ticket is not None and found.spec.ticket.run_uid == run.uid:
             has_begun = has_begun or found.spec.ticket.not_before
         if (report := _report_of(found, run)) is not None:
             results.append(RunNode(node=node, report=report))
@@ -159,7 +154,7 @@ def _report_of(found: NodeObject, run: RunObject) -> TicketReport | None:
         if each.uid == run.uid:
             return each.report
     report = found.status.ticket
-    return report if report is not None and report.run == run.name and report.state in ENDED else None
+    return report if report is not None and report.run_uid == run.uid and report.state in ENDED else None
 
 
 def finished_on(found: NodeObject, runs: Iterable[RunObject]) -> tuple[FinishedRun, ...]:
@@ -169,7 +164,7 @@ def finished_on(found: NodeObject, runs: Iterable[RunObject]) -> tuple[FinishedR
     What belongs to runs that are no more goes when something is added: by itself it would be a write to each node.
     """
     report, known = found.status.ticket, {run.uid: run for run in runs}
-    run = next((run for run in known.values() if report is not None and run.name == report.run), None)
+    run = None if report is None else known.get(report.run_uid)
     if report is None or run is None or report.state not in ENDED:
         return found.spec.finished
     if any(each.uid == run.uid for each in found.spec.finished):
