@@ -21,7 +21,7 @@ from ullage_operator.errors import OperatorError
 from ullage_operator.objects import RepositoryObject
 from ullage_operator.persistence import HandledSpecs, UnfinishedProgress
 from ullage_operator.repository.reconcile import Reconciler
-from ullage_operator.repository.removal import removed
+from ullage_operator.repository.removal import RepositoryRemoval
 from ullage_operator.settings import OperatorSettings
 
 PREFIX: Final = "operator.ullage.dev"
@@ -139,13 +139,15 @@ async def remove(memo: kopf.Memo, body: kopf.Body, retry: int, **_: Any) -> None
         memo.reconciler.repository_changed(dict(body))
     repository = RepositoryObject.of(dict(body))
     try:
-        waits = await removed(memo.api, memo.reconciler.cache, repository, memo.settings)
+        step = await RepositoryRemoval(memo.api, memo.reconciler.cache, repository, memo.settings).step()
+        if step.stays:
+            await memo.reconciler.tell_stays(repository, step)
     except OperatorError as error:
         await _told(memo, repository, error=str(error))
         raise kopf.TemporaryError(str(error), delay=RETRY_SECONDS) from error
-    if waits:
-        await _told(memo, repository, waits=waits)
-        raise kopf.TemporaryError(f"waits for {waits}", delay=RETRY_SECONDS)
+    if step.waits:
+        await _told(memo, repository, waits=step.waits)
+        raise kopf.TemporaryError(f"waits for {step.waits}", delay=RETRY_SECONDS)
     structlog.get_logger("removal").info("removed", repository=repository.name, namespace=repository.namespace)
 
 

@@ -314,3 +314,19 @@ def test_a_report_is_kept_though_its_run_is_over() -> None:
     [made] = decided(changed(seen, runs=(run,))).nodes.values()
 
     assert [(each.uid, each.report.state) for each in made.finished] == [("uid of r", TicketState.COMPLETED)]
+
+
+def test_no_more_runs_are_under_way_than_a_node_keeps_reports_of() -> None:
+    """The end of one more would be kept in place of that of a run that goes on, which would come to the node again."""
+    runs = tuple(
+        msgspec.structs.replace(run(nodes=("node-0", "node-1")), name=f"r{n:02}", uid=f"uid of r{n:02}")
+        for n in range(FINISHED_MAX + 1)
+    )
+    kept = tuple(FinishedRun(uid=each.uid, report=report(TicketState.COMPLETED, run=each.name)) for each in runs[:-1])
+    objects = {"node-0": node("node-0", finished=kept, wanted=()), "node-1": node("node-1", wanted=())}
+
+    given = decided(fleet(2, {"maintenance": {"maxConcurrentNodes": 2}}, objects=objects, runs=runs)).nodes
+
+    assert given["node-0"].ticket is None
+    assert given["node-1"].ticket is not None
+    assert given["node-1"].ticket.run == "r00"

@@ -37,18 +37,24 @@ def runs_due(
     """
     due: dict[str, RunObject] = {}
     statuses: dict[str, RunStatus] = {}
-    for run in sorted(seen.runs, key=lambda run: (run.created, run.name)):
-        if run.status.phase in FINAL:
-            continue
+    going = [run for run in sorted(seen.runs, key=_age) if run.status.phase not in FINAL]
+    for place, run in enumerate(going):
         if is_held:
             status = held(run, seen.now_millis)
         else:
             status, waiting = _run_status(seen, run, hosts)
-            for node in () if run.spec.suspend else waiting:
+            # Later ones wait: of so many a node's object keeps what was reported. What is kept of one more would take the
+            # place of one that goes on, which would come to the node again, without an end.
+            is_next = place < FINISHED_MAX and not run.spec.suspend
+            for node in waiting if is_next else ():
                 due.setdefault(node, run)
         if status != run.status:
             statuses[run.name] = status
     return due, statuses
+
+
+def _age(run: RunObject) -> tuple[str, str]:
+    return run.created, run.name
 
 
 def is_called_off(ticket: Ticket, runs: Iterable[RunObject]) -> bool:

@@ -17,7 +17,7 @@ from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.claims import CLAIM
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
-from ullage_operator.errors import ApiError, OperatorError
+from ullage_operator.errors import ApiError, OperatorError, is_namespace_ending
 from ullage_operator.node.runs import FINAL, expired, orphaned
 from ullage_operator.objects import (
     DESIRED,
@@ -37,6 +37,7 @@ from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.conditions import WORKING, Event, failed, news, with_facts
 from ullage_operator.repository.decide import Decision
 from ullage_operator.repository.observe import Key
+from ullage_operator.repository.removal import RemovalStep, told
 from ullage_operator.settings import OperatorSettings
 
 SUMS: Final = ("live", "dead", "free", "reclaimed")
@@ -78,7 +79,9 @@ class Applier:
             status = await self._write_planning(seen, decision, desired)
             if refused is not None:
                 raise refused
-        except Exception as error:  # noqa: BLE001 - raised again below
+        except Exception as error:
+            if is_namespace_ending(error):  # what the status says is what the removal goes by
+                raise
             failure = error
             status = failed(seen.repository, status, error, seen.now_millis)
         waits = await self._write_status(seen.repository, status, seen.now_millis)
@@ -97,6 +100,21 @@ class Applier:
         stalled = ("Stalled", "RemovalRefused", error) if error else WORKING
         status = with_facts(repository, repository.status, [going, stalled], now_millis)
         await self._write_status(repository, status, now_millis)
+
+    async def tell_stays(self, repository: RepositoryObject, step: RemovalStep, now_millis: int) -> None:
+        """What is left of the data, in the log and in an event. Where its namespace ends nothing is kept of either, so
+        the event is about the operator's own Lease.
+        """
+        words, about = told(repository, step), {**repository.reference, "namespace": repository.namespace}
+        say = self._log.info if step.is_asked else self._log.warning
+        say("data stays", repository="/".join(repository.key), told=words, where=step.where)
+        if step.namespace_ends:
+            namespace, name = self._settings.namespace, self._settings.lease
+            lease = await self._api.get("Lease", namespace, name)
+            about = {"apiVersion": objects.VERSION_OF["Lease"], "kind": "Lease", "name": name, "namespace": namespace}
+            about["uid"] = lease["metadata"]["uid"] if lease is not None else ""
+        kind = "Normal" if step.is_asked else "Warning"
+        await self._tell(about, (kind, "DataStays", words[:1024]), now_millis)
 
     async def tell_orphans(self, namespace: str, runs: Iterable[RunObject], now_millis: int) -> None:
         """That these runs have no repository; the time of those that ended goes on."""
@@ -260,6 +278,7 @@ class Applier:
         nothing waits.
         """
         before, key = repository.status, repository.key
+        metrics.tell_conditions(*key, status.conditions)
         if status == before:
             return None
         if msgspec.structs.replace(status, **{name: getattr(before, name) for name in SUMS}) == before:

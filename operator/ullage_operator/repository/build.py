@@ -18,6 +18,7 @@ from ullage_operator.agents.pods import (
 )
 from ullage_operator.agents.rollout import stateful_sets
 from ullage_operator.objects import (
+    MANAGED,
     MANAGER,
     POD_MAKERS,
     USER,
@@ -25,6 +26,7 @@ from ullage_operator.objects import (
     RepositoryObject,
     binding,
     confined,
+    digest,
     document,
     dressed,
     made,
@@ -241,9 +243,17 @@ def node_object(repository: RepositoryObject, spec: NodeSpec, over: NodeObject |
     return document("ContentRepositoryNode", metadata, spec=document_of(spec))
 
 
-def cleaning_job(repository: RepositoryObject, image: str, node: str, *, pods: PodSettings = DEFAULT_PODS) -> Object:
+def cleaning_labels(repository: RepositoryObject) -> dict[str, str]:
+    """Of the jobs that empty its directories where it is not: no other's, of whatever namespace and name."""
+    return {MANAGED: MANAGER, "ullage.dev/emptied": repository.uid}
+
+
+def cleaning_job(
+    repository: RepositoryObject, image: str, node: str, *, pods: PodSettings = DEFAULT_PODS, place: str = ""
+) -> Object:
     """Empties the repository's directory of one node, where policy Delete asks for it: as the agent's user, who owns
-    all that is in there, so that whatever else it came upon would be left alone.
+    all that is in there, so that whatever else it came upon would be left alone. `place`: the namespace, if it is not
+    the repository's own; there it has no owner, since owners are of the same namespace.
     """
     container = {
         "name": "clean",
@@ -263,4 +273,8 @@ def cleaning_job(repository: RepositoryObject, image: str, node: str, *, pods: P
         "volumes": [directory_volume("repository", repository.root)],
     }
     spec = {"backoffLimit": 6, "ttlSecondsAfterFinished": 600, "template": dressed({"spec": pod}, pods, has_files=True)}
-    return repository.owned("Job", repository.node_name(node, "clean-"), spec=spec)
+    if place in ("", repository.namespace):
+        return repository.owned("Job", repository.node_name(node, "clean-"), spec=spec)
+    name = f"clean-{digest(f'{repository.uid}/{node}')}"
+    about = {"annotations": {"ullage.dev/repository": "/".join(repository.key)}}
+    return made("Job", {"name": name, "namespace": place, "labels": cleaning_labels(repository), **about}, spec=spec)

@@ -20,6 +20,7 @@ from ullage_operator.repository.build import Desired, addresses, desired
 from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.decide import Decision, decide
 from ullage_operator.repository.observe import Answers, Followed, Key, Observer
+from ullage_operator.repository.removal import RemovalStep
 from ullage_operator.repository.trust import trusted
 from ullage_operator.settings import OperatorSettings
 
@@ -149,6 +150,10 @@ class Reconciler:
     async def tell_removal(self, repository: RepositoryObject, waits: str = "", error: str = "") -> None:
         """What a removal waits for, or why a step of it was refused."""
         await self._applier.tell_removal(repository, waits, error, self._clock())
+
+    async def tell_stays(self, repository: RepositoryObject, step: RemovalStep) -> None:
+        """What a repository that is gone has left, and where."""
+        await self._applier.tell_stays(repository, step, self._clock())
 
     async def _orphans(self, key: Key) -> float | None:
         runs, now = self.cache.runs_of(*key), self._clock()
