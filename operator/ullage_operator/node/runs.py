@@ -43,8 +43,8 @@ def runs_due(
             status = held(run, seen.now_millis)
         else:
             status, waiting = _run_status(seen, run, hosts)
-            # Later ones wait: of so many a node's object keeps what was reported. What is kept of one more would take the
-            # place of one that goes on, which would come to the node again, without an end.
+            # Later ones wait: of so many a node's object keeps what was reported. What is kept of one more would take
+            # the place of one that goes on, which would come to the node again, without an end.
             is_next = place < FINISHED_MAX and not run.spec.suspend
             for node in waiting if is_next else ():
                 due.setdefault(node, run)
