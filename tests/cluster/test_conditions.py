@@ -276,11 +276,10 @@ def _provisioned(looks: Looks) -> None:
     until("Growing", "(1Gi of 2Gi)")
     (claim,) = fleet.get("persistentvolumeclaims", *looks.here)["items"]
     assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
-    name = claim["metadata"]["name"]
-    failed = {"type": "ControllerResizeError", "status": "True", "message": "the pool is full"}
-    say(fleet, place, "persistentvolumeclaim", name, {"conditions": [failed]})
+    told = partial(say, fleet, place, "persistentvolumeclaim", claim["metadata"]["name"])
+    told({"conditions": [{"type": "ControllerResizeError", "status": "True", "message": "the pool is full"}]})
     until("GrowthFailed", "(1Gi of 2Gi): the pool is full")
-    say(fleet, place, "persistentvolumeclaim", name, {"conditions": [], "capacity": {"storage": "2Gi"}})
+    told({"conditions": [], "capacity": {"storage": "2Gi"}})
     until("AsAsked")
     lose(fleet, f"{place}-worker-0")
     until("VolumeLost", f"({place}-worker-0 is gone)")
