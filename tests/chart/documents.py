@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -63,10 +64,16 @@ class Shell:
 
     def type(self, command: str) -> str:
         """What it prints; an assertion with its complaint if it fails."""
+        environment = self.cluster.environment
+        own = {
+            "HOME": str(self._folder),
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]]),  # kubectl's plug-in
+        }
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self._folder,
-            env={**self.cluster.environment, "HOME": str(self._folder), "LANG": os.environ.get("LANG", "C.UTF-8")},
+            env={**environment, **own},
             capture_output=True,
             text=True,
             timeout=300,

@@ -22,6 +22,7 @@ NOT_HERE = {
     "curl": "played nodes run no agent",
     "kubectl port-forward": "played nodes have no kubelet",
     "kubectl logs": "played nodes have no kubelet",
+    "kubectl ullage logs": "played nodes have no kubelet",
     "kubectl -n ullage-system logs": "played nodes have no kubelet",
     "kubectl debug": "played nodes have no kubelet",
     "helm install ullage oci:": "no registry has that name; tests/chart/test_install.py installs from one",

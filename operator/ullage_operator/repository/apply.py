@@ -267,6 +267,7 @@ class Applier:
         nothing waits.
         """
         before, key = repository.status, repository.key
+        metrics.tell_conditions(*key, status.conditions)
         if status == before:
             return None
         if msgspec.structs.replace(status, **{name: getattr(before, name) for name in SUMS}) == before:
