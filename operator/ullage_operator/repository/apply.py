@@ -212,8 +212,8 @@ class Applier:
             passed_over.append(metadata["name"])
 
     async def _release(self, seen: Observation, found: NodeObject) -> None:
-        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now. Claims whose
-        volume is gone go too: the next ones get what volumes there are.
+        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now. So do
+        claims whose volume is gone: the next ones get what volumes there are.
         """
         repository, node = seen.repository, found.spec.node_name
         await self._api.delete("ContentRepositoryNode", repository.namespace, found.name, found.uid)
