@@ -14,7 +14,7 @@ import structlog
 
 from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
 from ullage_operator import certificates, metrics, objects
-from ullage_operator.agents.claims import CLAIM
+from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError, is_namespace_ending
@@ -227,7 +227,9 @@ class Applier:
             passed_over.append(metadata["name"])
 
     async def _release(self, seen: Observation, found: NodeObject) -> None:
-        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now."""
+        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now. So do
+        claims whose volume is gone: the next ones get what volumes there are.
+        """
         repository, node = seen.repository, found.spec.node_name
         await self._api.delete("ContentRepositoryNode", repository.namespace, found.name, found.uid)
         if not found.is_released:
@@ -235,6 +237,8 @@ class Applier:
         agent = seen.agents.get(node)
         if agent is not None and not agent.is_ready and agent.name:
             await self._api.delete("Pod", repository.namespace, agent.name, agent.uid)
+        for claim in lost_claims(seen, node):
+            await self._api.delete(CLAIM, repository.namespace, claim["metadata"]["name"], claim["metadata"]["uid"])
         about = {**repository.reference, "namespace": repository.namespace}
         live = objects.rounded(found.status.space.live_bytes)
         words = f"What node {node} held ({live} live) was given up: the annotation {RELEASE} of {found.name} said so."
