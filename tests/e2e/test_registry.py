@@ -17,6 +17,8 @@ import pytest
 
 import ullage
 from tests.chart.documents import ROOT, Shell, commands
+from tests.chart.test_documents import RUNBOOKS, TYPED_ELSEWHERE
+from tests.cluster import images
 from tests.cluster.errors import ClusterError, printed
 from tests.cluster.node import Cluster, cluster_running
 from tests.cluster.operator_process import condition, objects
@@ -26,6 +28,9 @@ from tests.e2e.trees import BASE, paths_of, present, previous, unpacked
 from ullage import Retries
 
 TOLD = commands(ROOT / "docs/install.md")
+HERE = tuple(begins for begins, path in TYPED_ELSEWHERE.items() if path == "tests/e2e/test_registry.py")
+"""What commands begin with that only this file types."""
+
 PLACE = "data"
 LOST = "node2"
 """The node whose disk is lost; clients of the first one never notice."""
@@ -177,6 +182,41 @@ def test_paused_it_stays_ready_and_serves(stranger: Stranger) -> None:
     assert stranger.is_all_there()
     stranger.shell.type(told("kubectl annotate contentrepository flows").replace("paused=true", "paused-"))
     stranger.flows.wait_until_ready()
+
+
+def test_what_runbooks_ask_of_a_kubelet_is_answered(stranger: Stranger) -> None:
+    """Logs, those of a container that has ended too, and the kernel's; what is looked for in them need not be there."""
+    cluster, node = stranger.flows.cluster, "node1"
+    chosen = "--selector=app.kubernetes.io/name=ullage-operator"
+    place = f"--namespace={SYSTEM}"
+    (operator,) = cluster.get("pods", chosen, place)["items"]
+    cluster.kill_container(SYSTEM, operator["metadata"]["name"])  # an agent was killed before
+    pod = f"pod/{operator['metadata']['name']}"
+    again = operator["status"]["containerStatuses"][0]["restartCount"] + 1
+    started = f"--for=jsonpath={{.status.containerStatuses[0].restartCount}}={again}"
+    cluster.kubectl("wait", started, pod, place, "--timeout=120s")
+    cluster.kubectl("wait", "--for=condition=Ready", pod, place, "--timeout=120s")
+    cluster.load(images.base_archive())  # an image in which root has dmesg
+    names = {
+        "NAMESPACE": PLACE,
+        "NAME": "flows",
+        "POD": stranger.flows.pods()[node],
+        "NODE": node,
+        "busybox": images.BASE_NAME,
+    }
+    asked = {each.text for path in RUNBOOKS for each in commands(path) if each.text.startswith(HERE)}
+
+    answers = {text: stranger.shell.type(_about(text.partition(" | ")[0], names)) for text in asked}
+
+    assert len(answers) >= 4
+    assert [text for text, answer in answers.items() if not answer.strip()] == []
+    cluster.kubectl("delete", "pods", "--all", "--namespace=default", "--timeout=60s")  # those of kubectl debug
+
+
+def _about(text: str, names: dict[str, str]) -> str:
+    for word, name in names.items():
+        text = re.sub(rf"\b{word}\b", name, text)
+    return text
 
 
 def test_a_run_is_halted_and_called_off(stranger: Stranger) -> None:
