@@ -13,9 +13,8 @@ or a decided one, which whoever repeats the write under its name (option `write`
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,9 +32,10 @@ from ullage.wire.tickets import (
     WRITE_PREPARE,
     StagedWriteRequest,
 )
+from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
-from ullage_spark.fleet import ASKED_MAX, HERE, FleetNode, ask, discover, flight_of
+from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, on_each, side_by_side
 from ullage_spark.settings import SourceOptions
 
 NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
@@ -65,7 +65,8 @@ class StagedAttempt(Carried, WriterCommitMessage):
 Decision = dict[str, dict[str, int]]
 """For each node the attempts that count, and how many transactions each staged."""
 
-T = TypeVar("T")
+DECIDERS_MAX: Final = 3
+"""Nodes that are asked in turn to decide, before the write counts as failed: each may take its time to be silent."""
 
 
 class StagingWriter(Carried):
@@ -74,14 +75,19 @@ class StagingWriter(Carried):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         _require_columns(schema)
         self._settings = SourceOptions.of(options)
-        self._nodes = discover(self._settings)
+        roll = called(self._settings)
+        self._nodes = roll.nodes
         if not self._nodes:
             raise SparkSourceError("there is no node to write to")
+        name = self._settings.write or self._settings.application
+        if roll.missing and name:
+            # It may be there that an earlier run has decided, and been carried out: rows would be written twice.
+            raise missing_error(roll.missing, len(self._nodes) + len(roll.missing), f"the write has a name, {name}")
 
     def _stage(self, write: str, rows: Iterator[pa.RecordBatch], *, begins: bool) -> StagedAttempt:
         """All rows of a task, as one attempt; it is staged anew, from its beginning, by whoever retries the task."""
         context = TaskContext.get()
-        node = self._node_for(context.partitionId() if context is not None else 0)
+        node = self._node_for(*((0, 0) if context is None else (context.partitionId(), context.attemptNumber())))
         if begins and self._begin(node, write) == "committed":
             return StagedAttempt(node.name, "", 0, 0)  # an earlier run of the same batch did it
         attempt = str(uuid.uuid4())
@@ -89,11 +95,13 @@ class StagingWriter(Carried):
         contents = flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
         return StagedAttempt(node.name, attempt, counted.transactions, contents)
 
-    def _node_for(self, partition: int) -> FleetNode:
-        """The node where the executor stands, if its pod says so; else one after the other, so that all get alike."""
+    def _node_for(self, partition: int, retry: int) -> FleetNode:
+        """The node where the executor stands, if its pod says so; else one after the other, so that all get alike. A
+        retry goes to another one: what failed may be the node.
+        """
         here = os.environ.get(HERE)
         local = [node for node in self._nodes if node.name == here]
-        return local[0] if local else self._nodes[partition % len(self._nodes)]
+        return local[0] if local and not retry else self._nodes[(partition + retry) % len(self._nodes)]
 
     def _begin(self, node: FleetNode, write: str) -> str:
         """Open the write on a node, or find it as it is; its state."""
@@ -105,24 +113,28 @@ class StagingWriter(Carried):
 
     def _commit(self, write: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
-        if self._finish(write):
-            return
         decision: Decision = {node.name: {} for node in self._nodes}
         for message in messages:
             if isinstance(message, StagedAttempt) and message.transactions:
                 decision[message.node][message.attempt] = message.transactions
+        if self._settings.missing_nodes == "skip":
+            # Where nothing of it is a node may be missing: what it has begun ends by itself.
+            decision = {name: attempts for name, attempts in decision.items() if attempts}
+        nodes = [node for node in self._nodes if node.name in decision]
+        if self._finish(write, nodes):
+            return
 
         def prepare(node: FleetNode) -> None:
             self._begin(node, write)  # a stream's write began only where a task was
             ask(self._settings, node, WRITE_PREPARE, StagedWriteRequest(write=write, attempts=decision[node.name]))
 
-        self._everywhere(prepare)
+        side_by_side(prepare, nodes)
         self._carry_out(write, decision)
 
-    def _finish(self, write: str) -> bool:
+    def _finish(self, write: str, nodes: Sequence[FleetNode]) -> bool:
         """Whether the write is decided, by an earlier run perhaps; what is left of it is carried out then."""
         request = StagedWriteRequest(write=write)
-        found = self._everywhere(lambda node: ask(self._settings, node, WRITE_FIND, request))
+        found = side_by_side(lambda node: ask(self._settings, node, WRITE_FIND, request), nodes)
         decided = [each.decision for each in found if each.state == "committed"]
         if decided:
             self._carry_out(write, json.loads(decided[0]))
@@ -135,39 +147,42 @@ class StagingWriter(Carried):
         alone.
         """
         try:
-            if self._finish(write):
+            if self._finish(write, self._nodes):
                 return
         except NotReachable:
             return
-        self._everywhere(lambda node: ask(self._settings, node, WRITE_ABORT, StagedWriteRequest(write=write)))
+        request = StagedWriteRequest(write=write)
+        side_by_side(lambda node: ask(self._settings, node, WRITE_ABORT, request), self._nodes)
 
     def _carry_out(self, write: str, decision: Decision) -> None:
-        """Commit on one node after the other: the first has decided."""
+        """Commit on one node, which has decided then, and on all others side by side."""
         known = {node.name: node for node in self._nodes}
         text = json.dumps(decision, separators=(",", ":"), sort_keys=True)
-        left: list[tuple[str, Exception]] = []
-        for name, attempts in sorted(decision.items()):
+
+        def commit(name: str) -> tuple[str, Exception] | None:
             if name not in known:
-                left.append((name, SparkSourceError("it is not in the fleet any more")))
-                continue
-            request = StagedWriteRequest(write=write, attempts=attempts, decision=text)
+                return name, SparkSourceError("it is not in the fleet any more")
+            request = StagedWriteRequest(write=write, attempts=decision[name], decision=text)
             try:
                 ask(self._settings, known[name], WRITE_COMMIT, request)
             except UllageError as error:
-                left.append((name, error))
-                if len(left) == len(decision):
-                    raise  # nobody has decided: an abort may still undo it all
+                return name, error
+            return None
+
+        names = sorted(decision)
+        failed: list[tuple[str, Exception]] = []
+        while names[len(failed) :] and (failure := commit(names[len(failed)])) is not None:
+            failed.append(failure)
+            if len(failed) == min(DECIDERS_MAX, len(names)):
+                raise failure[1]  # nobody has decided, as far as they say: an abort may still undo it all
+        rest = side_by_side(commit, [*names[len(failed) + 1 :], *(name for name, _ in failed)])
+        left = [each for each in rest if each is not None]
         if left:
             name, reason = left[0]
             raise WriteNotFinished(
                 f"write {write} is decided, and {len(left)} of its nodes could not be told, {name} first: repeat the "
                 "write under its name"
             ) from reason
-
-    def _everywhere(self, work: Callable[[FleetNode], T]) -> list[T]:
-        """Ask nodes side by side; what one raises is raised once all have answered."""
-        with ThreadPoolExecutor(min(ASKED_MAX, len(self._nodes))) as pool:
-            return list(pool.map(work, self._nodes))
 
 
 class Packed:
@@ -215,10 +230,13 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
         super().__init__(options, schema)
         name = self._settings.write
         self._write = str(uuid.uuid5(NAMESPACE, name) if name else uuid.uuid4())
-        self._is_done = bool(name) and self._finish(self._write)
+        self._is_done = bool(name) and self._finish(self._write, self._nodes)
         if not self._is_done:
-            for node in self._nodes:
-                self._begin(node, self._write)
+            missing = {each.name for each in on_each(self._settings, self._nodes, self._begun)}
+            self._nodes = tuple(node for node in self._nodes if node.name not in missing)
+
+    def _begun(self, node: FleetNode) -> None:
+        self._begin(node, self._write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return StagedAttempt("", "", 0, 0) if self._is_done else self._stage(self._write, iterator, begins=False)
