@@ -10,19 +10,19 @@ ends after the verdict is refused. A driver that dies leaves open writes, which 
 or a decided one, which whoever repeats the write under its name (option `write`; a stream does so by itself) finishes.
 """
 
-import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ullage.errors import NotReachable, UllageError
+from ullage.errors import KeyReused, NotReachable, UllageError
 from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA
 from ullage.wire.tickets import (
     WRITE_ABORT,
@@ -35,6 +35,7 @@ from ullage.wire.tickets import (
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
+from ullage_spark.fingerprint import Fingerprint
 from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, on_each, side_by_side
 from ullage_spark.settings import SourceOptions
 
@@ -46,6 +47,8 @@ PIECE_BYTES: Final = 8 << 20
 
 ROWS_MAX: Final = 10_000
 
+OTHER_NAME: Final = "give each write a name of its own"
+
 TEXTS: Final = "map<string,string>"
 
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -55,15 +58,25 @@ BATCH_PROPERTY: Final = "streaming.sql.batchId"
 class StagedAttempt(Carried, WriterCommitMessage):
     """What one attempt staged: where, under which id, in how many transactions."""
 
-    def __init__(self, node: str, attempt: str, transactions: int, contents: int) -> None:
+    def __init__(self, node: str, attempt: str, transactions: int, rows: Fingerprint) -> None:
         self.node = node
         self.attempt = attempt
         self.transactions = transactions
-        self.contents = contents
+        self.rows = rows
 
 
-Decision = dict[str, dict[str, int]]
-"""For each node the attempts that count, and how many transactions each staged."""
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What nodes keep with a commit: for each node the attempts that count, and how many transactions each staged; and
+    of a write with a name what it wrote where, so that nothing else is taken for it.
+    """
+
+    nodes: dict[str, dict[str, int]]
+    queue: str = ""
+    ttl_millis: int = 0
+    has_attributes: bool = False
+    rows: int = 0
+    digest: str = ""
+
 
 DECIDERS_MAX: Final = 3
 """Nodes that are asked in turn to decide, before the write counts as failed: each may take its time to be silent."""
@@ -75,6 +88,7 @@ class StagingWriter(Carried):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         _require_columns(schema)
         self._settings = SourceOptions.of(options)
+        self._has_attributes = PUT_ATTRIBUTES in schema.names
         roll = called(self._settings)
         self._nodes = roll.nodes
         if not self._nodes:
@@ -89,11 +103,13 @@ class StagingWriter(Carried):
         context = TaskContext.get()
         node = self._node_for(*((0, 0) if context is None else (context.partitionId(), context.attemptNumber())))
         if begins and self._begin(node, write) == "committed":
-            return StagedAttempt(node.name, "", 0, 0)  # an earlier run of the same batch did it
+            return StagedAttempt(node.name, "", 0, Fingerprint())  # an earlier run of the same batch did it
         attempt = str(uuid.uuid4())
-        counted = Packed(rows, self._settings.stage_bytes)
-        contents = flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
-        return StagedAttempt(node.name, attempt, counted.transactions, contents)
+        fingerprint = Fingerprint()
+        seen = fingerprint.seeing(rows) if self._settings.write else rows
+        counted = Packed(seen, self._settings.stage_bytes)
+        flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
+        return StagedAttempt(node.name, attempt, counted.transactions, fingerprint)
 
     def _node_for(self, partition: int, retry: int) -> FleetNode:
         """The node where the executor stands, if its pod says so; else one after the other, so that all get alike. A
@@ -109,36 +125,84 @@ class StagingWriter(Carried):
         request = StagedWriteRequest(
             write=write, queue=settings.queue, ttl_millis=settings.ttl_millis, lasts_millis=settings.lasts_millis
         )
-        return ask(settings, node, WRITE_BEGIN, request).state
+        try:
+            return ask(settings, node, WRITE_BEGIN, request).state
+        except KeyReused as refusal:
+            found = ask(settings, node, WRITE_FIND, StagedWriteRequest(write=write)).state
+            if settings.application and found == "committed":
+                return found  # a batch from before the stream was told of another queue
+            raise SparkSourceError(
+                f"node {node.name}: a write of this name began for another queue or ttl, and is {found}: {OTHER_NAME}"
+            ) from refusal
 
     def _commit(self, write: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
-        decision: Decision = {node.name: {} for node in self._nodes}
-        for message in messages:
-            if isinstance(message, StagedAttempt) and message.transactions:
-                decision[message.node][message.attempt] = message.transactions
-        if self._settings.missing_nodes == "skip":
-            # Where nothing of it is a node may be missing: what it has begun ends by itself.
-            decision = {name: attempts for name, attempts in decision.items() if attempts}
-        nodes = [node for node in self._nodes if node.name in decision]
-        if self._finish(write, nodes):
+        decision = self._decision(messages)
+        nodes = [node for node in self._nodes if node.name in decision.nodes]
+        if (decided := self._finish(write, nodes)) is not None:
+            self._require_same(decided, decision)
             return
 
         def prepare(node: FleetNode) -> None:
             self._begin(node, write)  # a stream's write began only where a task was
-            ask(self._settings, node, WRITE_PREPARE, StagedWriteRequest(write=write, attempts=decision[node.name]))
+            attempts = decision.nodes[node.name]
+            ask(self._settings, node, WRITE_PREPARE, StagedWriteRequest(write=write, attempts=attempts))
 
         side_by_side(prepare, nodes)
         self._carry_out(write, decision)
 
-    def _finish(self, write: str, nodes: Sequence[FleetNode]) -> bool:
-        """Whether the write is decided, by an earlier run perhaps; what is left of it is carried out then."""
+    def _decision(self, messages: Sequence[WriterCommitMessage | None]) -> Decision:
+        """What these messages come to."""
+        nodes: dict[str, dict[str, int]] = {node.name: {} for node in self._nodes}
+        rows = Fingerprint()
+        for message in messages:
+            if isinstance(message, StagedAttempt):
+                rows.add(message.rows)
+                if message.transactions:
+                    nodes[message.node][message.attempt] = message.transactions
+        if self._settings.missing_nodes == "skip":
+            # Where nothing of it is a node may be missing: what it has begun ends by itself.
+            nodes = {name: attempts for name, attempts in nodes.items() if attempts}
+        settings = self._settings
+        return Decision(
+            nodes=nodes,
+            queue=settings.queue,
+            ttl_millis=settings.ttl_millis,
+            has_attributes=self._has_attributes,
+            rows=rows.count,
+            digest=rows.text,
+        )
+
+    def _require_same(self, decided: Decision, wanted: Decision) -> None:
+        """SparkSourceError if the write with this name was carried out with something else."""
+        name = self._settings.write
+        differences = [
+            f"{what} {there!r} instead of {here!r}"
+            for what, there, here in (
+                ("queue", decided.queue, wanted.queue),
+                ("ttl", decided.ttl_millis, wanted.ttl_millis),
+                ("a column of attributes", decided.has_attributes, wanted.has_attributes),
+                ("a number of rows", decided.rows, wanted.rows),
+                ("rows with the fingerprint", decided.digest, wanted.digest),
+            )
+            if there != here
+        ]
+        if name and differences:
+            raise SparkSourceError(
+                f"write {name} has been carried out already, with {' and '.join(differences)}; nothing is written now: "
+                f"{OTHER_NAME}"
+            )
+
+    def _finish(self, write: str, nodes: Sequence[FleetNode]) -> Decision | None:
+        """What is decided of the write, by an earlier run perhaps; what is left of it is carried out then."""
         request = StagedWriteRequest(write=write)
         found = side_by_side(lambda node: ask(self._settings, node, WRITE_FIND, request), nodes)
         decided = [each.decision for each in found if each.state == "committed"]
-        if decided:
-            self._carry_out(write, json.loads(decided[0]))
-        return bool(decided)
+        if not decided:
+            return None
+        decision = msgspec.json.decode(decided[0], type=Decision)
+        self._carry_out(write, decision)
+        return decision
 
     def _abort(self, write: str) -> None:
         """Nothing of it appears, unless some node has committed: then it is carried out, since nothing undoes that.
@@ -147,7 +211,7 @@ class StagingWriter(Carried):
         alone.
         """
         try:
-            if self._finish(write, self._nodes):
+            if self._finish(write, self._nodes) is not None:
                 return
         except NotReachable:
             return
@@ -157,19 +221,19 @@ class StagingWriter(Carried):
     def _carry_out(self, write: str, decision: Decision) -> None:
         """Commit on one node, which has decided then, and on all others side by side."""
         known = {node.name: node for node in self._nodes}
-        text = json.dumps(decision, separators=(",", ":"), sort_keys=True)
+        text = msgspec.json.encode(decision, order="deterministic").decode()
 
         def commit(name: str) -> tuple[str, Exception] | None:
             if name not in known:
                 return name, SparkSourceError("it is not in the fleet any more")
-            request = StagedWriteRequest(write=write, attempts=decision[name], decision=text)
+            request = StagedWriteRequest(write=write, attempts=decision.nodes[name], decision=text)
             try:
                 ask(self._settings, known[name], WRITE_COMMIT, request)
             except UllageError as error:
                 return name, error
             return None
 
-        names = sorted(decision)
+        names = sorted(decision.nodes)
         failed: list[tuple[str, Exception]] = []
         while names[len(failed) :] and (failure := commit(names[len(failed)])) is not None:
             failed.append(failure)
@@ -226,12 +290,18 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise SparkSourceError("contents are never overwritten: write with mode('append')")
+            raise SparkSourceError(
+                "contents are never overwritten: what stands in a queue may be in a consumer's hands, and is its "
+                "consumers' to remove. Write with mode('append'), to another queue if the old contents are to stay out"
+            )
         super().__init__(options, schema)
         name = self._settings.write
         self._write = str(uuid.uuid5(NAMESPACE, name) if name else uuid.uuid4())
-        self._is_done = bool(name) and self._finish(self._write, self._nodes)
-        if not self._is_done:
+        self._decided = self._finish(self._write, self._nodes) if name else None
+        if self._decided is not None:  # before the rows are worked out
+            rows = {"rows": self._decided.rows, "digest": self._decided.digest}
+            self._require_same(self._decided, msgspec.structs.replace(self._decision(()), **rows))
+        else:
             missing = {each.name for each in on_each(self._settings, self._nodes, self._begun)}
             self._nodes = tuple(node for node in self._nodes if node.name not in missing)
 
@@ -239,14 +309,22 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
         self._begin(node, self._write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return StagedAttempt("", "", 0, 0) if self._is_done else self._stage(self._write, iterator, begins=False)
+        """Stage them; of what is written already only look whether it is the same."""
+        if self._decided is None:
+            return self._stage(self._write, iterator, begins=False)
+        rows = Fingerprint()
+        for _ in rows.seeing(iterator):
+            pass
+        return StagedAttempt("", "", 0, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if not self._is_done:
+        if self._decided is None:
             self._commit(self._write, messages)
+        else:
+            self._require_same(self._decided, self._decision(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        if not self._is_done:
+        if self._decided is None:
             self._abort(self._write)
 
 

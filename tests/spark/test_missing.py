@@ -96,7 +96,8 @@ def read(options: dict[str, str]) -> list[dict[str, Any]]:
     """All rows of a table, as tasks would read them."""
     source = DefaultSource(options)
     reader = source.reader(source.schema())
-    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def completeness(options: dict[str, str]) -> dict[str, tuple[bool, int | None]]:
@@ -106,7 +107,7 @@ def completeness(options: dict[str, str]) -> dict[str, tuple[bool, int | None]]:
 
 def test_a_read_that_skips_says_what_is_missing(mixed: Mixed) -> None:
     """Before the snapshot, when nobody knows how much; at one, where it says what it held."""
-    options = {"endpoint": mixed.endpoint, "missingNodes": "skip", "localityWait": "0"}
+    options: dict[str, Any] = {"endpoint": mixed.endpoint, "missingNodes": "skip", "localityWait": "0"}
     nobody: Any = None
     with snapshot(nobody, **options) as moment:
         at = {**options, "snapshot": moment.id}
@@ -153,12 +154,12 @@ def test_a_stream_goes_on_without_a_node_and_takes_up_what_it_missed(mixed: Mixe
     with contextlib.closing(FlightClient(mixed.silent)) as client, mixed.fleet.repository("a").session() as session:
         session.ingest("in", [b"here"] * 2)
         session.commit()
-        write = {"write": str(uuid.uuid4()), "queue": "in"}
-        client.act(WRITE_BEGIN, StagedWriteRequest(**write))
+        write = str(uuid.uuid4())
+        client.act(WRITE_BEGIN, StagedWriteRequest(write=write, queue="in"))
         attempt = str(uuid.uuid4())
-        client.stage(write["write"], attempt, Packed(iter([ROWS]), 1000).batches(), PUT_SCHEMA)
+        client.stage(write, attempt, Packed(iter([ROWS]), 1000).batches(), PUT_SCHEMA)
         for action in (WRITE_PREPARE, WRITE_COMMIT):
-            client.act(action, StagedWriteRequest(write=write["write"], attempts={attempt: 1}))
+            client.act(action, StagedWriteRequest(write=write, attempts={attempt: 1}))
 
     def planned(start: dict[str, Any]) -> dict[str, Any]:
         return stream.latestOffset(start, ReadAllAvailable())
