@@ -6,20 +6,30 @@ and what is taken back is taken back before anything is given.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 import structlog
 
-from ullage.contract import API_VERSION, RepositoryStatus, RunStatus, document_of, time_of
+from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
 from ullage_operator import certificates, metrics, objects
-from ullage_operator.agents.claims import CLAIM
+from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError, is_namespace_ending
 from ullage_operator.node.runs import FINAL, expired, orphaned
-from ullage_operator.objects import MANAGER, POD_MAKERS, Object, RepositoryObject, covers, digest, has_labels, is_owned
+from ullage_operator.objects import (
+    DESIRED,
+    MANAGER,
+    POD_MAKERS,
+    Object,
+    RepositoryObject,
+    covers,
+    digest,
+    has_labels,
+    is_owned,
+)
 from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
@@ -59,8 +69,11 @@ class Applier:
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
             await self._delete_runs(seen.repository.namespace, decision.expired)
-            refused = await self._write_claims(seen, desired)
-            await self._write_objects(seen, desired)
+            refused: OperatorError | None = await self._write_claims(seen, desired)
+            try:
+                await self._write_objects(seen, desired)
+            except OperatorError as error:
+                refused = error  # a ticket is taken back though a ConfigMap is somebody else's
             again = await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
             status = await self._write_planning(seen, decision, desired)
@@ -172,7 +185,7 @@ class Applier:
             return
         metadata = document["metadata"]
         owners: list[Object] = metadata.get("ownerReferences") or []
-        is_theirs = bool(owners) and not is_owned(found, owners[0]["uid"])
+        is_theirs = bool(owners) and not (is_owned(found, owners[0]["uid"]) or _is_orphan(found, metadata["labels"]))
         if document["kind"] == CLAIM:
             is_theirs = not has_labels(found, metadata["labels"])
         if is_theirs:
@@ -205,14 +218,18 @@ class Applier:
         """
         metadata = document["metadata"]
         try:
-            self._cache.node_objects.put(await self._api.apply(document))
+            # As a whole: a ticket that somebody else wrote into it would outlive all applying, and permit what it says.
+            write = self._api.replace if "uid" in metadata else self._api.apply
+            self._cache.node_objects.put(await write(document))
         except ApiError as error:
             if "uid" not in metadata or error.status != 409:
                 raise
             passed_over.append(metadata["name"])
 
     async def _release(self, seen: Observation, found: NodeObject) -> None:
-        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now."""
+        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now. So do
+        claims whose volume is gone: the next ones get what volumes there are.
+        """
         repository, node = seen.repository, found.spec.node_name
         await self._api.delete("ContentRepositoryNode", repository.namespace, found.name, found.uid)
         if not found.is_released:
@@ -220,6 +237,8 @@ class Applier:
         agent = seen.agents.get(node)
         if agent is not None and not agent.is_ready and agent.name:
             await self._api.delete("Pod", repository.namespace, agent.name, agent.uid)
+        for claim in lost_claims(seen, node):
+            await self._api.delete(CLAIM, repository.namespace, claim["metadata"]["name"], claim["metadata"]["uid"])
         about = {**repository.reference, "namespace": repository.namespace}
         live = objects.rounded(found.status.space.live_bytes)
         words = f"What node {node} held ({live} live) was given up: the annotation {RELEASE} of {found.name} said so."
@@ -330,6 +349,13 @@ class Applier:
             raise failures[0]
 
 
+def _is_orphan(found: Object, labels: Mapping[str, str]) -> bool:
+    """Whether we made it, and somebody took its owner away: it gets it back."""
+    metadata = found["metadata"]
+    is_owned_by_others = any(owner.get("controller") for owner in metadata.get("ownerReferences") or ())
+    return not is_owned_by_others and has_labels(found, labels) and DESIRED in (metadata.get("annotations") or {})
+
+
 def _waves(documents: Iterable[Object]) -> list[list[Object]]:
     """Each names others only of those before it. A role must be there before it is given to anybody, and what pods need
     before they are: a DaemonSet that was made beside its ServiceAccount had pods refused, which its user was told of.
@@ -369,11 +395,17 @@ def _obsolete(seen: Observation, desired: Desired) -> list[tuple[str, str, str]]
     return [each for each in found if each[:2] not in kept]
 
 
+def _is_as(found: NodeObject | None, spec: NodeSpec, labels: Mapping[str, str]) -> bool:
+    return found is not None and found.spec == spec and labels.items() <= found.labels.items()
+
+
 def _changed_nodes(seen: Observation, decision: Decision) -> tuple[list[Object], list[Object]]:
     """The node objects that shall be written: those that have no ticket then, and those that have one."""
     released = {each.name for each in decision.released}
     kept = {node: each for node, each in seen.objects.items() if each.name not in released}
-    changed = [spec for node, spec in decision.nodes.items() if node not in kept or kept[node].spec != spec]
+    changed = [
+        spec for node, spec in decision.nodes.items() if not _is_as(kept.get(node), spec, seen.repository.labels)
+    ]
 
     def written(*, with_ticket: bool) -> list[Object]:
         specs = (spec for spec in changed if (spec.ticket is not None) == with_ticket)
