@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help generate run test check proof-full crash-full kill-full stress-full validity-full crash-mutants crash-tries rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full validity-full crash-mutants crash-tries rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -53,9 +53,9 @@ cluster-full: $(STAMP) ## All tests of clusters, those of Spark, the kubeflow op
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
 	@ULLAGE_CLUSTER_FULL=1 tools/stage clusters $(BIN)/python -m pytest tests/cluster
 
-e2e: $(STAMP) ## The story on two real nodes: install, write, give back, kill, upgrade, remove, come back, faults, Spark; needs root
+e2e: $(STAMP) ## The story on two real nodes: install, write, give back, kill, upgrade, remove, come back, faults, Spark; and releases from a registry, upgraded from BASE; needs root
 	@ULLAGE_CLUSTER_FULL=1 tools/stage "programs of clusters" $(BIN)/python -m tests.cluster build
-	@ULLAGE_CLUSTER_FULL=1 tools/stage "the story" $(BIN)/python -m pytest tests/e2e
+	@ULLAGE_CLUSTER_FULL=1 ULLAGE_BASE=$(BASE) tools/stage "the story" $(BIN)/python -m pytest tests/e2e
 
 scenario-full: $(STAMP) ## A GiB through a secured agent, scraped by Prometheus: every panel against the truth; a minute
 	@ULLAGE_SCENARIO_MIB=1024 tools/stage scenario $(BIN)/python -m pytest tests/cluster/test_scenario.py
@@ -81,6 +81,9 @@ kill-full: $(STAMP) ## 200 kills on each filesystem, and 200 power cuts where th
 
 stress-full: $(STAMP) ## Every feature at once, killed and cut off at any moment; MINUTES=40 with one SEED, a failing seed replays
 	@ULLAGE_SEED=$(SEED) ULLAGE_STRESS_MINUTES=$(MINUTES) tools/stage "stress, seed $(SEED)" $(BIN)/python -m pytest -rP --timeout 14400 tests/stress
+
+calls-full: $(STAMP) ## Each call of the operator lost, repeated, late or refused, and the operator killed at it; MINUTES=40 with one SEED, goes on where it was
+	@ULLAGE_SEED=$(SEED) ULLAGE_CALLS_MINUTES=$(MINUTES) tools/stage "calls, seed $(SEED)" $(BIN)/python -m pytest -rP -n 0 --timeout 14400 tests/cluster/test_operator_calls.py
 
 validity-full: $(STAMP) ## Every wild value in every field of every call; MINUTES=40 with one SEED, a failing seed replays
 	@ULLAGE_SEED=$(SEED) ULLAGE_VALIDITY_MINUTES=$(MINUTES) tools/stage "validity, seed $(SEED)" $(BIN)/python -m pytest -rP --timeout 14400 tests/validity

@@ -32,6 +32,7 @@ VIOLATIONS = {  # who imports what, and must not
     "agent-imports": [("ullage_agent.service.http.app", "ullage.engine.engine")],
     "cli-layers": [("ullage_agent.cli.output", "ullage_agent.cli.app")],
     "kubectl-layers": [("ullage_agent.kubectl.cluster", "ullage_agent.kubectl.status")],
+    "api-server": [("ullage_operator.election", "aiohttp"), ("ullage_agent.node.objects", "urllib3")],
     "service-layers": [("ullage_agent.service.host", "ullage_agent.service.http.app")],
     "service-transports": [("ullage_agent.service.host", "litestar")],
     "wire-libraries": [("ullage.wire.tickets", "pyarrow"), ("ullage.wire.problems", "httpx")],

@@ -11,6 +11,9 @@ ROOT = Path(__file__).parents[1]
 LOCKS = sorted(
     [*ROOT.glob("*.lock"), *ROOT.glob("deploy/*.lock"), *ROOT.glob("tools/*.lock"), *ROOT.glob("tests/cluster/*.lock")]
 )
+APART = {ROOT / "tests/cluster/checkov.lock": "some of its packages are older, and it runs in a folder of its own"}
+"""Locks whose packages meet none of the others', and why they may differ."""
+
 IMAGES = ("python", "debian", "ubuntu", "alpine", "apache/spark", "busybox")
 
 SHIPPED = [
@@ -25,7 +28,7 @@ SHIPPED = [
 
 PROGRAMS = [
     *(path for path in (ROOT / "tools").iterdir() if path.is_file() and not path.suffix),
-    *(ROOT / name for name in ("Dockerfile", "Makefile", ".ci/run", "tests/cluster/tools.py")),
+    *(ROOT / name for name in ("Dockerfile", "Makefile", ".ci/run", "tests/cluster/packages.py")),
 ]
 
 
@@ -48,7 +51,7 @@ def test_every_package_of_a_lock_has_the_hashes_of_its_files(lock: Path) -> None
 def test_the_locks_agree() -> None:
     """What is tested is what is in the images."""
     versions: dict[str, set[str]] = {}
-    for lock in LOCKS:
+    for lock in [each for each in LOCKS if each not in APART]:
         for name, version in re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE):
             versions.setdefault(name, set()).add(version)
 

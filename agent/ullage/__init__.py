@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ullage.client.retries import Retries
     from ullage.contract import ContentRepository
     from ullage.embedded.upkeep import initialize, repair, restore, salvage
-    from ullage.enums import EventType, Lifetime, SpaceUse
+    from ullage.enums import EventType, HolderKind, Lifetime, SpaceUse
     from ullage.errors import UllageError
     from ullage.interface.handles import Handles
     from ullage.interface.leases import Leases
@@ -56,6 +56,7 @@ __all__ = [
     "EventType",
     "FlowFile",
     "Handles",
+    "HolderKind",
     "Leases",
     "Lifetime",
     "Node",
@@ -84,6 +85,7 @@ _HOMES = {
     "EventType": "ullage.enums",
     "FlowFile": "ullage.wire.queues",
     "Handles": "ullage.interface.handles",
+    "HolderKind": "ullage.enums",
     "Leases": "ullage.interface.leases",
     "Lifetime": "ullage.enums",
     "Node": "ullage.client.node",

@@ -268,6 +268,7 @@ class AsyncRepository(_Facade[Repository]):
 
     content = _streamed(Repository.content)
     state = _awaited(Repository.state)
+    holders = _awaited(Repository.holders)
     check = _awaited(Repository.check)
     unavailable = _awaited(Repository.unavailable)
     retry_unavailable = _awaited(Repository.retry_unavailable)

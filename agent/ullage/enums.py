@@ -101,6 +101,35 @@ class SpaceUse(StrEnum):
     """Identity files, the lock, and files that are not of this repository."""
 
 
+class HolderKind(StrEnum):
+    """What somebody holds, so that it does not go.
+
+    >>> ullage.HolderKind("Lease").name
+    'LEASE'
+    """
+
+    LEASE = "Lease"
+    """Resource claims, or all that lived at one time: they are not reclaimed."""
+
+    STAGED_WRITE = "StagedWrite"
+    """Contents that are not committed yet."""
+
+    SESSION = "Session"
+    """FlowFiles that a session took, or made: nobody else has them until it ends."""
+
+    SNAPSHOT = "Snapshot"
+    """Tables as of one moment, in memory; a lease may stand beside it."""
+
+    STREAM = "Stream"
+    """FlowFiles that were taken out of a queue for a stream that has not read them yet."""
+
+    EVENTS = "Events"
+    """Provenance events that a reader has not got to yet."""
+
+    UPLOAD = "Upload"
+    """Content that is on its way in."""
+
+
 class WriteState(IntEnum):
     """How far a staged write is. What is committed or aborted takes no more contents."""
 

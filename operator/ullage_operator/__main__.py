@@ -5,12 +5,11 @@ import sys
 
 
 def main() -> None:
-    """Run until SIGTERM. Without the extra that it needs: say so, and end with 2."""
+    """Run until SIGTERM. Without the extra that it needs: say so, and end with 2; where another process has taken over,
+    end with 1, to be started anew.
+    """
     try:
-        import kopf
-
-        from ullage_operator import handlers
-        from ullage_operator.objects import MANAGER
+        from ullage_operator.process import operate
         from ullage_operator.settings import settings_from
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -22,20 +21,8 @@ def main() -> None:
         )
         sys.exit(2)
     _log_plainly()
-    settings = settings_from()
-    assert handlers.remove is not None  # importing it is what registers the handlers
-    memo = kopf.Memo(settings=settings)
-    endpoint = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
-    asyncio.run(
-        kopf.operator(
-            memo=memo,
-            # Else kopf asks for the user's name, and a container's user has none. Its type is not exported.
-            identity=MANAGER,  # type: ignore[arg-type]
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-            liveness_endpoint=endpoint,
-        )
-    )
+    if holder := asyncio.run(operate(settings_from())):
+        sys.exit(f"ullage-operator: {holder} holds the lease now: this process ends, to stand by as a new one.")
 
 
 def _log_plainly() -> None:

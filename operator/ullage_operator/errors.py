@@ -15,3 +15,12 @@ class ApiError(OperatorError):
 
 class ApiUnreachable(OperatorError):
     """There was no answer."""
+
+
+class NotHolding(OperatorError):
+    """Another process of this operator may be at work: this one must not write."""
+
+
+def is_namespace_ending(error: Exception) -> bool:
+    """Whether something was refused because its namespace is being deleted. The words are the API server's."""
+    return isinstance(error, ApiError) and error.status == 403 and "because it is being terminated" in str(error)

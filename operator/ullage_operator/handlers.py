@@ -1,47 +1,101 @@
-"""kopf's side: the process, the finalizer, health. Everything else is reconcile.py's, which knows no kopf."""
+"""kopf's side: the process, its health, and what becomes of our kinds, each of which makes a repository due.
+
+A pass is long, and about a whole repository: a thousand agents that report at once make one. So handlers note what
+they were told and return, and reconcile.py, which knows no kopf, makes the passes: kopf tells nothing more of an object
+while a handler of it runs, not even its deletion. What agents say in ContentRepositoryNodes is followed by informers
+alone, with everything else: their heartbeats are changes of status, which kopf hands to no such handler.
+"""
 
 import asyncio
-import contextlib
+import itertools
+from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any, Final
 
+import aiohttp
 import kopf
-import prometheus_client
 import structlog
 
-from ullage_operator.cluster.api import ApiClient, connection_of_this_process
+from ullage_operator.cluster.api import PAGE
 from ullage_operator.errors import OperatorError
-from ullage_operator.metrics import REGISTRY
 from ullage_operator.objects import RepositoryObject
+from ullage_operator.persistence import HandledSpecs, UnfinishedProgress
 from ullage_operator.repository.reconcile import Reconciler
-from ullage_operator.repository.removal import removed
+from ullage_operator.repository.removal import RepositoryRemoval
 from ullage_operator.settings import OperatorSettings
 
 PREFIX: Final = "operator.ullage.dev"
 RETRY_SECONDS: Final = 5.0
+WATCH_SECONDS: Final = 600
+"""How long kopf keeps a watch. One that is silent is begun anew before; the rest is what beginning costs."""
+
+BACKOFF_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0)
+"""How long kopf waits before it tries a request again; the last one again and again."""
+
+REPOSITORIES: Final = ("ullage.dev", "v1alpha1", "contentrepositories")
+RUNS: Final = ("ullage.dev", "v1alpha1", "reclamationruns")
+
+
+class Backoffs:
+    """Never exhausted, and begun anew by each request."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain(BACKOFF_SECONDS, itertools.repeat(BACKOFF_SECONDS[-1]))
+
+
+@kopf.on.login()
+async def login(memo: kopf.Memo, **given: Any) -> kopf.AiohttpSession | None:
+    """As kopf does by itself, but over a session that writes nothing while another process may be at work, and tries
+    again what conflicts.
+    """
+    info = await asyncio.to_thread(kopf.login_via_client, **given)
+    known: tuple[kopf.ConnectionInfo | None, kopf.AiohttpSession | None] = memo.get("login", (None, None))
+    if info is None or info == known[0]:
+        return known[1]  # kopf knows it again, and does not try for ever what was refused
+
+    async def fence(_session: object, _context: object, asked: aiohttp.TraceRequestStartParams) -> None:
+        try:
+            if asked.method != "GET":
+                memo.api.may_write()
+        except OperatorError as error:
+            raise aiohttp.ClientConnectionError(str(error)) from error  # of those that kopf tries again
+
+    async def again(_session: object, _context: object, answered: aiohttp.TraceRequestEndParams) -> None:
+        # Kopf drops what it was about to do when a patch conflicts, and comes back to it when the object changes. Its
+        # patches name no version: a conflict is the API server's own, which lost a race for the object too often.
+        if answered.response.status == HTTPStatus.CONFLICT:
+            answered.response.close()
+            raise aiohttp.ClientConnectionError(f"{answered.method} {answered.url.path}: 409 Conflict")
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_start.append(fence)
+    tracing.on_request_end.append(again)
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+        headers=info.as_http_headers(),
+        trust_env=info.trust_env,
+        trace_configs=[tracing],
+    )
+    made = kopf.AiohttpSession(server=info.server, aiohttp_session=session, default_namespace=info.default_namespace)
+    memo.login = info, made
+    return made
 
 
 @kopf.on.startup()
 async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
     """Begin."""
-    _configure(settings)
     own: OperatorSettings = memo.settings
-    memo.ending = ending = contextlib.AsyncExitStack()
-    memo.api = ApiClient(await connection_of_this_process(), own)
-    ending.push_async_callback(memo.api.aclose)
+    memo.handled = HandledSpecs()
+    _configure(settings, own, memo.handled)
     memo.reconciler = Reconciler(memo.api, own)
-    ending.push_async_callback(memo.reconciler.stop)
-    if own.metrics_port:
-        server, _thread = prometheus_client.start_http_server(own.metrics_port, registry=REGISTRY)
-        ending.callback(server.server_close)
-        ending.push_async_callback(asyncio.to_thread, server.shutdown)
     await memo.reconciler.start()
 
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
-    """End what has begun, in reverse: kopf comes here too when `start` failed halfway."""
-    if "ending" in memo:
-        await memo.ending.aclose()
+    """End what has begun: kopf comes here too when `start` failed halfway."""
+    if "reconciler" in memo:
+        await memo.reconciler.stop()
 
 
 @kopf.on.probe(id="workers")
@@ -52,20 +106,57 @@ async def health(memo: kopf.Memo, **_: Any) -> str:
     return "alive"
 
 
-@kopf.on.delete("ullage.dev", "v1alpha1", "contentrepositories")
-async def remove(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
+@kopf.on.resume(*REPOSITORIES)
+@kopf.on.create(*REPOSITORIES)
+@kopf.on.update(*REPOSITORIES)
+async def repository(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
+    """It is there, or its spec, its labels or its annotations changed. Not its status: that is our own doing."""
+    memo.reconciler.repository_changed(dict(body))
+
+
+@kopf.on.resume(*RUNS)
+@kopf.on.create(*RUNS)
+@kopf.on.update(*RUNS)
+async def run(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
+    """Somebody wants a reclamation now, or wants it otherwise. It needs no finalizer: whoever deletes it need not wait
+    for us.
+    """
+    memo.reconciler.run_changed(dict(body))
+
+
+def look_again_every(seconds: float) -> None:
+    """Have kopf's timer make each repository due though nothing was heard of it: what a lost event costs at most."""
+
+    @kopf.timer(*REPOSITORIES, interval=seconds, initial_delay=seconds)
+    async def again(memo: kopf.Memo, namespace: str | None, name: str, **_: Any) -> None:
+        memo.reconciler.look_again((namespace, name))
+
+
+@kopf.on.delete(*REPOSITORIES)
+async def remove(memo: kopf.Memo, body: kopf.Body, retry: int, **_: Any) -> None:
     """Holds the finalizer until nothing is left that the cluster would not clean up itself."""
-    plain = {key: dict(value) if hasattr(value, "items") else value for key, value in dict(body).items()}
-    repository = RepositoryObject.of(plain)
+    if not retry:  # others may have what it leaves
+        memo.reconciler.repository_changed(dict(body))
+    repository = RepositoryObject.of(dict(body))
     try:
-        waits = await removed(memo.api, memo.reconciler.cache, repository, memo.settings)
+        step = await RepositoryRemoval(memo.api, memo.reconciler.cache, repository, memo.settings).step()
+        if step.stays:
+            await memo.reconciler.tell_stays(repository, step)
     except OperatorError as error:
         await _told(memo, repository, error=str(error))
         raise kopf.TemporaryError(str(error), delay=RETRY_SECONDS) from error
-    if waits:
-        await _told(memo, repository, waits=waits)
-        raise kopf.TemporaryError(f"waits for {waits}", delay=RETRY_SECONDS)
+    if step.waits:
+        await _told(memo, repository, waits=step.waits)
+        raise kopf.TemporaryError(f"waits for {step.waits}", delay=RETRY_SECONDS)
     structlog.get_logger("removal").info("removed", repository=repository.name, namespace=repository.namespace)
+
+
+@kopf.on.event(*REPOSITORIES)
+@kopf.on.event(*RUNS)
+async def seen(memo: kopf.Memo, event: kopf.RawEvent, uid: str, **_: Any) -> None:
+    """Of what is gone nothing is kept. Informers make its repository due, which also find out what went unheard."""
+    if event["type"] == "DELETED":
+        memo.handled.forget(uid)
 
 
 async def _told(memo: kopf.Memo, repository: RepositoryObject, **said: str) -> None:
@@ -76,16 +167,20 @@ async def _told(memo: kopf.Memo, repository: RepositoryObject, **said: str) -> N
         structlog.get_logger("removal").warning("not told", repository=repository.name, problem=str(error))
 
 
-def _configure(settings: kopf.OperatorSettings) -> None:
+def _configure(settings: kopf.OperatorSettings, own: OperatorSettings, handled: HandledSpecs) -> None:
     """Kopf's defaults collide with those of other operators, and would wait too long."""
     settings.persistence.finalizer = f"{PREFIX}/finalizer"
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
+    settings.persistence.progress_storage = UnfinishedProgress(prefix=PREFIX)
+    settings.persistence.diffbase_storage = handled
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    settings.watching.server_timeout = 300
-    settings.watching.client_timeout = 330
+    # After the last one kopf would drop what it was doing: a removal would stand until its next watch, minutes later.
+    settings.networking.error_backoffs = Backoffs()
+    settings.watching.chunk_size = PAGE
+    settings.watching.inactivity_timeout = own.silence_seconds
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.posting.enabled = False  # apply.py tells events, and does not repeat itself
-    settings.peering.standalone = True  # one replica, and Recreate
+    settings.peering.standalone = True  # of several processes only the one that holds the lease comes here
     # `start` has listed our kinds before kopf looks for them: it need not read definitions, which would take a right.
     settings.scanning.disabled = True

@@ -53,7 +53,7 @@ def install_objects() -> list[Object]:
 
 
 def _deployment() -> Object:
-    """One replica, and Recreate: two operators would give twice as many tickets."""
+    """One replica, or as many as are asked for: one works at a time. A new one stands by before the last one ends."""
     settings = OperatorSettings()
     ports = [
         {"name": "metrics", "containerPort": settings.metrics_port},
@@ -66,6 +66,7 @@ def _deployment() -> Object:
         "imagePullPolicy": "IfNotPresent",
         "env": [
             {"name": "ULLAGE_OPERATOR_NAMESPACE", "value": NAMESPACE},
+            {"name": "ULLAGE_OPERATOR_IDENTITY", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "ULLAGE_OPERATOR_PODS", "value": json.dumps({"priorityClassName": AGENTS})},
         ],
         "ports": ports,
@@ -78,7 +79,7 @@ def _deployment() -> Object:
     pod = {"serviceAccountName": NAME, "containers": [container], "securityContext": confinement}
     return {
         "replicas": 1,
-        "strategy": {"type": "Recreate"},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "selector": {"matchLabels": LABELS},
         "template": {"metadata": {"labels": LABELS}, "spec": pod},
     }

@@ -1,8 +1,11 @@
 """One table of the operator's metrics."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ullage.contract import Condition, ConditionStatus
 
 REGISTRY: Final = CollectorRegistry()
 
@@ -15,6 +18,7 @@ RECONCILE_SECONDS = Histogram(
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120),
     registry=REGISTRY,
 )
+WORKING = Gauge("ullage_operator_working", "1 while this process works, 0 while it stands by.", registry=REGISTRY)
 QUEUE = Gauge("ullage_operator_queue_length", "Repositories that are due.", registry=REGISTRY)
 WRITES = Counter("ullage_operator_api_writes", "Requests that change something.", ["kind"], registry=REGISTRY)
 
@@ -30,10 +34,19 @@ DEFERRALS = _gauge("deferred_nodes", "Nodes that wait for pods to go.")
 WANTING = _gauge("wanting_nodes", "Nodes with something to truncate, punch or rewrite.")
 OVERDUE = _gauge("overdue_nodes", "Nodes that have waited for pods longer than maxDefer, and have no ticket yet.")
 NODES = _gauge("nodes", "Nodes by state.", "state")
+CONDITIONS = _gauge("condition", "1 for the status that a condition of a repository has.", "type", "status")
 CERTIFICATE_EXPIRY = _gauge("certificate_expiry_timestamp_seconds", "When the first certificate of an agent ends.")
+
+
+def tell_conditions(namespace: str, repository: str, conditions: Iterable[Condition]) -> None:
+    """What a repository's status says: each condition with its three statuses, so that a query needs no history."""
+    for condition in conditions:
+        for status in ConditionStatus:
+            series = CONDITIONS.labels(namespace, repository, condition.type, status)
+            series.set(condition.status == status)
 
 
 def forget(namespace: str, repository: str) -> None:
     """A repository is gone: so are its series."""
-    for gauge in (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, NODES, CERTIFICATE_EXPIRY):
+    for gauge in (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, NODES, CONDITIONS, CERTIFICATE_EXPIRY):
         gauge.remove_by_labels({"namespace": namespace, "repository": repository})

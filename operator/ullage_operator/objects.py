@@ -42,6 +42,7 @@ VERSIONS: Final = {
     "sparkoperator.k8s.io/v1beta2": ("SparkApplication",),
     "cert-manager.io/v1": ("CertificateRequest",),
     "storage.k8s.io/v1": ("StorageClass",),
+    "coordination.k8s.io/v1": ("Lease",),
 }
 """The kinds that we know, by group and version."""
 
@@ -117,6 +118,10 @@ USER: Final = 10001
 
 SPARK_USER: Final = 10002
 """Of the image for Spark: another one, or its pods could write into the folder of the agent's socket."""
+
+
+POD_MAKERS: Final = ("DaemonSet", "StatefulSet")
+"""Kinds of objects for which the cluster makes the agents' pods."""
 
 
 def selector_of(labels: Mapping[str, str]) -> str:

@@ -67,6 +67,7 @@ OPERATOR_NAMESPACED_RULES: Final = [
     rule("", ["pods"], [*READ, "delete"]),
     rule("", ["services", "configmaps", "serviceaccounts"], [*READ, *WRITE]),
     rule("", ["persistentvolumeclaims"], [*READ, *WRITE]),
+    rule("", ["namespaces"], ["get"]),  # whether it ends
     # To be listed: why pods of agents were refused stands nowhere else.
     rule("", ["events"], ["create", "patch", "list"]),
     rule("apps", ["daemonsets", "statefulsets"], [*READ, *WRITE]),
@@ -81,8 +82,15 @@ OPERATOR_NAMESPACED_RULES: Final = [
 ]
 """The operator's, in each namespace that it looks after. No secrets: those of others are none of its business."""
 
-OPERATOR_OWN_RULES: Final = [rule("", ["secrets"], ["get", *WRITE])]
-"""In its own namespace, where it keeps the keys of authorities: by name, none is listed."""
+OPERATOR_OWN_RULES: Final = [
+    rule("", ["secrets"], ["get", *WRITE]),
+    rule("coordination.k8s.io", ["leases"], ["get", "create", "update"]),
+    rule("", ["events"], ["create", "patch", "list"]),
+    rule("batch", ["jobs"], ["get", "list", *WRITE]),
+]
+"""In its own namespace, where it keeps the keys of authorities, by name, none is listed; where its processes choose the
+one that works; and where it empties directories of repositories whose namespace ends, and says what stays.
+"""
 
 NODE_RULES: Final = [rule("", ["nodes"], READ), rule("storage.k8s.io", ["storageclasses"], ["get"])]
 """In the whole cluster, always: nodes have no namespace, nor have classes, which say whether a claim may grow."""

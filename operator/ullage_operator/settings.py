@@ -1,6 +1,7 @@
 """What the environment of the operator decides. Everything about a repository stands in its ContentRepository."""
 
 import os
+import socket
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Final, Literal
@@ -94,6 +95,14 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_variab
 
     namespace: str = "ullage-system"
     """The operator's own, which holds the keys of the repositories' certificate authorities."""
+
+    lease: str = "ullage-operator"
+    """Name of the Lease in that namespace by which several processes of one operator choose the one that works."""
+
+    identity: str = msgspec.field(default_factory=socket.gethostname)
+    """This process among them, by a name that no other has at the same time; by default that of its host, which is its
+    pod's, cut to 63 characters.
+    """
 
     cluster_domain: str = CLUSTER_DOMAIN
     """What the cluster's DNS calls it: certificates of agents are for these names too."""

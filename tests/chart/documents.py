@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,12 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.errors import ClusterError
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("helm", "kubectl", "docker", "curl", "TOKEN=")
+PROGRAMS = ("helm", "kubectl", "docker", "curl", "TOKEN=", "make", "oras", "cosign", "tools/")
+OPTIONS = "--"
+"""What a block begins with that is a part of a command which is told elsewhere."""
+
+SECONDS_MAX = 900
+"""More than helm and kubectl wait by themselves, five minutes: then their own words say what was not there."""
 
 
 class Command(NamedTuple):
@@ -25,13 +31,14 @@ def commands(path: Path) -> list[Command]:
     """Those of indented blocks, and those that stand in a sentence or a table, in the order of the text."""
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = [(found.start(), found[1]) for found in re.finditer(r"^#+ (.*)$", text, re.MULTILINE)]
-    found = [(each.start(), each[0]) for each in re.finditer(r"^    \S(?:.*\\\n)*.*$", text, re.MULTILINE)]
+    found = [(each.start(), each[0], 2) for each in re.finditer(r"^    \S(?:.*\\\n)*.*$", text, re.MULTILINE)]
     inline = re.sub(r"^    .*$", lambda line: " " * len(line[0]), text, flags=re.MULTILINE)
-    found += [(each.start(), each[1]) for each in re.finditer(r"`([^`]+)`", inline)]
+    # In a sentence two words are the bare name of a command.
+    found += [(each.start(), each[1], 3) for each in re.finditer(r"`([^`]+)`", inline)]
     told = []
-    for start, raw in sorted(found):
+    for start, raw, words_min in sorted(found):
         line = re.sub(r"\s+# .*$", "", re.sub(r"\\?\s*\n\s*", " ", raw).strip())
-        if line.startswith(PROGRAMS) and len(line.split()) > 2:  # the bare name of a command is no command
+        if line.startswith(PROGRAMS) and len(line.split()) >= words_min:
             told.append(Command([name for at, name in headings if at < start][-1], line))
     return told
 
@@ -60,13 +67,19 @@ class Shell:
 
     def type(self, command: str) -> str:
         """What it prints; an assertion with its complaint if it fails."""
+        environment = self.cluster.environment
+        own = {
+            "HOME": str(self._folder),
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]]),  # kubectl's plug-in
+        }
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self._folder,
-            env={**self.cluster.environment, "HOME": str(self._folder), "LANG": os.environ.get("LANG", "C.UTF-8")},
+            env={**environment, **own},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=SECONDS_MAX,
             check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}{done.stdout}"

@@ -70,7 +70,8 @@ def test_rendering_twice_gives_the_same_bytes() -> None:
     [
         *("image.digest=abc", "hostPathRoots={relative}", "allowedImages={a b}", "namespaces={A_b}"),
         *("uninstall.repositories=Force", "nosuch=1", "metrics.interval=soon"),
-        *("agents.nosuch=1", "agents.priority=2000000000", "metrics.runbooks=docs/runbooks"),
+        *("agents.nosuch=1", "agents.priority=2000000000", "metrics.runbooks=docs/runbooks", "replicas=-1"),
+        "networkPolicy.from[0].ports=1",
     ],
 )
 def test_bad_values_are_refused_by_name(value: str) -> None:
@@ -145,6 +146,29 @@ def test_every_pod_may_run_in_a_restricted_namespace() -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_network_policies_leave_the_port_of_metrics_open() -> None:
+    """To everybody, or to those that are named and `helm test`. Hooks listen nowhere. By default there is no policy."""
+
+    def policies(*values: str) -> dict[str, Any]:
+        return {o["metadata"]["name"]: o["spec"] for o in rendered(*values) if o["kind"] == "NetworkPolicy"}
+
+    made = rendered("networkPolicy.enabled=true")
+    templates = [o["spec"]["template"] for o in made if o["kind"] in ("Deployment", "Job")]
+    labels = [each["metadata"]["labels"] for each in [*templates, *(o for o in made if o["kind"] == "Pod")]]
+    of_operator, of_hooks = policies("networkPolicy.enabled=true").values()
+    named = "networkPolicy.from[0].namespaceSelector.matchLabels.team=watch"
+    (rule,) = policies("networkPolicy.enabled=true", named)["ullage-operator"]["ingress"]
+
+    assert policies() == {}
+    assert of_operator["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}]
+    assert [each for each in labels if of_operator["podSelector"]["matchLabels"].items() <= each.items()] == labels[:1]
+    assert [each for each in labels if of_hooks["podSelector"]["matchLabels"].items() <= each.items()] == labels[1:]
+    assert (of_hooks["policyTypes"], "ingress" in of_hooks) == (["Ingress"], False)
+    watching, testing = rule["from"]
+    assert watching == {"namespaceSelector": {"matchLabels": {"team": "watch"}}}
+    assert testing["podSelector"] == of_hooks["podSelector"]
+
+
 def test_agents_are_scraped_as_they_are_secured() -> None:
     """Over TLS, by whom that repository's authority has signed for, with the token of whoever scrapes: nothing in the
     chart trusts anybody.
@@ -167,19 +191,36 @@ def test_agents_are_scraped_as_they_are_secured() -> None:
 
 
 def test_values_reach_the_pod() -> None:
-    """Digest, secrets, selectors."""
+    """Digest, secrets, selectors, replicas."""
     digest = "sha256:" + "a" * 64
     objects = rendered(
-        f"image.digest={digest}", "imagePullSecrets[0].name=s", "nodeSelector.a=b", "priorityClassName=p"
+        f"image.digest={digest}", "imagePullSecrets[0].name=s", "nodeSelector.a=b", "priorityClassName=p", "replicas=2"
     )
     deployment = next(o["spec"] for o in objects if o["kind"] == "Deployment")
     pod = deployment["template"]["spec"]
-    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    assert deployment["replicas"] == 2
     assert pod["containers"][0]["image"] == f"ullage-operator@{digest}"
     assert (pod["imagePullSecrets"], pod["nodeSelector"], pod["priorityClassName"]) == (
         [{"name": "s"}],
         {"a": "b"},
         "p",
+    )
+
+
+def test_replicas_of_one_release_choose_among_themselves() -> None:
+    """Each by its own name, by a Lease that no other release of the namespace has, and which the operator may write; a
+    new one stands by before the one before it ends.
+    """
+    objects = rendered()
+    deployment = next(o for o in objects if o["kind"] == "Deployment")
+    environment = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert environment["ULLAGE_OPERATOR_LEASE"]["value"] == deployment["metadata"]["name"]
+    pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert environment["ULLAGE_OPERATOR_IDENTITY"]["valueFrom"] == pod_name
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    [own] = [o for o in objects if (o["kind"], o["metadata"].get("namespace")) == ("Role", "ullage-system")]
+    assert {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]} in (
+        own["rules"]
     )
 
 
@@ -267,7 +308,7 @@ def test_each_alert_has_a_runbook_and_two_cases() -> None:
     """One that fires, one that is silent; promtool runs them."""
     rules = yaml.safe_load((CHART / "files/alerts.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     cases = yaml.safe_load((ROOT / "tests/chart/alerts_test.yaml").read_text(encoding="utf-8"))["tests"]
-    assert len(rules) == 19
+    assert len(rules) == 23
     for rule in rules:
         text = (ROOT / rule["annotations"]["runbook_url"]).read_text(encoding="utf-8")
         assert re.findall("^## (.*)", text, re.MULTILINE) == ["Meaning", "Impact", "Diagnosis", "Mitigation"]

@@ -13,6 +13,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures import FULL
 from tests.cluster.instance import sweep
 from tests.cluster.node import why_no_node
+from tests.cluster.packages import CHECKOV_LOCK, installed
 from tests.cluster.say import say
 from tests.cluster.tools import LEVELS, tool
 
@@ -44,6 +45,7 @@ def _build_images(targets: Sequence[str]) -> None:
         images.base_archive()
     for target in targets:
         images.archive(target)
+    installed(CHECKOV_LOCK)
 
 
 COMMANDS: dict[str, Callable[[], object]] = {

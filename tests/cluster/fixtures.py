@@ -15,9 +15,9 @@ from tests.cluster.node import Cluster, cluster_running, why_no_node
 FULL = "ULLAGE_CLUSTER_FULL"
 """Set: the tests that take many minutes run too; `make cluster-full` sets it."""
 
-SLOW = {"jobs", "kubeflow", "planning", "quickstart", "no_go", "built_twice"}
+SLOW = {"jobs", "kubeflow", "planning", "quickstart", "no_go", "built_twice", "stranger"}
 """Fixtures of such tests: Spark's image and the kubeflow operator; what the story has shown already of the installed
-chart; a Go that is fetched; an image that is built without the cache.
+chart; a Go that is fetched; an image that is built without the cache; two releases, each with all of its images.
 """
 
 

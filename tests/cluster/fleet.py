@@ -56,7 +56,7 @@ class Fleet(ControlPlane):
         target = {"address": LOOPBACK, "port": self.pod_port}
         made = {
             "ClusterPortForward": {"forwards": [{"target": target}]},
-            "ClusterLogs": {"logs": [{"logsFile": str(self.pod_log)}]},
+            "ClusterLogs": {"logs": [{"logsFile": str(self.pod_log), "follow": True}]},
         }
         documents = [
             {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": kind, "metadata": {"name": "all"}, "spec": spec}

@@ -8,6 +8,8 @@ from tests.cluster.dns import CLUSTER_DNS
 from tests.cluster.images import PAUSE_NAME
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
+REGISTRIES = "registries"
+"""The folder of a node's disk that says where a registry is; containerd reads it at each pull."""
 
 
 def containerd_config(disk: Path, plugins: Path) -> str:
@@ -24,6 +26,9 @@ state = "/run/containerd"
   # Root of a container may lack the privilege to make itself safer from the kernel's memory killer.
   restrict_oom_score_adj = true
 
+[{CRI}.registry]
+  config_path = "{disk / REGISTRIES}"
+
 [{CRI}.cni]
   bin_dir = "{plugins}"
   conf_dir = "/etc/cni"
@@ -36,6 +41,15 @@ state = "/run/containerd"
 
 [{CRI}.containerd.runtimes.runc.options]
   SystemdCgroup = false
+"""
+
+
+def registry_hosts(url: str) -> str:
+    """Pull from here what is named by the registry in whose folder this lies, as `hosts.toml`."""
+    return f"""server = "{url}"
+
+[host."{url}"]
+  capabilities = ["pull", "resolve"]
 """
 
 

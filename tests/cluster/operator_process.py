@@ -74,6 +74,10 @@ class Operator:
     def is_logged(self, text: str) -> bool:
         return text in self.fleet.instance.log(self._name).read_text()
 
+    def tail(self) -> str:
+        """What it said last."""
+        return self.fleet.instance.log(self._name).read_text()[-3000:]
+
     def writes(self) -> float:
         return sum(self.counted("api_writes").values())
 
@@ -96,8 +100,7 @@ class Operator:
         except ClusterError as error:
             kinds = "contentrepositories,daemonsets,pods,nodes"
             shown = self.fleet.kubectl("get", kinds, "--all-namespaces", "-o=wide")
-            log = self.fleet.instance.log(self._name).read_text()
-            raise ClusterError(f"{error}\n{shown}\n{log[-3000:]}") from error
+            raise ClusterError(f"{error}\n{shown}\n{self.tail()}") from error
 
 
 @pytest.fixture(scope="module")

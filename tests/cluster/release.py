@@ -71,14 +71,18 @@ class Flows:
 
     repository: Repository
 
-    def __init__(self, cluster: Cluster, namespace: str, folder: Path, spec: dict[str, Any] = SPEC) -> None:
+    def __init__(
+        self, cluster: Cluster, namespace: str, folder: Path, spec: dict[str, Any] = SPEC, *, has_account: bool = False
+    ) -> None:
+        """`has_account`: somebody has made the account `flow` and given it rights; it gets all of them otherwise."""
         self.cluster = cluster
         self._spec = spec
         self.namespace = namespace
         self.here = f"--namespace={namespace}"
         self._folder = folder
         self._connected = ExitStack()
-        cluster.apply(*account(namespace, "flow", "admin"))
+        if not has_account:
+            cluster.apply(*account(namespace, "flow", "admin"))
 
     def apply(self, windows: list[dict[str, Any]], **more: Any) -> None:
         """The repository with these windows, and more of its spec."""

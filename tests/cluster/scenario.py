@@ -233,6 +233,11 @@ class Scenario:
         found: dict[str, Any] = (objects(self.fleet, self.place)[NODE].get("status") or {}).get("ticket") or {}
         return found
 
+    def conditions(self) -> dict[str, bool]:
+        """Of the repository, by type: whether each is True."""
+        found = self.fleet.get("contentrepository", "flows", "--namespace", self.place)
+        return {each["type"]: each["status"] == "True" for each in found["status"]["conditions"]}
+
     def scraped(self) -> float:
         """A moment of which everything that has happened so far was scraped."""
         asked = time.time()

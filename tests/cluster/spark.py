@@ -6,7 +6,7 @@ from typing import Any
 from tests.cluster.images import image_name
 from tests.cluster.machines import HUB
 from tests.cluster.node import Cluster
-from tests.cluster.tools import module_source, tool
+from tests.cluster.tools import TOOLS, module_source, tool
 from tests.cluster.workloads import account, made
 from ullage.contract import audience_of
 from ullage_operator.objects import RBAC, binding
@@ -112,7 +112,7 @@ def install_operator(cluster: Cluster, namespace: str) -> None:
     The program comes from the node's disk: it is one static file, and what it runs is the image's own spark-submit.
     """
     program = tool("spark-operator")
-    for crd in sorted((module_source("spark-operator") / "config" / "crd" / "bases").glob("*.yaml")):
+    for crd in sorted((module_source(OPERATOR, TOOLS[OPERATOR].module) / "config" / "crd" / "bases").glob("*.yaml")):
         cluster.kubectl("apply", "--server-side", "--filename", crd)
     cluster.wait_until("the custom resources are served", cluster.serves_all_custom_resources)
     bound = binding("ClusterRole", "cluster-admin", OPERATOR, namespace)  # what it may do is not what we test

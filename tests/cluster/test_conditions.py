@@ -13,7 +13,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.health import argo, kstatus
 from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, say_ready
-from tests.cluster.test_operator_volumes import volume
+from tests.cluster.test_operator_volumes import lose, volume
 from tests.cluster.workloads import definition, executor, made, run
 from ullage.contract import TABLE, cell_of, object_name
 from ullage_agent.node.certificate import NodeCertificate
@@ -276,13 +276,13 @@ def _provisioned(looks: Looks) -> None:
     until("Growing", "(1Gi of 2Gi)")
     (claim,) = fleet.get("persistentvolumeclaims", *looks.here)["items"]
     assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
-    name = claim["metadata"]["name"]
-    failed = {"type": "ControllerResizeError", "status": "True", "message": "the pool is full"}
-    say(fleet, place, "persistentvolumeclaim", name, {"conditions": [failed]})
+    told = partial(say, fleet, place, "persistentvolumeclaim", claim["metadata"]["name"])
+    told({"conditions": [{"type": "ControllerResizeError", "status": "True", "message": "the pool is full"}]})
     until("GrowthFailed", "(1Gi of 2Gi): the pool is full")
-    say(fleet, place, "persistentvolumeclaim", name, {"conditions": [], "capacity": {"storage": "2Gi"}})
+    told({"conditions": [], "capacity": {"storage": "2Gi"}})
     until("AsAsked")
-    fleet.kubectl("delete", "persistentvolume", f"{place}-worker-0", "--wait=false")
+    lose(fleet, f"{place}-worker-0")
+    until("VolumeLost", f"({place}-worker-0 is gone)")
     fleet.kubectl("delete", "storageclass", place)
 
 
@@ -453,7 +453,7 @@ def _runs(looks: Looks) -> None:
     looks.speak("well")
     looks.until("now", "Ready Running", "Reconciling Running")
     ticket = objects(fleet, place, "well")["worker-0"]["spec"]["ticket"]
-    done = {"id": ticket["id"], "run": "now", "state": "Completed", "ended": OLD}
+    done = {"id": ticket["id"], "run": "now", "runUid": ticket["runUid"], "state": "Completed", "ended": OLD}
     looks.speak("well", "worker-0", ticket=done)
     assert kstatus(looks.until("now", "Ready Completed", "Reconciling Ended", "Stalled Working")) == "Current"
     fleet.kubectl("wait", "reclamationrun/now", "--for=condition=Ready", *looks.here, "--timeout=1s")

@@ -4,11 +4,14 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tarfile
 import textwrap
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from tests.cluster.scenario import NODE, Scenario
 from tests.cluster.tools import tool
 from tests.cluster.workloads import made
 from ullage.contract import REPOSITORY_LABEL, ContentRepository
+from ullage_agent.cli.exits import ExitCode
 from ullage_agent.service.kubernetes import ApiServer
 from ullage_operator.objects import RBAC, binding
 
@@ -62,11 +66,26 @@ class Person:
     place: str
     kubeconfig: Path
 
-    def runs(self, *words: str, columns: int | None = None) -> subprocess.CompletedProcess[str]:
-        """`kubectl WORDS`, whatever comes of it."""
+    def begins(self, *words: str) -> subprocess.Popen[str]:
+        """`kubectl WORDS`, in a process group of its own, which goes on, and heeds SIGINT wherever the tests run."""
+        return subprocess.Popen(
+            ["env", "--default-signal=INT", tool("kubectl"), *words],
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _environment(self) -> dict[str, str]:
         environment = {key: value for key, value in self.fleet.environment.items() if key != "COLUMNS"}
         environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
         environment["KUBECONFIG"] = str(self.kubeconfig)
+        return environment
+
+    def runs(self, *words: str, columns: int | None = None) -> subprocess.CompletedProcess[str]:
+        """`kubectl WORDS`, whatever comes of it."""
+        environment = self._environment()
         if columns is not None:
             environment["COLUMNS"] = str(columns)
         return subprocess.run(
@@ -101,7 +120,7 @@ def served(
         made = Served(fleet, operator, place, home, 4)
         try:
             made.start()
-            fleet.apply(*account(place, "viewer", "reader"), *account(place, "leaser", "admin"))
+            fleet.apply(*account(place, "viewer", "inspector"), *account(place, "leaser", "admin"))
             made.batches = 1
             _fill(made)
             made.join()
@@ -213,13 +232,59 @@ def test_logs_carry_their_nodes(person: Person, served: Served) -> None:
     assert "no agent of flows runs on nowhere" in person.says("logs", "flows", "--node", "nowhere", code=6)
 
 
-def test_pins_name_who_holds(person: Person) -> None:
-    """The lease with its holder and its end, from the agent itself, over the API server."""
-    said = person.says("pins", "flows", "--node", NODE, "--account", "viewer")
-    assert "nightly export" in said
-    [node] = json.loads(person.says("pins", "flows", "--node", NODE, "--account", "viewer", "-o", "json"))["nodes"]
-    [lease] = node["leases"]
-    assert "nightly export" in lease["holder"]
+def test_logs_are_followed_until_they_are_interrupted(person: Person, served: Served) -> None:
+    """Of all agents at once: what stands in them, then what comes. Ctrl-C ends it in a line."""
+    log = served.fleet.pod_log
+    log.write_text("2026-03-01T00:00:00.000000000Z stdout F first\n")
+    nodes = {f"worker-{number}" for number in range(3)}
+    with person.begins("ullage", "logs", "flows", "-n", served.place, "--follow") as following, speaking(log):
+        try:
+            assert following.stdout is not None
+            said = {node: list[str]() for node in nodes}
+            while not all("more" in lines for lines in said.values()):
+                node, _, line = following.stdout.readline().rstrip().partition(": ")
+                said[node].append(line)
+            assert [lines[0] for lines in said.values()] == ["first"] * 3
+        finally:
+            os.killpg(following.pid, signal.SIGINT)  # as a terminal does: kubectl and the plug-in
+            over = threading.Timer(30, following.kill)
+            over.start()
+        _, complaints = following.communicate()
+        over.cancel()
+        assert (complaints, following.returncode) == ("interrupted\n", ExitCode.INTERRUPTED)
+
+
+@contextmanager
+def speaking(log: Path) -> Iterator[None]:
+    """Agents that say more again and again: what is said just when kwok begins to watch the file, it misses."""
+    over = threading.Event()
+
+    def speak() -> None:
+        while not over.wait(0.2):
+            with log.open("a") as file:
+                file.write("2026-03-01T00:00:01.000000000Z stdout F more\n")
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_pins_name_who_holds(person: Person, served: Served) -> None:
+    """A lease, and a session of somebody else's, each with whose it is and its end, from the agent itself."""
+    served.repository.queues.put("held", b"12345")
+    with served.repository.session("pump") as session:
+        session.get_many("held")
+        said = person.says("pins", "flows", "--node", NODE, "--account", "viewer", columns=200)
+        assert re.search(r"this process +Lease .*nightly export", said), said
+        assert re.search(r"system:serviceaccount:data:flow +Session +5 B +1 content, pump", said), said
+        [node] = json.loads(person.says("pins", "flows", "--node", NODE, "--account", "viewer", "-o", "json"))["nodes"]
+        kinds = {each["kind"]: each for each in node["holders"]}
+        assert (kinds["Session"]["bytes"], kinds["Lease"]["about"]) == (5, "nightly export")
+        session.rollback()
 
 
 def test_pins_say_what_is_missing(person: Person) -> None:
@@ -302,6 +367,8 @@ def test_a_bundle_holds_no_secret(person: Person, served: Served, tmp_path: Path
     assert json.loads(files["fleet.json"])["nodesWanted"] == 3
     [pod] = [each for each in fleet.get("pods", "-n", place)["items"] if each["spec"].get("nodeName") == NODE]
     assert json.loads(files[f"agents/{pod['metadata']['name']}.json"])["containers"]
+    holders = json.loads(files[f"agents/{pod['metadata']['name']}-holders.json"])
+    assert [each["kind"] for each in holders].count("Lease") == 2
     log = files[f"logs/{pod['metadata']['name']}.log"]
     assert '"event": "step failed"' in log
     assert "OSError" in log
@@ -345,6 +412,7 @@ def plant(served: Served) -> None:
     fleet.pod_log.write_text("".join(f"2026-03-01T00:00:00.000000000Z stdout F {line}\n" for line in lines))
     served.repository.handles.put(CANARY.encode(), {"customer": CANARY})
     served.repository.queues.put(CANARY, b"x")
+    served.server.host.repository.leases.acquire(3_600_000, purpose=CANARY)
 
 
 def test_reclaim_follows_a_run_to_its_end(person: Person) -> None:

@@ -1,13 +1,26 @@
-"""What happens to repositories over the years, on a real API server: losses, pauses, runs that are called off."""
+"""What happens to repositories over the years, on a real API server: losses, pauses, runs that are called off, ends."""
 
+import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, now_text, objects, repository, say, say_ready
-from tests.cluster.workloads import run
+from tests.cluster.operator_process import (
+    ROOTS,
+    Operator,
+    condition,
+    now_text,
+    objects,
+    repository,
+    say,
+    say_ready,
+)
+from tests.cluster.test_planning import begun
+from tests.cluster.workloads import made, run
+from ullage_operator.install import NAMESPACE
 
 CRON = {"maintenance": {"windows": [{"name": "never", "schedule": "61 * * * *", "duration": "1h"}]}}
 """The API server takes it, and the operator does not."""
@@ -118,9 +131,103 @@ def test_a_run_is_suspended_goes_on_and_is_deleted_after_its_end(fleet: Fleet, o
         fleet.apply(run(place, "worker-0", ttlSecondsAfterFinished=2, suspend=True))
     fleet.apply(run(place, "worker-0", ttlSecondsAfterFinished=1, suspend=False))
     operator.until("it has another", lambda: "ticket" in objects(fleet, place)["worker-0"]["spec"])
-    second = objects(fleet, place)["worker-0"]["spec"]["ticket"]["id"]
-    assert second != first
+    second = objects(fleet, place)["worker-0"]["spec"]["ticket"]
+    assert second["id"] != first
 
-    done = {"id": second, "run": "now", "state": "Completed", "ended": now_text()}
+    done = {"id": second["id"], "run": "now", "runUid": second["runUid"], "state": "Completed", "ended": now_text()}
     say_ready(fleet, place, "worker-0", ticket=done)
     operator.until("it is gone", lambda: fleet.get("reclamationruns", "--namespace", place)["items"] == [])
+
+
+def test_a_repository_that_is_deleted_ends_at_once_what_it_had_begun(
+    fleet: Fleet, operator: Operator, place: str
+) -> None:
+    """Its planning and the tickets of its runs go within seconds, and not when the last directory is emptied, which a
+    quota holds up here; then the run is told that there is no repository.
+    """
+    here = ("--namespace", place)
+    begun(fleet, operator, place, {"deletionPolicy": "Delete"})
+    operator.until("the objects exist", lambda: len(objects(fleet, place)) == 3)
+    assert len(fleet.get("jobs", *here)["items"]) == 1
+    say_ready(fleet, place, "worker-0")
+    fleet.apply(run(place, "worker-0"))
+    operator.until("worker-0 has a ticket", lambda: "ticket" in objects(fleet, place)["worker-0"]["spec"])
+    fleet.apply(made("v1", "ResourceQuota", "none", place, spec={"hard": {"count/jobs.batch": "0"}}))
+    fleet.wait_until("the quota counts", lambda: "hard" in fleet.get("resourcequota", "none", *here)["status"])
+
+    fleet.kubectl("delete", "contentrepository", "flows", *here, "--wait=false")
+
+    fleet.wait_until("its ticket is gone", lambda: "ticket" not in objects(fleet, place)["worker-0"]["spec"], 20)
+    fleet.wait_until("its planning is gone", lambda: fleet.get("jobs", *here)["items"] == [], 20)
+    operator.until("the quota is told", lambda: condition(fleet, place, "Stalled") == "True")
+    fleet.kubectl("delete", "resourcequota", "none", *here)
+    operator.until("it is gone", lambda: fleet.get("contentrepositories", *here)["items"] == [])
+    told = ('{.status.conditions[?(@.type=="Ready")].reason}', "reclamationrun/now", place)
+    operator.until("its run is told", lambda: fleet.field(*told) == "NoRepository")
+
+
+NODES = ("worker-0", "worker-1", "worker-2")
+STANDARD = "pod-security.kubernetes.io/enforce"
+SYSTEM = ("--namespace", NAMESPACE)
+
+
+@pytest.fixture
+def ending(fleet: Fleet, operator: Operator) -> Iterator[str]:
+    """A namespace that the test deletes, and a label of its name on the nodes; the operator runs again at the end."""
+    name = f"ending-{secrets.token_hex(3)}"
+    fleet.create_namespace(name)
+    fleet.kubectl("label", "nodes", *NODES, f"{name}=1")
+    yield name
+    operator.end()
+    operator.start()
+    fleet.kubectl("label", "nodes", *NODES, f"{name}-")
+    fleet.kubectl("label", "namespace", NAMESPACE, f"{STANDARD}=restricted", "--overwrite")
+
+
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_a_namespace_that_is_deleted_takes_the_data_with_it_or_it_is_told_what_stays(
+    fleet: Fleet, operator: Operator, ending: str, is_emptied: bool
+) -> None:
+    """Jobs run in the operator's namespace, on a node too that was not selected any more; where its standard forbids
+    them, and with policy Retain, an event there says what stays where. That the nodes' objects went first, while no
+    operator ran, changes nothing.
+    """
+    fleet.kubectl(
+        "label", "namespace", NAMESPACE, f"{STANDARD}={'privileged' if is_emptied else 'restricted'}", "--overwrite"
+    )
+    spec = {"nodeSelector": {ending: "1"}, "storage": {"hostPath": {"path": ROOTS[0]}}}
+    operator.runs(ending, spec | {"deletionPolicy": "Delete"})
+    fleet.apply(repository(ending, spec, "kept"))
+    operator.until("all have objects", lambda: len(objects(fleet, ending, "kept")) == 3)
+    for name in ("flows", "kept"):
+        for node in NODES:
+            say_ready(fleet, ending, node, name)
+    fleet.kubectl("label", "node", "worker-2", f"{ending}-")
+    away = {"flows": ["worker-2"], "kept": ["worker-2"]}
+    operator.until("worker-2 is told", lambda: {name: _away(fleet, ending, name) for name in away} == away)
+    uid = fleet.get("contentrepository", "flows", "--namespace", ending)["metadata"]["uid"]
+
+    operator.end()
+    fleet.kubectl("delete", "namespace", ending, "--wait=false")
+    fleet.wait_until("the nodes' objects are gone", lambda: objects(fleet, ending) == {})
+    operator.start()
+
+    operator.until("the namespace is gone", lambda: ending not in fleet.kubectl("get", "namespaces"))
+    jobs = fleet.get("jobs", *SYSTEM, f"--selector=ullage.dev/emptied={uid}")["items"]
+    told = _told(fleet, NAMESPACE, "DataStays")
+    assert f"{ending}/kept is gone, and what it held stays in {ROOTS[0]}/{ending}/kept, as deletionPolicy" in told
+    assert all(f"On {', '.join(NODES)}." in line for line in told.splitlines() if ending in line)
+    if is_emptied:
+        assert {each["spec"]["template"]["spec"]["nodeName"] for each in jobs} == set(NODES)
+        assert {each["status"].get("succeeded") for each in jobs} == {1}
+        assert f"{ending}/flows" not in told
+    else:
+        assert jobs == []
+        assert f"{ending}/flows is gone, and what it held stays in {ROOTS[0]}/{ending}/flows, though" in told
+        assert "violates PodSecurity" in told
+
+
+def _away(fleet: Fleet, place: str, name: str) -> list[str]:
+    """The nodes out of reach that its status names."""
+    status = fleet.get("contentrepository", name, "--namespace", place).get("status") or {}
+    return [each["node"] for each in status.get("outOfReach", ())]

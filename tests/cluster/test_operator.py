@@ -22,7 +22,7 @@ from tests.cluster.operator_process import (
     template,
     token_of_pod,
 )
-from tests.cluster.workloads import executor, run
+from tests.cluster.workloads import executor, run, unplaced
 from ullage.contract import object_name
 
 
@@ -87,6 +87,7 @@ def test_a_ticket_goes_to_who_wants_one_and_waits_for_spark(fleet: Fleet, operat
     say_ready(fleet, place, "worker-1", wanted=["Rewrite"])
     operator.until("worker-1 has a ticket", lambda: "ticket" in objects(fleet, place)["worker-1"]["spec"])
 
+    fleet.apply(unplaced(executor(place, "worker-1"), "exec-0"))
     fleet.apply(executor(place, "worker-1"))
     operator.until("the ticket is taken back", lambda: "ticket" not in objects(fleet, place)["worker-1"]["spec"])
     assert objects(fleet, place)["worker-1"]["spec"]["deferral"]["waitsFor"] == [f"{place}/etl"]
@@ -106,7 +107,8 @@ def test_a_run_reports_what_the_agents_did(fleet: Fleet, operator: Operator, pla
     ticket = objects(fleet, place)["worker-0"]["spec"]["ticket"]
     assert (ticket["run"], ticket["dryRun"]) == ("now", True)
 
-    done = {"id": ticket["id"], "run": "now", "state": "Completed", "freedBytes": 4096, "actions": 2}
+    whose = {"id": ticket["id"], "run": "now", "runUid": ticket["runUid"]}
+    done = {**whose, "state": "Completed", "freedBytes": 4096, "actions": 2}
     say_ready(fleet, place, "worker-0", ticket={**done, "ended": now_text()})
 
     told = ("{.status.phase} {.status.freed}", "reclamationrun/now", place)

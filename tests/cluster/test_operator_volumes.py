@@ -14,6 +14,7 @@ from tests.cluster.operator_process import Operator, condition, objects, reposit
 from tests.cluster.test_tenant import agent_of
 from tests.cluster.workloads import definition, made
 from tests.operator.support import repository as known
+from ullage.contract import NODE_LABEL
 from ullage_agent.node.certificate import NodeCertificate
 from ullage_operator.authority import CertificateAuthority
 from ullage_operator.certificates import renewed, rotated
@@ -36,6 +37,12 @@ def volume(place: str, node: str, path: str = "") -> dict[str, Any]:
         "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
     }
     return made("v1", "PersistentVolume", f"{place}-{node}", metadata={"labels": {"place": place}}, spec=spec)
+
+
+def lose(fleet: Fleet, name: str) -> None:
+    """The PersistentVolume goes, though it is bound."""
+    fleet.kubectl("delete", "persistentvolume", name, "--wait=false")
+    fleet.kubectl("patch", "persistentvolume", name, "--type=merge", '--patch={"metadata": {"finalizers": null}}')
 
 
 def on_volumes(fleet: Fleet, place: str, **spec: Any) -> dict[str, Any]:
@@ -114,6 +121,52 @@ def test_a_container_is_appended_on_a_volume_of_its_own(fleet: Fleet, operator: 
     fleet.kubectl("delete", "contentrepository", "flows", *here, "--timeout=60s")
     assert len(fleet.get("persistentvolumeclaims", *here)["items"]) == 6
     fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def test_a_release_takes_claims_along_that_have_lost_their_volume(fleet: Fleet, operator: Operator, place: str) -> None:
+    """A claim whose volume is gone, and one that somebody deleted, which its pod held: the next ones are bound to what
+    volumes there are then. Without a release nothing is given up.
+    """
+    here = ("--namespace", place)
+    fleet.apply(on_volumes(fleet, place))
+    operator.until("the agents run", lambda: len(images(fleet, place)) == 3)
+    for node in ("worker-0", "worker-1"):
+        say_ready(fleet, place, node, space={"liveBytes": 5 << 20})
+    before = claims_of(fleet, place)
+    for pod in fleet.get("pods", *here)["items"]:
+        if pod["spec"]["nodeName"] != "worker-2":
+            say(fleet, place, "pod", pod["metadata"]["name"], {"conditions": [{"type": "Ready", "status": "False"}]})
+    lose(fleet, before["worker-0"]["spec"]["volumeName"])
+    fleet.kubectl("delete", "persistentvolumeclaim", before["worker-1"]["metadata"]["name"], *here, "--wait=false")
+    told = ('{.status.conditions[?(@.type=="Provisioned")].reason}', "contentrepository/flows", place)
+    operator.until("the loss is told", lambda: fleet.field(*told) == "VolumeLost")
+    assert {node: each["metadata"]["uid"] for node, each in claims_of(fleet, place).items()} == {
+        node: each["metadata"]["uid"] for node, each in before.items()
+    }
+    new = [volume(f"{place}-new", node) for node in ("worker-0", "worker-1")]
+    for each in new:
+        each["metadata"]["labels"]["place"] = place
+    fleet.apply(*new)
+
+    for node in ("worker-0", "worker-1"):
+        found = objects(fleet, place)[node]["metadata"]
+        what = ("contentrepositorynode", found["name"], f"ullage.dev/release={found['uid']}")
+        fleet.kubectl("annotate", *what, *here)
+
+    volumes = {node: f"{place}-{'new-' if node != 'worker-2' else ''}{node}" for node in NODES}
+
+    def bound() -> dict[str, str]:
+        return {node: each["spec"].get("volumeName", "") for node, each in claims_of(fleet, place).items()}
+
+    operator.until("they are bound to the new ones", lambda: bound() == volumes and len(images(fleet, place)) == 3)
+    fleet.kubectl("delete", "contentrepository", "flows", *here, "--timeout=60s")
+    fleet.kubectl("delete", "persistentvolumes", f"--selector=place={place}", "--wait=false")
+
+
+def claims_of(fleet: Fleet, place: str) -> dict[str, Any]:
+    """By node."""
+    claims = fleet.get("persistentvolumeclaims", "--namespace", place)["items"]
+    return {each["metadata"]["annotations"][NODE_LABEL]: each for each in claims}
 
 
 def test_a_claim_of_somebody_else_is_never_mounted(fleet: Fleet, operator: Operator, place: str) -> None:

@@ -28,9 +28,9 @@ def told(fleet: Fleet, place: str) -> dict[str, Any]:
     return found
 
 
-def begun(fleet: Fleet, operator: Operator, place: str, **planning: Any) -> None:
+def begun(fleet: Fleet, operator: Operator, place: str, spec: dict[str, Any] | None = None, **planning: Any) -> None:
     """A repository whose hour has come: the promise of the next run is moved into the past."""
-    fleet.apply(repository(place, {"planning": PLANNING | planning}))
+    fleet.apply(repository(place, {"planning": PLANNING | planning, **(spec or {})}))
     operator.until("a run is promised", lambda: "nextRun" in told(fleet, place))
     past = {"planning": {"nextRun": "2026-01-01T00:00:00Z"}}
 

@@ -12,7 +12,10 @@ from tests.cluster.node import Cluster
 from tests.cluster.release import BALLAST, KINDS
 
 DOCUMENT = ROOT / "docs/quickstart.md"
-NOT_HERE = {"kubectl port-forward": "it would stay when its shell is gone"}
+NOT_HERE = {
+    "kubectl port-forward": "it would stay when its shell is gone",
+    "make cluster": "the cluster is there",
+}
 PLACE = "data"
 PINNED_BYTES_MIN = 50 << 20
 """Dead bytes in files of which something lives: what the run is for."""

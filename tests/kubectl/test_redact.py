@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ullage_agent.kubectl.redact import redacted_log, redacted_object, redacted_pod, scrubbed
+from ullage_agent.kubectl.redact import redacted_holders, redacted_log, redacted_object, redacted_pod, scrubbed
 
 CANARY = "canary0d2c1"
 TRACE = f'  File "a.py", line 1, in f\n    call("{CANARY}")\nOSError: {CANARY}'
@@ -73,3 +73,15 @@ def test_of_objects_only_what_is_known_is_kept() -> None:
     pod = redacted_pod({"metadata": metadata, "spec": given, "status": {"containerStatuses": [container]}})
     assert CANARY not in json.dumps(pod)
     assert pod["containers"][0]["lastState"] == {"terminated": {"reason": "Error", "exitCode": 1}}
+
+
+def test_of_who_holds_what_no_name_is_kept() -> None:
+    """Principals are numbered: that one holds all of it can be told, and not who that is."""
+    lease = {"kind": "Lease", "bytes": 7, "flow_files": None, "since_millis": 1, "until_millis": 2}
+    found = [
+        lease | {"principal": name, "id": CANARY, "about": CANARY, "more": CANARY} for name in (CANARY, "other", CANARY)
+    ]
+    kept = redacted_holders(found)
+    assert CANARY not in json.dumps(kept)
+    assert [each["principal"] for each in kept] == [1, 2, 1]
+    assert kept[0] == lease | {"principal": 1}

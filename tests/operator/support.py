@@ -1,6 +1,7 @@
 """Observations to decide on, made by hand: a fleet of agents that serve, at one moment."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from ullage.contract import (
     parse,
     time_of,
 )
-from ullage_operator.objects import Object, RepositoryObject
+from ullage_operator.objects import VERSION_OF, Object, RepositoryObject
 from ullage_operator.observation import AgentPod, Blockers, ClusterNode, NodeObject, Observation, PlanningRun
 from ullage_operator.planning.build import run_name
 from ullage_operator.repository.decide import Decision, decide
@@ -60,6 +61,65 @@ class Script:
                 yield event, found
             self.told.set()
         await asyncio.Event().wait()
+
+
+class Server:
+    """An API server that keeps what it is told and counts what it is asked, for thousands of nodes: a real one takes
+    minutes to come by them. `now` is when everything in it was made. Who asks waits, as for every answer of a network.
+    """
+
+    def __init__(self, now: str) -> None:
+        self._now = now
+        self._version = 1
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.asked: Counter[str] = Counter()
+
+    def keep(self, kind: str, name: str, namespace: str = "", **fields: Any) -> Object:
+        """An object as it is from now on, with its metadata added to."""
+        key = kind, namespace, name
+        found = self.objects.get(key, {})
+        self._version += 1
+        known = {"namespace": namespace, "name": name, "uid": f"{kind} {name}", "creationTimestamp": self._now}
+        metadata = {"generation": 1, **known, **found.get("metadata", {}), **fields.pop("metadata", {})}
+        whole = {"apiVersion": VERSION_OF[kind], "kind": kind, **found, **fields}
+        self.objects[key] = {**whole, "metadata": {**metadata, "resourceVersion": str(self._version)}}
+        return self.objects[key]
+
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> tuple[list[Object], str]:
+        await asyncio.sleep(0)
+        self.asked[f"list {kind}"] += 1
+        wanted = {tuple(each.split("=")) for each in labels.split(",") if "=" in each}
+        found = [each for (own, place, _), each in self.objects.items() if own == kind and namespace in (None, place)]
+        return [each for each in found if wanted <= (each["metadata"].get("labels") or {}).items()], "1"
+
+    async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
+        await asyncio.sleep(0)
+        self.asked[f"get {kind}"] += 1
+        return self.objects.get((kind, namespace or "", name))
+
+    async def apply(self, document: Object, subresource: str = "") -> Object:
+        kind, metadata = document["kind"], document["metadata"]
+        await asyncio.sleep(0)
+        self.asked["/".join(filter(None, (f"patch {kind}", subresource)))] += 1
+        said = {key: value for key, value in document.items() if key not in ("apiVersion", "kind", "metadata")}
+        return self.keep(kind, metadata["name"], metadata.get("namespace", ""), metadata=metadata, **said)
+
+    async def replace(self, document: Object) -> Object:
+        kind, metadata = document["kind"], document["metadata"]
+        await asyncio.sleep(0)
+        self.asked[f"patch {kind}"] += 1
+        return self.keep(kind, metadata["name"], metadata["namespace"], metadata=metadata, spec=document["spec"])
+
+    async def delete(self, kind: str, namespace: str | None, name: str, uid: str = "") -> None:
+        await asyncio.sleep(0)
+        self.asked[f"delete {kind}"] += 1
+        self.objects.pop((kind, namespace or "", name), None)
+
+    async def watch(self, *_: Any) -> AsyncIterator[tuple[str, Object]]:
+        await asyncio.Event().wait()
+        yield "", {}
 
 
 def document(spec: dict[str, Any] | None = None, name: str = "flows") -> ContentRepository:
@@ -107,6 +167,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         spec=NodeSpec(**spec),
         status=NodeStatus(**(status | fields)),
         release=release,
+        version="1",
     )
 
 
@@ -158,8 +219,13 @@ def ticket(**fields: Any) -> Ticket:
         "not_before": time_of(NOW - MINUTE),
         "not_after": time_of(NOW + HOUR),
     }
-    return Ticket(**(given | fields))
+    return Ticket(**(given | _whose(fields) | fields))
 
 
 def report(state: TicketState, **fields: Any) -> TicketReport:
-    return TicketReport(**({"id": "t1", "state": state, "ended": time_of(NOW - MINUTE)} | fields))
+    given: dict[str, Any] = {"id": "t1", "state": state, "ended": time_of(NOW - MINUTE)}
+    return TicketReport(**(given | _whose(fields) | fields))
+
+
+def _whose(fields: dict[str, Any]) -> dict[str, str]:
+    return {"run_uid": f"uid of {fields['run']}"} if fields.get("run") else {}

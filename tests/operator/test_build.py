@@ -3,12 +3,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.operator.support import repository
+import msgspec
+
+from tests.operator.support import node, repository, ticket
 from ullage.contract import ENGINE_FORMAT, ContentRepositorySpec, parse
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage_operator.agents import pods
 from ullage_operator.objects import SPARK_USER, USER, covers
-from ullage_operator.observation import AgentPod
+from ullage_operator.observation import AgentPod, NodeObject
 from ullage_operator.planning.build import CONFINED
 from ullage_operator.repository import build
 
@@ -110,3 +112,18 @@ def test_who_uses_the_socket_can_not_write_where_it_lies() -> None:
     assert users[-1] == str(SPARK_USER)
     assert CONFINED["runAsUser"] == SPARK_USER
     assert len({SPARK_USER, USER}) == 2
+
+
+def test_a_node_is_written_over_what_was_looked_at_unless_its_ticket_is_taken_back() -> None:
+    """By its version, and in any case by its uid: nothing is made anew that has gone meanwhile."""
+
+    def named(found: NodeObject, **said: Any) -> list[str]:
+        spec = msgspec.structs.replace(found.spec, **said)
+        made = build.node_object(repository(), spec, found)
+        return [name for name in ("uid", "resourceVersion") if name in made["metadata"]]
+
+    without, held = node("node-0"), node("node-0", ticket=ticket())
+    assert named(without, ticket=ticket()) == ["uid", "resourceVersion"]
+    assert named(without, cordoned=True) == ["uid", "resourceVersion"]
+    assert named(held, cordoned=True) == ["uid", "resourceVersion"]
+    assert named(held, ticket=None) == ["uid"]

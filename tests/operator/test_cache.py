@@ -9,7 +9,7 @@ from tests.operator.support import Script
 from ullage.contract import HEARTBEAT_SECONDS
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.objects import Object
-from ullage_operator.repository.cache import InformerCache
+from ullage_operator.repository.cache import InformerCache, refusal
 from ullage_operator.settings import OperatorSettings
 
 PAUSE = float(HEARTBEAT_SECONDS)
@@ -101,3 +101,25 @@ def test_a_pod_of_spark_wakes_those_on_its_node() -> None:
 
     # Two stores follow pods: of Spark, and of who wants the same.
     assert sorted(found) == sorted([(("a", name), False) for name in ("flows", "more") for _ in range(4)])
+
+
+def made_or_not(reason: str, seconds: int) -> Object:
+    """An event of a DaemonSet."""
+    message = f'Error creating: pods "w-{seconds}" is forbidden' if reason == "FailedCreate" else "Created pod: w-1"
+    return {"reason": reason, "lastTimestamp": f"2026-01-01T00:00:{seconds:02}Z", "message": message}
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([], ""),
+        ([("FailedCreate", 1)], "Error creating: pods is forbidden"),
+        ([("FailedCreate", 1), ("SuccessfulCreate", 2)], ""),
+        ([("FailedCreate", 2), ("SuccessfulCreate", 2)], "Error creating: pods is forbidden"),
+        ([("FailedCreate", 3), ("SuccessfulCreate", 2)], "Error creating: pods is forbidden"),
+        ([("SuccessfulDelete", 3), ("FailedCreate", 1)], "Error creating: pods is forbidden"),
+    ],
+)
+def test_pods_are_refused_until_one_is_made(events: list[tuple[str, int]], said: str) -> None:
+    """A roll that follows a refusal lacks pods for moments, and what was refused before is no reason for that."""
+    assert refusal([made_or_not(reason, seconds) for reason, seconds in events]) == said

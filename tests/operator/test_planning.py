@@ -9,7 +9,7 @@ from tests.operator.support import HOUR, MINUTE, NOW, SETTINGS, changed, fleet, 
 from ullage.contract import PlanningResult, PlanningStatus, RepositoryStatus, time_of
 from ullage_operator.observation import Observation, ObservedPlanning, PlanningRun
 from ullage_operator.planning.build import account_objects, run_name, run_object
-from ullage_operator.planning.decide import LATE_MILLIS, is_due
+from ullage_operator.planning.decide import LATE_MILLIS, POLL_MILLIS, is_due
 from ullage_operator.repository.decide import Decision, decide
 
 SPEC = {"planning": {"schedule": "0 * * * *", "historyLimit": 2}}
@@ -49,6 +49,7 @@ def test_what_is_due_is_begun_once() -> None:
     decision, status = decided(seen(promised()))
     assert decision.planning.begin == NOW
     assert (status.last_run, status.result, status.next_run) == (time_of(NOW), RUNNING, time_of(NOW + HOUR))
+    assert decision.next_millis == NOW + POLL_MILLIS  # nothing wakes the operator when it has told its beginning
 
     again, told = decided(seen(promised(), planning_run(NOW, RUNNING), now=NOW + MINUTE))
 

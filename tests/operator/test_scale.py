@@ -7,13 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.operator.support import NOW, changed, decided, fleet, node, report
-from ullage.contract import RunSpec, RunStatus, TicketState, document_of, time_of
-from ullage_operator.observation import Blockers, Observation, RunObject
+from tests.operator.scenes import RUN, SCENES
+from tests.operator.support import changed, decided, fleet, node, report
+from ullage.contract import TicketState, document_of
+from ullage_operator.observation import Observation
 
-EVERYWHERE = {"maxConcurrentNodes": "100%"}
-NIGHT = {"name": "night", "schedule": "0 0 * * *", "duration": "3h"}
-RUN = RunObject(name="r", generation=1, created=time_of(NOW), spec=RunSpec(repository="flows"), status=RunStatus())
 EXPONENT_MAX = 1.1
 RUN_BYTES_MAX = 100_000
 
@@ -34,25 +32,10 @@ def calls_of(seen: Observation) -> int:
     return count
 
 
-def waiting(count: int) -> Observation:
-    return fleet(count, {"maintenance": {**EVERYWHERE, "windows": [NIGHT]}}, runs=(RUN,))
-
-
-def reported(count: int) -> Observation:
-    seen = fleet(count, {"maintenance": EVERYWHERE}, runs=(RUN,))
-    done = report(TicketState.COMPLETED, run="r")
-    return changed(seen, objects={name: node(name, report=done) for name in seen.objects})
-
-
-def deferred(count: int) -> Observation:
-    seen = fleet(count, {"maintenance": EVERYWHERE})
-    return changed(seen, blockers=Blockers(by_node=dict.fromkeys(seen.objects, ("data/job",))))
-
-
-@pytest.mark.parametrize("scene", [waiting, reported, deferred])
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_a_decision_grows_as_the_fleet_does(scene: Callable[[int], Observation]) -> None:
-    """From 300 nodes to 3,000: tickets for all, a run that all have ended, and pods in the way on all."""
-    few, many = (calls_of(scene(count)) for count in (300, 3_000))
+    """From 500 nodes to 5,000: tickets for all, a run that all have ended, and pods in the way on all."""
+    few, many = (calls_of(scene(count)) for count in (500, 5_000))
 
     assert math.log10(many / few) <= EXPONENT_MAX
 

@@ -96,11 +96,19 @@ def test_whoever_may_only_read_reads_what_is_there(secured: Secured, said: list[
             assert client.get(f"/v1/handles/{handle}?{'&'.join([*said, more])}").status_code == 403
 
 
-def test_the_name_of_a_field_that_is_no_utf8_is_refused(secured: Secured) -> None:
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b'{"a\xe6": []}', "the body is no valid UTF-8"),
+        (b'{"ttlSeconds": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "the body is nested too deeply"),
+    ],
+    ids=["a name that is no UTF-8", "nested"],
+)
+def test_a_body_that_no_parser_reads_is_refused(secured: Secured, body: bytes, detail: str) -> None:
     """As any other body that is not what it should be: it says nothing of the service."""
     with secured.client("all") as client:
-        answer = client.request("POST", "/v1/leases", content=b'{"a\xe6": []}')
-        assert (answer.status_code, answer.json()["detail"]) == (400, "the body is no valid UTF-8")
+        answer = client.request("POST", "/v1/leases", content=body)
+        assert (answer.status_code, answer.json()["detail"]) == (400, detail)
 
 
 def _flight_calls() -> dict[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]]:

@@ -24,6 +24,7 @@ from ullage.interface.checks import (
 from ullage.interface.repository import Bytes, Repository
 from ullage.streams import ContentStream
 from ullage.wire import operations
+from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside, SetAsideDrop
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
@@ -53,6 +54,9 @@ class RemoteRepository(Repository):
 
     def state(self) -> ServiceStatus:
         return self.link.ask(operations.GET_STATE)
+
+    def holders(self) -> list[HolderStatus]:
+        return self.link.ask(operations.LIST_HOLDERS)
 
     def check(self, *, deep: bool = False, on_progress: Bytes | None = None) -> CheckReport:
         return self.link.ask(operations.CHECK, query={"deep": deep})

@@ -191,6 +191,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             (
                 Cell(_YES, "AsAsked", "each claim has a volume of at least the size", News.NORMAL),
                 Cell(_YES, "NoClaims", "the repository lies in directories of the nodes"),
+                Cell(_NO, "VolumeLost", "the volume of a claim is gone, and with it the data", News.WARNING),
                 Cell(_NO, "Unbound", "claims have no volume yet", News.WARNING),
                 Cell(_NO, "Growing", "claims ask for more, and the storage is at work", News.NORMAL),
                 Cell(_NO, "NotExpandable", "more is asked for, and the class does not allow it", News.WARNING),

@@ -20,6 +20,9 @@ class Right(enum.StrEnum):
     SPACE = "space:get"
     """See what is where and how it is: state, volumes, survey, plans, windows, runs, leases, resource claims."""
 
+    HOLDERS = "holders:get"
+    """See who holds what, by name: leases, sessions, staged writes, snapshots, streams, holds of events, uploads."""
+
     RECORDS = "records:get"
     """See queues, FlowFiles and handles with their attributes, without content."""
 
@@ -71,6 +74,7 @@ _READER: Final = (Right.SPACE, Right.RECORDS, Right.READ, Right.PROVENANCE, Righ
 
 ROLES: Final[dict[str, tuple[Right, ...]]] = {
     "scraper": (Right.METRICS,),
+    "inspector": (Right.SPACE, Right.HOLDERS),
     "reader": _READER,
     "writer": (*_READER, Right.WRITE, Right.DELETE, Right.QUEUES),
     "admin": tuple(Right),

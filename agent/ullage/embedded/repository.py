@@ -18,6 +18,7 @@ from ullage.contract import (
 from ullage.embedded.acting import LOCAL, Acting
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.handles import EmbeddedHandles
+from ullage.embedded.holders import Holders
 from ullage.embedded.leases import EmbeddedLeases
 from ullage.embedded.lending import LentFiles, release_leftovers
 from ullage.embedded.once import Keys
@@ -45,6 +46,7 @@ from ullage.interface.checks import (
 from ullage.interface.repository import Bytes, Repository
 from ullage.streams import ContentStream
 from ullage.uuids import parse_uuid
+from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, LogStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
@@ -71,6 +73,7 @@ class EmbeddedRepository(Repository):
         acting: Acting = LOCAL,
         runs: ReclamationRuns | None = None,
         seals: Seals | None = None,
+        held: Holders | None = None,
         maintenance: MaintenanceRunner | None = None,
     ) -> None:
         """`name` is what the repository is called, `node` what its handles carry behind their `@`. `acting` says who
@@ -85,6 +88,7 @@ class EmbeddedRepository(Repository):
         self.owner = acting.owner
         self.runs = runs or ReclamationRuns(engine)
         self.seals = seals or Seals()
+        self.held = held or Holders(engine)
         self.keys = Keys(engine.idempotency, self.owner)
         self._maintenance = maintenance
         self._is_closed = False
@@ -105,6 +109,7 @@ class EmbeddedRepository(Repository):
             acting=acting,
             runs=self.runs,
             seals=self.seals,
+            held=self.held,
             maintenance=self._maintenance,
         )
 
@@ -213,6 +218,10 @@ class EmbeddedRepository(Repository):
             last_override=overrides[-1].progress if overrides else None,
             failures=[f"{task}: {error}" for task, error in self.failures],
         )
+
+    def holders(self) -> list[HolderStatus]:
+        self._require_open()
+        return self.held.all(self.acting)
 
     def check(self, *, deep: bool = False, on_progress: Bytes | None = None) -> CheckReport:
         self._require_open()

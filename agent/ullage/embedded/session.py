@@ -147,6 +147,10 @@ class EmbeddedSession(Session):
         """What the session holds, as it is now; what it has removed too, until the commit."""
         return [documents.flow_file(record) for record in self._records.values()]
 
+    def sizes(self) -> list[int]:
+        """Of the contents of what it holds. Any thread may ask."""
+        return [record.size for record in list(self._records.values())]
+
     def readable(self, flow_file: AnyFlowFile) -> ReadableContent:
         """A FlowFile's content, before it is opened."""
         record = self._record(flow_file)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from ullage.contract import FEED_PREFIX, QueuePriority
+from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.session import ProcessSession
@@ -41,6 +42,18 @@ class FeedBatch(NamedTuple):
     through: int
     taken: int
     waiting: int
+
+
+class StandingFeed(NamedTuple):
+    """What waits for one stream, since when the first of it does, and when it goes back if nothing is heard of it."""
+
+    stream: str
+    queue: str
+    owner: str
+    flow_files: int
+    bytes: int
+    since_millis: int | None
+    until_millis: int
 
 
 class Reader(NamedTuple):
@@ -127,6 +140,10 @@ class Feeds:
                 self._require_own(name, reader.owner)
             return self._give_back(name, after, reader.by)
 
+    def standing(self) -> list[StandingFeed]:
+        """Everything that waits for streams, by their names."""
+        return sorted(filter(None, map(self._standing_of, self._queues.all())))
+
     def expire(self) -> int:
         """Give back what has waited for too long; returns how many."""
         now = self._clock.now_millis()
@@ -138,6 +155,22 @@ class Feeds:
                 if self._ends.setdefault(queue.name, now + LASTS_MILLIS) <= now:
                     count += self._give_back(queue.name, 0)
         return count
+
+    def _standing_of(self, queue: FlowFileQueue) -> StandingFeed | None:
+        figures = queue.figures()
+        if not _is_feed(queue.name) or not figures.flow_files:
+            return None
+        _, stream, source = queue.name.split(":", 2)
+        places = [record.queued for record in queue.records()]
+        return StandingFeed(
+            stream,
+            source,
+            queue.definition.owner,
+            figures.flow_files,
+            figures.size_bytes,
+            min(places) // 1000 if places else None,  # what was taken first may be in a swap file by now
+            self._ends.get(queue.name, self._clock.now_millis() + LASTS_MILLIS),
+        )
 
     def _owner(self, name: str) -> str:
         queue = self._queues.known(name)

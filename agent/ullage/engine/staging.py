@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -73,6 +73,14 @@ PREPARED_MILLIS: Final = 24 * 3_600_000
 
 CLOSED_MILLIS: Final = 7 * 24 * 3_600_000
 """How long the verdict is remembered: whoever repeats a write within a week learns that it was carried out."""
+
+
+class StagedContents(NamedTuple):
+    """What is staged in a write; `bytes` None: nobody has added them up."""
+
+    flow_files: int
+    bytes: int | None
+    began_millis: int
 
 
 class Staging:
@@ -241,6 +249,19 @@ class Staging:
         """Those that are open, prepared, or not settled yet."""
         with self._parts.ledger.lock:
             return list(self._parts.ledger.writes.pending.values())
+
+    def staged(self, write: WriteProgress, counted_max: int) -> StagedContents:
+        """What is staged in a write. Of more FlowFiles than `counted_max` the bytes are not added up."""
+        ledger = self._parts.ledger
+        with ledger.lock:
+            blocks = [each.uuids for staged in write.attempts.values() for each in staged]
+        count, total, began = sum(map(len, blocks)) // UUID_BYTES, 0, write.record.renewed_millis
+        for block in blocks if count <= counted_max else blocks[:1]:
+            with ledger.lock:  # for some at a time: commits need it
+                found = [record for uuid in split_uuids(block) if (record := ledger.find(uuid)) is not None]
+            total += sum(record.size for record in found)
+            began = min([began, *(record.entry_millis for record in found)])
+        return StagedContents(count, total if count <= counted_max else None, began)
 
     def require(self, id: bytes) -> WriteProgress:
         """The write, or WriteClosed."""

@@ -10,6 +10,7 @@ from ullage.interface.queues import Queues
 from ullage.interface.reclamation import Reclamation
 from ullage.interface.session import Session
 from ullage.streams import Closable, ContentStream
+from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside
 from ullage.wire.unavailable import UnavailableContent
@@ -80,6 +81,15 @@ class Repository(Closable):
 
         >>> repository.state().is_ready
         True
+        """
+
+    @abstractmethod
+    def holders(self) -> list[HolderStatus]:
+        """Who holds what, and until when: leases, staged writes, streams, holds of events; of a service also sessions,
+        snapshots and uploads of its clients. By kind, then by beginning.
+
+        >>> repository.holders()
+        []
         """
 
     @abstractmethod

@@ -156,6 +156,23 @@ class Operation(NamedTuple, Generic[A]):
         )
 
 
+def reading(
+    id: str,
+    path: str,
+    answer: type[A],
+    rights: tuple[Right, ...],
+    *refusals: type[UllageError],
+    sometimes: Sometimes = (),
+) -> Operation[A]:
+    """One that changes nothing."""
+    return Operation(id, f"GET {path}", answer, rights, refusals, sometimes=sometimes)
+
+
+def storing(id: str, route: str, answer: type[A], body: Any, *refusals: type[UllageError]) -> Operation[A]:
+    """One whose commit takes room on the disk."""
+    return Operation(id, route, answer, (Right.WRITE,), (*refusals, *STORE), body)
+
+
 def _escaped(text: str) -> str:
     """A name as one segment of a path; `.` and `..` too, which whoever sends a path would resolve."""
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")

@@ -4,11 +4,10 @@ The OpenAPI document is made from this table, and a test holds that the service 
 query stand where they are read; what an operation is for stands below it, and OpenAPI says it again.
 """
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ullage import errors
 from ullage.contract import Opening, Right, WindowStatus
-from ullage.errors import UllageError
 from ullage.wire.content import (
     HandleBatch,
     HandleContent,
@@ -20,6 +19,7 @@ from ullage.wire.content import (
     StoredHandle,
 )
 from ullage.wire.documents import ActionResult
+from ullage.wire.holders import HolderStatus
 from ullage.wire.leases import LeaseRenewal, LeaseRequest, LeaseStatus
 from ullage.wire.operation import (
     COMMIT,
@@ -32,7 +32,8 @@ from ullage.wire.operation import (
     OctetStream,
     Operation,
     PlainText,
-    Sometimes,
+    reading,
+    storing,
 )
 from ullage.wire.provenance import Event, EventPage, Lineage, Replayability, ReplayRequest, ReplayResult
 from ullage.wire.queues import DropResult, FlowFile, FlowFileBatch, QueueSettings, QueueStatus
@@ -69,8 +70,7 @@ from ullage.wire.unavailable import AcceptedLoss, UnavailableContent, Unavailabl
 from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport
 from ullage.wire.volumes import Volume, VolumeForgotten
 
-A = TypeVar("A")
-
+HOLDING: Final = (Right.HOLDERS,)
 RECORDS: Final = (Right.RECORDS,)
 READING: Final = (Right.READ,)
 WRITING: Final = (Right.WRITE,)
@@ -84,42 +84,25 @@ RECLAIMING: Final = (Right.RECLAIM,)
 ADMINISTERING: Final = (Right.ADMIN,)
 
 
-def _reading(
-    id: str,
-    path: str,
-    answer: type[A],
-    rights: tuple[Right, ...],
-    *refusals: type[UllageError],
-    sometimes: Sometimes = (),
-) -> Operation[A]:
-    """One that changes nothing."""
-    return Operation(id, f"GET {path}", answer, rights, refusals, sometimes=sometimes)
-
-
-def _storing(id: str, route: str, answer: type[A], body: Any, *refusals: type[UllageError]) -> Operation[A]:
-    """One whose commit takes room on the disk."""
-    return Operation(id, route, answer, WRITING, (*refusals, *STORE), body)
-
-
 GET_HEALTH: Final = Operation("getHealth", "GET /healthz", PlainText)
 """Answers 200 as long as the process does."""
 
 GET_READINESS: Final = Operation("getReadiness", "GET /readyz", PlainText)
 """Answers 200 while commits can succeed. It is 503 while the service stops, or needs a restart after a failure."""
 
-GET_STATE: Final = _reading("getState", "/v1/state", ServiceStatus, SPACE)
+GET_STATE: Final = reading("getState", "/v1/state", ServiceStatus, SPACE)
 """Return the state of the repository at a glance."""
 
-GET_NODE: Final = _reading("getNode", "/v1/node", NodeIdentity, ())
+GET_NODE: Final = reading("getNode", "/v1/node", NodeIdentity, ())
 """Return what the node says of itself: what its handles carry behind their `@`, and whose repository it has."""
 
-LIST_HANDLES: Final = _reading("listHandles", "/v1/handles", HandlePage, RECORDS, *HANDLE_NAME)
+LIST_HANDLES: Final = reading("listHandles", "/v1/handles", HandlePage, RECORDS, *HANDLE_NAME)
 """List handles by id, deleted ones whose retention lasts included."""
 
-PUT_HANDLE: Final = _storing("putHandle", "POST /v1/handles -> 201", StoredHandle, OctetStream)
+PUT_HANDLE: Final = storing("putHandle", "POST /v1/handles -> 201", StoredHandle, OctetStream)
 """Store the body as a handle. The answer comes when it is durable."""
 
-PUT_HANDLES: Final = _storing("putHandles", "POST /v1/handles/batch -> 201", StoredBatch, HandleBatch)
+PUT_HANDLES: Final = storing("putHandles", "POST /v1/handles/batch -> 201", StoredBatch, HandleBatch)
 """Store many small contents in one transaction: all of them or none."""
 
 GET_HANDLES: Final = Operation(
@@ -133,10 +116,10 @@ GET_HANDLES: Final = Operation(
 )
 """Read many small contents. Ask for `application/x-msgpack` to get bytes rather than base64."""
 
-GET_HANDLE: Final = _reading("getHandle", "/v1/handles/{id}", OctetStream, READING, *READ, sometimes=OF_DELETED)
+GET_HANDLE: Final = reading("getHandle", "/v1/handles/{id}", OctetStream, READING, *READ, sometimes=OF_DELETED)
 """Return the content, or a range of it."""
 
-DESCRIBE_HANDLE: Final = _reading("describeHandle", "/v1/handles/{id}/head", HandleHead, RECORDS)
+DESCRIBE_HANDLE: Final = reading("describeHandle", "/v1/handles/{id}/head", HandleHead, RECORDS)
 """Return size, attributes and dates, also of a deleted handle while its tombstone stands."""
 
 DELETE_HANDLE: Final = Operation("deleteHandle", "DELETE /v1/handles/{id}", ActionResult, DELETING, COMMIT)
@@ -150,10 +133,10 @@ UNDELETE_HANDLE: Final = Operation(
 SET_HANDLE_TTL: Final = Operation("setHandleTtl", "PUT /v1/handles/{id}/ttl", HandleHead, DELETING, COMMIT)
 """Let a handle live for so long from now on, whatever was said before."""
 
-LIST_QUEUES: Final = _reading("listQueues", "/v1/queues", list[QueueStatus], RECORDS)
+LIST_QUEUES: Final = reading("listQueues", "/v1/queues", list[QueueStatus], RECORDS)
 """List all queues by name."""
 
-GET_QUEUE: Final = _reading("getQueue", "/v1/queues/{queue}", QueueStatus, RECORDS, errors.QueueNotFound)
+GET_QUEUE: Final = reading("getQueue", "/v1/queues/{queue}", QueueStatus, RECORDS, errors.QueueNotFound)
 """Return the settings and figures of one queue."""
 
 DEFINE_QUEUE: Final = Operation(
@@ -170,15 +153,15 @@ REMOVE_QUEUE: Final = Operation(
 )
 """Remove a queue that is empty."""
 
-LIST_FLOW_FILES: Final = _reading(
+LIST_FLOW_FILES: Final = reading(
     "listFlowFiles", "/v1/queues/{queue}/flowfiles", list[FlowFile], RECORDS, errors.QueueNotFound
 )
 """List FlowFiles of a queue in its order, from behind the first `skip` on, without those that a session holds."""
 
-PUT_FLOW_FILE: Final = _storing("putFlowFile", "POST /v1/queues/{queue}/flowfiles -> 201", StoredFlowFile, OctetStream)
+PUT_FLOW_FILE: Final = storing("putFlowFile", "POST /v1/queues/{queue}/flowfiles -> 201", StoredFlowFile, OctetStream)
 """Store the body as a FlowFile of this queue. 429 while the queue is full, unless forced."""
 
-PUT_FLOW_FILES: Final = _storing("putFlowFiles", "POST /v1/queues/{queue}/batch -> 201", StoredBatch, FlowFileBatch)
+PUT_FLOW_FILES: Final = storing("putFlowFiles", "POST /v1/queues/{queue}/batch -> 201", StoredBatch, FlowFileBatch)
 """Store many small contents as FlowFiles in one transaction: all of them or none."""
 
 POLL_QUEUE: Final = Operation(
@@ -201,7 +184,7 @@ BEGIN_SESSION: Final = Operation(
 )
 """Open a session that holds nothing yet."""
 
-GET_SESSION: Final = _reading("getSession", "/v1/sessions/{session}", SessionStatus, RECORDS)
+GET_SESSION: Final = reading("getSession", "/v1/sessions/{session}", SessionStatus, RECORDS)
 """List the FlowFiles that a session holds."""
 
 EXTEND_SESSION: Final = Operation(
@@ -224,40 +207,38 @@ POLL_SESSION: Final = Operation(
 )
 """Take more FlowFiles into the session."""
 
-CREATE_FLOW_FILE: Final = _storing(
+CREATE_FLOW_FILE: Final = storing(
     "createFlowFile", "POST /v1/sessions/{session}/create -> 201", FlowFile, CreateRequest
 )
 """Make a FlowFile without content; its parents are FlowFiles of the session."""
 
-STORE_FLOW_FILE: Final = _storing(
-    "storeFlowFile", "POST /v1/sessions/{session}/flowfiles -> 201", FlowFile, OctetStream
-)
+STORE_FLOW_FILE: Final = storing("storeFlowFile", "POST /v1/sessions/{session}/flowfiles -> 201", FlowFile, OctetStream)
 """Make a FlowFile in the session, with the body as its content; its parents are FlowFiles of the session."""
 
-IMPORT_HANDLE: Final = _storing(
+IMPORT_HANDLE: Final = storing(
     "importHandle", "POST /v1/sessions/{session}/import -> 201", FlowFile, ImportRequest, *HANDLE
 )
 """Make a FlowFile over the content of a handle; nothing is copied."""
 
-INGEST_FLOW_FILES: Final = _storing(
+INGEST_FLOW_FILES: Final = storing(
     "ingestFlowFiles", "POST /v1/sessions/{session}/ingest -> 201", StoredBatch, FlowFileBatch
 )
 """Make a FlowFile of each content, on its way to a queue."""
 
-GET_FLOW_FILE: Final = _reading(
+GET_FLOW_FILE: Final = reading(
     "getFlowFileContent", "/v1/sessions/{session}/flowfiles/{id}", OctetStream, READING, *READ
 )
 """Return the content of a FlowFile that the session holds, or a range of it."""
 
-WRITE_FLOW_FILE: Final = _storing("writeFlowFile", "PUT /v1/sessions/{session}/flowfiles/{id}", FlowFile, OctetStream)
+WRITE_FLOW_FILE: Final = storing("writeFlowFile", "PUT /v1/sessions/{session}/flowfiles/{id}", FlowFile, OctetStream)
 """Replace the content of a FlowFile that the session holds by the body."""
 
-APPEND_FLOW_FILE: Final = _storing(
+APPEND_FLOW_FILE: Final = storing(
     "appendFlowFile", "POST /v1/sessions/{session}/flowfiles/{id}/append -> 201", FlowFile, OctetStream
 )
 """Put the body behind the content of a FlowFile that the session holds."""
 
-CLONE_FLOW_FILE: Final = _storing(
+CLONE_FLOW_FILE: Final = storing(
     "cloneFlowFile",
     "POST /v1/sessions/{session}/flowfiles/{id}/clone -> 201",
     FlowFile,
@@ -266,7 +247,7 @@ CLONE_FLOW_FILE: Final = _storing(
 )
 """Make a FlowFile over the same content, or a slice of it; nothing is copied."""
 
-SPLIT_FLOW_FILE: Final = _storing(
+SPLIT_FLOW_FILE: Final = storing(
     "splitFlowFile",
     "POST /v1/sessions/{session}/flowfiles/{id}/split -> 201",
     list[FlowFile],
@@ -275,7 +256,7 @@ SPLIT_FLOW_FILE: Final = _storing(
 )
 """Make FlowFiles over consecutive slices of the content; nothing is copied."""
 
-MERGE_FLOW_FILES: Final = _storing(
+MERGE_FLOW_FILES: Final = storing(
     "mergeFlowFiles", "POST /v1/sessions/{session}/merge -> 201", FlowFile, MergeRequest, *READ
 )
 """Make a FlowFile whose content is that of others in order."""
@@ -300,18 +281,18 @@ ROLLBACK_SESSION: Final = Operation(
 )
 """Put everything back as it was and end the session."""
 
-SEARCH_EVENTS: Final = _reading("searchEvents", "/v1/provenance/events", EventPage, PAST)
+SEARCH_EVENTS: Final = reading("searchEvents", "/v1/provenance/events", EventPage, PAST)
 """Search events, in order. A condition that is left out is not applied."""
 
-GET_EVENT: Final = _reading("getEvent", "/v1/provenance/events/{event}", Event, PAST)
+GET_EVENT: Final = reading("getEvent", "/v1/provenance/events/{event}", Event, PAST)
 """Return one event, by its sequence number or by its id, such as 17.0."""
 
-GET_EVENT_CONTENT: Final = _reading(
+GET_EVENT_CONTENT: Final = reading(
     "getEventContent", "/v1/provenance/events/{event}/content", OctetStream, PAST_CONTENT, *READ, sometimes=OF_DELETED
 )
 """Return the content at the event, or before it, as long as its bytes are there."""
 
-CHECK_REPLAY: Final = _reading(
+CHECK_REPLAY: Final = reading(
     "checkReplay", "/v1/provenance/events/{event}/replay", Replayability, PAST_CONTENT, sometimes=OF_DELETED
 )
 """Say whether the event can be replayed now, and why not. It reads the whole content to find out."""
@@ -327,36 +308,34 @@ REPLAY_EVENT: Final = Operation(
 )
 """Put what the event was about back into the queue it came from, or into another one."""
 
-TRACE_LINEAGE: Final = _reading("traceLineage", "/v1/provenance/lineage/{flow_file}", Lineage, PAST)
+TRACE_LINEAGE: Final = reading("traceLineage", "/v1/provenance/lineage/{flow_file}", Lineage, PAST)
 """Return what a FlowFile was made from and what became of it."""
 
-SURVEY_SPACE: Final = _reading("surveySpace", "/v1/reclamation/survey", Survey, SPACE)
+SURVEY_SPACE: Final = reading("surveySpace", "/v1/reclamation/survey", Survey, SPACE)
 """Return what the disk holds now: live, dead, archived, and kept for an undelete."""
 
-EXPLAIN_SPACE: Final = _reading("explainSpace", "/v1/reclamation/explanation", SpaceExplanation, SPACE)
+EXPLAIN_SPACE: Final = reading("explainSpace", "/v1/reclamation/explanation", SpaceExplanation, SPACE)
 """Say of every allocated byte what it is there for, and of dead ones until when. It reads all directories."""
 
-LIST_RESOURCE_CLAIMS: Final = _reading("listResourceClaims", "/v1/reclamation/resources", ResourceClaimPage, SPACE)
+LIST_RESOURCE_CLAIMS: Final = reading("listResourceClaims", "/v1/reclamation/resources", ResourceClaimPage, SPACE)
 """List resource claims by index, for a map of the disk."""
 
-MAP_RESOURCE_CLAIM: Final = _reading(
-    "mapResourceClaim", "/v1/reclamation/resources/{resource}", ResourceClaimMap, SPACE
-)
+MAP_RESOURCE_CLAIM: Final = reading("mapResourceClaim", "/v1/reclamation/resources/{resource}", ResourceClaimMap, SPACE)
 """Return which bytes of one file live, which are dead, and which are holes."""
 
-PLAN_RECLAMATION: Final = _reading("planReclamation", "/v1/reclamation/plan", Plan, SPACE, errors.UnknownPlugin)
+PLAN_RECLAMATION: Final = reading("planReclamation", "/v1/reclamation/plan", Plan, SPACE, errors.UnknownPlugin)
 """Return what a run would do now, and how many bytes it would copy. Nothing is changed."""
 
-LIST_POLICIES: Final = _reading("listPolicies", "/v1/reclamation/policies", CompactionPolicies, SPACE)
+LIST_POLICIES: Final = reading("listPolicies", "/v1/reclamation/policies", CompactionPolicies, SPACE)
 """List the policies of compaction that are installed here, those of other packages included."""
 
-LIST_WINDOWS: Final = _reading("listWindows", "/v1/reclamation/windows", list[WindowStatus], SPACE)
+LIST_WINDOWS: Final = reading("listWindows", "/v1/reclamation/windows", list[WindowStatus], SPACE)
 """Say of each operation whether it is allowed now, until when or from when on, and why."""
 
-LIST_OPENINGS: Final = _reading("listOpenings", "/v1/reclamation/openings", list[Opening], SPACE)
+LIST_OPENINGS: Final = reading("listOpenings", "/v1/reclamation/openings", list[Opening], SPACE)
 """Say of each window of spec.maintenance when it was last open, whether it is now, and when it opens next."""
 
-GET_MAINTENANCE: Final = _reading("getMaintenance", "/v1/reclamation/maintenance", dict[str, Any], SPACE)
+GET_MAINTENANCE: Final = reading("getMaintenance", "/v1/reclamation/maintenance", dict[str, Any], SPACE)
 """Return spec.maintenance, as it is set, in the notation of Kubernetes."""
 
 CLEAN: Final = Operation(
@@ -380,10 +359,10 @@ BEGIN_RUN: Final = Operation(
 )
 """Begin a run that gives space back, as the windows allow. The answer comes at once, and the run goes on."""
 
-LIST_RUNS: Final = _reading("listRuns", "/v1/reclamation/runs", list[RunProgress], SPACE)
+LIST_RUNS: Final = reading("listRuns", "/v1/reclamation/runs", list[RunProgress], SPACE)
 """List the last runs, oldest first."""
 
-GET_RUN: Final = _reading("getRun", "/v1/reclamation/runs/{run}", RunProgress, SPACE)
+GET_RUN: Final = reading("getRun", "/v1/reclamation/runs/{run}", RunProgress, SPACE)
 """Return how far one run is."""
 
 STOP_RUN: Final = Operation(
@@ -391,7 +370,7 @@ STOP_RUN: Final = Operation(
 )
 """Stop a run after its present action."""
 
-LIST_LEASES: Final = _reading("listLeases", "/v1/leases", list[LeaseStatus], SPACE)
+LIST_LEASES: Final = reading("listLeases", "/v1/leases", list[LeaseStatus], SPACE)
 """List every lease that stands, by its beginning."""
 
 ACQUIRE_LEASE: Final = Operation(
@@ -404,7 +383,7 @@ ACQUIRE_LEASE: Final = Operation(
 )
 """Take a lease. Its time is bounded by spec.leases.maxDuration; it need not be given back to end."""
 
-GET_LEASE: Final = _reading("getLease", "/v1/leases/{lease}", LeaseStatus, SPACE)
+GET_LEASE: Final = reading("getLease", "/v1/leases/{lease}", LeaseStatus, SPACE)
 """Return one lease."""
 
 RENEW_LEASE: Final = Operation(
@@ -426,12 +405,15 @@ RELEASE_LEASE: Final = Operation(
 REVOKE_LEASE: Final = Operation("revokeLease", "POST /v1/leases/{lease}/revoke", ActionResult, (Right.REVOKE,), COMMIT)
 """End somebody's lease against their will: their reads fail from now on."""
 
-GET_CONTENT: Final = _reading(
+GET_CONTENT: Final = reading(
     "getContent", "/v1/contents/{id}", OctetStream, READING, errors.FlowFileNotFound, *HANDLE, *READ
 )
 """Return the content of a handle or of a FlowFile, which stays in its queue, or a range of it."""
 
-LIST_UNAVAILABLE: Final = _reading("listUnavailable", "/v1/unavailable", list[UnavailableContent], RECORDS)
+LIST_HOLDERS: Final = reading("listHolders", "/v1/holders", list[HolderStatus], HOLDING)
+"""List who holds what and until when: leases, staged writes, sessions, snapshots, streams, events, uploads."""
+
+LIST_UNAVAILABLE: Final = reading("listUnavailable", "/v1/unavailable", list[UnavailableContent], RECORDS)
 """List FlowFiles and handles whose content is known to be damaged or missing."""
 
 RETRY_UNAVAILABLE: Final = Operation(
@@ -450,7 +432,7 @@ DROP_UNAVAILABLE: Final = Operation(
 )
 """Give up FlowFiles and handles whose content can't be read. Others are left alone."""
 
-LIST_SET_ASIDE: Final = _reading("listSetAside", "/v1/set-aside", list[RecordSetAside], RECORDS)
+LIST_SET_ASIDE: Final = reading("listSetAside", "/v1/set-aside", list[RecordSetAside], RECORDS)
 """List records of the log, the snapshot and swap files that can't be used and were set aside."""
 
 DROP_SET_ASIDE: Final = Operation(
@@ -464,7 +446,7 @@ DROP_SET_ASIDE: Final = Operation(
 )
 """Give up records that were set aside, and the FlowFiles that went with them."""
 
-LIST_VOLUMES: Final = _reading("listVolumes", "/v1/volumes", list[Volume], SPACE)
+LIST_VOLUMES: Final = reading("listVolumes", "/v1/volumes", list[Volume], SPACE)
 """List the volumes that containers lie on: what each can do now, and what would be lost with it."""
 
 FORGET_VOLUME: Final = Operation(

@@ -26,6 +26,7 @@ from ullage_agent.kubectl.options import account, on_cluster, repository
 from ullage_agent.kubectl.reaching import Reach
 from ullage_agent.kubectl.redact import (
     redacted_event,
+    redacted_holders,
     redacted_log,
     redacted_object,
     redacted_pod,
@@ -141,6 +142,7 @@ def _add_figures(bundle: Bundle, cluster: Cluster, found: Object, account: str, 
     for pod in pods:
         own = pod["metadata"]["name"]
         bundle.add(f"agents/{own}.json", partial(_figures, reach, own))
+        bundle.add(f"agents/{own}-holders.json", partial(_holders, reach, own))
 
 
 def _figures(reach: Reach, pod: str) -> Object:
@@ -156,6 +158,11 @@ def _figures(reach: Reach, pod: str) -> Object:
         "containers": state["containers"],
         "shares": shares,
     }
+
+
+def _holders(reach: Reach, pod: str) -> list[Object]:
+    with reach.opened(pod) as repository:
+        return redacted_holders(msgspec.to_builtins(repository.holders()))
 
 
 def _log(cluster: Cluster, namespace: str, pod: str) -> str:

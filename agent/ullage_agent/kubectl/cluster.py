@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,9 @@ PAGE: Final = 500
 SECONDS_MAX: Final = (10.0, 60.0)
 """Until an API server takes a connection, and until it says something: a person waits. A busy one may take long to
 answer; kubectl itself waits for ever."""
+
+SILENCE_SECONDS_MAX: Final = 86_400.0
+"""Of a log that is followed: the package wants a bound, and somebody who watches for a day without a line looks up."""
 
 TOKEN_SECONDS: Final = 600
 """Of a token for agents: the least that an API server makes."""
@@ -148,12 +151,19 @@ class Cluster:
 
     def log(self, namespace: str, pod: str, *, tail: int | None, since: int | None) -> str:
         """The last lines of an agent's log, or those of the last `since` seconds."""
-        asked = {"tail_lines": tail, "since_seconds": since}
         with self.asking("get", "pods/log", namespace, pod):
-            answer = self.core.read_namespaced_pod_log(
-                pod, namespace, **{key: value for key, value in asked.items() if value is not None}, **_RAW
-            )
+            answer = self.core.read_namespaced_pod_log(pod, namespace, **_lines_of(tail, since), **_RAW)
         return bytes(answer.data).decode("utf-8", "replace")
+
+    def followed_log(self, namespace: str, pod: str, *, tail: int | None, since: int | None) -> Iterator[str]:
+        """The same lines, and those that come, until the agent's container ends."""
+        from kubernetes.watch.watch import iter_resp_lines
+
+        with self.asking("get", "pods/log", namespace, pod):
+            asked = _RAW | {"_request_timeout": (SECONDS_MAX[0], SILENCE_SECONDS_MAX)}
+            answer = self.core.read_namespaced_pod_log(pod, namespace, follow=True, **_lines_of(tail, since), **asked)
+            with closing(answer):
+                yield from iter_resp_lines(answer)
 
     def authority(self, namespace: str, repository: str) -> str | None:
         """Whom to trust for the repository's agents, as PEM; None where the operator signs for none of them."""
@@ -231,6 +241,12 @@ class Cluster:
 
 _RAW: Final[dict[str, Any]] = {"_preload_content": False, "_request_timeout": SECONDS_MAX}
 """The answer as it came: the package's models know only the kinds of their own release."""
+
+
+def _lines_of(tail: int | None, since: int | None) -> dict[str, int]:
+    """What a request for a log asks for."""
+    asked = {"tail_lines": tail, "since_seconds": since}
+    return {key: value for key, value in asked.items() if value is not None}
 
 
 def _decoded(answer: Any) -> Object:

@@ -1,5 +1,11 @@
 """`kubectl ullage logs`: what the agents of a fleet say, each line with its node."""
 
+import threading
+from collections.abc import Iterator
+from functools import partial
+from queue import Queue
+from typing import Final
+
 import click
 
 from ullage_agent.cli.exits import ExitCode
@@ -9,34 +15,94 @@ from ullage_agent.kubectl.cluster import Cluster, Object
 from ullage_agent.kubectl.options import nodes_chosen, on_cluster, repository
 from ullage_agent.kubectl.trouble import Trouble
 
-TAIL_LINES = 100
+TAIL_LINES: Final = 100
+
+FOLLOWED_MAX: Final = 100
+"""Agents that are followed at a time: each takes a thread here and a connection of the API server's."""
+
+LINES_AHEAD: Final = 1_000
+"""That have come and are not printed yet: agents that say more wait for who reads."""
 
 
-@command(short_help="Show the last lines of the agents' logs.")
+@command(short_help="Show the last lines of the agents' logs, and follow them.")
 @repository
 @nodes_chosen
 @option("--tail", metavar="LINES", type=click.IntRange(min=0), default=TAIL_LINES, help="The last lines of each agent.")
 @option("--since", type=DURATION, help="Only those of this long, such as 10m.")
+@option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C or until the agents end.")
 @on_cluster
-def logs(cluster: Cluster, name: str, chosen: tuple[str, ...], tail: int, since: int | None) -> None:
-    """Show the last lines of each agent's log, those of one node after the other.
-
-    To follow them: `kubectl logs -f -l ullage.dev/repository=NAME --prefix`.
-    """
+def logs(cluster: Cluster, name: str, chosen: tuple[str, ...], tail: int, since: int | None, follow: bool) -> None:
+    """Show the last lines of each agent's log, those of one node after the other; with --follow as they come."""
+    pods = pods_of(cluster, name, chosen)
+    seconds = None if since is None else max(1, since // 1000)
     missing = False
-    for pod in pods_of(cluster, name, chosen):
-        node = pod["spec"].get("nodeName") or pod["metadata"]["name"]
-        seconds = None if since is None else max(1, since // 1000)
-        try:
-            text = cluster.log(pod["metadata"]["namespace"], pod["metadata"]["name"], tail=tail, since=seconds)
-        except Trouble as error:
-            say(f"{node}: {error.message}")
+    for node, said in (_followed if follow else _shown)(cluster, pods, tail, seconds):
+        if isinstance(said, Trouble):
+            say(f"{node}: {said.message}")
             missing = True
-            continue
-        for line in text.splitlines():
-            tell(f"{node}: {line}")
+        elif isinstance(said, Exception):
+            raise said
+        else:
+            tell(f"{node}: {said}")
     if missing:
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
+
+
+Said = Iterator[tuple[str, str | Exception]]
+"""A line of a node's agent, or why there is none."""
+
+
+def _shown(cluster: Cluster, pods: list[Object], tail: int, since: int | None) -> Said:
+    for pod in pods:
+        try:
+            text = cluster.log(pod["metadata"]["namespace"], pod["metadata"]["name"], tail=tail, since=since)
+        except Trouble as error:
+            yield _node(pod), error
+        else:
+            yield from ((_node(pod), line) for line in text.splitlines())
+
+
+def _followed(cluster: Cluster, pods: list[Object], tail: int, since: int | None) -> Said:
+    """All at once, each by a thread that nobody waits for: an agent that says nothing keeps none from ending."""
+    if len(pods) > FOLLOWED_MAX:
+        raise Trouble(
+            f"{len(pods)} agents would be followed, at most {FOLLOWED_MAX} can be: choose some with --node",
+            ExitCode.USAGE,
+        )
+    lines: Queue[tuple[str, str | Exception | None]] = Queue(LINES_AHEAD)
+    for pod in pods:
+        follow = partial(_follow, cluster, pod, tail, since, lines)
+        threading.Thread(target=follow, name=f"follow {_node(pod)}", daemon=True).start()
+    left = len(pods)
+    while left:
+        node, said = lines.get()
+        if said is None:
+            left -= 1
+        else:
+            yield node, said
+
+
+def _follow(
+    cluster: Cluster,
+    pod: Object,
+    tail: int,
+    since: int | None,
+    lines: Queue[tuple[str, str | Exception | None]],
+) -> None:
+    """Put the lines of one agent, and None behind them."""
+    node, metadata = _node(pod), pod["metadata"]
+    try:
+        for line in cluster.followed_log(metadata["namespace"], metadata["name"], tail=tail, since=since):
+            lines.put((node, line))
+    except Exception as error:  # noqa: BLE001 - who reads the lines raises it, or tells it
+        lines.put((node, error))
+    finally:
+        lines.put((node, None))
+
+
+def _node(pod: Object) -> str:
+    found: str = pod["spec"].get("nodeName") or pod["metadata"]["name"]
+    return found
 
 
 def pods_of(cluster: Cluster, name: str, chosen: tuple[str, ...]) -> list[Object]:

@@ -1,4 +1,4 @@
-"""`kubectl ullage pins`: who holds dead bytes on the disks of a fleet, and until when."""
+"""`kubectl ullage pins`: who holds what on the disks of a fleet, and until when."""
 
 import time
 from typing import Final
@@ -8,11 +8,12 @@ import msgspec
 
 from ullage import Repository, SpaceUse
 from ullage.errors import UllageError
+from ullage.wire.holders import HolderStatus
 from ullage.wire.space import SpaceShare
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.failures import message_of
 from ullage_agent.cli.options import command
-from ullage_agent.cli.output import moment, print_json, print_rows, say, size, tell
+from ullage_agent.cli.output import many, moment, print_json, print_rows, say, size, tell
 from ullage_agent.cli.space import why_of
 from ullage_agent.kubectl.cluster import Cluster, Object
 from ullage_agent.kubectl.fleet import span
@@ -31,17 +32,18 @@ HOLDING: Final = frozenset(
 """Uses in which something holds bytes that nothing points at. The others live, or go with the next run."""
 
 
-@command(short_help="Show who holds dead bytes, and until when.")
+@command(short_help="Show who holds what, and until when.")
 @repository
 @nodes_chosen
 @account
 @output
 @on_cluster
 def pins(cluster: Cluster, name: str, chosen: tuple[str, ...], account: str, shape: str) -> None:
-    """Show who holds dead bytes, and until when: leases, archive, deleted handles, sessions, staged writes, windows.
+    """Show what keeps dead bytes, and who holds what until when: leases, staged writes, sessions, snapshots, streams,
+    events that readers have not got to, and uploads.
 
-    Each agent is asked, through the API server, as the account of --account: it needs the ClusterRole ullage-reader in
-    the repository's namespace, and you the rights to make a token for it and to forward a port of a pod.
+    Each agent is asked, through the API server, as the account of --account: it needs the ClusterRole ullage-inspector
+    in the repository's namespace, and you the rights to make a token for it and to forward a port of a pod.
     """
     found = cluster.repository(name)
     namespace = found["metadata"]["namespace"]
@@ -68,24 +70,17 @@ def pins(cluster: Cluster, name: str, chosen: tuple[str, ...], account: str, sha
 
 
 def holds_of(node: str, repository: Repository) -> Object:
-    """What one node holds: leases with their owners, and the bytes that are there for each reason."""
-    state = repository.state()
+    """What one node holds: who has what, and the dead bytes that are there for each reason."""
     shares = [each for each in repository.reclamation.explain().shares if each.use in HOLDING and each.bytes]
     return {
         "node": node,
-        "sessions": state.sessions,
-        "leases": [_lease(msgspec.to_builtins(each)) for each in repository.leases.all()],
+        "holders": msgspec.to_builtins(repository.holders()),
         "shares": msgspec.to_builtins(shares),
     }
 
 
-def _lease(lease: Object) -> Object:
-    """Without the list of resource claims, which says nothing to people and may be long."""
-    return {key: value for key, value in lease.items() if key != "resources"}
-
-
 def show_holds(held: list[Object], now: int) -> None:
-    """For people: the bytes first, then the leases."""
+    """For people: the dead bytes first, then the holders."""
     rows = []
     for each in held:
         shares = msgspec.convert(each["shares"], list[SpaceShare])
@@ -94,16 +89,30 @@ def show_holds(held: list[Object], now: int) -> None:
         print_rows(("node", "holds", ">files", ">bytes", "why, and until when"), rows)
     else:
         tell("nothing holds dead bytes")
-    sessions = {each["node"]: each["sessions"] for each in held if each["sessions"]}
-    if sessions:
-        tell("sessions that are open: " + ", ".join(f"{node} {count:,}" for node, count in sessions.items()))
-    leases = [(each["node"], *_lease_row(lease, now)) for each in held for lease in each["leases"]]
-    if leases:
+    holders = [
+        (each["node"], *holder_row(holder, now))
+        for each in held
+        for holder in msgspec.convert(each["holders"], list[HolderStatus])
+    ]
+    if holders:
         tell("")
-        print_rows(("node", "lease", "holder", "since", "ends"), leases)
+        print_rows(("node", "who", "holds", ">bytes", "what", "since", "ends", "id"), holders)
 
 
-def _lease_row(lease: Object, now: int) -> tuple[str, ...]:
-    left = max(0, lease["expires_millis"] - now) // 1000
-    ends = f"{moment(lease['expires_millis'])} (in {span(left)})"
-    return lease["id"], lease["holder"], moment(lease["created_millis"]), ends
+def holder_row(holder: HolderStatus, now: int) -> tuple[str, ...]:
+    """Of one that holds something: who, kind, bytes, what, since when, when it ends, and its id."""
+    what = holder.about
+    if holder.flow_files is not None:
+        what = ", ".join(filter(None, (many(holder.flow_files, "content"), what)))
+    ends = "with its request"
+    if holder.until_millis is not None:
+        ends = f"{moment(holder.until_millis)} (in {span(max(0, holder.until_millis - now) // 1000)})"
+    return (
+        holder.principal or "nobody",
+        holder.kind,
+        "-" if holder.bytes is None else size(holder.bytes),
+        what or "-",
+        "-" if holder.since_millis is None else moment(holder.since_millis),
+        ends,
+        holder.id or "-",
+    )

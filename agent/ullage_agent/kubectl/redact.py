@@ -30,6 +30,9 @@ behind."""
 SPEC_LEFT_OUT: Final = ("affinity", "resources")
 """Of a ContentRepository: where keys and values are free."""
 
+HOLDER_FIELDS: Final = ("kind", "flow_files", "bytes", "since_millis", "until_millis")
+"""Of what somebody holds. Purposes, components and names of streams are a client's words."""
+
 FRAME: Final = re.compile(r'^  File "[^"]+", line \d+, in \S+$')
 KINDS: Final = frozenset(
     name
@@ -105,6 +108,16 @@ def redacted_event(found: Object) -> Object:
         "object": f"{about.get('kind')}/{about.get('name')}",
         "message": scrubbed(found.get("message") or ""),
     }
+
+
+def redacted_holders(found: list[Object]) -> list[Object]:
+    """Who holds what, without names: principals are numbered, so that one who holds much can be told from many."""
+    numbers: dict[str, int] = {}
+    return [
+        {key: each.get(key) for key in HOLDER_FIELDS}
+        | {"principal": numbers.setdefault(str(each.get("principal")), len(numbers) + 1)}
+        for each in found
+    ]
 
 
 def redacted_log(text: str) -> str:

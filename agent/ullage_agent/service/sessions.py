@@ -19,8 +19,10 @@ from typing import Final, TypeVar
 from ullage.clock import Clock
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.session import EmbeddedSession
+from ullage.enums import HolderKind
 from ullage.errors import InvalidArgument, QuotaReached, ServiceBusy, SessionBusy, SessionGone
 from ullage.uuids import format_uuid, new_uuids
+from ullage.wire.holders import HolderStatus
 from ullage.wire.sessions import SessionRequest
 from ullage_agent.service.access import Principal
 from ullage_agent.service.limits import Limits
@@ -37,9 +39,11 @@ class Lent:
 
     id: str
     owner: str
+    component: str
     session: EmbeddedSession
     seconds: float
     ends: float
+    began_millis: int
     key: str | None
     is_over: bool = False
     answers: OrderedDict[str | None, object] = field(default_factory=OrderedDict)
@@ -117,7 +121,8 @@ class Sessions:
                 raise QuotaReached.of(owner, f"{share} sessions open", "sessions_each", "end some, or wait")
             id = format_uuid(new_uuids(1)[0])
             session = repository.session(wish.component, wish.component_type)
-            lent = Lent(id, owner, session, seconds, self._clock.monotonic() + seconds, key)
+            ends = self._clock.monotonic() + seconds
+            lent = Lent(id, owner, wish.component, session, seconds, ends, self._clock.now_millis(), key)
             self._lent[id] = lent
             return lent
 
@@ -170,6 +175,13 @@ class Sessions:
             self.end(lent)
         return len(over)
 
+    def held(self) -> list[HolderStatus]:
+        """Whose they are, and what they hold; without those whose time is over."""
+        now, mono = self._clock.now_millis(), self._clock.monotonic()
+        with self._lock:
+            found = [lent for lent in self._lent.values() if lent.ends > mono]
+        return [_held(lent, now + round((lent.ends - mono) * 1000)) for lent in found]
+
     def close(self) -> None:
         """Roll back everything, before the repository closes."""
         with self._lock:
@@ -181,6 +193,20 @@ class Sessions:
     def _require_seconds(self, seconds: float) -> None:
         if not 0 < seconds <= self._limits.session_seconds_max:
             raise InvalidArgument(f"a session of {seconds} s: more than 0, at most {self._limits.session_seconds_max}")
+
+
+def _held(lent: Lent, until_millis: int) -> HolderStatus:
+    sizes = lent.session.sizes()
+    return HolderStatus(
+        kind=HolderKind.SESSION,
+        principal=lent.owner,
+        id=lent.id,
+        about=lent.component,
+        flow_files=len(sizes),
+        bytes=sum(sizes),
+        since_millis=lent.began_millis,
+        until_millis=until_millis,
+    )
 
 
 def gone(id: str) -> SessionGone:

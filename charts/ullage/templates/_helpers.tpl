@@ -7,6 +7,11 @@ app.kubernetes.io/name: ullage-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "ullage.hookSelector" -}}
+app.kubernetes.io/name: ullage-operator-hook
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "ullage.labels" -}}
 {{ include "ullage.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

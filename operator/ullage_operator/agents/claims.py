@@ -7,13 +7,14 @@ have no owner, so that they outlive the repository.
     asked for more, class allows it      the claim asks for more; the storage and then the kubelet enlarge the volume
     asked for more, class does not       the claim stays as it is, and condition Provisioned says so
     no volume yet                        the claim stays as it is: until it is bound, nothing of it can be changed
+    its volume is gone                   the claim stays as it is, in case the volume comes back; a release gives it up
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ullage.contract import NODE_LABEL, Quantity
-from ullage_operator.objects import Object, RepositoryObject, made
+from ullage_operator.objects import Object, RepositoryObject, has_labels, made
 from ullage_operator.observation import Observation
 
 CLAIM: Final = "PersistentVolumeClaim"
@@ -63,8 +64,16 @@ def claim_objects(seen: Observation, nodes: Iterable[str]) -> list[Object]:
     return [_claim(seen, node, wanted) for node in nodes for wanted in wanted_claims(seen.repository, node)]
 
 
+def lost_claims(seen: Observation, node: str) -> list[Object]:
+    """Those of a node whose volume is gone: they never get another one."""
+    found = (_found(seen, wanted) for wanted in wanted_claims(seen.repository, node))
+    return [each for each in found if each is not None and _is_lost(each) and has_labels(each, seen.repository.labels)]
+
+
 def classes_in_question(repository: RepositoryObject, found: Iterable[Object]) -> set[str]:
-    """Storage classes of which it matters whether their volumes can grow: some claim is smaller than asked for."""
+    """Storage classes of which it matters whether their volumes can grow: some claim of the repository's, among those
+    that were found, is smaller than asked for.
+    """
     if repository.document is None or repository.spec.storage.local_persistent_volume is None:
         return set()
     storage = repository.spec.storage
@@ -72,9 +81,14 @@ def classes_in_question(repository: RepositoryObject, found: Iterable[Object]) -
     sizes: dict[str, int] = {}
     for each in filter(None, asked):
         sizes[each.storage_class_name] = max(each.size, sizes.get(each.storage_class_name, 0))
+    mine = (
+        each
+        for each in found
+        if each["metadata"]["namespace"] == repository.namespace and has_labels(each, repository.labels)
+    )
     return {
         name
-        for claim in found
+        for claim in mine
         if (name := claim["spec"].get("storageClassName", "")) in sizes and _requested(claim) < sizes[name]
     }
 
@@ -88,7 +102,7 @@ def provisioned(seen: Observation, nodes: Iterable[str]) -> tuple[str, str]:
         for wanted in wanted_claims(seen.repository, node):
             standing = _standing(seen, wanted)
             standings.setdefault(standing.reason, []).append(f"{wanted.name} on {node}{standing.words}")
-    for reason in ("GrowthFailed", "NotExpandable", "Unbound", "Growing"):
+    for reason in ("VolumeLost", "GrowthFailed", "NotExpandable", "Unbound", "Growing"):
         if named := standings.get(reason):
             more = f", and {len(named) - 3} more" if len(named) > 3 else ""
             return reason, f"{_WORDS[reason]}: {', '.join(named[:3])}{more}."
@@ -96,6 +110,7 @@ def provisioned(seen: Observation, nodes: Iterable[str]) -> tuple[str, str]:
 
 
 _WORDS: Final = {
+    "VolumeLost": "Bring back the volumes of claims, or give up what they held by the annotation ullage.dev/release",
     "GrowthFailed": "Claims could not be enlarged",
     "NotExpandable": "Claims are smaller than asked for, and their class has no allowVolumeExpansion",
     "Unbound": "Claims have no volume",
@@ -131,6 +146,8 @@ def _may_ask(seen: Observation, found: Object, wanted: WantedClaim) -> bool:
 
 def _standing(seen: Observation, wanted: WantedClaim) -> Standing:
     found = _found(seen, wanted)
+    if found is not None and _is_lost(found):
+        return Standing("VolumeLost", f" ({found['spec'].get('volumeName', '')} is gone)")
     if found is None or not _is_bound(found):
         return Standing("Unbound")
     if _capacity(found) >= wanted.size:
@@ -153,6 +170,10 @@ def _found(seen: Observation, wanted: WantedClaim) -> Object | None:
 
 def _is_bound(found: Object) -> bool:
     return bool((found.get("status") or {}).get("phase") == "Bound")
+
+
+def _is_lost(found: Object) -> bool:
+    return bool((found.get("status") or {}).get("phase") == "Lost")
 
 
 def _requested(found: Object) -> int:

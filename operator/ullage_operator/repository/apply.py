@@ -6,7 +6,7 @@ and what is taken back is taken back before anything is given.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -14,18 +14,30 @@ import structlog
 
 from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
 from ullage_operator import certificates, metrics, objects
-from ullage_operator.agents.claims import CLAIM
+from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
-from ullage_operator.errors import ApiError, OperatorError
+from ullage_operator.errors import ApiError, OperatorError, is_namespace_ending
 from ullage_operator.node.runs import FINAL, expired, orphaned
-from ullage_operator.objects import MANAGER, Object, RepositoryObject, covers, digest, has_labels, is_owned
+from ullage_operator.objects import (
+    DESIRED,
+    MANAGER,
+    POD_MAKERS,
+    Object,
+    RepositoryObject,
+    covers,
+    digest,
+    has_labels,
+    is_owned,
+)
 from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
-from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.conditions import WORKING, Event, failed, news, with_facts
 from ullage_operator.repository.decide import Decision
+from ullage_operator.repository.observe import Key
+from ullage_operator.repository.removal import RemovalStep, told
 from ullage_operator.settings import OperatorSettings
 
 SUMS: Final = ("live", "dead", "free", "reclaimed")
@@ -51,26 +63,31 @@ class Applier:
 
         What goes wrong stands in the status and in an event before it is raised: whoever asked for it reads no log.
         """
-        status, failure = decision.status, None
+        status, failure, again = decision.status, None, None
         try:
             # First: what a node reported is in its object only until its ticket is taken back.
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
             await self._delete_runs(seen.repository.namespace, decision.expired)
-            refused = await self._write_claims(desired)
-            await self._write_objects(seen, desired)
-            await self._write_nodes(seen, decision)
+            refused: OperatorError | None = await self._write_claims(seen, desired)
+            try:
+                await self._write_objects(seen, desired)
+            except OperatorError as error:
+                refused = error  # a ticket is taken back though a ConfigMap is somebody else's
+            again = await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
             status = await self._write_planning(seen, decision, desired)
             if refused is not None:
                 raise refused
-        except Exception as error:  # noqa: BLE001 - raised again below
+        except Exception as error:
+            if is_namespace_ending(error):  # what the status says is what the removal goes by
+                raise
             failure = error
             status = failed(seen.repository, status, error, seen.now_millis)
         waits = await self._write_status(seen.repository, status, seen.now_millis)
         if failure is not None:
             raise failure
-        return waits
+        return min((each for each in (waits, again) if each is not None), default=None)
 
     async def tell_failure(self, repository: RepositoryObject, error: Exception, now_millis: int) -> None:
         """What kept a repository from being looked at, in its status and an event."""
@@ -83,6 +100,21 @@ class Applier:
         stalled = ("Stalled", "RemovalRefused", error) if error else WORKING
         status = with_facts(repository, repository.status, [going, stalled], now_millis)
         await self._write_status(repository, status, now_millis)
+
+    async def tell_stays(self, repository: RepositoryObject, step: RemovalStep, now_millis: int) -> None:
+        """What is left of the data, in the log and in an event. Where its namespace ends nothing is kept of either, so
+        the event is about the operator's own Lease.
+        """
+        words, about = told(repository, step), {**repository.reference, "namespace": repository.namespace}
+        say = self._log.info if step.is_asked else self._log.warning
+        say("data stays", repository="/".join(repository.key), told=words, where=step.where)
+        if step.namespace_ends:
+            namespace, name = self._settings.namespace, self._settings.lease
+            lease = await self._api.get("Lease", namespace, name)
+            about = {"apiVersion": objects.VERSION_OF["Lease"], "kind": "Lease", "name": name, "namespace": namespace}
+            about["uid"] = lease["metadata"]["uid"] if lease is not None else ""
+        kind = "Normal" if step.is_asked else "Warning"
+        await self._tell(about, (kind, "DataStays", words[:1024]), now_millis)
 
     async def tell_orphans(self, namespace: str, runs: Iterable[RunObject], now_millis: int) -> None:
         """That these runs have no repository; the time of those that ended goes on."""
@@ -108,34 +140,41 @@ class Applier:
         for event in news("ReclamationRun", run.status.conditions, status.conditions):
             await self._tell({**about, "namespace": namespace}, event, now_millis)
 
-    async def _write_claims(self, desired: Desired) -> ApiError | None:
+    async def _write_claims(self, seen: Observation, desired: Desired) -> ApiError | None:
         """Why one was refused, by a quota for instance: told when all else is done, which does not wait for it.
         OperatorError for a claim of somebody else: no pod shall come upon what lies there.
         """
         try:
-            await _all(self._apply(claim) for claim in desired.claims)
+            differing = await asyncio.to_thread(_differing, seen, desired.claims)
+            await self._all(self._apply(seen.repository, claim) for claim in differing)
         except ApiError as error:
             return error
         return None
 
     async def _write_objects(self, seen: Observation, desired: Desired) -> None:
-        # A role must be there before it is given to anybody.
-        await _all(self._apply(document) for document in desired.objects if document["kind"] != "RoleBinding")
-        await _all(self._apply(document) for document in desired.objects if document["kind"] == "RoleBinding")
-        await self._remove_obsolete(seen, desired)
+        repository = seen.repository
+        differing = await asyncio.to_thread(_differing, seen, desired.objects)
+        for wave in _waves(differing):
+            await self._all(self._apply(repository, each) for each in wave)
+        for kind, name, uid in await asyncio.to_thread(_obsolete, seen, desired):
+            await self._api.delete(kind, repository.namespace, name, uid)
         self._tell_expiry(seen, desired.certificates)
 
-    async def _apply(self, document: Object) -> None:
+    async def _apply(self, repository: RepositoryObject, document: Object) -> None:
         kind, metadata = document["kind"], document["metadata"]
+        namespace, name = metadata.get("namespace"), metadata["name"]
         informer = self._cache.owned.get(kind)
-        found = None if informer is None else informer.objects.get((metadata["namespace"], metadata["name"]))
-        if found is None:  # it may be there without our label, or its kind be one that is not followed
-            found = await self._api.get(kind, metadata.get("namespace"), metadata["name"])
+        if informer is None:
+            found = await self._cache.find(repository, kind, namespace, name)
+        elif (found := informer.objects.get((namespace, name))) is None:  # it may be there without our label
+            found = await self._api.get(kind, namespace, name)
         if covers(found, document):
             return
         self._require_ours(found, document)
         found = await self._api.apply(document)
-        if informer is not None:
+        if informer is None:
+            self._cache.found(repository, kind, found)
+        else:
             informer.put(found)
 
     def _require_ours(self, found: Object | None, document: Object) -> None:
@@ -146,29 +185,12 @@ class Applier:
             return
         metadata = document["metadata"]
         owners: list[Object] = metadata.get("ownerReferences") or []
-        is_theirs = bool(owners) and not is_owned(found, owners[0]["uid"])
+        is_theirs = bool(owners) and not (is_owned(found, owners[0]["uid"]) or _is_orphan(found, metadata["labels"]))
         if document["kind"] == CLAIM:
             is_theirs = not has_labels(found, metadata["labels"])
         if is_theirs:
             kind, name = document["kind"], document["metadata"]["name"]
             raise OperatorError(f"{kind} {name} is there already and is not this repository's: rename one of the two")
-
-    async def _remove_obsolete(self, seen: Observation, desired: Desired) -> None:
-        """What was desired once; never secrets, and never claims.
-
-        Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps
-        for it, and without that slice nobody gets through to an agent. The owner says it.
-        """
-        repository = seen.repository
-        kept = {(document["kind"], document["metadata"]["name"]) for document in desired.objects}
-        for kind in desired.obsolescent:
-            for (namespace, name), found in list(self._cache.owned[kind].objects.items()):
-                if namespace == repository.namespace and is_owned(found, repository.uid) and (kind, name) not in kept:
-                    await self._api.delete(kind, namespace, name, found["metadata"]["uid"])
-
-        for made in seen.signing_requests:
-            if ("CertificateRequest", made.name) not in kept:
-                await self._api.delete("CertificateRequest", repository.namespace, made.name, made.uid)
 
     def _tell_expiry(self, seen: Observation, signed: tuple[str, ...]) -> None:
         """The first to end: an agent whose certificate has ended is refused by its clients."""
@@ -176,25 +198,38 @@ class Applier:
             soonest = min(map(certificates.expiry, signed))
             metrics.CERTIFICATE_EXPIRY.labels(*seen.repository.key).set(soonest.timestamp())
 
-    async def _write_nodes(self, seen: Observation, decision: Decision) -> None:
-        repository = seen.repository
-
-        async def write(spec: NodeSpec) -> None:
-            self._cache.node_objects.put(await self._api.apply(node_object(repository, spec)))
-
+    async def _write_nodes(self, seen: Observation, decision: Decision) -> int | None:
+        """When to decide anew, because a node's object is another one by now; None if all were written."""
         # What is given up goes first: a process that ends here leaves a node without an object, which gets one.
-        await _all(self._release(seen, found) for found in decision.released)
-        released = {each.name for each in decision.released}
-        kept = {node: each.spec for node, each in seen.objects.items() if each.name not in released}
-        changed = [spec for node, spec in decision.nodes.items() if kept.get(node) != spec]
+        await self._all(self._release(seen, found) for found in decision.released)
+        taken, given = await asyncio.to_thread(_changed_nodes, seen, decision)
         # What is taken back is taken back before anything is given.
-        await _all(write(spec) for spec in changed if spec.ticket is None)
-        await _all(write(spec) for spec in changed if spec.ticket is not None)
+        passed_over = list[str]()
+        await self._all(self._write_node(each, passed_over) for each in taken)
+        await self._all(self._write_node(each, passed_over) for each in given)
         for found in seen.objects.values():
-            await self._tell_unconfirmed(seen, found)
+            if found.release and not found.is_released:
+                await self._tell_unconfirmed(seen, found)
+        return seen.now_millis + int(self._settings.settle_seconds * 1000) if passed_over else None
+
+    async def _write_node(self, document: Object, passed_over: list[str]) -> None:
+        """`passed_over` gets its name if it is another one than was decided on, if only because its agent has said
+        meanwhile that it lives.
+        """
+        metadata = document["metadata"]
+        try:
+            # As a whole: a ticket that somebody else wrote into it would outlive all applying, and permit what it says.
+            write = self._api.replace if "uid" in metadata else self._api.apply
+            self._cache.node_objects.put(await write(document))
+        except ApiError as error:
+            if "uid" not in metadata or error.status != 409:
+                raise
+            passed_over.append(metadata["name"])
 
     async def _release(self, seen: Observation, found: NodeObject) -> None:
-        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now."""
+        """Its agent's pod goes too, unless it serves: it may be waiting for its next try, minutes from now. So do
+        claims whose volume is gone: the next ones get what volumes there are.
+        """
         repository, node = seen.repository, found.spec.node_name
         await self._api.delete("ContentRepositoryNode", repository.namespace, found.name, found.uid)
         if not found.is_released:
@@ -202,16 +237,17 @@ class Applier:
         agent = seen.agents.get(node)
         if agent is not None and not agent.is_ready and agent.name:
             await self._api.delete("Pod", repository.namespace, agent.name, agent.uid)
+        for claim in lost_claims(seen, node):
+            await self._api.delete(CLAIM, repository.namespace, claim["metadata"]["name"], claim["metadata"]["uid"])
         about = {**repository.reference, "namespace": repository.namespace}
         live = objects.rounded(found.status.space.live_bytes)
         words = f"What node {node} held ({live} live) was given up: the annotation {RELEASE} of {found.name} said so."
         await self._tell(about, ("Normal", "Released", words), seen.now_millis)
 
     async def _tell_unconfirmed(self, seen: Observation, found: NodeObject) -> None:
-        if found.release and not found.is_released:
-            about = {**seen.repository.reference, "namespace": seen.repository.namespace}
-            words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
-            await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
+        about = {**seen.repository.reference, "namespace": seen.repository.namespace}
+        words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
+        await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
 
     async def _replace_pods(self, seen: Observation, decision: Decision) -> None:
         """Once the controller has seen the template: before that it would make the same pods again."""
@@ -246,6 +282,7 @@ class Applier:
         nothing waits.
         """
         before, key = repository.status, repository.key
+        metrics.tell_conditions(*key, status.conditions)
         if status == before:
             return None
         if msgspec.structs.replace(status, **{name: getattr(before, name) for name in SUMS}) == before:
@@ -294,10 +331,84 @@ class Applier:
         except OperatorError as error:
             self._log.warning("event not recorded", problem=str(error), reason=reason)
 
+    async def _all(self, tasks: Iterable[Awaitable[None]]) -> None:
+        """A few side by side; the first failure is raised when all have ended. The next is begun when one has ended:
+        thousands that are begun at once hold up the watches until the last of them has sent its request.
+        """
+        waiting, failures = iter(tasks), list[Exception]()
 
-async def _all(tasks: Iterable[Awaitable[None]]) -> None:
-    """Side by side; the first failure is raised when all have ended."""
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+        async def work() -> None:
+            for task in waiting:
+                try:
+                    await task
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failures.append(error)
+
+        await asyncio.gather(*(work() for _ in range(self._settings.writes_at_once)))
+        if failures:
+            raise failures[0]
+
+
+def _is_orphan(found: Object, labels: Mapping[str, str]) -> bool:
+    """Whether we made it, and somebody took its owner away: it gets it back."""
+    metadata = found["metadata"]
+    is_owned_by_others = any(owner.get("controller") for owner in metadata.get("ownerReferences") or ())
+    return not is_owned_by_others and has_labels(found, labels) and DESIRED in (metadata.get("annotations") or {})
+
+
+def _waves(documents: Iterable[Object]) -> list[list[Object]]:
+    """Each names others only of those before it. A role must be there before it is given to anybody, and what pods need
+    before they are: a DaemonSet that was made beside its ServiceAccount had pods refused, which its user was told of.
+    """
+    waves: list[list[Object]] = [[], [], []]
+    for each in documents:
+        waves[2 if each["kind"] in POD_MAKERS else int(each["kind"] == "RoleBinding")].append(each)
+    return waves
+
+
+def _differing(seen: Observation, documents: Iterable[Object]) -> list[Object]:
+    """Those that are not as they shall be, as far as they are followed."""
+    found: list[Object] = []
+    for each in documents:
+        metadata = each["metadata"]
+        known = seen.owned.get(each["kind"], {}).get((metadata.get("namespace", ""), metadata["name"]))
+        if not covers(known, each):
+            found.append(each)
+    return found
+
+
+def _obsolete(seen: Observation, desired: Desired) -> list[tuple[str, str, str]]:
+    """What was desired once, by kind, name and uid; never secrets, and never claims.
+
+    Labels do not say whose something is: the cluster copies those of a Service to the EndpointSlice that it keeps for
+    it, and without that slice nobody gets through to an agent. The owner says it.
+    """
+    repository = seen.repository
+    kept = {(document["kind"], document["metadata"]["name"]) for document in desired.objects}
+    found = [
+        (kind, name, each["metadata"]["uid"])
+        for kind in desired.obsolescent
+        for (namespace, name), each in seen.owned[kind].items()
+        if namespace == repository.namespace and is_owned(each, repository.uid)
+    ]
+    found += [("CertificateRequest", made.name, made.uid) for made in seen.signing_requests]
+    return [each for each in found if each[:2] not in kept]
+
+
+def _is_as(found: NodeObject | None, spec: NodeSpec, labels: Mapping[str, str]) -> bool:
+    return found is not None and found.spec == spec and labels.items() <= found.labels.items()
+
+
+def _changed_nodes(seen: Observation, decision: Decision) -> tuple[list[Object], list[Object]]:
+    """The node objects that shall be written: those that have no ticket then, and those that have one."""
+    released = {each.name for each in decision.released}
+    kept = {node: each for node, each in seen.objects.items() if each.name not in released}
+    changed = [
+        spec for node, spec in decision.nodes.items() if not _is_as(kept.get(node), spec, seen.repository.labels)
+    ]
+
+    def written(*, with_ticket: bool) -> list[Object]:
+        specs = (spec for spec in changed if (spec.ticket is not None) == with_ticket)
+        return [node_object(seen.repository, spec, kept.get(spec.node_name)) for spec in specs]
+
+    return written(with_ticket=False), written(with_ticket=True)

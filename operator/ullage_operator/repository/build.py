@@ -17,8 +17,21 @@ from ullage_operator.agents.pods import (
     directory_volume,
 )
 from ullage_operator.agents.rollout import stateful_sets
-from ullage_operator.objects import MANAGER, USER, Object, RepositoryObject, binding, confined, document, dressed, made
-from ullage_operator.observation import AgentPod, Observation
+from ullage_operator.objects import (
+    MANAGED,
+    MANAGER,
+    POD_MAKERS,
+    USER,
+    Object,
+    RepositoryObject,
+    binding,
+    confined,
+    digest,
+    document,
+    dressed,
+    made,
+)
+from ullage_operator.observation import AgentPod, NodeObject, Observation
 from ullage_operator.planning.build import account_objects, run_object
 from ullage_operator.rbac import AGENT_RULES, DELEGATOR
 from ullage_operator.repository.decide import Decision
@@ -31,7 +44,8 @@ ENDPOINTS_MAX: Final = 500
 
 
 OBSOLESCENT: Final = (
-    *("DaemonSet", "StatefulSet", "EndpointSlice", "PodDisruptionBudget"),
+    *POD_MAKERS,
+    *("EndpointSlice", "PodDisruptionBudget"),
     *("RoleBinding", "Role", "ServiceAccount"),
 )
 """Kinds of which no object is kept that is not desired any more."""
@@ -212,16 +226,34 @@ def _disruption_budget(repository: RepositoryObject) -> Object:
     return repository.owned("PodDisruptionBudget", f"{repository.name}-ullage", spec=spec)
 
 
-def node_object(repository: RepositoryObject, spec: NodeSpec) -> Object:
-    """The ContentRepositoryNode of a node. It has no owner: with policy Retain it stays as long as its data."""
+def node_object(repository: RepositoryObject, spec: NodeSpec, over: NodeObject | None = None) -> Object:
+    """The ContentRepositoryNode of a node. It has no owner: with policy Retain it stays as long as its data.
+
+    `over`: the one on which it was decided, and over which it may be written. What is written late, or by an operator
+    that was replaced meanwhile, would bring back a ticket that was taken back, or take away one that was given since.
+    To take one back is never wrong, and must not wait until we have heard the agent's last heartbeat.
+    """
     name = object_name(repository.name, spec.node_name)
     metadata = {"name": name, "namespace": repository.namespace, "labels": repository.labels}
+    if over is not None:
+        metadata["uid"] = over.uid
+        metadata["labels"] = {**over.labels, **repository.labels}
+        if spec.ticket is not None or over.spec.ticket is None:
+            metadata["resourceVersion"] = over.version
     return document("ContentRepositoryNode", metadata, spec=document_of(spec))
 
 
-def cleaning_job(repository: RepositoryObject, image: str, node: str, *, pods: PodSettings = DEFAULT_PODS) -> Object:
+def cleaning_labels(repository: RepositoryObject) -> dict[str, str]:
+    """Of the jobs that empty its directories where it is not: no other's, of whatever namespace and name."""
+    return {MANAGED: MANAGER, "ullage.dev/emptied": repository.uid}
+
+
+def cleaning_job(
+    repository: RepositoryObject, image: str, node: str, *, pods: PodSettings = DEFAULT_PODS, place: str = ""
+) -> Object:
     """Empties the repository's directory of one node, where policy Delete asks for it: as the agent's user, who owns
-    all that is in there, so that whatever else it came upon would be left alone.
+    all that is in there, so that whatever else it came upon would be left alone. `place`: the namespace, if it is not
+    the repository's own; there it has no owner, since owners are of the same namespace.
     """
     container = {
         "name": "clean",
@@ -241,4 +273,8 @@ def cleaning_job(repository: RepositoryObject, image: str, node: str, *, pods: P
         "volumes": [directory_volume("repository", repository.root)],
     }
     spec = {"backoffLimit": 6, "ttlSecondsAfterFinished": 600, "template": dressed({"spec": pod}, pods, has_files=True)}
-    return repository.owned("Job", repository.node_name(node, "clean-"), spec=spec)
+    if place in ("", repository.namespace):
+        return repository.owned("Job", repository.node_name(node, "clean-"), spec=spec)
+    name = f"clean-{digest(f'{repository.uid}/{node}')}"
+    about = {"annotations": {"ullage.dev/repository": "/".join(repository.key)}}
+    return made("Job", {"name": name, "namespace": place, "labels": cleaning_labels(repository), **about}, spec=spec)

@@ -1,15 +1,13 @@
 """What is followed of the cluster, and observations made of it."""
 
+import asyncio
 import math
 import re
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, NamedTuple
-
-import msgspec
-import structlog
+from typing import Final
 
 from ullage.contract import (
     HEARTBEAT_FIELDS,
@@ -26,26 +24,14 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.cluster.informer import Informer
 from ullage_operator.errors import OperatorError
 from ullage_operator.node import blockers
-from ullage_operator.objects import MANAGED, MANAGER, Object, RepositoryObject, has_labels, is_owned, selector_of
-from ullage_operator.observation import (
-    TROUBLE_MAX,
-    Blockers,
-    ClusterNode,
-    NodeObject,
-    Observation,
-    ObservedPlanning,
-    RunObject,
-    SigningRequest,
-    agents_of,
-    lean,
-)
+from ullage_operator.objects import MANAGED, MANAGER, POD_MAKERS, Object, RepositoryObject, is_owned, selector_of
+from ullage_operator.observation import TROUBLE_MAX, RunObject, SigningRequest, lean
 from ullage_operator.planning.decide import is_due
 from ullage_operator.planning.observe import listed
+from ullage_operator.repository.observe import Answers, Followed, Key, naming
 from ullage_operator.repository.signing import signing_request_of
 from ullage_operator.repository.trust import authority_of, authority_secret_name
 from ullage_operator.settings import OperatorSettings
-
-Key = tuple[str, str]
 
 Changed = Callable[[Key | None, bool], None]
 """Told which repository to look at anew, None: all, and whether only sums have changed."""
@@ -60,23 +46,9 @@ NO_NEWS: Final = frozenset(
 POD_NAME: Final = re.compile(r'pods? "[^"]*"')
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
-    *("ConfigMap", "ServiceAccount", "Service", "DaemonSet", "StatefulSet"),
+    *("ConfigMap", "ServiceAccount", "Service", *POD_MAKERS),
     *("EndpointSlice", "NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget", CLAIM),
 )
-
-
-class Answers(NamedTuple):
-    """Of one asking. `pods`: others than Spark's that block, and `problem` why they are not known."""
-
-    pods: list[Object]
-    problem: str
-    authority: CertificateAuthority
-    has_cert_manager: bool
-    signing: tuple[SigningRequest, ...]
-    published: str | None
-    refused_pods: str | None
-    planning: ObservedPlanning | None
-    expandable: dict[str, bool]
 
 
 class InformerCache:
@@ -98,11 +70,14 @@ class InformerCache:
         self._changed = changed
         self._nodes_seen: dict[str, object] = {}
         self._heard: dict[Key, tuple[object, float]] = {}
-        self._log = structlog.get_logger("cache")
+        self._on_node: dict[str, set[Key]] = {}
+        self._found: dict[Key, dict[tuple[str, str, str], Object]] = {}
         by_label, by_pod = self._by_label, self._by_pod
-        self.repositories = Informer(api, "ContentRepository", namespaces=places, on_change=self._by_name)
+        # Of these kopf tells too, and to our own writes of their statuses there is nothing to add.
+        asked = partial(Informer, api, namespaces=places, tells_answers=False)
+        self.repositories = asked("ContentRepository", on_change=self._by_name)
+        self.runs = asked("ReclamationRun", on_change=self._by_spec)
         self.node_objects = Informer(api, "ContentRepositoryNode", namespaces=places, on_change=self._by_agent)
-        self.runs = Informer(api, "ReclamationRun", namespaces=places, on_change=self._by_spec)
         self.nodes = Informer(api, "Node", keep=lean, on_change=self._by_node)
         self.agents = Informer(api, "Pod", namespaces=places, labels=OURS, keep=lean, on_change=by_label)
         blocking = partial(Informer, api, "Pod", namespaces=self._others, keep=lean, on_change=by_pod)
@@ -113,12 +88,25 @@ class InformerCache:
         self.reserved: dict[Key, dict[str, frozenset[str]]] = {}
 
     async def start(self) -> None:
-        """Follow everything; returns when it was listed once, but for what blocks: unknown is busy."""
+        """Follow everything; returns when it was listed once, or refused, but for what blocks: unknown is busy."""
         for store in self._stores:
             store.start()
         for store in self._stores:
             if store not in (self.spark, self.opted_in):
-                await store.listed.wait()
+                await store.answered.wait()
+
+    def require_followed(self) -> None:
+        """OperatorError where we may not follow what a decision goes by: else pods and nodes that nobody sees any more
+        would be taken for what they were, or for none, and a status would say that all is well.
+        """
+        for store in self._stores:
+            if store not in (self.spark, self.opted_in) and store.refusal:
+                raise OperatorError(f"The operator is blind, and leaves everything as it is: {store.refusal}")
+
+    @property
+    def ended(self) -> int:
+        """How many kinds are followed no longer, though they should be."""
+        return sum(store.has_ended for store in self._stores)
 
     async def stop(self) -> None:
         """Follow nothing any more."""
@@ -140,49 +128,54 @@ class InformerCache:
                 signing, published = await self._signing(repository)
             if mode == TlsMode.OPERATOR:
                 name = authority_secret_name(repository)
-                kept = authority_of(await self._api.get("Secret", self._settings.namespace, name))
+                kept = authority_of(await self.find(repository, "Secret", self._settings.namespace, name))
                 authority = rotated(kept, datetime.fromtimestamp(clock() / 1000, UTC), "/".join(repository.key))
         refused = await self._refused_pods(repository)
         planning = await listed(self._api, repository) if is_due(repository, clock()) else None
         expandable = await self._expandable(repository)
         return Answers(extra, problem, authority, has_cert_manager, signing, published, refused, planning, expandable)
 
-    def observe(self, key: Key, answers: Answers, clock: Callable[[], int]) -> Observation | None:
-        """What is known of a repository now: what is followed, and what was answered. None if it has gone meanwhile."""
-        found = self.repositories.objects.get(key)
-        if found is None:
-            return None
-        repository = RepositoryObject.of(found)
-        others = [other for other_key, other in self.repositories.objects.items() if other_key != key]
-        return Observation(
-            now_millis=clock(),
-            repository=repository,
-            others=tuple(map(RepositoryObject.of, others)),
-            # By name, so that what follows from them is always the same.
-            cluster_nodes=tuple(ClusterNode.of(node) for _, node in sorted(self.nodes.objects.items())),
-            objects={each.spec.node_name: each for each in self._node_objects(repository)},
-            agents=agents_of(self._own_pods(repository)),
-            runs=tuple(self.runs_of(*key)),
-            blockers=self._blockers(answers.pods, answers.problem),
-            busy_volumes=self._busy_volumes(key),
-            # Decided on in a thread, while the cluster is followed.
+    def followed(self) -> Followed:
+        """All that is followed, as it is now."""
+        problems = [each for each in (self.spark.problem, self.opted_in.problem) if each]
+        if not (self.spark.listed.is_set() and self.opted_in.listed.is_set()):
+            problems.append("the pods of Spark were not listed yet")
+        return Followed(
+            repositories=dict(self.repositories.objects),
+            node_objects=dict(self.node_objects.objects),
+            runs=dict(self.runs.objects),
+            nodes=dict(self.nodes.objects),
+            agents=dict(self.agents.objects),
+            blocking=[*self.spark.objects.values(), *self.opted_in.objects.values()],
+            problems=problems,
             owned={kind: dict(informer.objects) for kind, informer in self.owned.items()},
-            has_cert_manager=answers.has_cert_manager,
-            authority=answers.authority,
-            signing_requests=answers.signing,
-            published=answers.published,
-            planning=answers.planning,
-            refused_pods=answers.refused_pods,
-            expandable=answers.expandable,
+            reserved=dict(self.reserved),
         )
+
+    async def find(self, repository: RepositoryObject, kind: str, namespace: str | None, name: str) -> Object | None:
+        """An object of a repository whose kind is not followed: as it was when it was last asked for, or written."""
+        known = self._found.setdefault(repository.key, {})
+        what = repository.uid, kind, name
+        if what not in known:
+            found = await self._api.get(kind, namespace, name)
+            if found is None:
+                return None
+            known[what] = found
+        return known[what]
+
+    def found(self, repository: RepositoryObject, kind: str, found: Object) -> None:
+        """What was written of such a kind."""
+        self._found.setdefault(repository.key, {})[repository.uid, kind, found["metadata"]["name"]] = found
+
+    def forget_found(self, key: Key) -> None:
+        """Ask anew for what is not followed: nothing tells when it was changed or deleted."""
+        self._found.pop(key, None)
 
     async def _expandable(self, repository: RepositoryObject) -> dict[str, bool]:
         """Whether volumes of a storage class can grow, where claims are smaller than what is asked for."""
-        claims = (each for (place, _), each in self.owned[CLAIM].objects.items() if place == repository.namespace)
-        mine = [each for each in claims if has_labels(each, repository.labels)]
-        classes = {
-            name: await self._api.get("StorageClass", None, name) for name in classes_in_question(repository, mine)
-        }
+        claims = list(self.owned[CLAIM].objects.values())
+        names = await asyncio.to_thread(classes_in_question, repository, claims)
+        classes = {name: await self._api.get("StorageClass", None, name) for name in names}
         return {name: bool((found or {}).get("allowVolumeExpansion")) for name, found in classes.items()}
 
     async def _signing(self, repository: RepositoryObject) -> tuple[tuple[SigningRequest, ...], str | None]:
@@ -198,23 +191,16 @@ class InformerCache:
         """Why pods of agents were refused, in the words of the last event that says so; empty if none says it, and None
         where all pods were made. Asked for only where they were not.
         """
-        lacking = [
-            found["metadata"]["uid"]
-            for kind in ("DaemonSet", "StatefulSet")
-            for found in self.owned[kind].objects.values()
-            if is_owned(found, repository.uid) and _lacks_pods(found)
-        ]
+        sets = [found for kind in POD_MAKERS for found in self.owned[kind].objects.values()]
+        lacking = await asyncio.to_thread(_lacking, sets, repository.uid)
         if not lacking:
             return None
-        about = f"involvedObject.uid={lacking[0]},reason=FailedCreate"
-        told, _ = await self._api.list("Event", repository.namespace, fields=about)
-        last = max(told, key=lambda event: str(event.get("lastTimestamp") or ""), default={})
-        # Each try has a pod's name of its own, which is no news.
-        return POD_NAME.sub("pods", str(last.get("message", "")))[:TROUBLE_MAX]
+        told, _ = await self._api.list("Event", repository.namespace, fields=f"involvedObject.uid={lacking[0]}")
+        return refusal(told)
 
     def runs_of(self, namespace: str, name: str) -> list[RunObject]:
         """The ReclamationRuns that name a repository, whether or not it is there."""
-        return [RunObject.of(each) for each in _of(namespace, name, self.runs)]
+        return [RunObject.of(each) for _, each in naming((namespace, name), self.runs.objects)]
 
     async def _other_pods(self, spec: ContentRepositorySpec) -> tuple[list[Object], str]:
         """Pods of spec.maintenance.blockers.podSelectors, in all namespaces that are looked at; and why they could not
@@ -229,43 +215,14 @@ class InformerCache:
                 return [], str(error)
         return found, ""
 
-    def _own_pods(self, repository: RepositoryObject) -> Iterable[Object]:
-        for (namespace, _), pod in self.agents.objects.items():
-            if namespace == repository.namespace and has_labels(pod, repository.labels):
-                yield pod
-
-    def _blockers(self, extra: Iterable[Object], problem: str) -> Blockers:
-        """`extra`: pods that block as Spark's do, and `problem` why they are not known."""
-        problems = [each for each in (problem, self.spark.problem, self.opted_in.problem) if each]
-        if not (self.spark.listed.is_set() and self.opted_in.listed.is_set()):
-            problems.append("the pods of Spark were not listed yet")
-        pods = [*self.spark.objects.values(), *self.opted_in.objects.values(), *extra]
-        return Blockers(by_node=blockers.by_node(pods), problem="; ".join(problems))
-
-    def _node_objects(self, repository: RepositoryObject) -> Iterable[NodeObject]:
-        for found in _of(*repository.key, self.node_objects):
-            try:
-                yield NodeObject.of(found)
-            except msgspec.ValidationError as error:
-                name = found["metadata"]["name"]
-                self._log.error("a node's object cannot be read", name=name, problem=str(error))
-
-    def _busy_volumes(self, key: Key) -> dict[str, frozenset[str]]:
-        """Volumes on which others hold tickets: those that were written, and those that are about to be."""
-        busy: dict[str, set[str]] = {}
-        for (namespace, _), found in self.node_objects.objects.items():
-            spec = found["spec"]
-            if (namespace, spec["repository"]) != key and spec.get("ticket"):
-                volumes = (found.get("status") or {}).get("volumes") or ()
-                busy.setdefault(spec["nodeName"], set()).update(volumes)
-        for other, nodes in self.reserved.items():
-            for node, volumes in nodes.items() if other != key else ():
-                busy.setdefault(node, set()).update(volumes)
-        return {node: frozenset(volumes) for node, volumes in busy.items()}
-
     def _by_name(self, found: Object) -> None:
-        """Another repository may lie in this one's way, or not any more."""
-        self._changed(None, False)
+        """Kopf tells who is there, and whose spec has changed. Not that somebody else wrote a status, nor who is gone:
+        that one lies in nobody's way any more, and its runs have to be told.
+        """
+        key = found["metadata"]["namespace"], found["metadata"]["name"]
+        self._changed(key, False)
+        if key not in self.repositories.objects:
+            self._changed(None, False)
 
     def _by_spec(self, found: Object) -> None:
         self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
@@ -274,10 +231,13 @@ class InformerCache:
         """A heartbeat says that nothing has happened; one after a silence is news."""
         metadata, status = found["metadata"], found.get("status") or {}
         key = metadata["namespace"], metadata["name"]
+        on_node = self._on_node.setdefault(found["spec"]["nodeName"], set())
         if key not in self.node_objects.objects:
             self._heard.pop(key, None)
+            on_node.discard(key)
             self._by_spec(found)
             return
+        on_node.add(key)
         words = (
             *(found["spec"], metadata.get("annotations"), metadata["uid"], "deletionTimestamp" in metadata),
             {name: value for name, value in status.items() if name not in NO_NEWS},
@@ -303,11 +263,30 @@ class InformerCache:
             self._changed(None, False)
 
     def _by_pod(self, found: Object) -> None:
-        """Only repositories whose nodes want something wait for pods; one that was not placed yet is in no way."""
-        node = (found.get("spec") or {}).get("nodeName")
-        for (namespace, _), each in self.node_objects.objects.items():
-            if each["spec"]["nodeName"] == node:
-                self._changed((namespace, each["spec"]["repository"]), False)
+        """Only repositories on its node wait for it, and for none that has no node yet."""
+        for key in self._on_node.get((found.get("spec") or {}).get("nodeName", ""), ()):
+            if (each := self.node_objects.objects.get(key)) is not None:
+                self._by_spec(each)
+
+
+def _lacking(sets: Iterable[Object], owner: str) -> list[str]:
+    """The uids of those of this owner that lack pods."""
+    return [found["metadata"]["uid"] for found in sets if is_owned(found, owner) and _lacks_pods(found)]
+
+
+def refusal(told: Iterable[Object]) -> str:
+    """Why pods were refused, among the events of what makes them. Empty if one was made since: a roll lacks pods for
+    moments, and must not be blamed for what an event of an hour ago says. Events have whole seconds: within one, the
+    refusal counts, for it stands where there was room for some of the pods alone.
+    """
+    latest = max(
+        (each for each in told if each.get("reason") in ("FailedCreate", "SuccessfulCreate")),
+        key=lambda event: (str(event.get("lastTimestamp") or ""), event["reason"] == "FailedCreate"),
+        default={},
+    )
+    refused = latest.get("reason") == "FailedCreate"
+    # Each try has a pod's name of its own, which is no news.
+    return POD_NAME.sub("pods", str(latest.get("message", "")))[:TROUBLE_MAX] if refused else ""
 
 
 def _lacks_pods(found: Object) -> bool:
@@ -318,10 +297,3 @@ def _lacks_pods(found: Object) -> bool:
     if "desiredNumberScheduled" in status:
         return bool(status.get("currentNumberScheduled", 0) < status["desiredNumberScheduled"])
     return bool(status.get("replicas", 0) < found["spec"].get("replicas", 1))
-
-
-def _of(namespace: str, name: str, informer: Informer) -> Iterable[Object]:
-    """What names the repository in its spec."""
-    for (place, _), found in informer.objects.items():
-        if place == namespace and found["spec"].get("repository") == name:
-            yield found

@@ -1,6 +1,6 @@
 """From what was observed to what shall be: node objects, tickets, runs and the status. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -69,18 +69,20 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             next_window="Paused" if repository.is_paused and is_accepted else "",
             planning=repository.status.planning,
         )
+        after = _as_told(seen, runs)
         return Decision(
             status=status,
-            nodes=_revoked(seen),
+            nodes=_revoked(after),
             runs=runs,
-            expired=expired(seen.runs, seen.now_millis),
-            next_millis=next_millis(seen.runs, seen.now_millis),
+            expired=expired(after.runs, seen.now_millis),
+            next_millis=next_millis(after.runs, seen.now_millis),
             keeps_hands_off=True,
         )
     spec = repository.spec
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
-    schedule = TicketScheduler(seen, settings, ready).schedule(due)
+    after = _as_told(seen, runs)
+    schedule = TicketScheduler(after, settings, ready).schedule(due)
     cordoned = {cluster_node.name for cluster_node in seen.cluster_nodes if cluster_node.is_cordoned}
     nodes: dict[str, NodeSpec] = {}
     released = []
@@ -107,15 +109,14 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     planned = plan(seen)
     told = conditions(seen, acceptance, figures, placement, rolls)
     status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
-    again = None if seen.refused_pods is None else seen.now_millis + REFUSED_MILLIS
-    runs_end = next_millis(seen.runs, seen.now_millis)
-    wakes = (again, schedule.next_millis, planned.next_millis, rolls.next_millis, runs_end)
+    runs_wake = next_millis(after.runs, seen.now_millis)
+    wakes = (schedule.next_millis, planned.next_millis, rolls.next_millis, runs_wake, _quota_wakes(seen))
     return Decision(
         status=status,
         nodes=nodes,
         released=tuple(released),
         runs=runs,
-        expired=expired(seen.runs, seen.now_millis),
+        expired=expired(after.runs, seen.now_millis),
         planning=planned,
         rollout=rolls,
         is_pending=acceptance[0] == PENDING,
@@ -130,6 +131,18 @@ def _revoked(seen: Observation) -> dict[str, NodeSpec]:
         for node, found in seen.objects.items()
         if found.spec.ticket is not None and is_called_off(found.spec.ticket, seen.runs)
     }
+
+
+def _as_told(seen: Observation, told: Mapping[str, RunStatus]) -> Observation:
+    """The same with its runs as they are from now on: nothing wakes us when we have written what is told of them, so
+    what follows from it follows at once.
+    """
+    runs = (msgspec.structs.replace(run, status=told.get(run.name, run.status)) for run in seen.runs)
+    return msgspec.structs.replace(seen, runs=tuple(runs))
+
+
+def _quota_wakes(seen: Observation) -> int | None:
+    return None if seen.refused_pods is None else seen.now_millis + REFUSED_MILLIS
 
 
 def deletes_data(spec: ContentRepositorySpec) -> bool:

@@ -13,12 +13,14 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import OperatorError
 from ullage_operator.node.runs import next_millis
 from ullage_operator.node.tickets import overdue
-from ullage_operator.objects import Object, RepositoryObject, is_owned
+from ullage_operator.objects import Object, RepositoryObject
 from ullage_operator.observation import Observation
 from ullage_operator.repository.apply import Applier
 from ullage_operator.repository.build import Desired, addresses, desired
-from ullage_operator.repository.cache import InformerCache, Key
+from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.decide import Decision, decide
+from ullage_operator.repository.observe import Answers, Followed, Key, Observer
+from ullage_operator.repository.removal import RemovalStep
 from ullage_operator.repository.trust import trusted
 from ullage_operator.settings import OperatorSettings
 
@@ -39,16 +41,15 @@ class Reconciler:
         self._clock = clock
         self.queue = WorkQueue()
         self.cache = InformerCache(api, settings, self._changed)
+        self._observer = Observer()
         self._applier = Applier(api, self.cache, settings)
         self._workers: list[asyncio.Task[None]] = []
         self._deciding = asyncio.Lock()
         self._log = structlog.get_logger("reconcile")
 
     async def start(self) -> None:
-        """Follow the cluster, and begin to work."""
+        """Follow the cluster, and begin to work on what is said to be due."""
         await self.cache.start()
-        for key in self.cache.repositories.objects:
-            self.queue.add(key)
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._settings.workers)]
 
     async def stop(self) -> None:
@@ -61,8 +62,23 @@ class Reconciler:
     @property
     def problem(self) -> str:
         """Why this process should be started anew; empty if it should not."""
-        dead = [worker for worker in self._workers if worker.done()]
-        return f"{len(dead)} workers ended" if dead else ""
+        workers, stores = sum(worker.done() for worker in self._workers), self.cache.ended
+        return f"{workers} workers and {stores} watches ended" if workers or stores else ""
+
+    def repository_changed(self, found: Object) -> None:
+        """One that is there, as it is now; another may lie in its way, or not any more."""
+        self.cache.repositories.put(found)
+        self._changed(None, False)
+
+    def run_changed(self, found: Object) -> None:
+        """A ReclamationRun that is there, as it is now."""
+        self.cache.runs.put(found)
+        self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
+
+    def look_again(self, key: Key) -> None:
+        """Though nothing was heard of it, and at all of it anew."""
+        self.cache.forget_found(key)
+        self.queue.add(key)
 
     def _changed(self, key: Key | None, is_quiet: bool) -> None:
         delay = self._settings.figures_seconds if is_quiet else self._settings.settle_seconds
@@ -76,13 +92,11 @@ class Reconciler:
             try:
                 next_seconds = await self.reconcile(key)
             except OperatorError as error:
-                metrics.RECONCILES.labels("error").inc()
                 self._log.warning("not reconciled", repository="/".join(key), problem=str(error))
-                self.queue.failed(key)
+                self._failed(key, "error")
             except Exception as error:  # noqa: BLE001 - one object that is like no other must not stop all
-                metrics.RECONCILES.labels("bug").inc()
                 self._log.error("not reconciled", repository="/".join(key), exc_info=error)
-                self.queue.failed(key)
+                self._failed(key, "bug")
             else:
                 metrics.RECONCILES.labels("done").inc()
                 self.queue.done(key)
@@ -90,48 +104,61 @@ class Reconciler:
                     self.queue.add(key, next_seconds)
             metrics.RECONCILE_SECONDS.observe(time.monotonic() - began)
 
+    def _failed(self, key: Key, outcome: str) -> None:
+        metrics.RECONCILES.labels(outcome).inc()
+        self.cache.forget_found(key)  # it may have been this that was wrong
+        self.queue.failed(key)
+
     async def reconcile(self, key: Key) -> float | None:
-        """Bring one repository where it should be; in how many seconds to look again, None if it is gone."""
+        """Bring one repository where it should be; in how many seconds to look again, None if nothing is due."""
         found = self.cache.repositories.objects.get(key)
         if found is None or "deletionTimestamp" in found["metadata"]:
             self.cache.reserved.pop(key, None)
+            self.cache.forget_found(key)
+            self._observer.forget(key)
             metrics.forget(*key)
             return None if found is not None else await self._orphans(key)
         repository = RepositoryObject.of(found)
         try:
+            self.cache.require_followed()
             answers = await self.cache.ask(repository, self._clock)
             # From the observation to what it reserves nobody else decides: two repositories never give tickets for one
             # volume at once. In a thread: among thousands of nodes a decision takes longer than a watch should wait.
             async with self._deciding:
-                observed = self.cache.observe(key, answers, self._clock)
-                if observed is None:
+                followed, now = self.cache.followed(), self._clock()
+                if key not in followed.repositories:
                     return None
-                service = self._service(observed.repository)
-                seen, decision, wanted = await asyncio.to_thread(decided, observed, service, self._settings)
+                seen, decision, wanted = await asyncio.to_thread(self._look, key, followed, answers, now)
                 self._reserve(seen, decision)
         except Exception as error:
             await self._applier.tell_failure(repository, error, self._clock())
             raise
         waits = await self._applier.apply(seen, decision, wanted)
-        _measure(seen, decision)
-        times = [millis for millis in (decision.next_millis, wanted.next_millis, waits) if millis is not None]
-        soonest = (min(times) - self._clock()) / 1000 if times else self._settings.resync_seconds
-        return max(0.1, min(soonest, self._settings.resync_seconds))
+        await asyncio.to_thread(_measure, seen, decision)
+        return self._seconds_until(decision.next_millis, wanted.next_millis, waits)
+
+    def _look(
+        self, key: Key, followed: Followed, answers: Answers, now_millis: int
+    ) -> tuple[Observation, Decision, Desired]:
+        observed = self._observer.observe(key, followed, answers, now_millis)
+        return decided(observed, followed.service_of(observed.repository), self._settings)
+
+    def _seconds_until(self, *times: int | None) -> float | None:
+        soonest = min((millis for millis in times if millis is not None), default=None)
+        return None if soonest is None else max(0.1, (soonest - self._clock()) / 1000)
 
     async def tell_removal(self, repository: RepositoryObject, waits: str = "", error: str = "") -> None:
         """What a removal waits for, or why a step of it was refused."""
         await self._applier.tell_removal(repository, waits, error, self._clock())
 
+    async def tell_stays(self, repository: RepositoryObject, step: RemovalStep) -> None:
+        """What a repository that is gone has left, and where."""
+        await self._applier.tell_stays(repository, step, self._clock())
+
     async def _orphans(self, key: Key) -> float | None:
         runs, now = self.cache.runs_of(*key), self._clock()
         await self._applier.tell_orphans(key[0], runs, now)
-        soonest = next_millis(runs, now)
-        return None if soonest is None else max(0.1, min((soonest - now) / 1000, self._settings.resync_seconds))
-
-    def _service(self, repository: RepositoryObject) -> Object | None:
-        """The headless one, if the repository was ever started."""
-        found = self.cache.owned["Service"].objects.get((repository.namespace, repository.service))
-        return found if found is not None and is_owned(found, repository.uid) else None
+        return self._seconds_until(next_millis(runs, now))
 
     def _reserve(self, seen: Observation, decision: Decision) -> None:
         self.cache.reserved[seen.repository.key] = {

@@ -19,10 +19,11 @@ not fill the disk."""
 
 
 class Hold(NamedTuple):
-    """Events after this sequence are wanted still, until then."""
+    """Events after this sequence are wanted still, until then. `began_millis` is when its holder held events first."""
 
     after: int
     expires_millis: int
+    began_millis: int = 0
 
 
 class Holds:
@@ -38,8 +39,15 @@ class Holds:
             self._forget(now_millis)
             if holder not in self._holds and len(self._holds) >= HOLDS_MAX:
                 return False
-            self._holds[holder] = hold
+            known = self._holds.get(holder)
+            self._holds[holder] = hold._replace(began_millis=now_millis if known is None else known.began_millis)
             return True
+
+    def all(self, now_millis: int) -> dict[str, Hold]:
+        """Those that last, by their holders."""
+        with self._lock:
+            self._forget(now_millis)
+            return dict(self._holds)
 
     def count(self, prefix: str, *, but: str = "") -> int:
         """How many holders' names begin so, one name apart."""

@@ -40,6 +40,7 @@ from ullage_agent.service.flight.stalls import Stalls
 from ullage_agent.service.limits import DECODED_TIMES, MIB
 from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
+from ullage_agent.service.uploads import Upload, Uploads
 
 SERVICE: Final = "arrow.flight.protocol.FlightService"
 
@@ -60,6 +61,9 @@ class FlightServer:
         self._repository = terms.repository
         self._snapshots = Snapshots(terms)
         self._stalls = Stalls(terms.repository.clock)
+        self._uploads = Uploads(terms.repository.clock)
+        for held in (self._snapshots.held, self._uploads.held):
+            terms.repository.held.also(held)
         bulk.hold_all_events(terms.repository)
         self._slots = threading.BoundedSemaphore(terms.limits.flight_calls)
         self._quota = Quota("flight_calls_each", "calls over Flight", terms.limits.flight_calls_each)
@@ -149,14 +153,16 @@ class FlightServer:
         sink = CountedSink(bulk.sink_of(self._terms.acting_for(principal), command), note)
         limits = self._terms.limits
         reader = BatchReader(require_columns(read_schema(first)), limits.batch, limits.batch_attributes)
-        with closing(self._batches(call, reader)) as batches:
+        sending = self._uploads.under_way(principal, note.operation)
+        with sending as upload, closing(self._batches(call, reader, upload)) as batches:
             Puts(sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
 
-    def _batches(self, call: FlightCall, reader: BatchReader) -> Generator[pa.RecordBatch, None, None]:
+    def _batches(self, call: FlightCall, reader: BatchReader, upload: Upload) -> Generator[pa.RecordBatch, None, None]:
         """What comes, each with room for what it becomes until the next one is asked for."""
         for message in map(parse_flight_data, call.messages()):
             if not (message.header or message.body):
                 continue
+            upload.bytes += len(message.body)
             with self._terms.budget.take(call.principal, reader.cost(message)):
                 yield reader.read(message)
             del message  # it would be kept until the next one has come

@@ -22,8 +22,10 @@ from ullage.contract import Right
 from ullage.embedded.flowfiles import Room
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import Moment
+from ullage.enums import HolderKind
 from ullage.errors import InvalidArgument, NotFound, QuotaReached, ServiceBusy
 from ullage.uuids import format_uuid, new_uuids
+from ullage.wire.holders import HolderStatus
 from ullage.wire.tickets import (
     ScanHome,
     ScanRequest,
@@ -187,6 +189,26 @@ class Snapshots:
                 return
             del self._kept[request.id]
         self._end(kept)
+
+    def held(self) -> list[HolderStatus]:
+        """Whose they are, and until when."""
+        self.expire()
+        with self._lock:
+            found = list(self._kept.values())
+        return [
+            HolderStatus(
+                kind=HolderKind.SNAPSHOT,
+                principal=each.owner,
+                id=each.taken.id,
+                about=f"transaction {each.taken.transaction}"
+                + ("" if each.taken.lease is None else f", under lease {each.taken.lease}"),
+                flow_files=None,
+                bytes=None,
+                since_millis=each.taken.millis,
+                until_millis=each.taken.expires_millis,
+            )
+            for each in found
+        ]
 
     def expire(self) -> None:
         """Forget those whose time is over; their leases have ended by themselves."""

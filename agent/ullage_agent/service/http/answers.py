@@ -8,7 +8,6 @@ from litestar import Response
 from litestar.exceptions import HTTPException
 from litestar.types import Send
 
-from ullage.errors import InvalidArgument
 from ullage.wire.problems import BY_SLUG, PROBLEM_TYPE, ProblemDetails, is_expected, problem_of
 from ullage_agent.service.http.served import AnyRequest
 from ullage_agent.service.log import logger
@@ -38,11 +37,7 @@ def headers_of(problem: ProblemDetails) -> dict[str, str]:
 
 def refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
     """The answer to an error, whoever raised it."""
-    if isinstance(error, RecursionError):
-        problem = problem_of(InvalidArgument("the body is nested too deeply"))
-    elif isinstance(error, UnicodeDecodeError):  # msgspec's, for the name of a field: its own errors are others
-        problem = problem_of(InvalidArgument("the body is no valid UTF-8"))
-    elif isinstance(error, HTTPException):
+    if isinstance(error, HTTPException):
         problem = _of_framework(error)
     else:
         problem = problem_of(error)

@@ -12,6 +12,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from ullage import __version__
 from ullage_agent.service.http import handles, provenance, queues, reclamation, sessions, upkeep
 from ullage_agent.service.http.answers import refuse
+from ullage_agent.service.http.bodies import JsonRequest
 from ullage_agent.service.http.guard import Guard
 from ullage_agent.service.http.openapi import openapi_document
 from ullage_agent.service.http.page import PAGE
@@ -58,6 +59,7 @@ def make_app(served: Served) -> Guard:
     app = Litestar(
         route_handlers=[*RESOURCES, openapi, reference, *PAGE],
         guards=[admit],
+        request_class=JsonRequest,
         exception_handlers={HTTPException: refuse, Exception: refuse},
         openapi_config=OpenAPIConfig(
             title="Ullage",

@@ -14,8 +14,10 @@ from ullage.errors import DigestMismatch, InvalidArgument, RequestIncomplete, Re
 from ullage.interface import checks
 from ullage.wire.content import ContentItem
 from ullage.wire.operation import ATTRIBUTES_HEADER
+from ullage_agent.service.access import ANONYMOUS
 from ullage_agent.service.http.served import AnyRequest, Served, served_by
 from ullage_agent.service.limits import STEP_BYTES
+from ullage_agent.service.uploads import Upload
 
 DIGEST_HEADERS: Final = ("repr-digest", "content-digest")
 ALGORITHMS: Final = {"sha-256": "sha256", "sha-512": "sha512"}
@@ -62,6 +64,21 @@ class Digests:
                 raise DigestMismatch(f"the content's {name} is {found}: nothing was stored")
 
 
+class JsonRequest(AnyRequest):
+    """Says which errors are the body's. Raised by anything else, the same are the service's own."""
+
+    async def json(self) -> Any:
+        """What the body says. InvalidArgument for what no parser reads, Litestar's own error for what is no JSON."""
+        try:
+            return await super().json()
+        except RecursionError as error:
+            raise InvalidArgument("the body is nested too deeply") from error
+        except (
+            UnicodeDecodeError
+        ) as error:  # for the name of a field: of all else msgspec says it with an error of its own
+            raise InvalidArgument("the body is no valid UTF-8") from error
+
+
 def attributes_of(request: AnyRequest) -> dict[str, str]:
     """Attributes of the header (a JSON object of strings) and of the query (`attribute=NAME=VALUE`)."""
     limit = served_by(request).limits.attributes_bytes
@@ -103,12 +120,12 @@ def contents_of(items: Sequence[ContentItem]) -> tuple[list[bytes], list[dict[st
 class Body:
     """The content that a request brings, step by step."""
 
-    def __init__(self, request: AnyRequest, served: Served) -> None:
+    def __init__(self, request: AnyRequest, served: Served, upload: Upload) -> None:
         """RequestTooLarge if its announced length is beyond spec.service.maxRequestBytes."""
         self.is_over = False
         self._request = request
         self._limit = int(served.host.spec.service.max_request_bytes)
-        self._total = 0
+        self._upload = upload
         length = request.headers.get("content-length", "0")
         if self._limit and length.isdecimal() and int(length) > self._limit:
             raise _too_much(self._limit)
@@ -126,8 +143,8 @@ class Body:
             data: bytes = message.get("body", b"")
             gathered.append(data)
             size += len(data)
-            self._total += len(data)
-            if self._limit and self._total > self._limit:
+            self._upload.bytes += len(data)
+            if self._limit and self._upload.bytes > self._limit:
                 raise _too_much(self._limit)
             self.is_over = not message.get("more_body", False)
         return b"".join(gathered)
@@ -138,9 +155,19 @@ async def store(request: AnyRequest, begin: Callable[[], Content], finish: Calla
 
     A body of one step costs one hop to a thread and back.
     """
-    served = served_by(request)
+    served, state = served_by(request), request.scope["state"]
     digests = Digests(request)
-    body = Body(request, served)
+    with served.uploads.under_way(state.get("principal", ANONYMOUS), state["operation"].id) as upload:
+        return await _taken(served, Body(request, served, upload), digests, begin, finish)
+
+
+async def _taken(
+    served: Served,
+    body: Body,
+    digests: Digests,
+    begin: Callable[[], Content],
+    finish: Callable[[Content], Answer],
+) -> Answer:
     first = await body.step()
     if body.is_over:
         return await served.create(_at_once, first, begin, finish, digests)

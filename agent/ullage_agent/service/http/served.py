@@ -28,6 +28,7 @@ from ullage_agent.service.log import logger
 from ullage_agent.service.metrics import Metrics
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.sessions import Sessions
+from ullage_agent.service.uploads import Uploads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +66,9 @@ class Served:
         self.repository.runs.hear(self._told)
         self._actors = Actors(self.repository, authenticator, limits)
         self.sessions = Sessions(host.clock, limits)
+        self.uploads = Uploads(host.clock)
+        for held in (self.sessions.held, self.uploads.held):
+            self.repository.held.also(held)
         self.quota = Quota("requests_each", "requests under way", limits.requests_each)
         self.wide_free = limits.wide_streams
         self.is_stopping = False

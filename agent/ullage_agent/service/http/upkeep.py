@@ -145,6 +145,7 @@ node = answers(
     operations.GET_NODE,
     lambda asked: bulk.node_identity(asked.repository, asked.served.host.spec.service.socket_path),
 )
+list_holders = answers(operations.LIST_HOLDERS, lambda asked: asked.repository.holders())
 list_leases = answers(operations.LIST_LEASES, lambda asked: asked.repository.leases.all())
 lease = answers(operations.GET_LEASE, lambda asked: asked.repository.leases.find(asked["lease"]))
 release = acts(operations.RELEASE_LEASE, "released", lambda asked: asked.repository.leases.release)
