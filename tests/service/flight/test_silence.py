@@ -59,7 +59,11 @@ def test_a_stopped_node_is_given_up_and_found_again(tmp_path: Path, monkeypatch:
             putting = pool.submit(written)
             node.signal(signal.SIGSTOP)
             go.set()
-            calls = [putting, pool.submit(acting.act, ABOUT, Nothing()), pool.submit(lambda: _reread(reading, rows))]
+            calls: list[Any] = [
+                putting,
+                pool.submit(acting.act, ABOUT, Nothing()),
+                pool.submit(lambda: _reread(reading, rows)),
+            ]
             for call in calls:
                 with pytest.raises(NotReachable):
                     call.result()
