@@ -222,7 +222,7 @@ class Applier:
             write = self._api.replace if "uid" in metadata else self._api.apply
             self._cache.node_objects.put(await write(document))
         except ApiError as error:
-            if "uid" not in metadata or error.status != 409:
+            if "uid" not in metadata or error.status not in (404, 409):
                 raise
             passed_over.append(metadata["name"])
 
