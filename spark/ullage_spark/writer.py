@@ -65,7 +65,7 @@ class StagedAttempt(Carried, WriterCommitMessage):
         self.rows = rows
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class WriteDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What nodes keep with a commit: for each node the attempts that count, and how many transactions each staged; and
     of a write with a name what it wrote where, so that nothing else is taken for it.
     """
@@ -151,7 +151,7 @@ class StagingWriter(Carried):
         side_by_side(prepare, nodes)
         self._carry_out(write, decision)
 
-    def _decision(self, messages: Sequence[WriterCommitMessage | None]) -> Decision:
+    def _decision(self, messages: Sequence[WriterCommitMessage | None]) -> WriteDecision:
         """What these messages come to."""
         nodes: dict[str, dict[str, int]] = {node.name: {} for node in self._nodes}
         rows = Fingerprint()
@@ -164,7 +164,7 @@ class StagingWriter(Carried):
             # Where nothing of it is a node may be missing: what it has begun ends by itself.
             nodes = {name: attempts for name, attempts in nodes.items() if attempts}
         settings = self._settings
-        return Decision(
+        return WriteDecision(
             nodes=nodes,
             queue=settings.queue,
             ttl_millis=settings.ttl_millis,
@@ -173,7 +173,7 @@ class StagingWriter(Carried):
             digest=rows.text,
         )
 
-    def _require_same(self, decided: Decision, wanted: Decision) -> None:
+    def _require_same(self, decided: WriteDecision, wanted: WriteDecision) -> None:
         """SparkSourceError if the write with this name was carried out with something else."""
         name = self._settings.write
         differences = [
@@ -193,14 +193,14 @@ class StagingWriter(Carried):
                 f"{OTHER_NAME}"
             )
 
-    def _finish(self, write: str, nodes: Sequence[FleetNode]) -> Decision | None:
+    def _finish(self, write: str, nodes: Sequence[FleetNode]) -> WriteDecision | None:
         """What is decided of the write, by an earlier run perhaps; what is left of it is carried out then."""
         request = StagedWriteRequest(write=write)
         found = side_by_side(lambda node: ask(self._settings, node, WRITE_FIND, request), nodes)
         decided = [each.decision for each in found if each.state == "committed"]
         if not decided:
             return None
-        decision = msgspec.json.decode(decided[0], type=Decision)
+        decision = msgspec.json.decode(decided[0], type=WriteDecision)
         self._carry_out(write, decision)
         return decision
 
@@ -218,7 +218,7 @@ class StagingWriter(Carried):
         request = StagedWriteRequest(write=write)
         side_by_side(lambda node: ask(self._settings, node, WRITE_ABORT, request), self._nodes)
 
-    def _carry_out(self, write: str, decision: Decision) -> None:
+    def _carry_out(self, write: str, decision: WriteDecision) -> None:
         """Commit on one node, which has decided then, and on all others side by side."""
         known = {node.name: node for node in self._nodes}
         text = msgspec.json.encode(decision, order="deterministic").decode()

@@ -12,7 +12,7 @@ LOOKS_IDLE: Final = 10
 """Looks at nothing before the thread ends: a client that nobody closes leaves none behind."""
 
 
-class Wait:
+class BoundedWait:
     """One wait, as a block."""
 
     def __init__(self, waits: "Waits", end: Callable[[], None], seconds: float) -> None:
@@ -35,15 +35,15 @@ class Waits:
     def __init__(self, look_seconds: float = LOOK_SECONDS) -> None:
         self._look_seconds = look_seconds
         self._lock = threading.Lock()
-        self._waits: set[Wait] = set()
+        self._waits: set[BoundedWait] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def ended_by(self, end: Callable[[], None], seconds: float) -> Wait:
+    def ended_by(self, end: Callable[[], None], seconds: float) -> BoundedWait:
         """A block; `end` is called, in another thread, if it lasts longer."""
-        return Wait(self, end, seconds)
+        return BoundedWait(self, end, seconds)
 
-    def add(self, wait: Wait) -> None:
+    def add(self, wait: BoundedWait) -> None:
         """It begins."""
         with self._lock:
             self._waits.add(wait)
@@ -51,7 +51,7 @@ class Waits:
                 self._thread = threading.Thread(target=self._watch, name="ullage-waits", daemon=True)
                 self._thread.start()
 
-    def remove(self, wait: Wait) -> None:
+    def remove(self, wait: BoundedWait) -> None:
         """It is over."""
         with self._lock:
             self._waits.discard(wait)
