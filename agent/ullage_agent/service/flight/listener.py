@@ -24,7 +24,8 @@ class FlightListener:
         self.flight = FlightServer(terms)
         limits, listening = terms.limits, terms.listening
         # Beside the calls at work as many that are being refused, or whose token is being looked at.
-        self._threads = ThreadPoolExecutor(2 * limits.flight_calls, thread_name_prefix="flight")
+        at_work = limits.flight_calls + limits.flight_controls
+        self._threads = ThreadPoolExecutor(2 * at_work, thread_name_prefix="flight")
         self._server = grpc.server(
             self._threads,
             handlers=[Methods(SERVICE, self.flight.methods, self.flight.serve)],
