@@ -152,7 +152,10 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
 
         descriptor = flight.FlightDescriptor.for_command(b"{}")
         writers = [hostile.client.do_put(descriptor, schema, hostile.options) for _ in range(2)]
-        until(lambda: "flight_calls_each" in hostile.slug(hostile.read), "both streams to be at work")
+        for writer, told in writers:
+            writer.write_batch(pa.record_batch([pa.array([b"x"], pa.binary())], schema))
+            assert told.read() is not None  # it is at work
+        assert "flight_calls_each" in hostile.slug(hostile.read)
         assert [flights.act("about")["node"] for flights in (hostile, good)] == ["here", "here"]
         for writer, _ in writers:
             writer.close()
@@ -179,7 +182,7 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
     lines = [line for line in lines_of(secured.running.document.spec.storage.host_path.path) if not line.allowed]
     assert {
         ("hostile", "socket", "HELLO", "quota-reached"),
-        ("hostile", "Flight", "DoAction", "quota-reached"),
+        ("hostile", "Flight", "DoGet", "quota-reached"),
         ("hostile", "HTTP", "GET /v1/queues", "quota-reached"),
         ("", "socket", "HELLO", "busy"),
     } <= {(line.who, line.via, line.operation, line.why.partition(":")[0]) for line in lines}
