@@ -11,6 +11,7 @@ from ullage.contract import (
     PlanningResult,
     RunSpec,
     RunStatus,
+    millis_of,
     record_of,
 )
 from ullage_operator.authority import CertificateAuthority
@@ -78,6 +79,10 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     """That it was seen in, its resourceVersion."""
 
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    trouble: str = ""
+    """Why its status cannot be read: then that is an empty one. Empty if it can."""
+
     @property
     def is_released(self) -> bool:
         """Whether what it holds was given up."""
@@ -85,16 +90,35 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, found: Document) -> "NodeObject":
-        """From what the API server says; msgspec.ValidationError if an agent wrote nonsense."""
-        metadata = found["metadata"]
+        """From what the API server says; msgspec.ValidationError if the spec is nonsense. A status that is, as
+        an agent can write it, is no reason to know nothing of its node.
+        """
+        metadata, status, trouble = found["metadata"], NodeStatus(), ""
+        try:
+            status = _status_of(found.get("status") or {})
+        except (msgspec.ValidationError, ValueError, OverflowError) as error:
+            trouble = f"the status of {metadata['name']} cannot be read: {error}"[:TROUBLE_MAX]
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
             spec=record_of(NodeSpec, found["spec"]),
-            status=record_of(NodeStatus, found.get("status") or {}),
+            status=status,
+            trouble=trouble,
+            labels=metadata.get("labels") or {},
             release=(metadata.get("annotations") or {}).get(RELEASE, ""),
             version=metadata["resourceVersion"],
         )
+
+
+def _status_of(found: Document) -> NodeStatus:
+    """What an agent says; ValueError or OverflowError for a time that no calendar has, though it looks like one."""
+    status: NodeStatus = record_of(NodeStatus, found)
+    ticket = status.ticket
+    times = [status.heartbeat, *((ticket.started, ticket.ended) if ticket is not None else ())]
+    for time in (*times, *(each.last_transition_time for each in status.conditions)):
+        if time is not None:
+            millis_of(time)
+    return status
 
 
 class AgentPod(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,9 @@ PROGRAMS = ("helm", "kubectl", "docker", "curl", "TOKEN=", "make", "oras", "cosi
 OPTIONS = "--"
 """What a block begins with that is a part of a command which is told elsewhere."""
 
+SECONDS_MAX = 900
+"""More than helm and kubectl wait by themselves, five minutes: then their own words say what was not there."""
+
 
 class Command(NamedTuple):
     """One, with the heading below which it stands, in one line."""
@@ -76,7 +79,7 @@ class Shell:
             env={**environment, **own},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=SECONDS_MAX,
             check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}{done.stdout}"

@@ -152,7 +152,8 @@ class Life:
                 self._ask_for_certificate(each["spec"]["nodeName"], path)
             said: dict[str, Any] = {"settingsGeneration": generation, "repositoryUuid": "u"}
             if ticket is not None:
-                report = {"id": ticket["id"], "run": ticket.get("run", ""), "state": "Completed", "freedBytes": 4096}
+                whose = {name: ticket.get(name, "") for name in ("id", "run", "runUid")}
+                report = {**whose, "state": "Completed", "freedBytes": 4096}
                 said["ticket"] = report
             if any(status.get(field) != value for field, value in said.items() if field != "ticket") or (
                 ticket is not None and (status.get("ticket") or {}).get("id") != ticket["id"]

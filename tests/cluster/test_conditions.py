@@ -453,7 +453,7 @@ def _runs(looks: Looks) -> None:
     looks.speak("well")
     looks.until("now", "Ready Running", "Reconciling Running")
     ticket = objects(fleet, place, "well")["worker-0"]["spec"]["ticket"]
-    done = {"id": ticket["id"], "run": "now", "state": "Completed", "ended": OLD}
+    done = {"id": ticket["id"], "run": "now", "runUid": ticket["runUid"], "state": "Completed", "ended": OLD}
     looks.speak("well", "worker-0", ticket=done)
     assert kstatus(looks.until("now", "Ready Completed", "Reconciling Ended", "Stalled Working")) == "Current"
     fleet.kubectl("wait", "reclamationrun/now", "--for=condition=Ready", *looks.here, "--timeout=1s")

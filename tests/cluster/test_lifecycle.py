@@ -131,10 +131,10 @@ def test_a_run_is_suspended_goes_on_and_is_deleted_after_its_end(fleet: Fleet, o
         fleet.apply(run(place, "worker-0", ttlSecondsAfterFinished=2, suspend=True))
     fleet.apply(run(place, "worker-0", ttlSecondsAfterFinished=1, suspend=False))
     operator.until("it has another", lambda: "ticket" in objects(fleet, place)["worker-0"]["spec"])
-    second = objects(fleet, place)["worker-0"]["spec"]["ticket"]["id"]
-    assert second != first
+    second = objects(fleet, place)["worker-0"]["spec"]["ticket"]
+    assert second["id"] != first
 
-    done = {"id": second, "run": "now", "state": "Completed", "ended": now_text()}
+    done = {"id": second["id"], "run": "now", "runUid": second["runUid"], "state": "Completed", "ended": now_text()}
     say_ready(fleet, place, "worker-0", ticket=done)
     operator.until("it is gone", lambda: fleet.get("reclamationruns", "--namespace", place)["items"] == [])
 

@@ -107,7 +107,8 @@ def test_a_run_reports_what_the_agents_did(fleet: Fleet, operator: Operator, pla
     ticket = objects(fleet, place)["worker-0"]["spec"]["ticket"]
     assert (ticket["run"], ticket["dryRun"]) == ("now", True)
 
-    done = {"id": ticket["id"], "run": "now", "state": "Completed", "freedBytes": 4096, "actions": 2}
+    whose = {"id": ticket["id"], "run": "now", "runUid": ticket["runUid"]}
+    done = {**whose, "state": "Completed", "freedBytes": 4096, "actions": 2}
     say_ready(fleet, place, "worker-0", ticket={**done, "ended": now_text()})
 
     told = ("{.status.phase} {.status.freed}", "reclamationrun/now", place)

@@ -90,7 +90,8 @@ def say_done(fleet: Fleet, place: str) -> None:
     for node, each in objects(fleet, place, "flows").items():
         given, said = each["spec"].get("ticket"), (each.get("status") or {}).get("ticket") or {}
         if given is not None and said.get("id") != given["id"]:
-            done = {"id": given["id"], "run": "now", "state": "Completed", "freedBytes": 1, "ended": now_text()}
+            whose = {name: given[name] for name in ("id", "run", "runUid")}
+            done = {**whose, "state": "Completed", "freedBytes": 1, "ended": now_text()}
             say_ready(fleet, place, node, ticket=done)
 
 

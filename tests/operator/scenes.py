@@ -10,7 +10,7 @@ from ullage_operator.observation import Blockers, Observation, RunObject
 EVERYWHERE: Final = {"maxConcurrentNodes": "100%"}
 NIGHT: Final = {"name": "night", "schedule": "0 0 * * *", "duration": "3h"}
 RUN: Final = RunObject(
-    name="r", generation=1, created=time_of(NOW), spec=RunSpec(repository="flows"), status=RunStatus()
+    name="r", uid="uid of r", generation=1, created=time_of(NOW), spec=RunSpec(repository="flows"), status=RunStatus()
 )
 
 

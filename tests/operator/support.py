@@ -106,6 +106,12 @@ class Server:
         said = {key: value for key, value in document.items() if key not in ("apiVersion", "kind", "metadata")}
         return self.keep(kind, metadata["name"], metadata.get("namespace", ""), metadata=metadata, **said)
 
+    async def replace(self, document: Object) -> Object:
+        kind, metadata = document["kind"], document["metadata"]
+        await asyncio.sleep(0)
+        self.asked[f"patch {kind}"] += 1
+        return self.keep(kind, metadata["name"], metadata["namespace"], metadata=metadata, spec=document["spec"])
+
     async def delete(self, kind: str, namespace: str | None, name: str, uid: str = "") -> None:
         await asyncio.sleep(0)
         self.asked[f"delete {kind}"] += 1
@@ -213,8 +219,13 @@ def ticket(**fields: Any) -> Ticket:
         "not_before": time_of(NOW - MINUTE),
         "not_after": time_of(NOW + HOUR),
     }
-    return Ticket(**(given | fields))
+    return Ticket(**(given | _whose(fields) | fields))
 
 
 def report(state: TicketState, **fields: Any) -> TicketReport:
-    return TicketReport(**({"id": "t1", "state": state, "ended": time_of(NOW - MINUTE)} | fields))
+    given: dict[str, Any] = {"id": "t1", "state": state, "ended": time_of(NOW - MINUTE)}
+    return TicketReport(**(given | _whose(fields) | fields))
+
+
+def _whose(fields: dict[str, Any]) -> dict[str, str]:
+    return {"run_uid": f"uid of {fields['run']}"} if fields.get("run") else {}

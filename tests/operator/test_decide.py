@@ -71,10 +71,11 @@ def test_what_was_lost_is_given_up_by_the_uid_of_the_object_only() -> None:
 def test_the_ticket_of_a_run_that_was_deleted_is_taken_back(is_paused: bool) -> None:
     """At once, also while the repository is left alone; a run of the same name that came later has no part in it."""
     asked = RunSpec(repository="flows")
-    run = RunObject(name="now", generation=1, created=time_of(NOW - HOUR), spec=asked, status=RunStatus())
+    who: dict[str, Any] = {"name": "now", "uid": "uid of now", "created": time_of(NOW - HOUR)}
+    run = RunObject(**who, generation=1, spec=asked, status=RunStatus())
     objects = {"node-0": node("node-0", ticket=ticket(run="now"), wanted=())}
     seen = fleet(1, objects=objects, runs=(run,), repository=repository(is_paused=is_paused))
-    later = msgspec.structs.replace(run, created=time_of(NOW))
+    later = msgspec.structs.replace(run, uid="another", created=time_of(NOW))
 
     kept = decided(seen).nodes.get("node-0")
 

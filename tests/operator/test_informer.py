@@ -1,11 +1,12 @@
 """Stores: what the watch says and what our own writes answer, in whatever order they arrive."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 from tests.operator.support import Script
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.cluster.informer import Informer
+from ullage_operator.errors import ApiError
 from ullage_operator.objects import Object
 
 
@@ -103,6 +104,23 @@ def test_a_store_that_a_bug_has_ended_says_so() -> None:
         said.append(store.has_ended)
         await store.stop()
         assert said == [False, True]
+
+    asyncio.run(run())
+
+
+def test_a_store_that_is_refused_says_so_and_is_not_waited_for() -> None:
+    """A right that is missing comes back when somebody gives it, and not by waiting at the start."""
+
+    class Refusing(Script):
+        async def list(self, kind: str, *_: Any) -> tuple[list[Object], str]:
+            raise ApiError(403, "GET daemonsets: forbidden")
+
+    async def run() -> None:
+        store = Informer(cast("ApiClient", Refusing("DaemonSet", [])), "DaemonSet")
+        store.start()
+        await store.answered.wait()
+        assert (store.listed.is_set(), store.refusal) == (False, "GET daemonsets: forbidden (status 403)")
+        await store.stop()
 
     asyncio.run(run())
 

@@ -13,6 +13,7 @@ import pytest
 from tests.operator.support import NOW, Server
 from ullage.contract import object_name, time_of
 from ullage_operator.cluster.api import ApiClient
+from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.objects import Object
 from ullage_operator.repository.reconcile import Reconciler
 from ullage_operator.settings import OperatorSettings
@@ -196,3 +197,33 @@ def test_pods_are_asked_for_when_all_is_there_that_they_need(slow: str) -> None:
     asyncio.run(run())
     made = {kind: int(each["metadata"]["resourceVersion"]) for (kind, _, _), each in server.objects.items()}
     assert made[slow] < made["DaemonSet"]
+
+
+class RefusingServer(Server):
+    """Gives no right to look at pods."""
+
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> tuple[list[Object], str]:
+        if kind == "Pod":
+            raise ApiError(403, "pods is forbidden")
+        return await super().list(kind, namespace, labels, fields)
+
+
+def test_who_may_not_look_at_pods_says_so_and_changes_nothing() -> None:
+    """At the start too: else it would wait for a right in silence, while the status of before says that all is well."""
+    server = RefusingServer(time_of(NOW))
+
+    async def run() -> None:
+        fleet = Fleet(1, server)
+        await fleet.reconciler.cache.start()
+        with pytest.raises(OperatorError, match="pods is forbidden"):
+            await fleet.reconciler.reconcile(KEY)
+        await fleet.reconciler.stop()
+
+    asyncio.run(run())
+    conditions = server.objects["ContentRepository", "data", "flows"]["status"]["conditions"]
+    told = {each["type"]: (each["status"], each["message"]) for each in conditions}
+    assert told["Stalled"][0] == "True"
+    assert "pods is forbidden" in told["Stalled"][1]
+    assert not any(kind == "DaemonSet" for kind, _, _ in server.objects)

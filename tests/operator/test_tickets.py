@@ -182,7 +182,9 @@ def test_pausing_takes_everything_back() -> None:
 def run(**spec: Any) -> RunObject:
     status = spec.pop("status", RunStatus())
     asked = RunSpec(repository="flows", **spec)
-    return RunObject(name="now", generation=1, created=time_of(NOW - MINUTE), spec=asked, status=status)
+    return RunObject(
+        name="now", uid="uid of now", generation=1, created=time_of(NOW - MINUTE), spec=asked, status=status
+    )
 
 
 def test_a_run_waits_for_its_window_unless_it_overrides_it() -> None:
@@ -218,7 +220,7 @@ def test_what_a_node_reported_of_a_run_outlives_its_next_ticket() -> None:
     seen = fleet(2, {"maintenance": {"maxConcurrentNodes": 2}}, runs=(run(),))
     first = node("node-0", report=report(TicketState.COMPLETED, run="now", freed_bytes=2048))
     kept = decided(changed(seen, objects={**seen.objects, "node-0": first})).nodes["node-0"].finished
-    assert [(each.uid, each.report.freed_bytes) for each in kept] == [("", 2048)]
+    assert [(each.uid, each.report.freed_bytes) for each in kept] == [("uid of now", 2048)]
 
     later = node("node-0", report=report(TicketState.COMPLETED, id="t2"), finished=kept)
     after = decided(changed(seen, objects={**seen.objects, "node-0": later}))
@@ -230,14 +232,14 @@ def test_what_a_node_reported_of_a_run_outlives_its_next_ticket() -> None:
     again = msgspec.structs.replace(run(), uid="another")
     anew = decided(changed(seen, objects={**seen.objects, "node-0": later}, runs=(again,)))
     assert anew.runs["now"].nodes_done == 0
-    ended = node("node-0", report=report(TicketState.COMPLETED, id="t3", run="now"), finished=kept)
+    ended = node("node-0", report=report(TicketState.COMPLETED, id="t3", run="now", run_uid="another"), finished=kept)
     [left] = decided(changed(seen, objects={**seen.objects, "node-0": ended}, runs=(again,))).nodes["node-0"].finished
     assert left.uid == "another"
 
 
 def test_a_node_keeps_so_many_reports_and_those_of_runs_under_way_the_longest() -> None:
     """Of runs that have all come to an end there, the oldest report makes way for the next."""
-    runs = tuple(msgspec.structs.replace(run(), name=f"r{n}", uid=f"u{n}") for n in range(FINISHED_MAX + 1))
+    runs = tuple(msgspec.structs.replace(run(), name=f"r{n}", uid=f"uid of r{n}") for n in range(FINISHED_MAX + 1))
     over = msgspec.structs.replace(runs[3], status=RunStatus(phase=RunPhase.COMPLETED))
     kept = tuple(FinishedRun(uid=each.uid, report=report(TicketState.COMPLETED, run=each.name)) for each in runs[:-1])
     found = node("node-0", report=report(TicketState.FAILED, run=runs[-1].name), finished=kept)
@@ -306,9 +308,25 @@ def test_operations_without_a_window_of_their_own_are_given() -> None:
 def test_a_report_is_kept_though_its_run_is_over() -> None:
     """The end of the run was written, and the node's object was not: the next pass makes up for it."""
     spec, over = RunSpec(repository="flows"), RunStatus(phase=RunPhase.COMPLETED)
-    run = RunObject(name="r", uid="u", generation=1, created=time_of(NOW - HOUR), spec=spec, status=over)
+    run = RunObject(name="r", uid="uid of r", generation=1, created=time_of(NOW - HOUR), spec=spec, status=over)
     seen = lone(report=report(TicketState.COMPLETED, run="r"), ticket=ticket(run="r"))
 
     [made] = decided(changed(seen, runs=(run,))).nodes.values()
 
-    assert [(each.uid, each.report.state) for each in made.finished] == [("u", TicketState.COMPLETED)]
+    assert [(each.uid, each.report.state) for each in made.finished] == [("uid of r", TicketState.COMPLETED)]
+
+
+def test_no_more_runs_are_under_way_than_a_node_keeps_reports_of() -> None:
+    """The end of one more would be kept in place of that of a run that goes on, which would come to the node again."""
+    runs = tuple(
+        msgspec.structs.replace(run(nodes=("node-0", "node-1")), name=f"r{n:02}", uid=f"uid of r{n:02}")
+        for n in range(FINISHED_MAX + 1)
+    )
+    kept = tuple(FinishedRun(uid=each.uid, report=report(TicketState.COMPLETED, run=each.name)) for each in runs[:-1])
+    objects = {"node-0": node("node-0", finished=kept, wanted=()), "node-1": node("node-1", wanted=())}
+
+    given = decided(fleet(2, {"maintenance": {"maxConcurrentNodes": 2}}, objects=objects, runs=runs)).nodes
+
+    assert given["node-0"].ticket is None
+    assert given["node-1"].ticket is not None
+    assert given["node-1"].ticket.run == "r00"

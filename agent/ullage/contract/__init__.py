@@ -13,7 +13,6 @@ from ullage.contract.conditions import (
     cell_of as cell_of,
 )
 from ullage.contract.fleet import (
-    ENDED as ENDED,
     ENGINE_FORMAT as ENGINE_FORMAT,
     FINISHED_MAX as FINISHED_MAX,
     HEARTBEAT_FIELDS as HEARTBEAT_FIELDS,
@@ -23,7 +22,6 @@ from ullage.contract.fleet import (
     PEM_MAX as PEM_MAX,
     REPOSITORY_LABEL as REPOSITORY_LABEL,
     RESULTS_MAX as RESULTS_MAX,
-    TICKETED as TICKETED,
     ContentRepositoryNode as ContentRepositoryNode,
     Deferral as Deferral,
     FinishedRun as FinishedRun,
@@ -40,9 +38,6 @@ from ullage.contract.fleet import (
     RunSpec as RunSpec,
     RunStatus as RunStatus,
     Space as Space,
-    Ticket as Ticket,
-    TicketReport as TicketReport,
-    TicketState as TicketState,
 )
 from ullage.contract.fleet_settings import (
     BlockerMode as BlockerMode,
@@ -148,6 +143,13 @@ from ullage.contract.storage_settings import (
     HostPath as HostPath,
     LocalPersistentVolume as LocalPersistentVolume,
     StorageSettings as StorageSettings,
+)
+from ullage.contract.tickets import (
+    ENDED as ENDED,
+    TICKETED as TICKETED,
+    Ticket as Ticket,
+    TicketReport as TicketReport,
+    TicketState as TicketState,
 )
 from ullage.contract.units import (
     Duration as Duration,

@@ -17,14 +17,12 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
-from ullage.contract.settings import API_VERSION, DNS_LABEL, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
+from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
+from ullage.contract.tickets import TICKETED, Ticket, TicketReport
 from ullage.contract.window_settings import MaintenanceOperation
 
 REPOSITORY_LABEL: Final = "ullage.dev/repository"
 NODE_LABEL: Final = "ullage.dev/node"
-
-TICKETED: Final = (MaintenanceOperation.TRUNCATE, MaintenanceOperation.PUNCH, MaintenanceOperation.REWRITE)
-"""What needs a ticket in a cluster. Delete takes dead files as a whole: agents read its windows themselves."""
 
 HEARTBEAT_SECONDS: Final = 300
 """How often an agent writes its status though nothing changed. A node that was silent for three is lost."""
@@ -50,19 +48,6 @@ CERTIFICATE_NAMES_MAX: Final = 16
 Name = Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
 
 
-class TicketState(enum.StrEnum):
-    """How far an agent is with its ticket."""
-
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    REFUSED = "Refused"
-    FAILED = "Failed"
-
-
-ENDED: Final = frozenset({TicketState.COMPLETED, TicketState.REFUSED, TicketState.FAILED})
-"""States in which a ticket stays."""
-
-
 class RunPhase(enum.StrEnum):
     """How far a ReclamationRun is."""
 
@@ -70,43 +55,6 @@ class RunPhase(enum.StrEnum):
     RUNNING = "Running"
     COMPLETED = "Completed"
     FAILED = "Failed"
-
-
-class Ticket(ClusterRecord, frozen=True, kw_only=True):
-    """Permission to reclaim on one node."""
-
-    id: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
-    """The ticket's name, which is never used twice on a node."""
-
-    operations: Annotated[tuple[MaintenanceOperation, ...], Meta(min_length=1, max_length=4)]
-    """The operations that the ticket permits."""
-
-    generation: Count
-    """The generation of the ContentRepository that the ticket was given under. With other settings it is void."""
-
-    not_before: Time
-    """The time from which the ticket is valid."""
-
-    not_after: Time
-    """The time from which no run starts under the ticket."""
-
-    stop_after: Time | None = None
-    """The time at which a run that is under way stops, after its present action. Null lets it finish."""
-
-    reason: Annotated[str, Meta(max_length=1024)] = ""
-    """Why the ticket was given."""
-
-    run: Annotated[str, Meta(max_length=253)] = ""
-    """The ReclamationRun that asked for the ticket. Empty if the windows gave it."""
-
-    dry_run: bool = False
-    """True plans and reports, and changes nothing."""
-
-    policy: Annotated[str, Meta(max_length=256)] = ""
-    """The policy to use instead of spec.compaction.policy. Empty keeps that one."""
-
-    bytes_per_second: Bytes | None = None
-    """The rate to use instead of spec.compaction.bytesPerSecond. 0 sets no limit, and null keeps that one."""
 
 
 class Deferral(ClusterRecord, frozen=True, kw_only=True):
@@ -117,38 +65,6 @@ class Deferral(ClusterRecord, frozen=True, kw_only=True):
 
     waits_for: Annotated[tuple[str, ...], Meta(max_length=3)]
     """The applications that the node waits for: the first three by name."""
-
-
-class TicketReport(ClusterRecord, frozen=True, kw_only=True):
-    """What became of a ticket."""
-
-    id: str
-    """The ticket's name."""
-
-    run: str = ""
-    """The ReclamationRun that asked for the ticket. Empty if the windows gave it."""
-
-    state: TicketState
-    """How far the agent is with the ticket."""
-
-    started: Time | None = None
-    """When the run under the ticket began."""
-
-    ended: Time | None = None
-    """When the run under the ticket ended."""
-
-    actions: Count = 0
-    """The number of actions that were carried out, or that a dry run planned."""
-
-    freed_bytes: Bytes = 0
-    """The bytes that were given back under the ticket, also by the node's own schedules, or that a dry run planned
-    to."""
-
-    copied_bytes: Bytes = 0
-    """The bytes that were copied under the ticket, or that a dry run planned to."""
-
-    message: Annotated[str, Meta(max_length=1024)] = ""
-    """Why the ticket was refused, or why its run failed or stopped early."""
 
 
 class FinishedRun(ClusterRecord, frozen=True, kw_only=True):

@@ -231,7 +231,8 @@ class NodeAgent:
 
     def _run(self, ticket: Ticket) -> None:
         now = self._host.clock.now_millis()
-        report = TicketReport(id=ticket.id, run=ticket.run, state=TicketState.RUNNING, started=time_of(now))
+        state, started = TicketState.RUNNING, time_of(now)
+        report = TicketReport(id=ticket.id, run=ticket.run, run_uid=ticket.run_uid, state=state, started=started)
         if reason := void_reason(ticket, self._tickets.generation, now):
             self._ended(report, TicketState.REFUSED, message=reason)
             return

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -20,6 +21,18 @@ from ullage_operator import metrics
 from ullage_operator.errors import ApiError, ApiUnreachable, OperatorError
 from ullage_operator.objects import MANAGER, VERSION_OF, Object, path_of
 from ullage_operator.settings import OperatorSettings
+
+APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
+"""With a parameter the client sends a text as it is; by the bare type alone it would make JSON of it, once more."""
+
+FENCES: Final = ("uid", "resourceVersion")
+"""Of an object's metadata: in a patch they say which one it is for."""
+
+LONE: Final = re.compile("[\ud800-\udfff]")
+NOT_PRINTED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+Body = Object | Sequence[Object] | str
+"""A text goes as it is; all else as JSON."""
 
 PAGE: Final = 500
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=10)
@@ -120,8 +133,27 @@ class ApiClient:
         """Server-side apply: what is said here is ours, whoever changed it."""
         metadata = document["metadata"]
         path = path_of(document["kind"], metadata.get("namespace"), metadata["name"], subresource)
-        query, content = {"fieldManager": MANAGER, "force": "true"}, "application/apply-patch+yaml"
-        return await self._write("PATCH", document["kind"], path, body=document, content=content, query=query)
+        query = {"fieldManager": MANAGER, "force": "true"}
+        return await self._write("PATCH", document["kind"], path, body=yaml_of(document), content=APPLY, query=query)
+
+    async def replace(self, document: Object) -> Object:
+        """The spec and the labels of an object that is there, as a whole: of its spec nothing stays that others wrote.
+        ApiError with 409 if its uid, or its resourceVersion where there is one, is another by now.
+        """
+        metadata = document["metadata"]
+        fences = [
+            {"op": "replace", "path": f"/metadata/{name}", "value": metadata[name]}
+            for name in FENCES
+            if name in metadata
+        ]
+        body = [
+            *fences,
+            {"op": "add", "path": "/metadata/labels", "value": metadata["labels"]},
+            {"op": "replace", "path": "/spec", "value": document["spec"]},
+        ]
+        path = path_of(document["kind"], metadata.get("namespace"), metadata["name"])
+        content, query = "application/json-patch+json", {"fieldManager": MANAGER}
+        return await self._write("PATCH", document["kind"], path, body=body, content=content, query=query)
 
     async def delete(self, kind: str, namespace: str | None, name: str, uid: str = "") -> None:
         """Gone, or going; no error if it was gone before. `uid`: not one that came since under the same name."""
@@ -145,7 +177,7 @@ class ApiClient:
         method: str,
         path: str,
         *,
-        body: Object | None = None,
+        body: Body | None = None,
         content: str = "application/json",
         query: Mapping[str, str] | None = None,
     ) -> Object:
@@ -161,7 +193,7 @@ class ApiClient:
         path: str,
         content: str = "application/json",
         *,
-        body: Object | None = None,
+        body: Body | None = None,
         query: Mapping[str, str] | None = None,
         waits: aiohttp.ClientTimeout = REQUEST_TIMEOUT,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -185,3 +217,12 @@ class ApiClient:
                 yield answer
         except (aiohttp.ClientError, aio.config.ConfigException, OSError) as error:
             raise ApiUnreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+
+
+def yaml_of(document: Object) -> str:
+    """As JSON that is YAML too. JSON writes a character beyond U+FFFF as two escapes, of which YAML takes neither, and
+    YAML none as it is of those that are not printed: one emoji in an agent's words kept the status of a repository
+    from being written (https://yaml.org/spec/1.2.2/#51-character-set).
+    """
+    text = json.dumps(document, ensure_ascii=False)
+    return NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", LONE.sub("\ufffd", text))

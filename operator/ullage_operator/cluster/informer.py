@@ -10,6 +10,9 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError
 from ullage_operator.objects import Object
 
+REFUSED: Final = (403, 404)
+"""Answers that stay the same until somebody gives a right, or installs what is missing."""
+
 RETRY_SECONDS: Final = 1.0
 RETRY_SECONDS_MAX: Final = 30.0
 
@@ -46,14 +49,22 @@ class Informer:
         self.listed = asyncio.Event()
         """Set once everything was listed."""
 
-        self._problems: dict[str | None, str] = {}
+        self.answered = asyncio.Event()
+        """Set once everything was listed, or a list was refused."""
+
+        self._problems: dict[str | None, OperatorError] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._log = structlog.get_logger("informer").bind(kind=kind)
 
     @property
     def problem(self) -> str:
         """Why what is here may be old; empty if it is not."""
-        return "; ".join(self._problems.values())
+        return "; ".join(map(str, self._problems.values()))
+
+    @property
+    def refusal(self) -> str:
+        """The same, where that stays so until somebody does something, as where a right is missing; else empty."""
+        return "; ".join(str(each) for each in self._problems.values() if _is_refusal(each))
 
     @property
     def has_ended(self) -> bool:
@@ -98,7 +109,9 @@ class Informer:
             except OperatorError as error:
                 if isinstance(error, ApiError) and error.status == 410:
                     continue  # etcd has compacted the version that the watch stood at: nothing is wrong, list again
-                self._problems[namespace] = str(error)
+                self._problems[namespace] = error
+                if _is_refusal(error):
+                    self.answered.set()
                 self._log.warning("not followed", namespace=namespace, problem=str(error))
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, RETRY_SECONDS_MAX)
@@ -116,6 +129,7 @@ class Informer:
         self._versions[namespace] = version
         if len(self._versions) == len(self._namespaces):
             self.listed.set()
+            self.answered.set()
         return version
 
     async def _watch(self, namespace: str | None, version: str) -> None:
@@ -133,6 +147,10 @@ class Informer:
                     if not self._tells_answers and before is not None and _version(before) == version:
                         continue
                 self._on_change(kept)
+
+
+def _is_refusal(error: OperatorError) -> bool:
+    return isinstance(error, ApiError) and error.status in REFUSED
 
 
 def _key(found: Object) -> Key:

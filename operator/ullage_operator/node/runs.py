@@ -37,31 +37,32 @@ def runs_due(
     """
     due: dict[str, RunObject] = {}
     statuses: dict[str, RunStatus] = {}
-    for run in sorted(seen.runs, key=lambda run: (run.created, run.name)):
-        if run.status.phase in FINAL:
-            continue
+    going = [run for run in sorted(seen.runs, key=_age) if run.status.phase not in FINAL]
+    for place, run in enumerate(going):
         if is_held:
             status = held(run, seen.now_millis)
         else:
             status, waiting = _run_status(seen, run, hosts)
-            for node in () if run.spec.suspend else waiting:
+            # Later ones wait: of so many a node's object keeps what was reported. What is kept of one more would take
+            # the place of one that goes on, which would come to the node again, without an end.
+            is_next = place < FINISHED_MAX and not run.spec.suspend
+            for node in waiting if is_next else ():
                 due.setdefault(node, run)
         if status != run.status:
             statuses[run.name] = status
     return due, statuses
 
 
+def _age(run: RunObject) -> tuple[str, str]:
+    return run.created, run.name
+
+
 def is_called_off(ticket: Ticket, runs: Iterable[RunObject]) -> bool:
     """Whether the run that asked for a ticket was deleted, suspended, or has ended. One of the same name that came
     later is another, and may ask for less.
     """
-    given = millis_of(ticket.not_before)
     return bool(ticket.run) and not any(
-        run.name == ticket.run
-        and millis_of(run.created) <= given
-        and not run.spec.suspend
-        and run.status.phase not in FINAL
-        for run in runs
+        run.uid == ticket.run_uid and not run.spec.suspend and run.status.phase not in FINAL for run in runs
     )
 
 
@@ -146,7 +147,7 @@ def _results(seen: Observation, run: RunObject, scope: Iterable[str]) -> tuple[l
         found = seen.objects.get(node)
         if found is None:
             continue
-        if found.spec.ticket is not None and found.spec.ticket.run == run.name:
+        if found.spec.ticket is not None and found.spec.ticket.run_uid == run.uid:
             has_begun = has_begun or found.spec.ticket.not_before
         if (report := _report_of(found, run)) is not None:
             results.append(RunNode(node=node, report=report))
@@ -159,7 +160,7 @@ def _report_of(found: NodeObject, run: RunObject) -> TicketReport | None:
         if each.uid == run.uid:
             return each.report
     report = found.status.ticket
-    return report if report is not None and report.run == run.name and report.state in ENDED else None
+    return report if report is not None and report.run_uid == run.uid and report.state in ENDED else None
 
 
 def finished_on(found: NodeObject, runs: Iterable[RunObject]) -> tuple[FinishedRun, ...]:
@@ -169,7 +170,7 @@ def finished_on(found: NodeObject, runs: Iterable[RunObject]) -> tuple[FinishedR
     What belongs to runs that are no more goes when something is added: by itself it would be a write to each node.
     """
     report, known = found.status.ticket, {run.uid: run for run in runs}
-    run = next((run for run in known.values() if report is not None and run.name == report.run), None)
+    run = None if report is None else known.get(report.run_uid)
     if report is None or run is None or report.state not in ENDED:
         return found.spec.finished
     if any(each.uid == run.uid for each in found.spec.finished):

@@ -134,7 +134,7 @@ class TicketScheduler:
             return True
         if node not in self._open_nodes:
             return False
-        is_override = any(run.name == ticket.run and run.spec.override_windows for run in self._seen.runs)
+        is_override = any(run.uid == ticket.run_uid and run.spec.override_windows for run in self._seen.runs)
         return is_override or not self._blocks(deferral)
 
     def _is_idle(self, found: NodeObject, ticket: Ticket, state: TicketState | None) -> bool:
@@ -174,6 +174,7 @@ class TicketScheduler:
             stop_after=None if stop is None else time_of(stop),
             reason=reason,
             run="" if run is None else run.name,
+            run_uid="" if run is None else run.uid,
             dry_run=run is not None and run.spec.dry_run,
             policy="" if run is None else run.spec.policy,
             bytes_per_second=None if run is None else run.spec.bytes_per_second,

@@ -6,13 +6,13 @@ and what is taken back is taken back before anything is given.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 import structlog
 
-from ullage.contract import API_VERSION, RepositoryStatus, RunStatus, document_of
+from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of
 from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
@@ -20,7 +20,15 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.election import lease_reference
 from ullage_operator.errors import ApiError, OperatorError, is_namespace_ending
 from ullage_operator.node.runs import FINAL, expired, orphaned
-from ullage_operator.objects import POD_MAKERS, Object, RepositoryObject, covers, has_labels, is_owned
+from ullage_operator.objects import (
+    DESIRED,
+    POD_MAKERS,
+    Object,
+    RepositoryObject,
+    covers,
+    has_labels,
+    is_owned,
+)
 from ullage_operator.observation import RELEASE, NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
@@ -60,8 +68,11 @@ class Applier:
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
             await self._delete_runs(seen.repository.namespace, decision.expired)
-            refused = await self._write_claims(seen, desired)
-            await self._write_objects(seen, desired)
+            refused: OperatorError | None = await self._write_claims(seen, desired)
+            try:
+                await self._write_objects(seen, desired)
+            except OperatorError as error:
+                refused = error  # a ticket is taken back though a ConfigMap is somebody else's
             again = await self._write_nodes(seen, decision)
             await self._replace_pods(seen, decision)
             status = await self._write_planning(seen, decision, desired)
@@ -170,7 +181,7 @@ class Applier:
             return
         metadata = document["metadata"]
         owners: list[Object] = metadata.get("ownerReferences") or []
-        is_theirs = bool(owners) and not is_owned(found, owners[0]["uid"])
+        is_theirs = bool(owners) and not (is_owned(found, owners[0]["uid"]) or _is_orphan(found, metadata["labels"]))
         if document["kind"] == CLAIM:
             is_theirs = not has_labels(found, metadata["labels"])
         if is_theirs:
@@ -203,9 +214,11 @@ class Applier:
         """
         metadata = document["metadata"]
         try:
-            self._cache.node_objects.put(await self._api.apply(document))
+            # As a whole: a ticket that somebody else wrote into it would outlive all applying, and permit what it says.
+            write = self._api.replace if "uid" in metadata else self._api.apply
+            self._cache.node_objects.put(await write(document))
         except ApiError as error:
-            if "uid" not in metadata or error.status != 409:
+            if "uid" not in metadata or error.status not in (404, 409):
                 raise
             passed_over.append(metadata["name"])
 
@@ -320,6 +333,13 @@ class Applier:
             raise failures[0]
 
 
+def _is_orphan(found: Object, labels: Mapping[str, str]) -> bool:
+    """Whether we made it, and somebody took its owner away: it gets it back."""
+    metadata = found["metadata"]
+    is_owned_by_others = any(owner.get("controller") for owner in metadata.get("ownerReferences") or ())
+    return not is_owned_by_others and has_labels(found, labels) and DESIRED in (metadata.get("annotations") or {})
+
+
 def _waves(documents: Iterable[Object]) -> list[list[Object]]:
     """Each names others only of those before it. A role must be there before it is given to anybody, and what pods need
     before they are: a DaemonSet that was made beside its ServiceAccount had pods refused, which its user was told of.
@@ -359,11 +379,17 @@ def _obsolete(seen: Observation, desired: Desired) -> list[tuple[str, str, str]]
     return [each for each in found if each[:2] not in kept]
 
 
+def _is_as(found: NodeObject | None, spec: NodeSpec, labels: Mapping[str, str]) -> bool:
+    return found is not None and found.spec == spec and labels.items() <= found.labels.items()
+
+
 def _changed_nodes(seen: Observation, decision: Decision) -> tuple[list[Object], list[Object]]:
     """The node objects that shall be written: those that have no ticket then, and those that have one."""
     released = {each.name for each in decision.released}
     kept = {node: each for node, each in seen.objects.items() if each.name not in released}
-    changed = [spec for node, spec in decision.nodes.items() if node not in kept or kept[node].spec != spec]
+    changed = [
+        spec for node, spec in decision.nodes.items() if not _is_as(kept.get(node), spec, seen.repository.labels)
+    ]
 
     def written(*, with_ticket: bool) -> list[Object]:
         specs = (spec for spec in changed if (spec.ticket is not None) == with_ticket)

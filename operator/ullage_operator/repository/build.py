@@ -237,6 +237,7 @@ def node_object(repository: RepositoryObject, spec: NodeSpec, over: NodeObject |
     metadata = {"name": name, "namespace": repository.namespace, "labels": repository.labels}
     if over is not None:
         metadata["uid"] = over.uid
+        metadata["labels"] = {**over.labels, **repository.labels}
         if spec.ticket is not None or over.spec.ticket is None:
             metadata["resourceVersion"] = over.version
     return document("ContentRepositoryNode", metadata, spec=document_of(spec))

@@ -88,12 +88,20 @@ class InformerCache:
         self.reserved: dict[Key, dict[str, frozenset[str]]] = {}
 
     async def start(self) -> None:
-        """Follow everything; returns when it was listed once, but for what blocks: unknown is busy."""
+        """Follow everything; returns when it was listed once, or refused, but for what blocks: unknown is busy."""
         for store in self._stores:
             store.start()
         for store in self._stores:
             if store not in (self.spark, self.opted_in):
-                await store.listed.wait()
+                await store.answered.wait()
+
+    def require_followed(self) -> None:
+        """OperatorError where we may not follow what a decision goes by: else pods and nodes that nobody sees any more
+        would be taken for what they were, or for none, and a status would say that all is well.
+        """
+        for store in self._stores:
+            if store not in (self.spark, self.opted_in) and store.refusal:
+                raise OperatorError(f"The operator is blind, and leaves everything as it is: {store.refusal}")
 
     @property
     def ended(self) -> int:

@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 import structlog
 
+from ullage.contract import object_name
 from ullage_operator.authority import CertificateAuthority
 from ullage_operator.node import blockers
 from ullage_operator.objects import Object, RepositoryObject, has_labels, is_owned
@@ -135,6 +136,9 @@ def naming(key: Key, objects: Mapping[Key, Object]) -> Iterator[tuple[Key, Objec
 
 
 def _node_object(found: Object) -> NodeObject | None:
+    metadata, spec = found["metadata"], found["spec"]
+    if metadata["name"] != object_name(spec["repository"], spec["nodeName"]):
+        return None  # somebody's: it would stand in the way of the one that the agent writes
     try:
         return NodeObject.of(found)
     except msgspec.ValidationError as error:

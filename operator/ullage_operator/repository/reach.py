@@ -31,14 +31,14 @@ class Placement(NamedTuple):
 
 
 def holds(found: NodeObject) -> bool:
-    """Whether content was ever kept there."""
-    return bool(found.status.repository_uuid)
+    """Whether content was ever kept there, or nobody can tell."""
+    return bool(found.status.repository_uuid or found.trouble)
 
 
 def is_heard(seen: Observation, found: NodeObject) -> bool:
-    """Whether the node's agent said anything lately."""
+    """Whether the node's agent said anything lately. Not by a clock that is ahead: it would vouch for days."""
     heartbeat = found.status.heartbeat
-    return heartbeat is not None and seen.now_millis - millis_of(heartbeat) <= SILENCE_MILLIS
+    return heartbeat is not None and abs(seen.now_millis - millis_of(heartbeat)) <= SILENCE_MILLIS
 
 
 def says(found: NodeObject, type: str) -> bool:
@@ -70,12 +70,21 @@ def why_not(seen: Observation, node: str, placement: Placement) -> tuple[str, st
         return "NodeNotReady", "the node is not ready"
     if agent is None or not agent.is_ready:
         return "NoAgent", "no pod" if agent is None else agent.trouble or "the pod is not ready"
+    if found is not None and found.trouble:
+        return "NotServing", found.trouble
     if found is None or not is_heard(seen, found):
-        return "Silent", "the agent was not heard of lately"
+        return "Silent", _silence(seen, found)
     if not says(found, "Ready"):
         words = next((each.message or each.reason for each in found.status.conditions if each.type == "Ready"), "")
         return "NotServing", words or "the agent does not say that it serves"
     return "", ""
+
+
+def _silence(seen: Observation, found: NodeObject | None) -> str:
+    heartbeat = None if found is None else found.status.heartbeat
+    if heartbeat is not None and millis_of(heartbeat) > seen.now_millis:
+        return f"the agent's last heartbeat is of {heartbeat}, which is yet to come: set the clock of its node right"
+    return "the agent was not heard of lately"
 
 
 def out_of_reach(seen: Observation, placement: Placement) -> list[OutOfReach]:

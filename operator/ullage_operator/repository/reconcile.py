@@ -120,6 +120,7 @@ class Reconciler:
             return None if found is not None else await self._orphans(key)
         repository = RepositoryObject.of(found)
         try:
+            self.cache.require_followed()
             answers = await self.cache.ask(repository, self._clock)
             # From the observation to what it reserves nobody else decides: two repositories never give tickets for one
             # volume at once. In a thread: among thousands of nodes a decision takes longer than a watch should wait.

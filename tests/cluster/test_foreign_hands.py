@@ -1,0 +1,131 @@
+"""What people and agents write where the operator writes too, on a real API server: it is put right, or it is told."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cluster.fleet import Fleet
+from tests.cluster.operator_process import Operator, condition, now_text, objects, repository, say, say_ready
+from tests.cluster.workloads import run
+from ullage.contract import object_name
+
+NODES = ("worker-0", "worker-1", "worker-2")
+FOREVER = {"id": "theirs", "operations": ["Rewrite"], "generation": 1} | {
+    name: f"{year}-01-01T00:00:00Z" for name, year in (("notBefore", 2020), ("notAfter", 2090))
+}
+"""A ticket that nobody gave."""
+
+
+def patch(fleet: Fleet, place: str, what: str, changes: dict[str, Any]) -> None:
+    """As `kubectl edit` does it, by whoever may."""
+    fleet.kubectl("patch", *what.split(), "--type=merge", f"--patch={json.dumps(changes)}", "--namespace", place)
+
+
+def ticket(fleet: Fleet, place: str, node: str) -> dict[str, Any]:
+    found: dict[str, Any] = objects(fleet, place)[node]["spec"].get("ticket") or {}
+    return found
+
+
+@pytest.fixture
+def ready(fleet: Fleet, operator: Operator, place: str) -> Callable[[], bool]:
+    """A repository whose three agents serve; whether it still says so."""
+
+    def is_ready() -> bool:
+        return condition(fleet, place, "Ready") == "True"
+
+    operator.runs(place)
+    for node in NODES:
+        say_ready(fleet, place, node)
+    operator.until("it is ready", is_ready)
+    return is_ready
+
+
+def test_a_ticket_that_somebody_wrote_is_taken_back(
+    fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]
+) -> None:
+    """Whole, or one field of ours: an agent would obey it after its window, and after its run is gone."""
+    theirs, ours = (f"contentrepositorynode {object_name('flows', node)}" for node in NODES[:2])
+    say_ready(fleet, place, NODES[0])
+    patch(fleet, place, theirs, {"spec": {"ticket": FOREVER}, "metadata": {"labels": None}})
+    operator.until("it is taken back", lambda: not ticket(fleet, place, NODES[0]))
+    operator.until("it has its labels", lambda: "labels" in objects(fleet, place)[NODES[0]]["metadata"])
+
+    fleet.apply(run(place, NODES[1]))
+    operator.until("it has a ticket", lambda: bool(ticket(fleet, place, NODES[1])))
+    patch(fleet, place, ours, {"spec": {"ticket": {"reason": "mine"}}})
+    fleet.kubectl("delete", "reclamationrun", "now", "--namespace", place)
+    operator.until("nothing of it is left", lambda: not ticket(fleet, place, NODES[1]))
+    assert condition(fleet, place, "Stalled") == "False"
+
+
+def test_an_object_gets_its_owner_back(fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]) -> None:
+    """It is ours by its labels and our mark, and nobody else has it."""
+
+    def owners() -> list[str]:
+        found = fleet.get("configmap", "flows-ullage", "--namespace", place)["metadata"]
+        return [each["name"] for each in found.get("ownerReferences") or ()]
+
+    patch(fleet, place, "configmap flows-ullage", {"metadata": {"ownerReferences": None}})
+
+    operator.until("it has its owner", lambda: owners() == ["flows"])
+    assert condition(fleet, place, "Stalled") == "False"
+
+
+def test_a_run_that_is_made_again_is_another(
+    fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]
+) -> None:
+    """Under the same name, at once: what a node has reported of the first one says nothing of it."""
+    given: list[str] = []
+    over = ("reclamationrun", "now", "--namespace", place)
+    for _ in range(2):
+        fleet.apply(run(place, NODES[0]))
+        operator.until("it has a ticket", lambda: ticket(fleet, place, NODES[0]).get("id", "") not in ("", *given))
+        found = ticket(fleet, place, NODES[0])
+        given.append(found["id"])
+        whose = {name: found[name] for name in ("id", "run", "runUid")}
+        say_ready(fleet, place, NODES[0], ticket={**whose, "state": "Completed", "ended": now_text()})
+        operator.until("it is over", lambda: fleet.get(*over).get("status", {}).get("phase") == "Completed")
+        fleet.kubectl("delete", *over)
+
+
+def test_words_of_an_agent_harm_its_own_node_alone(
+    fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]
+) -> None:
+    """Characters of all planes are told as they came; so are times that no calendar has, or that are yet to come."""
+    words = "the disk \U0001f4a9 of \x85\u2028\ufeff"
+    said = [
+        {"type": "Ready", "status": "False", "reason": "Stopped", "message": words, "lastTransitionTime": now_text()}
+    ]
+    say_ready(fleet, place, NODES[0], conditions=said)
+    operator.until("it is told", lambda: words in _message(fleet, place))
+
+    for heartbeat, told in (("2026-99-99T99:99:99Z", "cannot be read"), ("2990-01-01T00:00:00Z", "yet to come")):
+        status = {"heartbeat": heartbeat, "repositoryUuid": "u"}
+        say(fleet, place, "contentrepositorynode", object_name("flows", NODES[0]), status)
+        operator.until("it is told", lambda told=told: told in _message(fleet, place))  # type: ignore[misc]
+        assert condition(fleet, place, "Reachable") != "True"
+        assert condition(fleet, place, "Stalled") == "False"
+
+
+def _message(fleet: Fleet, place: str) -> str:
+    found = fleet.get("contentrepository", "flows", "--namespace", place)["status"]["conditions"]
+    return " ".join(each.get("message", "") for each in found if each["type"] in ("Ready", "Reachable"))
+
+
+def test_an_object_under_another_name_hides_none(
+    fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]
+) -> None:
+    """One that somebody made for the same node, as a copy or a restored one."""
+    found = objects(fleet, place)[NODES[0]]
+    copy = {**found, "metadata": {"name": "zzz", "namespace": place, "labels": found["metadata"]["labels"]}}
+    fleet.apply({key: value for key, value in copy.items() if key != "status"})
+
+    fleet.apply(repository(place, {"archive": {"partial": True}}))
+    operator.until("that is told", lambda: condition(fleet, place, "Applied") == "False")
+    for node in NODES:
+        say_ready(fleet, place, node)
+
+    operator.until("it is ready", ready)
+    operator.until("all have it", lambda: condition(fleet, place, "Applied") == "True")
