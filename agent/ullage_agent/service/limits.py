@@ -150,6 +150,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     flight_header_bytes: int = 16 * KIB
     """Headers of a call: a token of an API server takes 1 to 2 KiB."""
 
+    flight_ping_seconds: float = 5.0
+    """Between two pings of a connection; one that pings faster is closed. Ullage's own clients ping every ten seconds,
+    and answering takes microseconds.
+    """
+
     flight_idle_seconds: float = 600.0
     """How long a connection may stand without a call: clients connect anew by themselves."""
 
