@@ -26,6 +26,7 @@ import structlog
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, ApiUnreachable, NotHolding, OperatorError
 from ullage_operator.objects import Object, document, path_of
+from ullage_operator.settings import OperatorSettings
 
 LEASE_SECONDS: Final = 10
 """Without a change for so long, another takes it. With POLL_SECONDS and the time to list a cluster's objects, a replica
@@ -55,6 +56,13 @@ CHANGED: Final = (404, 409)
 def seconds_since_boot() -> float:
     """Of a clock that also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+async def lease_reference(api: ApiClient, settings: OperatorSettings) -> Object:
+    """Names the Lease in events about the operator itself, whether or not it is there."""
+    found = await api.get("Lease", settings.namespace, settings.lease) or document("Lease", {"uid": ""})
+    place = {"name": settings.lease, "namespace": settings.namespace}
+    return {"apiVersion": found["apiVersion"], "kind": found["kind"], "uid": found["metadata"]["uid"], **place}
 
 
 class Election:
