@@ -8,9 +8,11 @@ Each line says what is wanted. --quick: small, so that the start of a job counts
 import argparse
 import math
 import os
+import resource
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,16 +21,22 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet, fleet_at
+from tests.spark.played import played_nodes
 from ullage_spark import snapshot, with_content
+from ullage_spark.fingerprint import Fingerprint
 from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
 from ullage_spark.opener import ADDRESS, FOUND_BY, GROUP_BYTES, GROUP_ROWS, Opener, pickled
 from ullage_spark.plan import reclamation_plan
 from ullage_spark.settings import SourceOptions, as_options
+from ullage_spark.writer import StagedAttempt
 
 MB = 1 << 20
+FAN_OUT_SECONDS = {"snapshot": 2, "begin and commit": 3}
 ROOT = Path(__file__).parents[1]
 REPEATS = 3
 
@@ -224,6 +232,39 @@ def plans(spark: SparkSession, sizes: list[int]) -> Iterator[str]:
         yield f"plan over {count:,} resource claims: {took:.1f} s{growth}"
 
 
+def fan_out(counts: list[int]) -> Iterator[str]:
+    """What a driver asks of so many nodes that are played in this process, which takes its part of the time."""
+    before: dict[str, tuple[int, float]] = {}
+    for count in counts:
+        with played_nodes(count) as addresses:
+            options: dict[str, Any] = {"endpoint": ",".join(addresses), "queue": "in"}
+            for step, took in _steps(options).items():
+                growth = ""
+                if step in before:
+                    fewer, less = before[step]
+                    growth = f", exponent {math.log(took / less) / math.log(count / fewer):.2f} (wanted: at most 1.1)"
+                before[step] = (count, took)
+                yield f"{step} on {count:,} nodes: {took:.2f} s (wanted for 1,000: {FAN_OUT_SECONDS[step]} s){growth}"
+
+
+def _steps(options: dict[str, Any]) -> dict[str, float]:
+    source = DefaultSource(options)
+    nobody: Any = None
+
+    def take() -> None:
+        with snapshot(nobody, **options):
+            pass
+
+    def write() -> None:
+        writer = source.writer(StructType([StructField("content", BinaryType())]), overwrite=False)
+        nodes = [node.name for node in discover(SourceOptions.of(options))]
+        messages: list[Any] = [StagedAttempt(name, str(uuid.uuid4()), 1, Fingerprint()) for name in nodes]
+        writer.commit(messages)
+
+    take()  # connections stand from here on
+    return {"snapshot": measured(take), "begin and commit": measured(write)}
+
+
 @contextmanager
 def session(directory: Path) -> Iterator[SparkSession]:
     """local[2], quiet."""
@@ -248,10 +289,18 @@ def main() -> None:
     """Measure, and print Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--fan-out", action="store_true", help="only what a driver asks of many nodes: without Spark")
     parser.add_argument("--dir", help="where to work: on the disk that is to be measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place:
         directory = Path(place)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a played node takes three
+        for line in fan_out([30, 100] if options.quick else [100, 300, 1_000]):
+            print(line, flush=True)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if options.fan_out:
+            return
         with session(directory) as spark:
             report(spark, directory, is_quick=options.quick)
 

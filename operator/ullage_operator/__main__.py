@@ -6,7 +6,7 @@ import sys
 
 def main() -> None:
     """Run until SIGTERM. Without the extra that it needs: say so, and end with 2; where another process has taken over,
-    end with 1, to be started anew.
+    or the definitions do not fit any more, end with 1, to be started anew.
     """
     try:
         from ullage_operator.process import operate
@@ -21,8 +21,8 @@ def main() -> None:
         )
         sys.exit(2)
     _log_plainly()
-    if holder := asyncio.run(operate(settings_from())):
-        sys.exit(f"ullage-operator: {holder} holds the lease now: this process ends, to stand by as a new one.")
+    if why := asyncio.run(operate(settings_from())):
+        sys.exit(f"ullage-operator: {why}: this process ends, to stand by as a new one.")
 
 
 def _log_plainly() -> None:

@@ -26,13 +26,14 @@ import structlog
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, ApiUnreachable, NotHolding, OperatorError
 from ullage_operator.objects import Object, document, path_of
+from ullage_operator.settings import OperatorSettings
 
-LEASE_SECONDS: Final = 8
+LEASE_SECONDS: Final = 10
 """Without a change for so long, another takes it. With POLL_SECONDS and the time to list a cluster's objects, a replica
 that dies is replaced within 15 s.
 """
 
-RENEW_SECONDS_MAX: Final = 5.0
+RENEW_SECONDS_MAX: Final = 7.0
 """How long the one that holds works on without having renewed: less than the others wait, by what two clocks may run
 apart and a write may be under way.
 """
@@ -40,8 +41,10 @@ apart and a write may be under way.
 RENEW_SECONDS: Final = 1.5
 """How often it is renewed: one try may fail, and the next still comes in time."""
 
-ANSWER_SECONDS: Final = 1.0
-"""How long the answer to a try may take: the next is made over another connection, where this one is dead."""
+ANSWER_SECONDS: Final = 3.0
+"""How long the answer to a try may take: as long as an API server takes that is under load, and so short that there is
+time for another over another connection, where this one is dead. With a second, a slow server stopped all work.
+"""
 
 POLL_SECONDS: Final = 1.0
 """How often others look."""
@@ -53,6 +56,13 @@ CHANGED: Final = (404, 409)
 def seconds_since_boot() -> float:
     """Of a clock that also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+async def lease_reference(api: ApiClient, settings: OperatorSettings) -> Object:
+    """Names the Lease in events about the operator itself, whether or not it is there."""
+    found = await api.get("Lease", settings.namespace, settings.lease) or document("Lease", {"uid": ""})
+    place = {"name": settings.lease, "namespace": settings.namespace}
+    return {"apiVersion": found["apiVersion"], "kind": found["kind"], "uid": found["metadata"]["uid"], **place}
 
 
 class Election:

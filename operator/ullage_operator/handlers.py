@@ -8,7 +8,8 @@ alone, with everything else: their heartbeats are changes of status, which kopf 
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import structlog
 
 from ullage_operator.cluster.api import PAGE
 from ullage_operator.errors import OperatorError
-from ullage_operator.objects import RepositoryObject
+from ullage_operator.objects import Object, RepositoryObject
 from ullage_operator.persistence import HandledSpecs, UnfinishedProgress
 from ullage_operator.repository.reconcile import Reconciler
 from ullage_operator.repository.removal import RepositoryRemoval
@@ -28,6 +29,9 @@ PREFIX: Final = "operator.ullage.dev"
 RETRY_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 600
 """How long kopf keeps a watch. One that is silent is begun anew before; the rest is what beginning costs."""
+
+DEAF_SECONDS: Final = 180.0
+"""How long kopf may be behind: its handlers wait for the API server, which may be slow or away for a while."""
 
 BACKOFF_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0)
 """How long kopf waits before it tries a request again; the last one again and again."""
@@ -41,6 +45,38 @@ class Backoffs:
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain(BACKOFF_SECONDS, itertools.repeat(BACKOFF_SECONDS[-1]))
+
+
+class Hearing:
+    """Whether kopf still hears of repositories: what our informer has of one must come to kopf as well. One of its
+    streams was seen to end, with nothing but `Unprocessed streams left` in the log: the process lived, renewed its
+    lease and made its passes, while nothing that was new got a finalizer and nothing that was deleted went.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told: dict[str, int] = {}
+        self._since: dict[str, float] = {}
+
+    def told(self, metadata: Mapping[str, Any]) -> None:
+        """Kopf has heard of an object, in this version."""
+        self._told[metadata["uid"]] = int(metadata["resourceVersion"])
+
+    def forget(self, uid: str) -> None:
+        """It is gone."""
+        self._told.pop(uid, None)
+
+    def problem(self, repositories: Iterable[Object]) -> str:
+        """Which repository kopf has not heard of for too long, as the informer has it; empty if there is none."""
+        now, before, self._since = self._clock(), self._since, {}
+        for found in repositories:
+            metadata = found["metadata"]
+            uid = metadata["uid"]
+            if self._told.get(uid, -1) < int(metadata["resourceVersion"]):
+                self._since[uid] = since = before.get(uid, now)
+                if now - since > DEAF_SECONDS:
+                    return f"kopf has not heard of {metadata['namespace']}/{metadata['name']} for {now - since:.0f} s"
+        return ""
 
 
 @kopf.on.login()
@@ -85,7 +121,7 @@ async def login(memo: kopf.Memo, **given: Any) -> kopf.AiohttpSession | None:
 async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
     """Begin."""
     own: OperatorSettings = memo.settings
-    memo.handled = HandledSpecs()
+    memo.handled, memo.hearing = HandledSpecs(), Hearing()
     _configure(settings, own, memo.handled)
     memo.reconciler = Reconciler(memo.api, own)
     await memo.reconciler.start()
@@ -101,7 +137,8 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.probe(id="workers")
 async def health(memo: kopf.Memo, **_: Any) -> str:
     """An exception here makes the liveness probe fail."""
-    if problem := memo.reconciler.problem:
+    deaf = memo.hearing.problem(memo.reconciler.cache.repositories.objects.values())
+    if problem := memo.reconciler.problem or deaf:
         raise OperatorError(problem)
     return "alive"
 
@@ -155,8 +192,10 @@ async def remove(memo: kopf.Memo, body: kopf.Body, retry: int, **_: Any) -> None
 @kopf.on.event(*RUNS)
 async def seen(memo: kopf.Memo, event: kopf.RawEvent, uid: str, **_: Any) -> None:
     """Of what is gone nothing is kept. Informers make its repository due, which also find out what went unheard."""
+    memo.hearing.told(event["object"]["metadata"])
     if event["type"] == "DELETED":
         memo.handled.forget(uid)
+        memo.hearing.forget(uid)
 
 
 async def _told(memo: kopf.Memo, repository: RepositoryObject, **said: str) -> None:

@@ -18,6 +18,7 @@ from ullage.contract import (
     millis_of,
     parse,
     record_of,
+    time_of,
 )
 from ullage_operator.settings import PodSettings
 
@@ -139,6 +140,24 @@ def made(kind: str, metadata: Object, **rest: Any) -> Object:
     desired = document(kind, metadata, **rest)
     metadata.setdefault("annotations", {})[DESIRED] = digest(desired)
     return desired
+
+
+def event_object(about: Object, event: tuple[str, str, str], now_millis: int) -> Object:
+    """A Kubernetes Event: type, reason and message; `about`: names an object of its namespace."""
+    kind, reason, message = event
+    name = f"{about['name']}.{digest([about['uid'], reason, message, now_millis], 16)}"[-253:]
+    said = {
+        "involvedObject": about,
+        "reason": reason,
+        "message": message,
+        "type": kind,
+        "count": 1,
+        "firstTimestamp": time_of(now_millis),
+        "lastTimestamp": time_of(now_millis),
+        "source": {"component": MANAGER},
+        "reportingComponent": MANAGER,
+    }
+    return document("Event", {"name": name, "namespace": about["namespace"]}, **said)
 
 
 def binding(kind: str, role: str, account: str, namespace: str) -> Object:

@@ -1,9 +1,11 @@
-"""The process of an operator: it stands by until its turn, works as long as it is, and makes room at its end."""
+"""The process of an operator: it waits for definitions that fit, stands by until its turn, works as long as it is, and
+makes room at its end.
+"""
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
 import kopf
 import prometheus_client
@@ -11,13 +13,15 @@ from aiohttp import web
 
 from ullage_operator import handlers, metrics
 from ullage_operator.cluster.api import ApiClient, connection_of_this_process
+from ullage_operator.definitions import Definitions
 from ullage_operator.election import Election
 from ullage_operator.objects import MANAGER
+from ullage_operator.repository.reconcile import now_millis
 from ullage_operator.settings import OperatorSettings
 
 
 async def operate(settings: OperatorSettings) -> str:
-    """Stand by until this process holds the lease, then work; who took it, empty if it was told to end."""
+    """Stand by until this process holds the lease, then work; why it works no longer, empty if it was told to end."""
     ends = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until kopf does: the first process of a container is deaf to them
         asyncio.get_running_loop().add_signal_handler(number, ends.set)
@@ -25,22 +29,28 @@ async def operate(settings: OperatorSettings) -> str:
         api = ApiClient(await connection_of_this_process(), settings)
         ending.push_async_callback(api.aclose)
         election = Election(api, settings.namespace, settings.lease, settings.identity)
-        api.may_write = election.require
+        definitions = Definitions(api, settings, now_millis)
         metrics.WORKING.set_function(lambda: float(election.holds))
         if settings.metrics_port:
             server, _thread = prometheus_client.start_http_server(settings.metrics_port, registry=metrics.REGISTRY)
             ending.callback(server.server_close)
             ending.push_async_callback(asyncio.to_thread, server.shutdown)
-        async with _healthy(settings.health_port, election):
+        async with _healthy(settings.health_port, lambda: definitions.problem or election.problem):
+            await _either(definitions.fitting(), ends)
+            api.may_write = election.require
             await _either(election.won(), ends)
         ending.push_async_callback(election.release)
-        return "" if ends.is_set() else await _work(settings, api, election, ends)
+        return "" if ends.is_set() else await _work(settings, api, (_overtaken(election), definitions.misfit()), ends)
 
 
-async def _work(settings: OperatorSettings, api: ApiClient, election: Election, ends: asyncio.Event) -> str:
+async def _work(
+    settings: OperatorSettings, api: ApiClient, until: Iterable[Coroutine[None, None, str]], ends: asyncio.Event
+) -> str:
+    """Until one of these says why not to, or this process is told to end."""
     handlers.look_again_every(settings.resync_seconds)  # importing the module has registered the others
-    renewing = asyncio.create_task(election.lost())
-    renewing.add_done_callback(lambda _: ends.set())
+    watching = [asyncio.create_task(each) for each in until]
+    for task in watching:
+        task.add_done_callback(lambda _: ends.set())
     try:
         await kopf.operator(
             memo=kopf.Memo(settings=settings, api=api),
@@ -51,9 +61,14 @@ async def _work(settings: OperatorSettings, api: ApiClient, election: Election, 
             liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None,
             stop_flag=ends,
         )
-        return renewing.result() if renewing.done() else ""
+        return next((task.result() for task in watching if task.done()), "")
     finally:
-        renewing.cancel()
+        for task in watching:
+            task.cancel()
+
+
+async def _overtaken(election: Election) -> str:
+    return f"{await election.lost()} holds the lease now"
 
 
 async def _either(work: Coroutine[None, None, None], ends: asyncio.Event) -> None:
@@ -69,12 +84,12 @@ async def _either(work: Coroutine[None, None, None], ends: asyncio.Event) -> Non
 
 
 @contextlib.asynccontextmanager
-async def _healthy(port: int, election: Election) -> AsyncIterator[None]:
+async def _healthy(port: int, problem: Callable[[], str]) -> AsyncIterator[None]:
     """Answers the kubelet until kopf does: well, as long as this process could take over."""
 
     async def answer(_: web.Request) -> web.Response:
-        said = {"election": election.problem or "standing by"}
-        return web.json_response(said, status=503 if election.problem else 200)
+        found = problem()
+        return web.json_response({"election": found or "standing by"}, status=503 if found else 200)
 
     application = web.Application()
     application.router.add_get("/healthz", answer)

@@ -46,6 +46,7 @@ def planner_rules(repository: str) -> list[Rule]:
     """A planner's: find the nodes of a repository, and see what lies where in a snapshot of each."""
     return [
         rule("discovery.k8s.io", ["endpointslices"], ["list"]),
+        rule("ullage.dev", ["contentrepositorynodes"], ["list"]),  # those without an agent are missed by them
         *rules_of(PLANNER_RIGHTS, [repository]),
     ]
 

@@ -5,6 +5,10 @@ class SparkSourceError(Exception):
     """The options or the data are not what the source takes: the message says what is."""
 
 
+class NodesMissing(SparkSourceError):
+    """Nodes of the fleet do not answer, and the option `missingNodes` does not say to go on without them."""
+
+
 class EventsLost(SparkSourceError):
     """Retention has removed events that a stream had not read, or the repository is another one than before."""
 

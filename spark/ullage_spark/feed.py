@@ -10,15 +10,18 @@ whether all of them are there still: those of a stream that was away for too lon
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from ullage.errors import NotReachable, UllageError
+from ullage.client.retries import PASSING
+from ullage.errors import UllageError
 from ullage.wire.tickets import FEED_DONE, FEED_TAKE, FeedRequest, FeedStatus, TableTicket
+from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import FleetNode, ask
+from ullage_spark.fleet import ANSWER_SECONDS, ask, flight_of, side_by_side
 from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, beginning, rows_of, shares
 
 HOLD_MILLIS_MIN: Final = 10 * 60_000
@@ -40,18 +43,20 @@ class QueueReader(FleetStreamReader):
             )
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        return {node.name: beginning(node.repository) for node in self._discover()}
+        return {node.name: beginning(node.repository) for node in self._discover().nodes}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """At most so many FlowFiles further, every node in its turn."""
-        began: Offset = {node.name: start.get(node.name) or beginning(node.repository) for node in self._discover()}
+        nodes = self._discover().nodes
+        began: Offset = {node.name: start.get(node.name) or beginning(node.repository) for node in nodes}
         same = {name: place for name, place in began.items() if place["repository"] == self._nodes[name].repository}
         self.commit(start)
         waiting = self._waiting(same)
         taken = shares(waiting, rows_of(limit, waiting))
+        answers = self._answers(taken, lambda node: self._take(node, same[node.name]["sequence"], taken[node.name]))
         found: Offset = {}
-        for name, place in same.items():
-            got = self._take(name, place["sequence"], taken[name])
+        for name, got in answers.items():
+            place = same[name]
             found[name] = {**place, "sequence": got.through, "count": place.get("count", 0) + got.count}
             if self._left is not None:
                 self._left[name] -= got.count
@@ -70,15 +75,13 @@ class QueueReader(FleetStreamReader):
         down: so planning says it too.
         """
         settings = self._settings
-        for name, place in end.items():
-            node = self._nodes.get(name)
-            if node is None or node.repository != place["repository"]:
-                continue
-            done = FeedRequest(stream=settings.application, queue=settings.queue, through=place["sequence"])
-            try:
-                ask(settings, node, FEED_DONE, done)
-            except NotReachable:
-                continue  # what it has is removed with the next batch
+
+        def remove(name: str) -> None:
+            done = FeedRequest(stream=settings.application, queue=settings.queue, through=end[name]["sequence"])
+            with suppress(*PASSING):  # what it has is removed with the next batch
+                ask(settings, self._nodes[name], FEED_DONE, done)
+
+        side_by_side(remove, [n for n in end if n in self._nodes and self._nodes[n].repository == end[n]["repository"]])
 
     def _parts(self, node: FleetNode, after: NodeOffset, place: NodeOffset) -> list[StreamPart]:
         count = place.get("count", 0) - after.get("count", 0)
@@ -97,23 +100,26 @@ class QueueReader(FleetStreamReader):
 
     def _waiting(self, places: Mapping[str, NodeOffset]) -> dict[str, int]:
         """How many FlowFiles each node has for the stream; with a trigger that ends, of those there were at first."""
-        waiting = {name: self._take(name, place["sequence"], 0).waiting for name, place in places.items()}
+        answers = self._answers(places, lambda node: self._take(node, places[node.name]["sequence"], 0))
+        waiting = {name: got.waiting for name, got in answers.items()}
         if self._ends_with_what_waits and self._left is None:
             self._left = dict(waiting)
         if self._left is None:
             return waiting
         return {name: min(count, self._left.setdefault(name, 0)) for name, count in waiting.items()}
 
-    def _take(self, name: str, after: int, count: int) -> FeedStatus:
+    def _take(self, node: FleetNode, after: int, count: int) -> FeedStatus:
+        return ask(self._settings, node, FEED_TAKE, self._request(after, count))
+
+    def _request(self, after: int, count: int) -> FeedRequest:
         settings = self._settings
-        request = FeedRequest(
+        return FeedRequest(
             stream=settings.application,
             queue=settings.queue,
             after=after,
             count=count,
             lasts_millis=max(HOLD_MILLIS_MIN, settings.hold_millis),
         )
-        return ask(settings, self._nodes[name], FEED_TAKE, request)
 
     def _read_through(self, offset: Mapping[str, NodeOffset]) -> None:
         """What the checkpoint may need waits for as long as the option `hold` says."""
@@ -121,8 +127,11 @@ class QueueReader(FleetStreamReader):
         self._live()
 
     def _beat(self) -> None:
-        for name, after in list(self._read.items()):
-            try:
-                self._take(name, after, 0)
-            except UllageError:  # the next beat asks again; a claim that ran out is told by the next read
-                continue
+        read, nodes = dict(self._read), dict(self._nodes)
+
+        def beat(name: str) -> None:
+            with suppress(UllageError):  # the next beat asks again; a claim that ran out is told by the next read
+                client = flight_of(self._settings, nodes[name])
+                client.act(FEED_TAKE, self._request(read[name], 0), timeout_seconds=ANSWER_SECONDS)
+
+        side_by_side(beat, [name for name in read if name in nodes])

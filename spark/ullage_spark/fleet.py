@@ -1,74 +1,172 @@
-"""The nodes of a fleet: found by their addresses or through Kubernetes, and reached from wherever a task runs.
+"""The nodes of a fleet: who answers, what becomes of a job while some do not, and how each is reached from a task.
 
 Clients are kept for the life of a Python worker. A token that was renewed makes a new one.
 """
 
-import json
 import os
-import re
-import ssl
-import urllib.request
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from ullage.client.flight import FlightClient
 from ullage.client.proof import Identity, identity_of
-from ullage.client.retries import Retries
+from ullage.client.retries import PASSING, Retries
 from ullage.client.socket import SocketClient
-from ullage.wire.tickets import ABOUT, FlightAction, Nothing, SocketIdentity
-from ullage_spark.errors import SparkSourceError
-from ullage_spark.settings import SourceOptions
+from ullage.wire.tickets import ABOUT, FlightAction, NodeIdentity, Nothing, SocketIdentity
+from ullage_spark.addresses import FleetNode, addresses
+from ullage_spark.errors import NodesMissing, SparkSourceError
+from ullage_spark.settings import NodeSnapshot, SourceOptions
 
+T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
-
-KUBERNETES: Final = "kubernetes:"
-ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-API: Final = "https://kubernetes.default.svc"
-NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-"""Of objects of Kubernetes."""
-
-HTTP_PORT: Final = 8480
-"""The default of spec.service.httpPort."""
 
 HERE: Final = "ULLAGE_NODE"
 """Set in executors' pods from `spec.nodeName`: see docs/spark.md, Locality."""
 
-ASKED_MAX: Final = 16
-"""Nodes that are asked at a time."""
+ASKED_MAX: Final = 128
+"""Nodes that are asked at a time: each takes a thread that waits. So many may be silent before others wait for them."""
 
-CLIENTS_MAX: Final = 64
-"""Connections of a kind that a worker keeps: as many nodes as one task ever talks to in turn, and then some."""
+CLIENTS_MAX: Final = 2_048
+"""Connections of a kind that a worker keeps: a driver asks all nodes of its fleet several times for each job."""
 
-RETRIES: Final = Retries(attempts=6, first_seconds=0.2)
-"""An agent that restarts is back within seconds; a task that fails sooner costs Spark a stage."""
+SKIP_OR_WAIT: Final = "missingNodes=skip goes on without them and says so, missingNodes=wait waits for them"
+
+NAMED_MAX: Final = 20
+"""Nodes that one error lists."""
+
+ANSWER_SECONDS: Final = 5.0
+"""How long a node may take to say who it is: it reads that off."""
+
+MISSING_SECONDS: Final = 10.0
+"""How long a node is asked before it counts as missing: one that restarts is back within seconds, and a task that
+fails sooner costs Spark a stage.
+"""
+
+AGAIN_SECONDS: Final = 0.5
+"""Between two looks at the whole fleet: where Kubernetes lists it, nodes come and go meanwhile."""
 
 
-class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node is, and how to know its Unix socket. `repository` is its epoch: see docs/flight.md, The node."""
+class MissingNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that a read goes without, why, and how many bytes of content it holds; None: nobody knows."""
 
     name: str
-    flight: str
-    repository: str = ""
-    socket: str = ""
-    inode: int = 0
-    changed_nanos: int = 0
-    url: str = ""
+    reason: str
+    live_bytes: int | None = None
+
+
+class Roll(NamedTuple):
+    """Who answered, by name, and who did not."""
+
+    nodes: tuple[FleetNode, ...]
+    missing: tuple[MissingNode, ...]
 
 
 def discover(settings: SourceOptions) -> tuple[FleetNode, ...]:
-    """The fleet by name, each asked who it is. SparkSourceError names a node that does not answer for itself."""
-    with ThreadPoolExecutor(ASKED_MAX) as pool:
-        introduced = pool.map(lambda each: _introduced(settings, each), _addresses(settings))
-        found = tuple(sorted(introduced, key=lambda node: node.name))
+    """The nodes to read or write, by name. NodesMissing unless all are there, or the options say to go on without."""
+    return called(settings).nodes
+
+
+def called(settings: SourceOptions) -> Roll:
+    """The same, with those that it goes on without."""
+    found = roll_call(settings)
+    if found.missing and settings.missing_nodes != "skip":
+        raise missing_error(found.missing, len(found.nodes) + len(found.missing))
+    if found.missing and not found.nodes:
+        raise missing_error(found.missing, len(found.missing))
+    return found
+
+
+def missing_error(missing: Sequence[MissingNode], count: int, why: str = "") -> NodesMissing:
+    """Says which, and what to do; `why`, for what nodes may not be skipped."""
+    named = "; ".join(f"{each.name} ({each.reason})" for each in missing[:NAMED_MAX])
+    more = f"; and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+    return NodesMissing(
+        f"{len(missing)} of {count} nodes cannot be read or written now: {named}{more}. Option "
+        + (f"missingNodes=wait waits for them; none is skipped, because {why}" if why else SKIP_OR_WAIT)
+    )
+
+
+def roll_call(settings: SourceOptions) -> Roll:
+    """Every node of the fleet is asked who it is; again and again for as long as the options wait for those that are
+    missing. SparkSourceError for one that is not who it should be.
+    """
+    until = time.monotonic() + waits_seconds(settings)
+    while (found := _asked_once(settings)).missing and time.monotonic() < until:
+        time.sleep(AGAIN_SECONDS)
+    return found
+
+
+def waits_seconds(settings: SourceOptions) -> float:
+    """How long the options wait for a node."""
+    return settings.missing_wait_millis / 1000 if settings.missing_nodes == "wait" else 0.0
+
+
+def _asked_once(settings: SourceOptions) -> Roll:
+    answers = side_by_side(lambda each: _introduced(settings, each), addresses(settings))
+    found = sorted((each for each in answers if isinstance(each, FleetNode)), key=lambda node: node.name)
     names = [node.name for node in found]
     if len(set(names)) != len(names):
         raise SparkSourceError(f"nodes {', '.join(names)}: two of them have the same name")
-    return found
+    missing = sorted((each for each in answers if isinstance(each, MissingNode)), key=lambda node: node.name)
+    return at_snapshot(Roll(tuple(found), tuple(missing)), settings.snapshots())
+
+
+def at_snapshot(found: Roll, snapshots: Mapping[str, NodeSnapshot]) -> Roll:
+    """The same for a read at a snapshot: of the nodes that are there only those in it can be read, and one that was
+    there when it was taken, and is not listed any more, is missing.
+    """
+    if not snapshots:
+        return found
+    # One that does not answer is known by its address alone, if that is how it was named.
+    reasons = {each.name: each.reason for each in found.missing}
+    there = {node.name for node in found.nodes}
+    missing = [
+        MissingNode(
+            name=name,
+            reason=reasons.pop(part.flight, "") or reasons.pop(name, "") or "it is not in the fleet any more",
+            live_bytes=part.live_bytes,
+        )
+        for name, part in snapshots.items()
+        if name not in there
+    ]
+    missing += [each for each in found.missing if each.name in reasons]
+    missing += [
+        MissingNode(name=node.name, reason="it is not in the snapshot", live_bytes=node.live_bytes)
+        for node in found.nodes
+        if node.name not in snapshots
+    ]
+    nodes = tuple(node for node in found.nodes if node.name in snapshots)
+    return Roll(nodes, tuple(sorted(missing, key=lambda each: each.name)))
+
+
+def on_each(
+    settings: SourceOptions, nodes: Sequence[FleetNode], work: Callable[[FleetNode], object]
+) -> list[MissingNode]:
+    """Have it done on all of them; those that do not answer any more. NodesMissing if there may be none such."""
+
+    def done(node: FleetNode) -> MissingNode | None:
+        try:
+            work(node)
+        except PASSING as error:
+            return MissingNode(name=node.name, reason=str(error), live_bytes=node.live_bytes)
+        return None
+
+    missing = [each for each in side_by_side(done, nodes) if each is not None]
+    if missing and (settings.missing_nodes != "skip" or len(missing) == len(nodes)):
+        raise missing_error(missing, len(nodes))
+    return missing
+
+
+def side_by_side(work: Callable[[Q], A], things: Iterable[Q]) -> list[A]:
+    """What becomes of each, in order; all are begun, and what one raises is raised once all have ended."""
+    listed = list(things)
+    with ThreadPoolExecutor(min(ASKED_MAX, max(1, len(listed)))) as pool:
+        return list(pool.map(work, listed))
 
 
 def flight_of(settings: SourceOptions, node: FleetNode) -> FlightClient:
@@ -84,7 +182,17 @@ def _flight(_process: int, url: str, token: str | None, ca_file: str | None) -> 
 
 def ask(settings: SourceOptions, node: FleetNode, action: FlightAction[Q, A], request: Q) -> A:
     """What a node answers over Arrow Flight; asked again while it restarts."""
-    return RETRIES.run(lambda: flight_of(settings, node).act(action, request))
+    return asked_again(settings, lambda: flight_of(settings, node).act(action, request))
+
+
+def asked_again(settings: SourceOptions, work: Callable[[], T]) -> T:
+    """What a node gives that was there a moment ago; tried again as long as the options say to wait."""
+    return _retries(max(MISSING_SECONDS, waits_seconds(settings))).run(work)
+
+
+def _retries(within_seconds: float) -> Retries:
+    attempts = 6 + int(within_seconds)
+    return Retries(attempts=attempts, first_seconds=0.2, longest_seconds=3.0, within_seconds=within_seconds)
 
 
 def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
@@ -106,87 +214,33 @@ def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
     return _socket(os.getpid(), path, node.inode, settings.bearer(node.flight), identity)
 
 
-@lru_cache(CLIENTS_MAX)
+@lru_cache(64)
 def _socket(_process: int, path: str, _inode: int, token: str | None, identity: Identity | None) -> SocketClient:
     return SocketClient(path, token, identity=identity)
 
 
-def _addresses(settings: SourceOptions) -> Iterable[FleetNode]:
-    if settings.nodes:
-        try:
-            return msgspec.json.decode(settings.nodes, type=list[FleetNode])
-        except msgspec.DecodeError as error:
-            raise SparkSourceError(f"option nodes is a JSON list of name, flight and more: {error}") from error
-    if settings.endpoint.startswith(KUBERNETES):
-        return addresses_of(endpoint_slices(settings.endpoint.removeprefix(KUBERNETES)))
-    return [FleetNode(name="", flight=each.strip()) for each in settings.endpoint.split(",") if each.strip()]
+def _introduced(settings: SourceOptions, node: FleetNode) -> FleetNode | MissingNode:
+    missing = MissingNode(name=node.name or node.flight, reason=node.trouble, live_bytes=node.live_bytes)
+    if not node.flight:
+        return missing
+    until = time.monotonic() + MISSING_SECONDS
 
+    def about() -> NodeIdentity:
+        seconds = min(ANSWER_SECONDS, max(1.0, until - time.monotonic()))
+        return flight_of(settings, node).act(ABOUT, Nothing(), timeout_seconds=seconds)
 
-def _introduced(settings: SourceOptions, node: FleetNode) -> FleetNode:
-    about = ask(settings, node, ABOUT, Nothing())
-    if node.name and node.name != about.node:
-        raise SparkSourceError(f"{node.flight} is node {about.node}, not {node.name}")
-    seen = about.socket or SocketIdentity(path="", inode=0, changed_nanos=0)
+    try:
+        said = _retries(MISSING_SECONDS).run(about)
+    except PASSING as error:
+        return msgspec.structs.replace(missing, reason=node.trouble or str(error))
+    if node.name and node.name != said.node:
+        raise SparkSourceError(f"{node.flight} is node {said.node}, not {node.name}")
+    seen = said.socket or SocketIdentity(path="", inode=0, changed_nanos=0)
     return msgspec.structs.replace(
         node,
-        name=about.node or node.flight,
-        repository=about.repository,
+        name=said.node or node.flight,
+        repository=said.repository,
         socket=node.socket or seen.path,
         inode=seen.inode,
         changed_nanos=seen.changed_nanos,
     )
-
-
-def endpoint_slices(name: str) -> list[dict[str, Any]]:
-    """Those of a repository's nodes (`namespace/name`), asked of Kubernetes as the pod's own account.
-
-    It needs the verb `list` on endpointslices of that namespace.
-    """
-    namespace, _, repository = name.rpartition("/")
-    for each in filter(None, (namespace, repository)):
-        # It becomes a part of a URL that is asked with the pod's own account: `../../secrets` would be one, too.
-        if not NAME.fullmatch(each):
-            raise SparkSourceError(f"option endpoint: kubernetes:namespace/name, not {name!r}")
-    with open(f"{ACCOUNT}/token", encoding="utf-8") as file:
-        token = file.read().strip()
-    if not namespace:
-        with open(f"{ACCOUNT}/namespace", encoding="utf-8") as file:
-            namespace = file.read().strip()
-    query = f"labelSelector=kubernetes.io%2Fservice-name%3D{repository}-nodes"
-    url = f"{API}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?{query}"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - https
-    context = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
-    with urllib.request.urlopen(request, context=context, timeout=30) as answer:  # noqa: S310
-        items: list[dict[str, Any]] = json.load(answer)["items"]
-    return items
-
-
-def addresses_of(slices: Iterable[dict[str, Any]]) -> list[FleetNode]:
-    """The ready nodes in endpoint slices, by the names that their certificate has."""
-    found = []
-    for each in slices:
-        metadata = each["metadata"]
-        service = f"{metadata['labels']['kubernetes.io/service-name']}.{metadata['namespace']}.svc"
-        port = next((port["port"] for port in each.get("ports") or () if port.get("name") == "flight"), None)
-        if port is None:
-            raise SparkSourceError(f"service {service} has no port flight: spec.service.flightPort is not set")
-        http = next((port["port"] for port in each.get("ports") or () if port.get("name") == "http"), HTTP_PORT)
-        found += [
-            FleetNode(
-                name=endpoint["nodeName"],
-                flight=f"grpc+tls://{endpoint['hostname']}.{service}:{port}",
-                url=f"https://{endpoint['hostname']}.{service}:{http}",
-            )
-            for endpoint in each.get("endpoints") or ()
-            if endpoint.get("conditions", {}).get("ready")
-        ]
-    return found
-
-
-def http_url_of(node: FleetNode) -> str:
-    """Where the node answers over HTTP: as it was said, or at the usual port of the same host."""
-    if node.url:
-        return node.url
-    scheme, _, rest = node.flight.partition("://")
-    host = rest.rpartition(":")[0]
-    return f"{'https' if 'tls' in scheme else 'http'}://{host}:{HTTP_PORT}"

@@ -3,19 +3,22 @@ are read, and signs of life to the nodes.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NotRequired, TypedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NotRequired, TypedDict, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from ullage.wire.tickets import TableTicket
+from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import EventsLost, SparkSourceError
-from ullage_spark.fleet import FleetNode, discover
+from ullage_spark.fleet import Roll, called, missing_error, on_each
 from ullage_spark.reader import table_rows
 from ullage_spark.settings import SourceOptions
+
+T = TypeVar("T")
 
 BEAT_SECONDS: Final = 60.0
 """How often nodes are told that a stream is there: well within the time that they grant after a restart."""
@@ -102,12 +105,15 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadMaxRows(self._settings.events_max)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        self._discover()
+        missing = self._discover().missing
         parts: list[InputPartition] = []
         for name, place in end.items():
             after = start.get(name) or beginning(place["repository"])
             if after == place:
                 continue
+            if name not in self._nodes and missing:
+                # Spark has written down what this batch takes of it: to leave that out would be to lose it.
+                raise missing_error(missing, len(self._nodes) + len(missing), f"a batch takes some of node {name}")
             if name not in self._nodes:
                 raise EventsLost(f"node {name} is not in the fleet any more, and not all of it is read")
             is_there = self._nodes[name].repository == place["repository"]
@@ -136,10 +142,20 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._heart is None:
             self._heart = Heartbeat(self._beat)
 
-    def _discover(self) -> list[FleetNode]:
-        nodes = discover(self._settings)
-        self._nodes = {node.name: node for node in nodes}
-        return list(nodes)
+    def _discover(self) -> Roll:
+        roll = called(self._settings)
+        self._nodes = {node.name: node for node in roll.nodes}
+        return roll
+
+    def _answers(self, names: Iterable[str], work: Callable[[FleetNode], T]) -> dict[str, T]:
+        """What becomes of it on each of these nodes, side by side; without those that may be missing, and are."""
+        found: dict[str, T] = {}
+
+        def keep(node: FleetNode) -> None:
+            found[node.name] = work(node)
+
+        on_each(self._settings, [self._nodes[name] for name in names], keep)
+        return found
 
     def _lose(self, what: str) -> None:
         """EventsLost, unless the stream may go on without them."""

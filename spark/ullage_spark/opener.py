@@ -19,9 +19,10 @@ from ullage.client.socket import SocketClient
 from ullage.errors import Forbidden, LeaseLost, LeaseRefused, NotReachable, UllageError
 from ullage.wire.frames import ClaimKey
 from ullage.wire.problems import problem_of
+from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import RETRIES, FleetNode, flight_of, socket_of
+from ullage_spark.fleet import asked_again, flight_of, socket_of
 from ullage_spark.settings import MIB, SourceOptions
 from ullage_spark.tables import NODE
 
@@ -210,7 +211,7 @@ class Opener(Carried):
         return contents
 
     def _remote(self, node: FleetNode, wanted: Sequence[Address], seals: Seals) -> list[bytes | str]:
-        return RETRIES.run(lambda: self._fetched(node, wanted, seals))
+        return asked_again(self.settings, lambda: self._fetched(node, wanted, seals))
 
     def _fetched(self, node: FleetNode, wanted: Sequence[Address], seals: Seals) -> list[bytes | str]:
         pieces: list[list[bytes]] = [[] for _ in wanted]

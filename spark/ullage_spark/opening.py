@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import opened
-from ullage_spark.fleet import FleetNode
 from ullage_spark.opener import Opener
 from ullage_spark.reader import TableReader, bounded, shaped
 from ullage_spark.tables import schema_of

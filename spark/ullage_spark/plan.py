@@ -14,8 +14,9 @@ from ullage.client.node import Node
 from ullage.client.repository import RemoteRepository
 from ullage.errors import CompactionRefused, RunUnderWay, WindowClosed
 from ullage.wire.space import RunProgress, RunRequest
+from ullage_spark.addresses import FleetNode, http_url_of
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import FleetNode, discover, http_url_of
+from ullage_spark.fleet import discover
 from ullage_spark.settings import SourceOptions, as_options
 from ullage_spark.tables import NODE
 

@@ -15,17 +15,18 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from ullage.errors import NotReachable, UllageError
 from ullage.wire.tickets import TableTicket
+from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import RETRIES, FleetNode, discover, flight_of
+from ullage_spark.fleet import Roll, asked_again, called, flight_of, roll_call
 from ullage_spark.predicates import Where
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import NodeSnapshot, SourceOptions
 from ullage_spark.slots import SlotPart, begin_scan
-from ullage_spark.tables import NODE, PARTED, columns_of
+from ullage_spark.tables import COLUMNS, COMPLETENESS, NODE, PARTED, columns_of
 
 PARTS: Final = 4
 """Tasks a node, where a snapshot lets several read it: an agent's own work is one thread a stream."""
@@ -39,6 +40,10 @@ class TablePart(Carried, InputPartition):
         self.part = part
         self.parts = parts
         self.snapshot = snapshot
+
+
+class RollPart(Carried, InputPartition):
+    """Who is there when the task runs."""
 
 
 class TableReader(Carried, DataSourceReader):
@@ -56,19 +61,27 @@ class TableReader(Carried, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         settings = self._settings
         snapshots = settings.snapshots()
-        nodes = discover(settings)
-        if snapshots and (missing := [node.name for node in nodes if node.name not in snapshots]):
-            raise SparkSourceError(f"the snapshot is of other nodes: {', '.join(missing)} are not in it")
+        if settings.table == COMPLETENESS:
+            return [RollPart(None)]
+        nodes = called(settings).nodes
         parts = (settings.parts or (PARTS if snapshots else 1)) if settings.table in PARTED else 1
         if snapshots and settings.table in PARTED and len(nodes) > 1 and settings.locality_wait_millis:
             return begin_scan(settings, nodes, snapshots, parts)
-        return [TablePart(node, part, parts, snapshots.get(node.name)) for node in nodes for part in range(parts)]
+        return [TablePart(node, part, parts, _id_of(snapshots, node.name)) for node in nodes for part in range(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        if isinstance(partition, RollPart):
+            return self._completeness()
         part = self._bound(partition) if isinstance(partition, SlotPart) else partition
         if not isinstance(part, TablePart):  # nothing is left, or Spark runs one task even where there is nothing
             return iter(())
         return self._made(part.node, self._batches(part))
+
+    def _completeness(self) -> Iterator[pa.RecordBatch]:
+        target = to_arrow_schema(self._schema)
+        found = completeness(roll_call(self._settings))
+        for chosen in Where(self._settings.where).chosen(found):
+            yield from bounded(shaped(chosen, target), self._settings.batch_bytes)
 
     def _asked_for(self) -> StructType:
         """The table's columns that are read."""
@@ -83,7 +96,7 @@ class TableReader(Carried, DataSourceReader):
         if found is None:
             return None
         node, bound = found
-        return TablePart(node, bound.share, bound.shares, self._settings.snapshots().get(bound.home))
+        return TablePart(node, bound.share, bound.shares, _id_of(self._settings.snapshots(), bound.home))
 
     def _batches(self, part: TablePart) -> Iterator[pa.RecordBatch]:
         name = self._settings.table
@@ -96,6 +109,22 @@ class TableReader(Carried, DataSourceReader):
             raise SparkSourceError(f"node {part.node.name}, table {name}: {refusal}") from refusal
 
 
+def _id_of(snapshots: Mapping[str, NodeSnapshot], node: str) -> str | None:
+    return snapshots[node].id if snapshots else None
+
+
+def completeness(found: Roll) -> pa.RecordBatch:
+    """The table of that name: every node of the fleet, those first that are left out."""
+    rows: list[tuple[str, bool, str | None, int | None]] = []
+    rows += [(each.name, False, each.reason, each.live_bytes) for each in found.missing]
+    rows += [(node.name, True, None, 0) for node in found.nodes]
+    schema = to_arrow_schema(StructType([StructField(*each) for each in COLUMNS[COMPLETENESS].items()]))
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
 def table_rows(
     settings: SourceOptions, node: FleetNode, schema: StructType, wanted: TableTicket
 ) -> Generator[pa.RecordBatch, None, int]:
@@ -106,7 +135,7 @@ def table_rows(
     columns = [name for name in known if name in {*target.names, *where.columns} - {NODE}] or known[1:2]
     ticket = msgspec.structs.replace(wanted, columns=columns)
     count = 0
-    for batch in RETRIES.run(lambda: flight_of(settings, node).table(ticket)):
+    for batch in asked_again(settings, lambda: flight_of(settings, node).table(ticket)):
         count += batch.num_rows
         named = batch.append_column(NODE, repeated(node.name, batch.num_rows))
         for chosen in where.chosen(named):

@@ -4,7 +4,7 @@ import json
 import os
 import posixpath
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,6 +32,9 @@ AUTHORITY_FILE: Final = f"{FOLDER}/ca.crt"
 TRUE: Final = frozenset({"true", "1", "yes"})
 FALSE: Final = frozenset({"false", "0", "no"})
 
+MissingNodes = Literal["fail", "skip", "wait"]
+"""What becomes of a read or write while nodes do not answer."""
+
 SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "paths"})
 """Options that Spark adds: nothing here asks for them."""
 
@@ -41,11 +44,21 @@ def _option_name(name: str) -> str:
     return name.replace("_", "")
 
 
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's part of a snapshot: its id there, where the node is, and the bytes of content in use that it shows."""
+
+    id: str
+    flight: str = ""
+    live_bytes: int | None = None
+
+
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_name):
     """One read's or write's options. Sizes in bytes, times in milliseconds."""
 
     endpoint: str = ""
     nodes: str = ""
+    missing_nodes: MissingNodes = "fail"
+    missing_wait_millis: Annotated[int, Meta(ge=0, le=86_400_000)] = field(default=600_000, name="missingwait")
     table: str = "flowfiles"
     columns: tuple[str, ...] = ()
     where: str = ""
@@ -101,12 +114,12 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
         found = _credential("caFile", self.ca_file)
         return found or (AUTHORITY_FILE if os.path.exists(AUTHORITY_FILE) else None)
 
-    def snapshots(self) -> dict[str, str]:
-        """The snapshot's id on each node, by the node's name; empty without one."""
+    def snapshots(self) -> dict[str, NodeSnapshot]:
+        """The parts of the snapshot, by their nodes' names; empty without one."""
         if not self.snapshot:
             return {}
         try:
-            return msgspec.json.decode(self.snapshot, type=dict[str, str])
+            return msgspec.json.decode(self.snapshot, type=dict[str, NodeSnapshot])
         except (msgspec.DecodeError, UnicodeError) as error:
             raise SparkSourceError("option snapshot is the id of a snapshot(...): see docs/spark.md") from error
 
@@ -141,6 +154,10 @@ def _parsed(name: str, text: str, kind: msgspec.inspect.Type) -> object:
         if text.lower() not in TRUE | FALSE:
             raise SparkSourceError(f"option {name} is true or false, not {text.lower()!r}")
         return text.lower() in TRUE
+    if isinstance(kind, msgspec.inspect.LiteralType):
+        if text.lower() not in kind.values:
+            raise SparkSourceError(f"option {name} is {' or '.join(map(str, kind.values))}, not {text!r}")
+        return text.lower()
     return [each.strip() for each in text.split(",") if each.strip()] if name == "columns" else text
 
 

@@ -18,10 +18,11 @@ from pyspark.sql.datasource import InputPartition
 
 from ullage.errors import NotReachable, UllageError
 from ullage.wire.tickets import BIND, SCAN, ScanHome, ScanRequest, SlotRequest, SlotShare, SlotState
+from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import HERE, FleetNode, ask
-from ullage_spark.settings import SourceOptions
+from ullage_spark.fleet import HERE, ask
+from ullage_spark.settings import NodeSnapshot, SourceOptions
 
 SPARE: Final = 2
 """Slots a node beyond its shares: a fast node's task waits in one while a slow node still begins its own."""
@@ -57,12 +58,12 @@ class SlotPart(Carried, InputPartition):
 
 
 def begin_scan(
-    settings: SourceOptions, nodes: Sequence[FleetNode], snapshots: Mapping[str, str], shares: int
+    settings: SourceOptions, nodes: Sequence[FleetNode], snapshots: Mapping[str, NodeSnapshot], shares: int
 ) -> list[InputPartition]:
     """Slots over so many shares of each node. Which node keeps the list is drawn."""
     scan = uuid.uuid4()
     keeper = nodes[scan.int % len(nodes)]
-    snapshot = snapshots[keeper.name]
+    snapshot = snapshots[keeper.name].id
     request = ScanRequest(
         snapshot=snapshot,
         scan=str(scan),

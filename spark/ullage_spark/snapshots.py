@@ -1,10 +1,10 @@
 """One moment of the whole fleet, for several tables that must agree: taken and held by the driver.
 
-A heartbeat keeps it while the driver lives; if the driver dies, each node drops its part when its time is over. Parts
-are taken one node after the other: each is a moment of its node, all within the time that the asking takes.
+A heartbeat keeps it while the driver lives; if the driver dies, each node drops its part when its time is over. Nodes
+are asked side by side: each part is a moment of its node, all within the time that the asking takes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -14,24 +14,35 @@ from pyspark.sql.types import StructType
 
 from ullage.errors import UllageError
 from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, SnapshotRenewal, SnapshotRequest
+from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import FleetNode, ask, discover, flight_of
+from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, on_each, side_by_side
 from ullage_spark.offsets import Heartbeat
 from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, Use, pickled
 from ullage_spark.opening import opening_source
-from ullage_spark.settings import SourceOptions, as_options
+from ullage_spark.settings import NodeSnapshot, SourceOptions, as_options
+from ullage_spark.tables import COMPLETENESS
 
 TTL_SECONDS: Final = 300.0
 """How long nodes keep a snapshot of a driver that has died."""
 
 
 class FleetSnapshot:
-    """A snapshot that is held. `id` is the option `snapshot` of any read; `failures`: refused heartbeats."""
+    """A snapshot that is held. `id` is the option `snapshot` of any read; `missing`: the nodes that it goes without;
+    `failures`: refused heartbeats.
+    """
 
-    def __init__(self, spark: SparkSession, options: dict[str, str], parts: dict[FleetNode, str]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: dict[str, str],
+        parts: Mapping[FleetNode, NodeSnapshot],
+        missing: Sequence[MissingNode],
+    ) -> None:
         """Use `snapshot`."""
-        self.id = msgspec.json.encode({node.name: id for node, id in parts.items()}).decode()
+        self.id = msgspec.json.encode({node.name: part for node, part in parts.items()}).decode()
         self.nodes = tuple(parts)
+        self.missing = tuple(missing)
         self.failures: list[Exception] = []
         self._spark = spark
         self._options = options
@@ -39,6 +50,12 @@ class FleetSnapshot:
     def table(self, name: str, **options: Any) -> DataFrame:
         """A table at this moment. Options as anywhere: columns, where, parts, payload."""
         return self._reader(options | {"table": name}).load()
+
+    def completeness(self) -> DataFrame:
+        """The table `completeness` now: which nodes of the fleet are read at this moment, and what is missing of the
+        others.
+        """
+        return self.table(COMPLETENESS)
 
     def with_content(
         self,
@@ -71,26 +88,35 @@ def snapshot(
     """Take a snapshot of the fleet that the options name, hold it, and release it in any case.
 
     With `holds` content stays readable too, up to spec.leases.maxDuration. SparkSourceError at the end if a node has
-    dropped its part meanwhile: what was read afterwards failed, and was not wrong.
+    dropped its part meanwhile: what was read afterwards failed, and was not wrong. NodesMissing if nodes do not answer,
+    unless the option `missingNodes` says to go on without them: they are its `missing` then.
     """
     given = as_options(options)
     settings = SourceOptions.of(given)
-    parts: dict[FleetNode, str] = {}
+    taken: dict[FleetNode, NodeSnapshot] = {}
     ttl_millis = int(ttl_seconds * 1000)
+    roll = called(settings)
+
+    def take(node: FleetNode) -> None:
+        answer = ask(settings, node, SNAPSHOT, SnapshotRequest(ttl_millis=ttl_millis, holds=holds))
+        taken[node] = NodeSnapshot(id=answer.id, flight=node.flight, live_bytes=answer.live_bytes)
+
     try:
-        for node in discover(settings):
-            parts[node] = ask(settings, node, SNAPSHOT, SnapshotRequest(ttl_millis=ttl_millis, holds=holds)).id
-        held = FleetSnapshot(spark, given, parts)
+        missing = (*roll.missing, *on_each(settings, roll.nodes, take))
+        parts = dict(sorted(taken.items(), key=lambda item: item[0].name))
+        held = FleetSnapshot(spark, given, parts, missing)
+
+        def renew_one(node: FleetNode) -> None:
+            try:
+                renewal = SnapshotRenewal(id=parts[node].id, ttl_millis=ttl_millis)
+                flight_of(settings, node).act(RENEW, renewal, timeout_seconds=ttl_seconds / 4)
+            except UllageError as error:
+                # What may pass does not count: the next one may arrive in time; if not, the node says that it is over.
+                if error.retry_after_seconds is None:
+                    held.failures.append(error)
 
         def renew() -> None:
-            for node, id in parts.items():
-                try:
-                    flight_of(settings, node).act(RENEW, SnapshotRenewal(id=id, ttl_millis=ttl_millis))
-                except UllageError as error:
-                    # What may pass does not count: the next one may arrive in time; if not, the node says that it is
-                    # over.
-                    if error.retry_after_seconds is None:
-                        held.failures.append(error)
+            side_by_side(renew_one, parts)
 
         heart = Heartbeat(renew, ttl_seconds / 4)
         try:
@@ -100,6 +126,10 @@ def snapshot(
         if held.failures:
             raise SparkSourceError(f"the snapshot did not last: {held.failures[0]}") from held.failures[0]
     finally:
-        for node, id in parts.items():
+
+        def release(node: FleetNode) -> None:
             with suppress(UllageError):  # a node that is not there drops it by itself
-                flight_of(settings, node).act(RELEASE, SnapshotRelease(id=id))
+                wanted = SnapshotRelease(id=taken[node].id)
+                flight_of(settings, node).act(RELEASE, wanted, timeout_seconds=ANSWER_SECONDS)
+
+        side_by_side(release, taken)

@@ -7,6 +7,7 @@ some of it all the same, the stream stops and says so rather than go on without 
 
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,8 +16,9 @@ from pyspark.sql.types import StructType
 
 from ullage.errors import UllageError
 from ullage.wire.tickets import ABOUT, HOLD_EVENTS, EventHoldRequest, NodeIdentity, Nothing, TableTicket
+from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import FleetNode, ask, flight_of
+from ullage_spark.fleet import ANSWER_SECONDS, ask, flight_of, missing_error, side_by_side
 from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, beginning, rows_of, shares
 
 PART_EVENTS: Final = 100_000
@@ -38,6 +40,9 @@ class EventReader(FleetStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         is_latest = self._settings.starting_position == LATEST
+        if is_latest and (missing := (roll := self._discover()).missing):
+            why = "where a stream begins there with startingPosition=latest nobody could say later"
+            raise missing_error(missing, len(roll.nodes) + len(missing), why)
         return {
             name: NodeOffset(
                 repository=about.repository, sequence=about.last_sequence if is_latest else about.first_sequence - 1
@@ -105,14 +110,14 @@ class EventReader(FleetStreamReader):
         self._hold_for(self._settings.hold_millis)
 
     def _hold_for(self, lasts_millis: int) -> None:
-        for name, after in self._held.items():
-            if name not in self._nodes:
-                continue
-            try:
-                hold = EventHoldRequest(holder=self._holder, after=after, lasts_millis=lasts_millis)
-                flight_of(self._settings, self._nodes[name]).act(HOLD_EVENTS, hold)
-            except UllageError:
-                continue  # the next beat tells it again; whether events are missing is seen when they are read
+        held, nodes = dict(self._held), dict(self._nodes)
+
+        def tell(name: str) -> None:
+            hold = EventHoldRequest(holder=self._holder, after=held[name], lasts_millis=lasts_millis)
+            with suppress(UllageError):  # the next beat tells it again; missing events are seen when they are read
+                flight_of(self._settings, nodes[name]).act(HOLD_EVENTS, hold, timeout_seconds=ANSWER_SECONDS)
+
+        side_by_side(tell, [name for name in held if name in nodes])
 
     def _newest(self) -> Offset:
         return {
@@ -121,7 +126,8 @@ class EventReader(FleetStreamReader):
         }
 
     def _asked(self) -> dict[str, NodeIdentity]:
-        return {node.name: ask(self._settings, node, ABOUT, Nothing()) for node in self._discover()}
+        names = [node.name for node in self._discover().nodes]
+        return self._answers(names, lambda node: ask(self._settings, node, ABOUT, Nothing()))
 
 
 def _earlier(place: NodeOffset, bound: NodeOffset | None) -> NodeOffset:

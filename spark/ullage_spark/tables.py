@@ -3,7 +3,7 @@
 from typing import Final
 
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
 
 from ullage.wire.schemas import SCHEMAS
 from ullage_spark.errors import SparkSourceError
@@ -14,9 +14,20 @@ NODE: Final = "node"
 PARTED: Final = frozenset({"claims", "resource_claims", "flowfiles", "content"})
 """Tables of which a node gives a share, so that several tasks read one node."""
 
+COMPLETENESS: Final = "completeness"
+"""The table that no node has: a row for each node, whether it is read, or why not and what that leaves out."""
+
 COLUMNS: Final[dict[str, dict[str, DataType]]] = {
-    table: {NODE: StringType(), **{field.name: from_arrow_type(field.type) for field in schema}}
-    for table, schema in SCHEMAS.items()
+    **{
+        table: {NODE: StringType(), **{field.name: from_arrow_type(field.type) for field in schema}}
+        for table, schema in SCHEMAS.items()
+    },
+    COMPLETENESS: {
+        NODE: StringType(),
+        "is_read": BooleanType(),
+        "reason": StringType(),
+        "missing_bytes": LongType(),
+    },
 }
 
 

@@ -10,20 +10,19 @@ ends after the verdict is refused. A driver that dies leaves open writes, which 
 or a decided one, which whoever repeats the write under its name (option `write`; a stream does so by itself) finishes.
 """
 
-import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ullage.errors import NotReachable, UllageError
+from ullage.errors import KeyReused, NotReachable, UllageError
 from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA
 from ullage.wire.tickets import (
     WRITE_ABORT,
@@ -33,9 +32,11 @@ from ullage.wire.tickets import (
     WRITE_PREPARE,
     StagedWriteRequest,
 )
+from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
-from ullage_spark.fleet import ASKED_MAX, HERE, FleetNode, ask, discover, flight_of
+from ullage_spark.fingerprint import Fingerprint
+from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, on_each, side_by_side
 from ullage_spark.settings import SourceOptions
 
 NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
@@ -46,6 +47,8 @@ PIECE_BYTES: Final = 8 << 20
 
 ROWS_MAX: Final = 10_000
 
+OTHER_NAME: Final = "give each write a name of its own"
+
 TEXTS: Final = "map<string,string>"
 
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -55,17 +58,28 @@ BATCH_PROPERTY: Final = "streaming.sql.batchId"
 class StagedAttempt(Carried, WriterCommitMessage):
     """What one attempt staged: where, under which id, in how many transactions."""
 
-    def __init__(self, node: str, attempt: str, transactions: int, contents: int) -> None:
+    def __init__(self, node: str, attempt: str, transactions: int, rows: Fingerprint) -> None:
         self.node = node
         self.attempt = attempt
         self.transactions = transactions
-        self.contents = contents
+        self.rows = rows
 
 
-Decision = dict[str, dict[str, int]]
-"""For each node the attempts that count, and how many transactions each staged."""
+class WriteDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """What nodes keep with a commit: for each node the attempts that count, and how many transactions each staged; and
+    of a write with a name what it wrote where, so that nothing else is taken for it.
+    """
 
-T = TypeVar("T")
+    nodes: dict[str, dict[str, int]]
+    queue: str = ""
+    ttl_millis: int = 0
+    has_attributes: bool = False
+    rows: int = 0
+    digest: str = ""
+
+
+DECIDERS_MAX: Final = 3
+"""Nodes that are asked in turn to decide, before the write counts as failed: each may take its time to be silent."""
 
 
 class StagingWriter(Carried):
@@ -74,26 +88,36 @@ class StagingWriter(Carried):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         _require_columns(schema)
         self._settings = SourceOptions.of(options)
-        self._nodes = discover(self._settings)
+        self._has_attributes = PUT_ATTRIBUTES in schema.names
+        roll = called(self._settings)
+        self._nodes = roll.nodes
         if not self._nodes:
             raise SparkSourceError("there is no node to write to")
+        name = self._settings.write or self._settings.application
+        if roll.missing and name:
+            # It may be there that an earlier run has decided, and been carried out: rows would be written twice.
+            raise missing_error(roll.missing, len(self._nodes) + len(roll.missing), f"the write has a name, {name}")
 
     def _stage(self, write: str, rows: Iterator[pa.RecordBatch], *, begins: bool) -> StagedAttempt:
         """All rows of a task, as one attempt; it is staged anew, from its beginning, by whoever retries the task."""
         context = TaskContext.get()
-        node = self._node_for(context.partitionId() if context is not None else 0)
+        node = self._node_for(*((0, 0) if context is None else (context.partitionId(), context.attemptNumber())))
         if begins and self._begin(node, write) == "committed":
-            return StagedAttempt(node.name, "", 0, 0)  # an earlier run of the same batch did it
+            return StagedAttempt(node.name, "", 0, Fingerprint())  # an earlier run of the same batch did it
         attempt = str(uuid.uuid4())
-        counted = Packed(rows, self._settings.stage_bytes)
-        contents = flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
-        return StagedAttempt(node.name, attempt, counted.transactions, contents)
+        fingerprint = Fingerprint()
+        seen = fingerprint.seeing(rows) if self._settings.write else rows
+        counted = Packed(seen, self._settings.stage_bytes)
+        flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
+        return StagedAttempt(node.name, attempt, counted.transactions, fingerprint)
 
-    def _node_for(self, partition: int) -> FleetNode:
-        """The node where the executor stands, if its pod says so; else one after the other, so that all get alike."""
+    def _node_for(self, partition: int, retry: int) -> FleetNode:
+        """The node where the executor stands, if its pod says so; else one after the other, so that all get alike. A
+        retry goes to another one: what failed may be the node.
+        """
         here = os.environ.get(HERE)
         local = [node for node in self._nodes if node.name == here]
-        return local[0] if local else self._nodes[partition % len(self._nodes)]
+        return local[0] if local and not retry else self._nodes[(partition + retry) % len(self._nodes)]
 
     def _begin(self, node: FleetNode, write: str) -> str:
         """Open the write on a node, or find it as it is; its state."""
@@ -101,32 +125,84 @@ class StagingWriter(Carried):
         request = StagedWriteRequest(
             write=write, queue=settings.queue, ttl_millis=settings.ttl_millis, lasts_millis=settings.lasts_millis
         )
-        return ask(settings, node, WRITE_BEGIN, request).state
+        try:
+            return ask(settings, node, WRITE_BEGIN, request).state
+        except KeyReused as refusal:
+            found = ask(settings, node, WRITE_FIND, StagedWriteRequest(write=write)).state
+            if settings.application and found == "committed":
+                return found  # a batch from before the stream was told of another queue
+            raise SparkSourceError(
+                f"node {node.name}: a write of this name began for another queue or ttl, and is {found}: {OTHER_NAME}"
+            ) from refusal
 
     def _commit(self, write: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
-        if self._finish(write):
+        decision = self._decision(messages)
+        nodes = [node for node in self._nodes if node.name in decision.nodes]
+        if (decided := self._finish(write, nodes)) is not None:
+            self._require_same(decided, decision)
             return
-        decision: Decision = {node.name: {} for node in self._nodes}
-        for message in messages:
-            if isinstance(message, StagedAttempt) and message.transactions:
-                decision[message.node][message.attempt] = message.transactions
 
         def prepare(node: FleetNode) -> None:
             self._begin(node, write)  # a stream's write began only where a task was
-            ask(self._settings, node, WRITE_PREPARE, StagedWriteRequest(write=write, attempts=decision[node.name]))
+            attempts = decision.nodes[node.name]
+            ask(self._settings, node, WRITE_PREPARE, StagedWriteRequest(write=write, attempts=attempts))
 
-        self._everywhere(prepare)
+        side_by_side(prepare, nodes)
         self._carry_out(write, decision)
 
-    def _finish(self, write: str) -> bool:
-        """Whether the write is decided, by an earlier run perhaps; what is left of it is carried out then."""
+    def _decision(self, messages: Sequence[WriterCommitMessage | None]) -> WriteDecision:
+        """What these messages come to."""
+        nodes: dict[str, dict[str, int]] = {node.name: {} for node in self._nodes}
+        rows = Fingerprint()
+        for message in messages:
+            if isinstance(message, StagedAttempt):
+                rows.add(message.rows)
+                if message.transactions:
+                    nodes[message.node][message.attempt] = message.transactions
+        if self._settings.missing_nodes == "skip":
+            # Where nothing of it is a node may be missing: what it has begun ends by itself.
+            nodes = {name: attempts for name, attempts in nodes.items() if attempts}
+        settings = self._settings
+        return WriteDecision(
+            nodes=nodes,
+            queue=settings.queue,
+            ttl_millis=settings.ttl_millis,
+            has_attributes=self._has_attributes,
+            rows=rows.count,
+            digest=rows.text,
+        )
+
+    def _require_same(self, decided: WriteDecision, wanted: WriteDecision) -> None:
+        """SparkSourceError if the write with this name was carried out with something else."""
+        name = self._settings.write
+        differences = [
+            f"{what} {there!r} instead of {here!r}"
+            for what, there, here in (
+                ("queue", decided.queue, wanted.queue),
+                ("ttl", decided.ttl_millis, wanted.ttl_millis),
+                ("a column of attributes", decided.has_attributes, wanted.has_attributes),
+                ("a number of rows", decided.rows, wanted.rows),
+                ("rows with the fingerprint", decided.digest, wanted.digest),
+            )
+            if there != here
+        ]
+        if name and differences:
+            raise SparkSourceError(
+                f"write {name} has been carried out already, with {' and '.join(differences)}; nothing is written now: "
+                f"{OTHER_NAME}"
+            )
+
+    def _finish(self, write: str, nodes: Sequence[FleetNode]) -> WriteDecision | None:
+        """What is decided of the write, by an earlier run perhaps; what is left of it is carried out then."""
         request = StagedWriteRequest(write=write)
-        found = self._everywhere(lambda node: ask(self._settings, node, WRITE_FIND, request))
+        found = side_by_side(lambda node: ask(self._settings, node, WRITE_FIND, request), nodes)
         decided = [each.decision for each in found if each.state == "committed"]
-        if decided:
-            self._carry_out(write, json.loads(decided[0]))
-        return bool(decided)
+        if not decided:
+            return None
+        decision = msgspec.json.decode(decided[0], type=WriteDecision)
+        self._carry_out(write, decision)
+        return decision
 
     def _abort(self, write: str) -> None:
         """Nothing of it appears, unless some node has committed: then it is carried out, since nothing undoes that.
@@ -135,39 +211,42 @@ class StagingWriter(Carried):
         alone.
         """
         try:
-            if self._finish(write):
+            if self._finish(write, self._nodes) is not None:
                 return
         except NotReachable:
             return
-        self._everywhere(lambda node: ask(self._settings, node, WRITE_ABORT, StagedWriteRequest(write=write)))
+        request = StagedWriteRequest(write=write)
+        side_by_side(lambda node: ask(self._settings, node, WRITE_ABORT, request), self._nodes)
 
-    def _carry_out(self, write: str, decision: Decision) -> None:
-        """Commit on one node after the other: the first has decided."""
+    def _carry_out(self, write: str, decision: WriteDecision) -> None:
+        """Commit on one node, which has decided then, and on all others side by side."""
         known = {node.name: node for node in self._nodes}
-        text = json.dumps(decision, separators=(",", ":"), sort_keys=True)
-        left: list[tuple[str, Exception]] = []
-        for name, attempts in sorted(decision.items()):
+        text = msgspec.json.encode(decision, order="deterministic").decode()
+
+        def commit(name: str) -> tuple[str, Exception] | None:
             if name not in known:
-                left.append((name, SparkSourceError("it is not in the fleet any more")))
-                continue
-            request = StagedWriteRequest(write=write, attempts=attempts, decision=text)
+                return name, SparkSourceError("it is not in the fleet any more")
+            request = StagedWriteRequest(write=write, attempts=decision.nodes[name], decision=text)
             try:
                 ask(self._settings, known[name], WRITE_COMMIT, request)
             except UllageError as error:
-                left.append((name, error))
-                if len(left) == len(decision):
-                    raise  # nobody has decided: an abort may still undo it all
+                return name, error
+            return None
+
+        names = sorted(decision.nodes)
+        failed: list[tuple[str, Exception]] = []
+        while names[len(failed) :] and (failure := commit(names[len(failed)])) is not None:
+            failed.append(failure)
+            if len(failed) == min(DECIDERS_MAX, len(names)):
+                raise failure[1]  # nobody has decided, as far as they say: an abort may still undo it all
+        rest = side_by_side(commit, [*names[len(failed) + 1 :], *(name for name, _ in failed)])
+        left = [each for each in rest if each is not None]
         if left:
             name, reason = left[0]
             raise WriteNotFinished(
                 f"write {write} is decided, and {len(left)} of its nodes could not be told, {name} first: repeat the "
                 "write under its name"
             ) from reason
-
-    def _everywhere(self, work: Callable[[FleetNode], T]) -> list[T]:
-        """Ask nodes side by side; what one raises is raised once all have answered."""
-        with ThreadPoolExecutor(min(ASKED_MAX, len(self._nodes))) as pool:
-            return list(pool.map(work, self._nodes))
 
 
 class Packed:
@@ -211,24 +290,41 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise SparkSourceError("contents are never overwritten: write with mode('append')")
+            raise SparkSourceError(
+                "contents are never overwritten: what stands in a queue may be in a consumer's hands, and is its "
+                "consumers' to remove. Write with mode('append'), to another queue if the old contents are to stay out"
+            )
         super().__init__(options, schema)
         name = self._settings.write
         self._write = str(uuid.uuid5(NAMESPACE, name) if name else uuid.uuid4())
-        self._is_done = bool(name) and self._finish(self._write)
-        if not self._is_done:
-            for node in self._nodes:
-                self._begin(node, self._write)
+        self._decided = self._finish(self._write, self._nodes) if name else None
+        if self._decided is not None:  # before the rows are worked out
+            rows = {"rows": self._decided.rows, "digest": self._decided.digest}
+            self._require_same(self._decided, msgspec.structs.replace(self._decision(()), **rows))
+        else:
+            missing = {each.name for each in on_each(self._settings, self._nodes, self._begun)}
+            self._nodes = tuple(node for node in self._nodes if node.name not in missing)
+
+    def _begun(self, node: FleetNode) -> None:
+        self._begin(node, self._write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return StagedAttempt("", "", 0, 0) if self._is_done else self._stage(self._write, iterator, begins=False)
+        """Stage them; of what is written already only look whether it is the same."""
+        if self._decided is None:
+            return self._stage(self._write, iterator, begins=False)
+        rows = Fingerprint()
+        for _ in rows.seeing(iterator):
+            pass
+        return StagedAttempt("", "", 0, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if not self._is_done:
+        if self._decided is None:
             self._commit(self._write, messages)
+        else:
+            self._require_same(self._decided, self._decision(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        if not self._is_done:
+        if self._decided is None:
             self._abort(self._write)
 
 

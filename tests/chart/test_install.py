@@ -136,6 +136,28 @@ def test_an_upgrade_changes_the_operator_and_keeps_the_kinds(installed: ControlP
     assert installed.get("contentrepository", "flows", "--namespace", "default")["metadata"]["name"] == "flows"
 
 
+def test_an_upgrade_puts_back_what_is_gone(installed: ControlPlane) -> None:
+    """Of a release that somebody removed in part: rights, a policy, a kind, the class of agents, and the operator."""
+    parts = {
+        "clusterrole": ("ullage-system-ullage-operator", "ullage-planner"),
+        "clusterrolebinding": ("ullage-system-ullage-operator",),
+        "role,rolebinding,serviceaccount,deployment": ("ullage-operator",),
+        "priorityclass": ("ullage-system-ullage-operator-agents",),
+        "validatingadmissionpolicy": ("ullage-agents-own-nodes",),
+        "crd": ("reclamationruns.ullage.dev",),
+    }
+    for kinds, names in parts.items():
+        installed.kubectl("delete", kinds, *names, *PLACE)
+
+    installed.helm("upgrade", "ullage", str(CHART), *PLACE, "--reuse-values")
+
+    for kinds, names in parts.items():
+        for name in names:
+            installed.kubectl("get", kinds, name, *PLACE)
+    wait_until_explained(installed)
+    assert _may(installed, OPERATOR, "patch", "daemonsets", "apps")
+
+
 def test_a_second_operator_looks_after_another_tenant(installed: ControlPlane) -> None:
     """Beside the first, without what is there once in a cluster: nothing of the first one's is its own."""
     for name in ("tenant", "tenant-system"):

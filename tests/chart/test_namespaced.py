@@ -102,6 +102,30 @@ def test_agents_may_ask_who_a_client_is(fleet: Fleet) -> None:
         asks("theirs")
 
 
+def test_another_tenant_s_operator_works_beside_it(fleet: Fleet, operator: Operator) -> None:
+    """Of another release, with repositories of the same name: neither takes anything of the other's, at its end too."""
+    fleet.create_namespace("theirs-system")
+    once = "shared.enabled=false,crds.enabled=false"
+    place = ("--namespace", "theirs-system")
+    fleet.helm("install", "ullage", str(CHART), *place, "--set", f"namespaces={{theirs}},{once}")
+    other = Operator(fleet, QUICK | {"ULLAGE_OPERATOR_NAMESPACES": "theirs"}, namespace="theirs-system")
+    other.start()
+    operator.runs("mine")
+    other.runs("theirs")
+    mine = {node: each["metadata"]["uid"] for node, each in objects(fleet, "mine").items()}
+    assert len(mine) == len(objects(fleet, "theirs")) == 2
+
+    fleet.kubectl("delete", "contentrepository", "flows", "--namespace", "theirs", "--timeout=60s")
+
+    other.end()
+    fleet.helm("uninstall", "ullage", *place, "--no-hooks")
+    fleet.kubectl("annotate", "contentrepository", "flows", "ullage.dev/paused=true", "--namespace", "mine")
+    operator.until("the other goes on", lambda: condition(fleet, "mine", "Paused") == "True")
+    assert {node: each["metadata"]["uid"] for node, each in objects(fleet, "mine").items()} == mine
+    assert not operator.is_logged("forbidden")
+    assert not other.is_logged("forbidden")
+
+
 def test_the_release_can_be_removed(fleet: Fleet) -> None:
     """The hook that looks for repositories needs no right elsewhere either; here no kubelet runs it."""
     fleet.helm("uninstall", "ullage", *SYSTEM, "--no-hooks")

@@ -1,6 +1,8 @@
 """The operator as its own process and service account, against an API server; and what tests ask and say there."""
 
 import json
+import os
+import select
 import signal
 import sys
 import urllib.request
@@ -37,12 +39,14 @@ QUICK = {
 class Operator:
     """The operator's process, started and killed at will. Settings as in its Deployment, but for the ports."""
 
-    def __init__(self, fleet: ControlPlane, settings: Mapping[str, str] = QUICK, server: str = "") -> None:
-        """`server`: where the API server is reached instead."""
+    def __init__(
+        self, fleet: ControlPlane, settings: Mapping[str, str] = QUICK, server: str = "", namespace: str = NAMESPACE
+    ) -> None:
+        """`server`: where the API server is reached instead; `namespace`: where it is installed."""
         self.fleet = fleet
         self.metrics_port = fleet.instance.free_port()
         self._name = f"operator-{self.metrics_port}"
-        token = fleet.kubectl("create", "token", NAME, "--namespace", NAMESPACE, "--duration=2h").strip()
+        token = fleet.kubectl("create", "token", NAME, "--namespace", namespace, "--duration=2h").strip()
         config = json.loads(fleet.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token}
         config["clusters"][0]["cluster"]["server"] = server or fleet.url
@@ -52,6 +56,7 @@ class Operator:
             "KUBECONFIG": str(kubeconfig),
             "ULLAGE_OPERATOR_METRICS_PORT": str(self.metrics_port),
             "ULLAGE_OPERATOR_HEALTH_PORT": "0",
+            "ULLAGE_OPERATOR_NAMESPACE": namespace,
             **settings,
         }
 
@@ -62,6 +67,15 @@ class Operator:
 
     def end(self, number: int = signal.SIGTERM) -> None:
         self.fleet.instance.end(self._name, number)
+
+    def ended(self) -> None:
+        """Wait until it has ended by itself; ClusterError if it goes on."""
+        descriptor = os.pidfd_open(self.pid)
+        has_ended, _, _ = select.select([descriptor], [], [], SECONDS_MAX)
+        os.close(descriptor)
+        if not has_ended:
+            raise ClusterError(f"{self._name} goes on\n{self.tail()}")
+        self.end()
 
     def answers(self) -> bool:
         """Whether it has started."""

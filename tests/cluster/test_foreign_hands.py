@@ -129,3 +129,17 @@ def test_an_object_under_another_name_hides_none(
 
     operator.until("it is ready", ready)
     operator.until("all have it", lambda: condition(fleet, place, "Applied") == "True")
+
+
+def test_what_lost_its_labels_goes_with_its_repository(
+    fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]
+) -> None:
+    """What is left of it would be in the way of the next one of this name, and its directory would never be emptied."""
+    operator.end()
+    name = object_name("flows", NODES[0])
+    patch(fleet, place, f"contentrepositorynode {name}", {"metadata": {"labels": None}})
+    fleet.kubectl("delete", "contentrepository", "flows", "--wait=false", "--namespace", place)
+    operator.start()
+
+    kinds = "contentrepositories,contentrepositorynodes"
+    operator.until("nothing is left", lambda: fleet.get(kinds, "--namespace", place)["items"] == [])

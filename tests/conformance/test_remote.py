@@ -193,6 +193,20 @@ def test_what_passes_by_itself_is_waited_for_and_nothing_else() -> None:
         assert len(waits) == count
 
 
+def test_retries_may_end_after_a_time() -> None:
+    """No wait goes beyond it, however many attempts there are."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    retries = Retries(attempts=10_000, within_seconds=60.0, sleep=sleep, monotonic=lambda: now)
+    with pytest.raises(NotReachable):
+        retries.run(lambda: _raise(NotReachable("gone")))
+    assert 60.0 - retries.longest_seconds <= now <= 60.0
+
+
 def test_waiting_leaves_a_programs_own_dice_alone() -> None:
     """Whoever seeds `random` gets the same numbers, whether a node was busy or not."""
     before = random.getstate()

@@ -32,6 +32,8 @@ SMALL = Limits(
     socket_connections_each=2,
     flight_calls=4,
     flight_calls_each=2,
+    flight_controls=4,
+    flight_controls_each=2,
     snapshots=4,
     snapshots_each=2,
     leases_each=2,
@@ -61,6 +63,10 @@ class Flight:
     def act(self, name: str, **body: Any) -> Any:
         found = list(self.client.do_action(flight.Action(name, json.dumps(body).encode()), self.options))
         return json.loads(found[0].body.to_pybytes()) if found else None
+
+    def read(self) -> Any:
+        ticket = flight.Ticket(b'{"kind": "table", "name": "queues"}')
+        return self.client.do_get(ticket, self.options).read_all()
 
     def slug(self, call: Callable[[], object]) -> str:
         """Of what refuses a call, with its text; "" if nothing does."""
@@ -146,8 +152,11 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
 
         descriptor = flight.FlightDescriptor.for_command(b"{}")
         writers = [hostile.client.do_put(descriptor, schema, hostile.options) for _ in range(2)]
-        until(lambda: "flight_calls_each" in hostile.slug(lambda: hostile.act("about")), "both streams to be at work")
-        assert good.act("about")["node"] == "here"
+        for writer, told in writers:
+            writer.write_batch(pa.record_batch([pa.array([b"x"], pa.binary())], schema))
+            assert told.read() is not None  # it is at work
+        assert "flight_calls_each" in hostile.slug(hostile.read)
+        assert [flights.act("about")["node"] for flights in (hostile, good)] == ["here", "here"]
         for writer, _ in writers:
             writer.close()
 
@@ -173,7 +182,7 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
     lines = [line for line in lines_of(secured.running.document.spec.storage.host_path.path) if not line.allowed]
     assert {
         ("hostile", "socket", "HELLO", "quota-reached"),
-        ("hostile", "Flight", "DoAction", "quota-reached"),
+        ("hostile", "Flight", "DoGet", "quota-reached"),
         ("hostile", "HTTP", "GET /v1/queues", "quota-reached"),
         ("", "socket", "HELLO", "busy"),
     } <= {(line.who, line.via, line.operation, line.why.partition(":")[0]) for line in lines}

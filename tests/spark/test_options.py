@@ -10,8 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark.fleet import Fleet
+from ullage_spark.addresses import of_kubernetes
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import endpoint_slices
 from ullage_spark.settings import CREDENTIALS, SourceOptions
 
 
@@ -83,4 +83,4 @@ def test_a_token_out_of_a_file_goes_to_nobody_without_tls(tmp_path: Path, monkey
 def test_the_name_of_a_repository_is_no_path_of_the_api_server(name: str) -> None:
     """It was asked with the pod's own account."""
     with pytest.raises(SparkSourceError, match="kubernetes:namespace/name"):
-        endpoint_slices(name)
+        of_kubernetes(name)

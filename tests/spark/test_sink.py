@@ -18,8 +18,10 @@ from tests.spark.fleet import Fleet
 from ullage.errors import NotReachable, WriteClosed
 from ullage.wire.tickets import WRITE_COMMIT
 from ullage_spark import SparkSourceError, writer
+from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import WriteNotFinished
-from ullage_spark.fleet import HERE, FleetNode, ask
+from ullage_spark.fingerprint import Fingerprint
+from ullage_spark.fleet import HERE, ask
 from ullage_spark.settings import SourceOptions
 from ullage_spark.writer import Packed, StagedAttempt
 
@@ -153,7 +155,7 @@ def test_an_attempt_after_the_abort_is_refused(fleet: Fleet) -> None:
     with pytest.raises(WriteClosed):
         job.attempt(b"late")
     with pytest.raises(Exception, match="attempt"):
-        job.writer.commit([StagedAttempt("a", str(uuid.uuid4()), 1, 1)])
+        job.writer.commit([StagedAttempt("a", str(uuid.uuid4()), 1, Fingerprint())])
     assert (fleet.hidden(), fleet.records()) == (0, {})
 
 
@@ -189,6 +191,43 @@ def test_a_named_write_is_finished_by_whoever_repeats_it(
     assert fleet.drained("in") == [b"a", b"b"]
     assert fleet.hidden() == 0
     assert all(agent.repository.staging.pending() == [] for agent in fleet.agents.values())
+
+
+def test_a_name_is_for_one_write(fleet: Fleet) -> None:
+    """The same rows again, split up otherwise, do nothing; other ones under the name are refused."""
+
+    def written(*parts: tuple[bytes, ...], **options: str) -> None:
+        job = Job(fleet, write="daily", **options)
+        job.writer.commit([job.attempt(*part) for part in parts])
+
+    written((b"1", b"2"), (b"3", b"3"))
+    written((b"3",), (b"2", b"3", b"1"))
+    for other in ((b"1", b"2", b"3"), (b"1", b"2", b"3", b"4"), (b"1", b"2", b"3", b"3", b"3")):
+        with pytest.raises(SparkSourceError, match=r"write daily has been carried out already, with .*rows"):
+            written(other)
+    with pytest.raises(SparkSourceError, match="queue 'in' instead of 'out'"):
+        written((b"1", b"2", b"3", b"3"), queue="out")
+    assert fleet.drained("in") == [b"1", b"2", b"3", b"3"]
+
+
+def test_a_write_that_is_open_is_for_its_queue(fleet: Fleet) -> None:
+    """Else the rows of a repeat would stand in the queue of the run before it."""
+    Job(fleet, write="daily").attempt(b"left behind")
+    with pytest.raises(SparkSourceError, match="began for another queue or ttl, and is open"):
+        Job(fleet, write="daily", queue="out")
+    assert fleet.records() == {}
+
+
+def test_a_batch_of_before_a_stream_changed_its_queue_is_done(fleet: Fleet) -> None:
+    """Spark repeats the last one after a restart, and the program may be another one by then."""
+    for queue in ("in", "out"):
+        options = {"endpoint": fleet.endpoint, "queue": queue, "application": "test"}
+        stream = writer.ContentStreamWriter(options, COLUMNS)
+        rows = pa.record_batch({"content": pa.array([b"once"], pa.binary())})
+        staged = stream._stage(stream._write_of(0), iter([rows]), begins=True)
+        stream.commit([staged], 0)
+    assert fleet.drained("in") == [b"once"]
+    assert "out" not in fleet.repository("a").queues._by_name or fleet.drained("out") == []
 
 
 def attempt_on(job: Job, node: str, content: bytes) -> StagedAttempt:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import flight
 
 from ullage.client.proof import is_secret, require_encrypted
+from ullage.client.waits import Waits
 from ullage.errors import NotReachable, UllageError
 from ullage.streams import Closable
 from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
@@ -39,6 +40,21 @@ RECONNECT: Final = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_recon
 second is, whatever its name says, how long a connection may take to be made: busy machines need more than a moment.
 """
 
+KEEPALIVE: Final = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 15_000),
+    ("grpc.http2.ping_timeout_ms", 15_000),  # else it is a minute, whatever the line before says
+    ("grpc.http2.max_pings_without_data", 0),
+]
+"""A node that is stopped, or cut off without a word, leaves its connections standing: TCP itself would wait for hours.
+So while a call is under way the node is asked for a sign of life, and without one the call ends as not reachable. A
+machine that is busy gives it within seconds: gRPC's own threads do.
+"""
+
+ANSWER_SECONDS: Final = 300.0
+"""How long a node that gives signs of life may take for one answer: longer than any step of a write takes, and than a
+disk that still works.
+"""
 
 RECEIVED_BYTES_MAX: Final = 64 << 20
 """One message: a node sends 16 MiB at a time, and more only where a single row has more."""
@@ -49,12 +65,22 @@ class FlightClient(Closable):
     for a token that would go in the clear to another machine.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, ca_file: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        ca_file: str | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
         self.url = url
+        self._answer_seconds = answer_seconds
         require_encrypted(url, token)
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._headers = headers
         self._options = flight.FlightCallOptions(headers=headers)
-        options = [*RECONNECT, ("grpc.max_receive_message_length", RECEIVED_BYTES_MAX)]
+        self._waits = Waits()
+        options = [*RECONNECT, *KEEPALIVE, ("grpc.max_receive_message_length", RECEIVED_BYTES_MAX)]
         if not is_secret(url, token):
             options.append(("grpc.enable_http_proxy", 0))
         roots: dict[str, Any] = {"generic_options": options}
@@ -65,6 +91,7 @@ class FlightClient(Closable):
 
     def close(self) -> None:
         """Close the connection."""
+        self._waits.close()
         self._client.close()
 
     def put_many(
@@ -160,11 +187,13 @@ class FlightClient(Closable):
             reader = self._get(wanted, schema)
         return pa.RecordBatchReader.from_batches(schema, self._batches(reader))
 
-    def act(self, action: FlightAction[Q, A], request: Q) -> A:
-        """What one of `tickets.ACTIONS` answers."""
+    def act(self, action: FlightAction[Q, A], request: Q, *, timeout_seconds: float | None = None) -> A:
+        """What one of `tickets.ACTIONS` answers. NotReachable if that takes longer than so long."""
+        seconds = self._answer_seconds if timeout_seconds is None else timeout_seconds
+        options = flight.FlightCallOptions(timeout=seconds, headers=self._headers)
         with self._telling():
             body = msgspec.json.encode(request)
-            results = self._client.do_action(flight.Action(action.name, body), self._options)
+            results = self._client.do_action(flight.Action(action.name, body), options)
             answers = [result.body.to_pybytes() for result in results]
         try:
             return msgspec.json.decode(answers[0] if answers else b"{}", type=action.answer)
@@ -185,8 +214,12 @@ class FlightClient(Closable):
     def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
         """What comes, if it is sound; NotReachable."""
         with self._telling():
-            for chunk in reader:
-                batch = chunk.data
+            while True:
+                try:
+                    with self._waits.ended_by(reader.cancel, self._answer_seconds):
+                        batch = reader.read_chunk().data
+                except StopIteration:
+                    return
                 if batch is None:
                     continue
                 try:

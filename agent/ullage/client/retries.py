@@ -37,6 +37,10 @@ PASSING: Final = (
 """What says nothing about the request: a service that is busy, starting or stopping, or not heard."""
 
 
+DOUBLINGS_MAX: Final = 60
+"""Any wait is the longest by then, and a power of thousands of attempts is no float any more."""
+
+
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
     """Broken connections, and what passes by itself, are tried again, after waits that double and never meet.
 
@@ -50,8 +54,11 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 5
     first_seconds: float = 0.1
     longest_seconds: float = 10.0
+    within_seconds: float | None = None
+    """No attempt begins later than so long after the first; None: only their number counts."""
     sleep: Callable[[float], None] = time.sleep
-    """Passed in, so that tests wait for nothing."""
+    monotonic: Callable[[], float] = time.monotonic
+    """Both passed in, so that tests wait for nothing."""
 
     def run(self, work: Callable[[], T]) -> T:
         """The result, or what the last attempt raised. `work` is safe to repeat: it only reads, or has a key.
@@ -59,16 +66,20 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
         >>> Retries(attempts=2).run(lambda: repository.state().queues)
         0
         """
+        began = self.monotonic()
         for attempt in range(1, self.attempts):
             try:
                 return work()
             except PASSING as error:
-                self._wait(attempt, error.retry_after_seconds or 0)
+                wait = self._wait(attempt, error.retry_after_seconds or 0)
+                if self.within_seconds is not None and self.monotonic() - began + wait > self.within_seconds:
+                    raise
+                self.sleep(wait)
         return work()
 
-    def _wait(self, attempt: int, at_least_seconds: float) -> None:
-        longest = min(self.longest_seconds, self.first_seconds * 2 ** (attempt - 1))
-        self.sleep(min(self.longest_seconds, at_least_seconds) + DICE.uniform(longest / 2, longest))
+    def _wait(self, attempt: int, at_least_seconds: float) -> float:
+        longest = min(self.longest_seconds, self.first_seconds * 2 ** min(attempt - 1, DOUBLINGS_MAX))
+        return min(self.longest_seconds, at_least_seconds) + DICE.uniform(longest / 2, longest)
 
 
 NEVER = Retries(attempts=1)

@@ -12,9 +12,10 @@ from typing import Any, Final, Protocol
 from ullage.contract import QueueUse, Right
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.feeds import Reader
+from ullage.engine.model import HANDLE_QUEUE, StagedWrite
 from ullage.engine.provenance.holds import HOLDS_MAX, Hold
 from ullage.enums import Lifetime, WriteState
-from ullage.errors import Forbidden, InvalidArgument, QuotaReached, ServiceBusy
+from ullage.errors import Forbidden, InvalidArgument, KeyReused, QuotaReached, ServiceBusy
 from ullage.interface.values import CheckedAttributes
 from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import tickets
@@ -167,7 +168,7 @@ def _write(
     if action is tickets.WRITE_BEGIN:
         repository.acting.require(QueueUse.WRITE, asked.queue)
         lasts = asked.lasts_millis
-        staging.begin(
+        begun = staging.begin(
             id,
             repository.owner,
             queue=asked.queue,
@@ -176,6 +177,7 @@ def _write(
             each_max=repository.acting.writes_max,
             by=repository.acting.by,
         )
+        _require_same(repository, begun, asked)
     elif action is tickets.WRITE_PREPARE:
         staging.prepare(id, attempts)
     elif action is tickets.WRITE_COMMIT:
@@ -191,6 +193,18 @@ def _write(
         expires_millis=found.expires_millis,
         decision=found.decision.decode(),
     )
+
+
+def _require_same(repository: EmbeddedRepository, begun: StagedWrite, asked: StagedWriteRequest) -> None:
+    """KeyReused if the write began for another queue or time to live: its contents would appear where nobody looks."""
+    queue = repository.engine.queues.known(asked.queue) if asked.queue else None
+    number = HANDLE_QUEUE if queue is None else queue.number
+    if (begun.queue, begun.ttl_millis) != (number, asked.ttl_millis):
+        where = f"queue {asked.queue}" if asked.queue else "handles"
+        raise KeyReused(
+            f"staged write {format_uuid(begun.id)} is not for {where} with a TTL of {asked.ttl_millis} ms: it began "
+            "with another queue or TTL"
+        )
 
 
 ACTS: Final[dict[str, Callable[[EmbeddedRepository, Any], object]]] = {

@@ -131,6 +131,9 @@ class TableSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     lease: str | None
     """The lease that keeps its contents; None: none does."""
 
+    live_bytes: int | None = None
+    """Of content in use on the node; None for who may not see its space."""
+
 
 class StagedWriteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A step of a staged write."""

@@ -8,7 +8,7 @@ import functools
 import importlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ from ullage_agent.cli.output import print_json, print_rows, say, size, tell
 ROWS_SHOWN = 40
 """Rows that people see; --json has all, --output keeps them."""
 
+NODES_NAMED = 20
+"""Missing nodes that the summary of a plan lists."""
+
 OUTPUT = option("--output", "-o", metavar="PATH", default="", help="Write Parquet there, on any filesystem of Hadoop.")
 
 OF_FLEET = (
@@ -41,6 +44,12 @@ OF_FLEET = (
     option("--nodes", metavar="JSON", default="", help="Instead: a list of nodes with name, flight, url."),
     option("--token-file", metavar="FILE", default="", help="The bearer token; read again when it is renewed."),
     option("--ca-file", metavar="FILE", default="", help="The authority that signed the nodes' certificates."),
+    option(
+        "--missing-nodes",
+        metavar="POLICY",
+        default="fail",
+        help="Nodes that do not answer: fail, skip (go on without them, and say which) or wait.",
+    ),
 )
 
 
@@ -48,14 +57,20 @@ def on_fleet(function: Function) -> Function:
     """A command on all nodes of a repository; it gets `fleet`, the options of Spark's sources."""
 
     @functools.wraps(function)
-    def wrapped(*, endpoint: str, nodes: str, token_file: str, ca_file: str, **rest: Any) -> Any:
+    def wrapped(*, endpoint: str, nodes: str, token_file: str, ca_file: str, missing_nodes: str, **rest: Any) -> Any:
         if not endpoint and not nodes:
             raise click.UsageError("which nodes? Say --endpoint, or set ULLAGE_ENDPOINT")
         named = [os.path.dirname(os.path.abspath(file)) for file in (token_file, ca_file) if file]
         if named and "ULLAGE_CREDENTIALS" not in os.environ:
             # Sources read only where this says, and whoever runs the command says where by naming the files.
             os.environ["ULLAGE_CREDENTIALS"] = os.pathsep.join(named)
-        fleet = {"endpoint": endpoint, "nodes": nodes, "tokenFile": token_file, "caFile": ca_file}
+        fleet = {
+            "endpoint": endpoint,
+            "nodes": nodes,
+            "tokenFile": token_file,
+            "caFile": ca_file,
+            "missingNodes": missing_nodes,
+        }
         return function(fleet=fleet, **rest)
 
     return with_options(wrapped, OF_FLEET)
@@ -99,7 +114,7 @@ def plan(
             held.table("resource_claims"), job.Budget(budget), windows=held.table("windows"), policy=policy
         ).cache()
         if summary:
-            Path(summary).write_text(_in_a_line(job.total(made)), encoding="utf-8")
+            Path(summary).write_text(_in_a_line(job.total(made), held.missing), encoding="utf-8")
         if not run:
             _answer(made, output, as_json=as_json)
             return
@@ -176,6 +191,9 @@ def _snapshot(fleet: dict[str, str], *, holds: bool = True) -> Iterator[Any]:
     with _session() as session:
         snapshot = importlib.import_module("ullage_spark").snapshot
         with snapshot(session, holds=holds, **fleet) as held:
+            for each in held.missing:
+                left_out = "nobody knows how much" if each.live_bytes is None else size(each.live_bytes)
+                say(f"without node {each.name}, which holds {left_out}: {each.reason}")
             yield held
 
 
@@ -217,6 +235,10 @@ def _cell(name: str, value: Any) -> Any:
     return size(value) if name.endswith("_bytes") else value if isinstance(value, int) else str(value)
 
 
-def _in_a_line(total: Any) -> str:
+def _in_a_line(total: Any, missing: Sequence[Any]) -> str:
     frees, copies = size(total.frees_bytes), size(total.copies_bytes)
-    return f"{total.resource_claims} resource claims on {total.nodes} nodes give {frees} back for {copies} copied\n"
+    found = f"{total.resource_claims} resource claims on {total.nodes} nodes give {frees} back for {copies} copied"
+    if not missing:
+        return f"{found}\n"
+    named = ", ".join(each.name for each in missing[:NODES_NAMED])
+    return f"{found}; {len(missing)} nodes do not answer and are not in it: {named}\n"

@@ -4,10 +4,11 @@ Memory at the worst is, beside what an idle process takes, about
 
     requests * (STEP_BYTES + PIECE_BYTES) + 2 * wide_streams * WIDE_BYTES   content on its way over HTTP
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
+    flight_controls * small_body_bytes                                      the same of calls that are no streams
     decoded_bytes                                                           what becomes of those, and bodies over HTTP
     columns_bytes                                                           tables
 
-which is 1.3, 1.0, 1.0 and 0.1 GiB; before a token is known, see `flight_connections` and `header_bytes`.
+which is 1.3, 1.0, 0.3, 1.0 and 0.1 GiB; before a token is known, see `flight_connections` and `header_bytes`.
 """
 
 from typing import Final, Self
@@ -111,7 +112,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     flight_calls: int = 32
-    """Calls and streams of Arrow Flight at work; each holds a message and what is made of it."""
+    """Streams of Arrow Flight at work, DoPut and DoGet; each holds a message and what is made of it."""
+
+    flight_controls: int = 16
+    """All other calls of Flight at work, beside the streams: what they ask for is short, and streams must keep nobody
+    from learning how a node is, renewing a snapshot or ending a write.
+    """
 
     put_batch_bytes: int = 32 * MIB
     """Content and attributes of one batch of a DoPut: four times what programs should send, for those whose contents
@@ -150,11 +156,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     flight_header_bytes: int = 16 * KIB
     """Headers of a call: a token of an API server takes 1 to 2 KiB."""
 
+    flight_ping_seconds: float = 5.0
+    """Between two pings of a connection; one that pings faster is closed. Ullage's own clients ping every ten seconds,
+    and answering takes microseconds.
+    """
+
     flight_idle_seconds: float = 600.0
     """How long a connection may stand without a call: clients connect anew by themselves."""
 
     flight_calls_each: int = 24
     """The same of one principal, so that a quarter is left to the others."""
+
+    flight_controls_each: int = 12
+    """The same of the other calls, for the same reason."""
 
     snapshots: int = 16
     """Snapshots that are kept: each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each

@@ -91,7 +91,9 @@ def arguments(repository: RepositoryObject, *, has_authority: bool) -> list[str]
     trust = [f"--ca-file={AUTHORITY}/ca.crt"] if has_authority else []
     endpoint = f"--endpoint=kubernetes:{repository.namespace}/{repository.name}"
     told = "--summary=/dev/termination-log"
-    return ["spark", "plan", "--json", told, endpoint, f"--token-file={TOKEN_FILE}", *trust]
+    # A node that is down keeps no other one from being planned for; the summary names it.
+    policy = "--missing-nodes=skip"
+    return ["spark", "plan", "--json", told, endpoint, policy, f"--token-file={TOKEN_FILE}", *trust]
 
 
 def _mounts(repository: RepositoryObject, *, has_authority: bool) -> tuple[list[Object], list[Object]]:

@@ -16,7 +16,7 @@ from ullage_operator.observation import ClusterNode, Observation
 from ullage_operator.planning.decide import timetable
 from ullage_operator.repository.placement import places
 from ullage_operator.repository.reach import is_heard
-from ullage_operator.settings import OperatorSettings
+from ullage_operator.settings import VERSION, OperatorSettings
 
 MEMORY: Final = "memory"
 """A repository that every agent has beside its default."""
@@ -36,7 +36,8 @@ def acceptance_of(seen: Observation, settings: OperatorSettings) -> tuple[str, s
 def _problems(seen: Observation, settings: OperatorSettings) -> Iterator[tuple[str, str]]:
     repository = seen.repository
     if repository.document is None:
-        yield "Invalid", repository.problem
+        newer = f": this operator ({VERSION}) is older than the definitions: remove the field, or run a newer operator"
+        yield "Invalid", repository.problem + (newer if repository.problem.endswith("unknown field") else "")
         return
     if problem := path_problem(repository, settings):
         yield "PathNotAllowed", problem

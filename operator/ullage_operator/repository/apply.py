@@ -12,21 +12,20 @@ from typing import Final
 import msgspec
 import structlog
 
-from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of, time_of
+from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus, RunStatus, document_of
 from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
+from ullage_operator.election import lease_reference
 from ullage_operator.errors import ApiError, OperatorError, is_namespace_ending
 from ullage_operator.node.runs import FINAL, expired, orphaned
 from ullage_operator.objects import (
     DESIRED,
-    MANAGER,
     POD_MAKERS,
     Object,
     RepositoryObject,
     covers,
-    digest,
     has_labels,
     is_owned,
 )
@@ -109,10 +108,7 @@ class Applier:
         say = self._log.info if step.is_asked else self._log.warning
         say("data stays", repository="/".join(repository.key), told=words, where=step.where)
         if step.namespace_ends:
-            namespace, name = self._settings.namespace, self._settings.lease
-            lease = await self._api.get("Lease", namespace, name)
-            about = {"apiVersion": objects.VERSION_OF["Lease"], "kind": "Lease", "name": name, "namespace": namespace}
-            about["uid"] = lease["metadata"]["uid"] if lease is not None else ""
+            about = await lease_reference(self._api, self._settings)
         kind = "Normal" if step.is_asked else "Warning"
         await self._tell(about, (kind, "DataStays", words[:1024]), now_millis)
 
@@ -222,7 +218,7 @@ class Applier:
             write = self._api.replace if "uid" in metadata else self._api.apply
             self._cache.node_objects.put(await write(document))
         except ApiError as error:
-            if "uid" not in metadata or error.status != 409:
+            if "uid" not in metadata or error.status not in (404, 409):
                 raise
             passed_over.append(metadata["name"])
 
@@ -307,27 +303,15 @@ class Applier:
         logged, and no more.
         """
         repeat_millis = self._settings.event_seconds * 1000
-        kind, reason, message = event
+        _, reason, message = event
         key = (about["uid"], reason, message)
         if now_millis - self._told.get(key, -repeat_millis) < repeat_millis:
             return
         if len(self._told) >= REMEMBERED_MAX:
             self._told.clear()
         self._told[key] = now_millis
-        metadata = {"name": f"{about['name']}.{digest([*key, now_millis], 16)}"[-253:], "namespace": about["namespace"]}
-        said = {
-            "involvedObject": about,
-            "reason": reason,
-            "message": message,
-            "type": kind,
-            "count": 1,
-            "firstTimestamp": time_of(now_millis),
-            "lastTimestamp": time_of(now_millis),
-            "source": {"component": MANAGER},
-            "reportingComponent": MANAGER,
-        }
         try:
-            await self._api.apply(objects.document("Event", metadata, **said))
+            await self._api.apply(objects.event_object(about, event, now_millis))
         except OperatorError as error:
             self._log.warning("event not recorded", problem=str(error), reason=reason)
 

@@ -66,7 +66,7 @@ class RepositoryRemoval:
         """Do the next part. Everything can be done again."""
         repository, namespace = self._repository, self._repository.namespace
         selector = selector_of(repository.labels)
-        found, _ = await self._api.list("ContentRepositoryNode", namespace, selector)
+        found = await self._node_objects()
         await self._call_off(found)
         if not self._settings.namespaces:
             await self._api.delete("ClusterRoleBinding", None, build.delegation_name(repository))
@@ -77,9 +77,19 @@ class RepositoryRemoval:
         nodes = self._nodes_of(found)
         outcome = await self._cleaned(nodes) if self._is_emptied else self._kept(nodes)
         if not outcome.waits:
-            await self._delete_all("ContentRepositoryNode", namespace, selector)
+            for each in await self._node_objects():
+                await self._api.delete(
+                    "ContentRepositoryNode", namespace, each["metadata"]["name"], each["metadata"]["uid"]
+                )
             await self._api.delete("Secret", self._settings.namespace, authority_secret_name(repository))
         return outcome._replace(namespace_ends=self._namespace_ends)
+
+    async def _node_objects(self) -> list[Object]:
+        """All that name it, and not by their labels: a directory whose object somebody took them from would stay, and
+        the next repository of this name would come upon it.
+        """
+        found, _ = await self._api.list("ContentRepositoryNode", self._repository.namespace)
+        return [each for each in found if each["spec"]["repository"] == self._repository.name]
 
     @property
     def _is_emptied(self) -> bool:
@@ -95,9 +105,9 @@ class RepositoryRemoval:
             document = build.node_object(repository, msgspec.structs.replace(spec, ticket=None))
             document["metadata"]["uid"] = each["metadata"]["uid"]
             try:
-                await self._api.apply(document)
+                await self._api.replace(document)
             except ApiError as error:
-                if error.status != 409:  # it went meanwhile, and its ticket with it
+                if error.status not in (404, 409):  # it went meanwhile, and its ticket with it
                     raise
         planned = selector_of(planning_labels(repository))
         await self._delete_all("Job", repository.namespace, planned)

@@ -13,7 +13,7 @@ from tests.service.running import until
 from tests.support import Workshop
 from ullage_agent.service.limits import Limits
 
-LIMITS = Limits(stall_seconds=5.0, flight_pause_seconds=50.0, flight_calls=1, flight_calls_each=1)
+LIMITS = Limits(stall_seconds=5.0, flight_pause_seconds=50.0, flight_calls=1, flight_controls=1)
 READING = ("DoPut", "DoGet", "DoAction", "GetFlightInfo", "GetSchema")
 ONE = raw.contents_of([b"content"])
 
@@ -46,6 +46,13 @@ class Slow:
         return found
 
 
+def asked(sent: raw.Raw, beside: str) -> raw.Answer:
+    """Another call, of the kind that waits for a place beside one of this method."""
+    if beside in ("DoPut", "DoGet"):
+        return sent.call("DoGet", raw.ticket(b'{"kind": "table", "name": "queues"}'))
+    return sent.call("ListFlights")
+
+
 def waiting(peer: Peer, *, is_sending: bool = False) -> bool:
     """Whether a call is at work, and it is its client's turn."""
     waits = [call._wait for call in peer.flight._stalls._calls]
@@ -60,13 +67,13 @@ def test_a_call_without_a_message_is_given_up(peer: Peer, workshop: Workshop, me
         until(lambda: waiting(peer), "the call to be at work")
         workshop.clock.advance(4)
         peer.flight.look()
-        assert sent.call("ListFlights").slug == "busy"
+        assert asked(sent, method).slug == "busy"
 
         workshop.clock.advance(2)
         peer.flight.look()
 
         assert slow.status() == grpc.StatusCode.DEADLINE_EXCEEDED
-        until(lambda: sent.call("ListFlights").status == grpc.StatusCode.OK, "its place to be free")
+        until(lambda: asked(sent, method).status == grpc.StatusCode.OK, "its place to be free")
 
 
 def test_a_stream_that_stands_still_is_given_up(peer: Peer, workshop: Workshop) -> None:
@@ -78,7 +85,7 @@ def test_a_stream_that_stands_still_is_given_up(peer: Peer, workshop: Workshop) 
         until(lambda: waiting(peer), "the next batch to be waited for")
         workshop.clock.advance(40)
         peer.flight.look()
-        assert sent.call("ListFlights").slug == "busy"
+        assert asked(sent, "DoPut").slug == "busy"
 
         workshop.clock.advance(20)
         peer.flight.look()
@@ -114,3 +121,18 @@ def test_the_server_looks_by_itself(workshop: Workshop) -> None:
     with raw.raw(peer.server.url) as sent:
         assert Slow(sent, "DoPut").status() == grpc.StatusCode.DEADLINE_EXCEEDED
     peer.close()
+
+
+def test_streams_take_no_place_of_who_asks_how_the_node_is(peer: Peer) -> None:
+    """Nor those who ask a place of a stream: each has as many as there are."""
+    with raw.raw(peer.server.url) as sent:
+        writing = Slow(sent, "DoPut")
+        until(lambda: waiting(peer), "the stream to be at work")
+        assert asked(sent, "DoPut").slug == "busy"
+        assert sent.call("DoAction", raw.action("about", b"{}")).status == grpc.StatusCode.OK
+
+        asking = Slow(sent, "DoAction")
+        until(lambda: sent.call("ListFlights").slug == "busy", "the action to be at work")
+        writing.over.set()
+        until(lambda: asked(sent, "DoGet").status == grpc.StatusCode.OK, "a stream to have the place of the other")
+        asking.over.set()

@@ -24,7 +24,8 @@ class FlightListener:
         self.flight = FlightServer(terms)
         limits, listening = terms.limits, terms.listening
         # Beside the calls at work as many that are being refused, or whose token is being looked at.
-        self._threads = ThreadPoolExecutor(2 * limits.flight_calls, thread_name_prefix="flight")
+        at_work = limits.flight_calls + limits.flight_controls
+        self._threads = ThreadPoolExecutor(2 * at_work, thread_name_prefix="flight")
         self._server = grpc.server(
             self._threads,
             handlers=[Methods(SERVICE, self.flight.methods, self.flight.serve)],
@@ -88,6 +89,9 @@ def options_of(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", int(limits.flight_idle_seconds * 1000)),
         ("grpc.keepalive_time_ms", int(limits.stall_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(limits.stall_seconds * 1000)),
+        # Clients ask an agent that may be stopped for signs of life, which gRPC takes for an attack by itself.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(limits.flight_ping_seconds * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
         # What comes before somebody asks for it: without probing for more, which grows with what a client sends.
         ("grpc.http2.lookahead_bytes", limits.flight_ahead_bytes),
         ("grpc.http2.bdp_probe", 0),

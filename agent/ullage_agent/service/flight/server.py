@@ -4,7 +4,7 @@
     DoGet    a ticket of handles or ranges, or of a table at a snapshot
     actions  snapshot, release;  ListFlights, GetFlightInfo, GetSchema tell of the tables
 
-gRPC gives each call a thread; how many work at a time is bounded here.
+gRPC gives each call a thread; how many work at a time is bounded here, streams and all other calls apart.
 """
 
 import threading
@@ -50,7 +50,31 @@ Act = Callable[[Principal, Any], object]
 FIRST_BYTES_MAX: Final = MIB
 """The first message of a DoPut: a command, and the header of a schema."""
 
+STREAMS: Final = frozenset({"DoPut", "DoGet"})
+"""Methods that move data, and last as long as their client likes."""
+
 Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+
+
+class Lane:
+    """So many calls at a time, which calls of another lane take no place of. Thread-safe."""
+
+    def __init__(self, limit: str, what: str, most: int, each_max: int) -> None:
+        self._what = what
+        self._most = most
+        self._slots = threading.BoundedSemaphore(most)
+        self._quota = Quota(limit, what, each_max)
+
+    @contextmanager
+    def counted(self, principal: Principal) -> Iterator[None]:
+        """One of them; ServiceBusy beyond, QuotaReached for too many of one principal."""
+        if not self._slots.acquire(blocking=False):
+            raise ServiceBusy(f"{self._most} {self._what} are under way already")
+        try:
+            with self._quota.counted(principal):
+                yield
+        finally:
+            self._slots.release()
 
 
 class FlightServer:
@@ -65,8 +89,11 @@ class FlightServer:
         for held in (self._snapshots.held, self._uploads.held):
             terms.repository.held.also(held)
         bulk.hold_all_events(terms.repository)
-        self._slots = threading.BoundedSemaphore(terms.limits.flight_calls)
-        self._quota = Quota("flight_calls_each", "calls over Flight", terms.limits.flight_calls_each)
+        limits = terms.limits
+        self._streams = Lane("flight_calls_each", "streams over Flight", limits.flight_calls, limits.flight_calls_each)
+        self._controls = Lane(
+            "flight_controls_each", "calls over Flight", limits.flight_controls, limits.flight_controls_each
+        )
         self._actions = self._acts()
         self._methods: dict[str, Callable[[FlightCall, Note], None]] = {
             "DoPut": self._put,
@@ -92,7 +119,8 @@ class FlightServer:
         try:
             call.principal = self._admitted(call)
             note = Note(self._terms.audit, call, name)
-            with note.left(), self._counted(call.principal), self._stalls.watched(call):
+            lane = self._streams if name in STREAMS else self._controls
+            with note.left(), lane.counted(call.principal), self._stalls.watched(call):
                 self._methods[name](call, note)
         except CallEnded:
             return
@@ -236,17 +264,6 @@ class FlightServer:
             self._terms.on_failure("refused over Flight", error)
             raise
         return call.principal
-
-    @contextmanager
-    def _counted(self, principal: Principal) -> Iterator[None]:
-        """One of so many calls at a time; ServiceBusy beyond, QuotaReached for too many of one principal."""
-        if not self._slots.acquire(blocking=False):
-            raise ServiceBusy(f"{self._terms.limits.flight_calls} calls are under way already")
-        try:
-            with self._quota.counted(principal):
-                yield
-        finally:
-            self._slots.release()
 
 
 NO_COMMAND: Final = flight.FlightDescriptor.for_command(b"")

@@ -18,7 +18,9 @@ from typing import Final
 
 import msgspec
 
+from ullage.contract import Right
 from ullage.embedded.flowfiles import Room
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import Moment
 from ullage.enums import HolderKind
 from ullage.errors import InvalidArgument, NotFound, QuotaReached, ServiceBusy
@@ -145,6 +147,7 @@ class Snapshots:
             millis=moment.millis,
             expires_millis=moment.millis + request.ttl_millis,
             lease=lease,
+            live_bytes=_live_bytes(repository),
         )
         return KeptSnapshot(principal.name, moment, taken)
 
@@ -246,3 +249,9 @@ class Snapshots:
         kept.moment.kept.end()
         if kept.taken.lease is not None:
             self._terms.repository.leases.release(kept.taken.lease)
+
+
+def _live_bytes(repository: EmbeddedRepository) -> int | None:
+    if not repository.acting.may(Right.SPACE):
+        return None
+    return sum(each.live_bytes for each in repository.engine.reclamation.survey().containers)

@@ -1,0 +1,133 @@
+"""Where the nodes of a fleet are: as the options say, or as Kubernetes lists them."""
+
+import json
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from ullage.contract import API_VERSION
+from ullage_spark.errors import SparkSourceError
+from ullage_spark.settings import SourceOptions
+
+KUBERNETES: Final = "kubernetes:"
+ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+API: Final = "https://kubernetes.default.svc"
+NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+"""Of objects of Kubernetes."""
+
+HTTP_PORT: Final = 8480
+"""The default of spec.service.httpPort."""
+
+
+class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node is, and how to know its Unix socket. `repository` is its epoch: see docs/flight.md, The node."""
+
+    name: str
+    flight: str
+    repository: str = ""
+    socket: str = ""
+    inode: int = 0
+    changed_nanos: int = 0
+    url: str = ""
+    live_bytes: int | None = None
+    """Of content, as Kubernetes last heard; None: not known."""
+
+    trouble: str = ""
+    """Why it is expected not to answer."""
+
+
+def addresses(settings: SourceOptions) -> Iterable[FleetNode]:
+    """The fleet that the options name, as it was said or as Kubernetes lists it."""
+    if settings.nodes:
+        try:
+            return msgspec.json.decode(settings.nodes, type=list[FleetNode])
+        except msgspec.DecodeError as error:
+            raise SparkSourceError(f"option nodes is a JSON list of name, flight and more: {error}") from error
+    if settings.endpoint.startswith(KUBERNETES):
+        return of_kubernetes(settings.endpoint.removeprefix(KUBERNETES))
+    return [FleetNode(name="", flight=each.strip()) for each in settings.endpoint.split(",") if each.strip()]
+
+
+def of_kubernetes(name: str) -> list[FleetNode]:
+    """Those of a repository (`namespace/name`), asked of Kubernetes as the pod's own account.
+
+    It needs the verb `list` on endpointslices of that namespace, and on contentrepositorynodes: without that, a node
+    that has no agent at all is not missed.
+    """
+    namespace, _, repository = name.rpartition("/")
+    for each in filter(None, (namespace, repository)):
+        # It becomes a part of a URL that is asked with the pod's own account: `../../secrets` would be one, too.
+        if not NAME.fullmatch(each):
+            raise SparkSourceError(f"option endpoint: kubernetes:namespace/name, not {name!r}")
+    if not namespace:
+        with open(f"{ACCOUNT}/namespace", encoding="utf-8") as file:
+            namespace = file.read().strip()
+    query = f"labelSelector=kubernetes.io%2Fservice-name%3D{repository}-nodes"
+    found = addresses_of(_listed(f"apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?{query}"))
+    try:
+        objects = _listed(f"apis/{API_VERSION}/namespaces/{namespace}/contentrepositorynodes")
+    except urllib.error.HTTPError as refusal:
+        if refusal.code not in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+            raise
+        return found
+    return with_objects(found, [each for each in objects if each["spec"]["repository"] == repository])
+
+
+def _listed(path: str) -> list[dict[str, Any]]:
+    with open(f"{ACCOUNT}/token", encoding="utf-8") as file:
+        token = file.read().strip()
+    request = urllib.request.Request(f"{API}/{path}", headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - https
+    context = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
+    with urllib.request.urlopen(request, context=context, timeout=30) as answer:  # noqa: S310
+        items: list[dict[str, Any]] = json.load(answer)["items"]
+    return items
+
+
+def addresses_of(slices: Iterable[dict[str, Any]]) -> list[FleetNode]:
+    """The nodes in endpoint slices, by the names that their certificate has, those too that are not ready."""
+    found: dict[str, FleetNode] = {}
+    for each in slices:
+        metadata = each["metadata"]
+        service = f"{metadata['labels']['kubernetes.io/service-name']}.{metadata['namespace']}.svc"
+        port = next((port["port"] for port in each.get("ports") or () if port.get("name") == "flight"), None)
+        if port is None:
+            raise SparkSourceError(f"service {service} has no port flight: spec.service.flightPort is not set")
+        http = next((port["port"] for port in each.get("ports") or () if port.get("name") == "http"), HTTP_PORT)
+        for endpoint in each.get("endpoints") or ():
+            name = endpoint["nodeName"]
+            is_ready = endpoint.get("conditions", {}).get("ready")
+            if name in found and not is_ready:
+                continue  # the pod before it, which has not quite gone yet
+            found[name] = FleetNode(
+                name=name,
+                flight=f"grpc+tls://{endpoint['hostname']}.{service}:{port}",
+                url=f"https://{endpoint['hostname']}.{service}:{http}",
+                trouble="" if is_ready else "Kubernetes says that its agent is not ready",
+            )
+    return list(found.values())
+
+
+def with_objects(found: Iterable[FleetNode], objects: Iterable[dict[str, Any]]) -> list[FleetNode]:
+    """The same with what each node last said of its content, and the nodes that have none of an agent's addresses."""
+    nodes = {node.name: node for node in found}
+    for each in objects:
+        name = each["spec"]["nodeName"]
+        node = nodes.get(name, FleetNode(name=name, flight="", trouble="Kubernetes lists no agent on it"))
+        live_bytes = each.get("status", {}).get("space", {}).get("liveBytes")
+        nodes[name] = msgspec.structs.replace(node, live_bytes=live_bytes)
+    return list(nodes.values())
+
+
+def http_url_of(node: FleetNode) -> str:
+    """Where the node answers over HTTP: as it was said, or at the usual port of the same host."""
+    if node.url:
+        return node.url
+    scheme, _, rest = node.flight.partition("://")
+    host = rest.rpartition(":")[0]
+    return f"{'https' if 'tls' in scheme else 'http'}://{host}:{HTTP_PORT}"
