@@ -62,11 +62,13 @@ class Shell:
         self.cluster = cluster
         self._not_here = tuple(not_here)
         self._folder = folder
+        self.typed: list[str] = []
         for name in ("charts", "deploy", "examples", "README.md"):
             (folder / name).symlink_to(ROOT / name)
 
     def type(self, command: str) -> str:
         """What it prints; an assertion with its complaint if it fails."""
+        self.typed.append(command)
         environment = self.cluster.environment
         own = {
             "HOME": str(self._folder),

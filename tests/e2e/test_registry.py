@@ -282,6 +282,15 @@ def test_removed_it_leaves_nothing_but_content(stranger: Stranger) -> None:
     assert stranger.flows.disk_bytes("node1") > len(stranger.kept) * SIZE
 
 
+def test_what_nobody_else_types_was_typed(stranger: Stranger) -> None:
+    """All that install.md and the runbooks tell which played nodes cannot do; what makes a release, on the way here."""
+    typed = "\n".join(stranger.shell.typed)
+
+    left = [begins for begins in HERE if not re.search(rf"^{re.escape(begins)}", typed, re.MULTILINE)]
+
+    assert left == ["make release", "make push"]
+
+
 def test_a_clone_without_the_commit_before_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As CI systems make them, one commit deep."""
     monkeypatch.delenv(BASE, raising=False)
