@@ -126,9 +126,13 @@ class Flows:
         url, token, authority = self._address
         return ullage.connect(url, token=token if is_known else None, ca_file=authority, retries=retries)
 
+    def disconnect(self) -> None:
+        """Let go of the connection; the repository stays as it is."""
+        self._connected.close()
+
     def close(self) -> None:
         """Delete it, if it is still there."""
-        self._connected.close()
+        self.disconnect()
         if self.cluster.get("contentrepositories", self.here)["items"]:
             self.delete()
 

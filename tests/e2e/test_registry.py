@@ -103,7 +103,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def stranger(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
+def stranger(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
     """The release before and this one are in a registry that the nodes reach, and nothing is installed."""
     folder = tmp_path_factory.mktemp("stranger")
     registry = registry_of(cluster)
@@ -112,7 +112,8 @@ def stranger(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Stra
     checkout = folder / "checkout"
     checkout.mkdir()
     flows = Flows(cluster, PLACE, folder, has_account=True)
-    return Stranger(Shell(cluster, checkout, ()), flows, registry, digests)
+    yield Stranger(Shell(cluster, checkout, ()), flows, registry, digests)
+    flows.disconnect()
 
 
 def _pushed(revision: str, folder: Path, place: str) -> dict[str, str]:
