@@ -1,6 +1,8 @@
 """`python -m ullage_operator`: settings from the environment, see settings.py."""
 
 import asyncio
+import os
+import signal
 import sys
 
 
@@ -8,6 +10,8 @@ def main() -> None:
     """Run until SIGTERM. Without the extra that it needs: say so, and end with 2; where another process has taken over,
     or the definitions do not fit any more, end with 1, to be started anew.
     """
+    if os.getpid() == 1:  # of a container, to which the kernel takes no signal before it has a handler
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         from ullage_operator.process import operate
         from ullage_operator.settings import settings_from

@@ -1,5 +1,7 @@
 """The command line: `ullage`, for people and scripts. Commands talk; what they talk about is done by the library."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +18,10 @@ def main() -> None:
 
         return app
 
+    if os.getpid() == 1:
+        # The kernel takes no signal to a container's first process before it has a handler. Told to end while it still
+        # imports what it needs, an agent served after that for all of its pod's grace, with its node away to everybody.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     run("ullage", load)
 
 
