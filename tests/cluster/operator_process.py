@@ -1,5 +1,6 @@
 """The operator as its own process and service account, against an API server; and what tests ask and say there."""
 
+import contextlib
 import json
 import os
 import select
@@ -21,6 +22,7 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.workloads import made
 from ullage.contract import API_VERSION, object_name
 from ullage_operator.install import NAME, NAMESPACE
+from ullage_operator.objects import digest
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 60.0
@@ -205,3 +207,14 @@ def template(fleet: ControlPlane, place: str) -> dict[str, Any]:
 
 def now_text() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextlib.contextmanager
+def spoiled_authority(fleet: ControlPlane, operator: Operator, place: str, name: str) -> Iterator[None]:
+    """The secret of a repository's authority is no certificate, as if somebody had edited it; gone at the end."""
+    secret = ("secret", f"ullage-authority-{digest(f'{place}/{name}')}", "--namespace", NAMESPACE)
+    fleet.kubectl("patch", *secret, "--type=merge", '--patch={"data": {"ca.crt": "bm9uZQ=="}}')
+    operator.end()
+    operator.start()
+    yield
+    fleet.kubectl("delete", *secret)

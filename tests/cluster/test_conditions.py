@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.health import argo, kstatus
-from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, say_ready
+from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, say_ready, spoiled_authority
 from tests.cluster.test_operator_volumes import lose, volume
 from tests.cluster.workloads import definition, executor, made, run
 from ullage.contract import TABLE, cell_of, object_name
@@ -363,9 +363,8 @@ def _refused(looks: Looks) -> None:
         assert kstatus(found) == "InProgress"
     looks.until("unlucky", "Reconciling Settled")
 
-    # A time that looks like one, and is none: whatever an agent writes stops its own repository alone.
-    looks.speak("unlucky", "worker-0", heartbeat="2026-99-99T00:00:00Z")
-    looks.until("unlucky", "Stalled OperatorFailed", words="ValueError")
+    with spoiled_authority(fleet, looks.operator, place, "unlucky"):  # what nobody thought of stops it alone
+        looks.until("unlucky", "Stalled OperatorFailed", words="ValueError")
     looks.speak("unlucky")
     looks.until("unlucky", "Stalled Working", "Ready AllServe")
 
