@@ -109,7 +109,8 @@ def test_binding_beforehand_is_an_option(spark: SparkSession, fleet: Fleet) -> N
     with snapshot(spark, endpoint=fleet.endpoint) as held:
         assert all(isinstance(p, TablePart) for p in reader_of(fleet, held.id, localityWait="0").partitions())
         assert all(isinstance(p, TablePart) for p in reader_of(fleet, held.id, table="queues").partitions())
-        alone = next(iter(fleet.agents.values())).server.urls["flight"]
+    alone = next(iter(fleet.agents.values())).server.urls["flight"]
+    with snapshot(spark, endpoint=alone) as held:
         assert all(isinstance(p, TablePart) for p in reader_of(fleet, held.id, endpoint=alone).partitions())
 
 
