@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.documents import PROGRAMS, ROOT, Shell, commands, wait_until_explained
+from tests.chart.documents import PROGRAMS, ROOT, Command, Shell, commands, wait_until_explained
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fleet import fleet_running
 from tests.cluster.operator_process import Operator, condition, objects, say_ready
@@ -26,19 +26,33 @@ TYPED_ELSEWHERE = {
     "kubectl -n ullage-system logs": REGISTRY,
     "kubectl debug": REGISTRY,
     "oras discover": "tests/chart/test_install.py",
+    "kubectl delete pvc": "tests/cluster/test_operator_volumes.py",
+    "kubectl delete pv ": "tests/cluster/test_operator_volumes.py",
     "tools/sbom.py": "tests/cluster/test_images.py",
 }
-"""What a command begins with that needs a registry, a real node or an image, and who types it where there is one."""
+"""What a command begins with that needs a registry, a real node, a volume or an image, and who types it where there is
+one.
+"""
 
 UNTESTED = {"docker": "no container engine is here", "cosign": "no key is here"}
 """What nobody types, and why; the text says so."""
 
 NOT_HERE = (*TYPED_ELSEWHERE, *UNTESTED)
 
+REMEDIES = "When an installation is not whole"
+"""A heading of install.md: its commands are for installations that tests/cluster/test_definitions.py breaks, and
+tests/chart/test_install.py. Typed on one that is whole, they would break it.
+"""
+
 PLAIN = ("kubectl apply --server-side -f deploy/install.yaml", "kubectl -n ullage-system", "kubectl delete -f deploy")
 """The way without Helm."""
 
 RUNBOOKS = sorted((ROOT / "docs/runbooks").glob("*.md"))
+
+
+def guide() -> list[Command]:
+    """What somebody types who follows install.md from its beginning to its end."""
+    return [each for each in commands(ROOT / "docs/install.md") if each.heading != REMEDIES]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +66,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 @pytest.fixture(scope="module")
 def installed(shell: Shell) -> Iterator[Shell]:
     """By the chart and the example, as install.md says, up to the repository; then it is removed in the same way."""
-    told = commands(ROOT / "docs/install.md")
+    told = guide()
     plain = [each for each in told if not each.text.startswith(PLAIN)]
     headings = [each.heading for each in plain]
     repository = headings.index("A repository")
@@ -92,7 +106,7 @@ def names(fleet: ControlPlane) -> dict[str, str]:
 
 def test_without_helm_it_comes_and_goes(shell: Shell) -> None:
     """install.yaml, the images set by kubectl, and all of it deleted. First of all: the chart stays till the end."""
-    told = [each for each in commands(ROOT / "docs/install.md") if each.text.startswith(PLAIN)]
+    told = [each for each in guide() if each.text.startswith(PLAIN)]
     assert len(told) == 5
 
     shell.type_all(told, {})
@@ -103,7 +117,7 @@ def test_without_helm_it_comes_and_goes(shell: Shell) -> None:
 def test_install_md_leads_to_a_repository_that_is_ready(installed: Shell) -> None:
     """By the chart, with the values and the example that it names; and every day's commands work on it."""
     assert condition(installed.cluster, "data", "Ready") == "True"
-    daily = [each for each in commands(ROOT / "docs/install.md") if each.heading == "Every day"]
+    daily = [each for each in guide() if each.heading == "Every day"]
 
     typed = installed.type_all(daily, names(installed.cluster))
 
