@@ -178,19 +178,11 @@ class Definitions:
         return not self.problem
 
     async def _served(self) -> Object | None:
-        return await self._found(PATH)
+        return await self._api.found(PATH)
 
     async def _versions(self) -> tuple[str, ...]:
-        found = await self._found(f"/apis/{GROUP}") or {}
+        found = await self._api.found(f"/apis/{GROUP}") or {}
         return tuple(each["version"] for each in found.get("versions") or ())
-
-    async def _found(self, path: str) -> Object | None:
-        try:
-            return await self._api.request("GET", path)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
 
     async def _tell(self) -> None:
         words = f"The operator waits: {self.problem}."

@@ -24,7 +24,7 @@ from typing import Any, Final
 import structlog
 
 from ullage_operator.cluster.api import ApiClient
-from ullage_operator.errors import ApiError, ApiUnreachable, NotHolding, OperatorError
+from ullage_operator.errors import ApiUnreachable, NotHolding, OperatorError, is_changed
 from ullage_operator.objects import Object, document, path_of
 from ullage_operator.settings import OperatorSettings
 
@@ -48,9 +48,6 @@ time for another over another connection, where this one is dead. With a second,
 
 POLL_SECONDS: Final = 1.0
 """How often others look."""
-
-CHANGED: Final = (404, 409)
-"""Refusals that say: another has written it meanwhile, or taken it away."""
 
 
 def seconds_since_boot() -> float:
@@ -111,7 +108,7 @@ class Election:
                     return
                 self.problem = ""
             except OperatorError as error:
-                if not _is_changed(error):
+                if not is_changed(error):
                     self.problem = str(error)
                     self._log.warning("stands by", problem=self.problem)
             await self._sleep(POLL_SECONDS)
@@ -135,7 +132,7 @@ class Election:
             try:
                 await self._take()
             except OperatorError as error:
-                if not _is_changed(error):
+                if not is_changed(error):
                     raise
             else:
                 return ""
@@ -196,10 +193,6 @@ class Election:
         async with _in_time():
             self._found = await self._api.request(method, path, body=document("Lease", metadata, spec=spec))
         self._changed_at = self._clock()
-
-
-def _is_changed(error: OperatorError) -> bool:
-    return isinstance(error, ApiError) and error.status in CHANGED
 
 
 @contextlib.asynccontextmanager

@@ -21,6 +21,11 @@ class NotHolding(OperatorError):
     """Another process of this operator may be at work: this one must not write."""
 
 
+def is_changed(error: Exception) -> bool:
+    """Whether a write was refused because another has written the object meanwhile, or taken it away."""
+    return isinstance(error, ApiError) and error.status in (404, 409)
+
+
 def is_namespace_ending(error: Exception) -> bool:
     """Whether something was refused because its namespace is being deleted. The words are the API server's."""
     return isinstance(error, ApiError) and error.status == 403 and "because it is being terminated" in str(error)

@@ -169,11 +169,15 @@ def _found(seen: Observation, wanted: WantedClaim) -> Object | None:
 
 
 def _is_bound(found: Object) -> bool:
-    return bool((found.get("status") or {}).get("phase") == "Bound")
+    return _phase(found) == "Bound"
 
 
 def _is_lost(found: Object) -> bool:
-    return bool((found.get("status") or {}).get("phase") == "Lost")
+    return _phase(found) == "Lost"
+
+
+def _phase(found: Object) -> str:
+    return str((found.get("status") or {}).get("phase"))
 
 
 def _requested(found: Object) -> int:

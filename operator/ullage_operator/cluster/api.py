@@ -89,13 +89,14 @@ class ApiClient:
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
         """One object; None if there is none."""
-        return await self._found(path_of(kind, namespace, name))
+        return await self.found(path_of(kind, namespace, name))
 
     async def serves(self, kind: str) -> bool:
         """Whether the cluster knows the kind's group and version at all."""
-        return await self._found(f"/apis/{VERSION_OF[kind]}") is not None
+        return await self.found(f"/apis/{VERSION_OF[kind]}") is not None
 
-    async def _found(self, path: str) -> Object | None:
+    async def found(self, path: str) -> Object | None:
+        """What a path has; None if there is no such thing."""
         try:
             return await self.request("GET", path)
         except ApiError as error:

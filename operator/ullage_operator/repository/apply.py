@@ -18,7 +18,7 @@ from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.election import lease_reference
-from ullage_operator.errors import ApiError, OperatorError, is_namespace_ending
+from ullage_operator.errors import ApiError, OperatorError, is_changed, is_namespace_ending
 from ullage_operator.node.runs import FINAL, expired, orphaned
 from ullage_operator.objects import (
     DESIRED,
@@ -218,7 +218,7 @@ class Applier:
             write = self._api.replace if "uid" in metadata else self._api.apply
             self._cache.node_objects.put(await write(document))
         except ApiError as error:
-            if "uid" not in metadata or error.status not in (404, 409):
+            if "uid" not in metadata or not is_changed(error):
                 raise
             passed_over.append(metadata["name"])
 

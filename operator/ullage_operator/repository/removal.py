@@ -18,7 +18,7 @@ from ullage.contract import NodeSpec, record_of
 from ullage_operator import objects
 from ullage_operator.agents.claims import CLAIM
 from ullage_operator.cluster.api import ApiClient
-from ullage_operator.errors import ApiError
+from ullage_operator.errors import ApiError, is_changed
 from ullage_operator.objects import Object, RepositoryObject, has_labels, selector_of
 from ullage_operator.observation import ClusterNode
 from ullage_operator.planning.build import labels as planning_labels
@@ -107,7 +107,7 @@ class RepositoryRemoval:
             try:
                 await self._api.replace(document)
             except ApiError as error:
-                if error.status not in (404, 409):  # it went meanwhile, and its ticket with it
+                if not is_changed(error):  # it went meanwhile, and its ticket with it
                     raise
         planned = selector_of(planning_labels(repository))
         await self._delete_all("Job", repository.namespace, planned)
