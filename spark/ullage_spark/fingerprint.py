@@ -47,7 +47,7 @@ class Fingerprint(Carried):
         attributes = batch.column(PUT_ATTRIBUTES).to_pylist() if has_attributes else [None] * batch.num_rows
         total = 0
         for content, pairs in zip(contents, attributes, strict=True):
-            # Attributes last: those of no row can be taken for the end of a content, for their size stands before.
+            # Their size stands before the attributes: no row's can be taken for the beginning of its content.
             said = msgspec.json.encode(sorted(pairs or ()))
             digest = hashlib.blake2b(len(said).to_bytes(8, "big") + said, digest_size=DIGEST_BYTES)
             if content.is_valid:

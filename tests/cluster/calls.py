@@ -22,7 +22,7 @@ from tests.cluster.control_plane import LOOPBACK, POLL_SECONDS
 from tests.cluster.errors import ClusterError
 from tests.cluster.fault_proxy import FaultProxy
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import SECONDS_MAX, Operator, now_text, repository
+from tests.cluster.operator_process import SECONDS_MAX, Operator, done_by, now_text, repository
 from tests.cluster.workloads import made
 from tests.operator.test_certificates import key_and_request
 from ullage.contract import API_VERSION
@@ -152,9 +152,7 @@ class Life:
                 self._ask_for_certificate(each["spec"]["nodeName"], path)
             said: dict[str, Any] = {"settingsGeneration": generation, "repositoryUuid": "u"}
             if ticket is not None:
-                whose = {name: ticket.get(name, "") for name in ("id", "run", "runUid")}
-                report = {**whose, "state": "Completed", "freedBytes": 4096}
-                said["ticket"] = report
+                said["ticket"] = done_by(ticket, freedBytes=4096)
             if any(status.get(field) != value for field, value in said.items() if field != "ticket") or (
                 ticket is not None and (status.get("ticket") or {}).get("id") != ticket["id"]
             ):

@@ -209,6 +209,12 @@ def now_text() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def done_by(ticket: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """What an agent would write of this ticket once it has done what it says; `more`: of the report."""
+    whose = {name: ticket[name] for name in ("id", "run", "runUid") if name in ticket}
+    return {**whose, "state": "Completed", **more}
+
+
 @contextlib.contextmanager
 def spoiled_authority(fleet: ControlPlane, operator: Operator, place: str, name: str) -> Iterator[None]:
     """The secret of a repository's authority is no certificate, as if somebody had edited it; gone at the end."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, now_text, objects, repository, say, say_ready
+from tests.cluster.operator_process import Operator, condition, done_by, now_text, objects, repository, say, say_ready
 from tests.cluster.workloads import run
 from ullage.contract import object_name
 
@@ -84,8 +84,7 @@ def test_a_run_that_is_made_again_is_another(
         operator.until("it has a ticket", lambda: ticket(fleet, place, NODES[0]).get("id", "") not in ("", *given))
         found = ticket(fleet, place, NODES[0])
         given.append(found["id"])
-        whose = {name: found[name] for name in ("id", "run", "runUid")}
-        say_ready(fleet, place, NODES[0], ticket={**whose, "state": "Completed", "ended": now_text()})
+        say_ready(fleet, place, NODES[0], ticket=done_by(found, ended=now_text()))
         operator.until("it is over", lambda: fleet.get(*over).get("status", {}).get("phase") == "Completed")
         fleet.kubectl("delete", *over)
 

@@ -12,6 +12,7 @@ from tests.cluster.operator_process import (
     ROOTS,
     Operator,
     condition,
+    done_by,
     now_text,
     objects,
     repository,
@@ -134,7 +135,7 @@ def test_a_run_is_suspended_goes_on_and_is_deleted_after_its_end(fleet: Fleet, o
     second = objects(fleet, place)["worker-0"]["spec"]["ticket"]
     assert second["id"] != first
 
-    done = {"id": second["id"], "run": "now", "runUid": second["runUid"], "state": "Completed", "ended": now_text()}
+    done = done_by(second, ended=now_text())
     say_ready(fleet, place, "worker-0", ticket=done)
     operator.until("it is gone", lambda: fleet.get("reclamationruns", "--namespace", place)["items"] == [])
 

@@ -15,6 +15,7 @@ from tests.cluster.operator_process import (
     ROOTS,
     Operator,
     condition,
+    done_by,
     now_text,
     objects,
     repository,
@@ -107,8 +108,7 @@ def test_a_run_reports_what_the_agents_did(fleet: Fleet, operator: Operator, pla
     ticket = objects(fleet, place)["worker-0"]["spec"]["ticket"]
     assert (ticket["run"], ticket["dryRun"]) == ("now", True)
 
-    whose = {"id": ticket["id"], "run": "now", "runUid": ticket["runUid"]}
-    done = {**whose, "state": "Completed", "freedBytes": 4096, "actions": 2}
+    done = done_by(ticket, freedBytes=4096, actions=2)
     say_ready(fleet, place, "worker-0", ticket={**done, "ended": now_text()})
 
     told = ("{.status.phase} {.status.freed}", "reclamationrun/now", place)

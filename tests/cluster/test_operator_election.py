@@ -16,7 +16,7 @@ from kubernetes import aio
 from tests.cluster.errors import ClusterError
 from tests.cluster.fault_proxy import FaultProxy
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import QUICK, Operator, condition, now_text, objects, repository, say_ready
+from tests.cluster.operator_process import QUICK, Operator, condition, done_by, now_text, objects, repository, say_ready
 from tests.cluster.workloads import made
 from tests.operator.support import ticket
 from ullage.contract import API_VERSION
@@ -90,9 +90,7 @@ def say_done(fleet: Fleet, place: str) -> None:
     for node, each in objects(fleet, place, "flows").items():
         given, said = each["spec"].get("ticket"), (each.get("status") or {}).get("ticket") or {}
         if given is not None and said.get("id") != given["id"]:
-            whose = {name: given[name] for name in ("id", "run", "runUid")}
-            done = {**whose, "state": "Completed", "freedBytes": 1, "ended": now_text()}
-            say_ready(fleet, place, node, ticket=done)
+            say_ready(fleet, place, node, ticket=done_by(given, freedBytes=1, ended=now_text()))
 
 
 def is_over(fleet: Fleet, place: str) -> bool:
