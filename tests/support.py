@@ -1,6 +1,8 @@
 """What engine tests share: a clock they own, small settings, and repositories that are checked when the test ends."""
 
 import gc
+import os
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
@@ -25,6 +27,8 @@ OPENS_KEPT = 100
 """The collector counts objects, not bytes: before it comes by itself, the garbage of ten thousand repositories, a
 megabyte each, fills the machine."""
 
+CI_SEED = 20261121
+
 _opens = count(1)
 
 
@@ -32,6 +36,15 @@ def collect_now_and_then() -> None:
     """For tests that open thousands of repositories in one process, before each."""
     if next(_opens) % OPENS_KEPT == 0:
         gc.collect()
+
+
+@pytest.fixture
+def seed() -> int:
+    """What a random test draws from: `ULLAGE_SEED`; the same one in each run of CI, where a red run means this change;
+    another one everywhere else, where each run looks further. A full target takes its `SEED=`.
+    """
+    given = os.environ.get("ULLAGE_SEED")
+    return int(given) if given else CI_SEED if "CI" in os.environ else secrets.randbits(32)
 
 
 class ManualClock(Clock):

@@ -1,7 +1,6 @@
 """Processes that are killed at any moment, on real filesystems; `ULLAGE_KILLS` says how often, `ULLAGE_SEED` how."""
 
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,12 +21,6 @@ def _small_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the worker."""
     monkeypatch.setattr(reserve, "LOG_RESERVE_BYTES", 256 << 10)
     monkeypatch.setattr(reserve, "CONTENT_RESERVE_BYTES", 256 << 10)
-
-
-@pytest.fixture
-def seed() -> int:
-    """Another one each time, so that many runs of CI see more than one."""
-    return int(os.environ.get("ULLAGE_SEED", "0")) or secrets.randbits(32)
 
 
 @pytest.fixture(params=volumes.filesystems())

@@ -5,7 +5,6 @@ power cut. A failing seed is printed and replays.
 """
 
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -45,12 +44,6 @@ def _small_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the worker."""
     monkeypatch.setattr(reserve, "LOG_RESERVE_BYTES", 256 << 10)
     monkeypatch.setattr(reserve, "CONTENT_RESERVE_BYTES", 256 << 10)
-
-
-@pytest.fixture
-def seed() -> int:
-    """Another one each time, so that many runs of CI see more than one."""
-    return int(os.environ.get("ULLAGE_SEED", "0")) or secrets.randbits(32)
 
 
 @pytest.fixture(params=[name for name in volumes.filesystems() if name in volumes.CAN_SHUT_DOWN])

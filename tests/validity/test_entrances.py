@@ -23,7 +23,7 @@ from pyarrow import flight
 from tests.service.running import Running, document_at, process, until
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import ManualClock
-from tests.validity.test_validity import DOCUMENT, MINUTES, opened, prove, seed as seed, told, world_of
+from tests.validity.test_validity import DOCUMENT, MINUTES, opened, prove, told, world_of
 from tests.validity.test_wire import bodies, prove as prove_on_disk
 from tests.validity.wild import SIMPLE, WILD
 from ullage import aio

@@ -7,7 +7,6 @@ longer; a failing seed replays with ULLAGE_SEED.
 
 import os
 import random
-import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -40,12 +39,6 @@ OURS = ("ullage/interface/", "ullage/streams.py", "ullage/client/http.py")
 
 SPEC = spec_at("/r", flow_file={"swap_threshold": 50, "swap_batch": 20})
 DOCUMENT = ContentRepository(metadata=Metadata(name="wild"), spec=SPEC)
-
-
-@pytest.fixture
-def seed() -> int:
-    """Another one each time, so that many runs of CI see more than one."""
-    return int(os.environ.get("ULLAGE_SEED", "0")) or secrets.randbits(32)
 
 
 @pytest.fixture(autouse=True)

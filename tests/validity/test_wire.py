@@ -13,7 +13,7 @@ from pyarrow import flight
 
 from tests.service.running import Running, document_at
 from tests.support import spec_at
-from tests.validity.test_validity import MINUTES, seed as seed, seen
+from tests.validity.test_validity import MINUTES, seen
 from tests.validity.wild import SIMPLE
 from ullage.contract import ContentRepository, Metadata
 from ullage.embedded.repository import open_embedded

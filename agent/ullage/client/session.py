@@ -122,7 +122,7 @@ class RemoteSession(Session):
         attributes: Attributes | Sequence[Attributes] | None = None,
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> list[str]:
-        checked_queue(queue)
+        queue = checked_queue(queue)
         contents, found = checked_batch(contents, attributes)
         mappings = of_each(contents, found)
         ids: list[str] = []
@@ -194,8 +194,8 @@ class RemoteSession(Session):
         self._gather(self._ids(flow_files), penalty_millis=checked_number(millis, "millis", 0))
 
     def adjust_counter(self, name: str, delta: int) -> None:
-        found = self._counters.get(checked_name(name, "a counter's name"), 0)
-        self._counters[name] = found + checked_number(delta, "delta")
+        name = checked_name(name, "a counter's name")
+        self._counters[name] = self._counters.get(name, 0) + checked_number(delta, "delta")
 
     def require_room(self, queue: str) -> None:
         try:

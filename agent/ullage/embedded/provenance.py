@@ -46,7 +46,7 @@ class EmbeddedProvenance(Provenance):
     def lineage(self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000) -> Lineage:
         self._require_readable()
         direction, depth, limit = lineage_bounds(way, depth, limit)
-        checked_text(flow_file, "a FlowFile's id")
+        flow_file = checked_text(flow_file, "a FlowFile's id")
         try:
             found = self._history.lineage(flow_file, way=direction, depth=depth, events_max=limit)
         except ValueError as error:

@@ -41,12 +41,14 @@ class EmbeddedQueues(Queues):
         return documents.queue_status(self._found(name, QueueUse.READ))
 
     def define(self, name: str, *, also: Operations = (), **settings: Any) -> QueueStatus:
-        self._acting.require(QueueUse.DELETE, checked_queue(name))
+        name = checked_queue(name)
+        self._acting.require(QueueUse.DELETE, name)
         asked = msgspec.structs.asdict(queue_settings(**settings))
         return documents.queue_status(self._engine.queues.define(name, also=also, **asked))
 
     def remove(self, name: str, *, also: Operations = ()) -> None:
-        self._acting.require(QueueUse.DELETE, checked_text(name, "a queue's name"))
+        name = checked_text(name, "a queue's name")
+        self._acting.require(QueueUse.DELETE, name)
         self._engine.queues.remove(name, also)
 
     def flow_files(self, name: str, limit: int = 100, skip: int = 0) -> list[FlowFile]:
@@ -70,7 +72,8 @@ class EmbeddedQueues(Queues):
 
     def begin(self, name: str, attributes: dict[str, str], *, force: bool = False) -> QueuePut:
         """A FlowFile whose content comes piece by piece."""
-        self._acting.require(QueueUse.WRITE, checked_queue(name))
+        name = checked_queue(name)
+        self._acting.require(QueueUse.WRITE, name)
         return QueuePut(self._session(), name, attributes, force=force)
 
     def store(
@@ -83,7 +86,8 @@ class EmbeddedQueues(Queues):
         also: AlsoIds = nothing_else,
     ) -> list[str]:
         """Put contents into a queue in one transaction; their ids, in order."""
-        self._acting.require(QueueUse.WRITE, checked_queue(name))
+        name = checked_queue(name)
+        self._acting.require(QueueUse.WRITE, name)
         asked = self._keys.once(key, "queue", name, attributes, contents=contents)
         with asked as once, self._session() as session:
             if once.first is not None:
@@ -96,7 +100,8 @@ class EmbeddedQueues(Queues):
 
     def _found(self, name: str, use: QueueUse) -> FlowFileQueue:
         """Forbidden before it says whether there is one."""
-        self._acting.require(use, checked_text(name, "a queue's name"))
+        name = checked_text(name, "a queue's name")
+        self._acting.require(use, name)
         return self._engine.queues.find(name)
 
     def _session(self) -> ProcessSession:

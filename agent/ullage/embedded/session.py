@@ -81,7 +81,8 @@ class EmbeddedSession(Session):
         attributes: Attributes | Sequence[Attributes] | None = None,
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> list[str]:
-        self._acting.require(QueueUse.WRITE, checked_queue(queue))
+        queue = checked_queue(queue)
+        self._acting.require(QueueUse.WRITE, queue)
         contents, mappings = checked_batch(contents, attributes)
         found = self._session.ingest(queue, contents, mappings, checked_lifetime(lifetime))
         ids = [record.id for record in found]
@@ -121,7 +122,8 @@ class EmbeddedSession(Session):
         )
 
     def transfer(self, flow_files: Subjects, queue: str, relationship: str = "") -> None:
-        self._acting.require(QueueUse.WRITE, checked_queue(queue))
+        queue = checked_queue(queue)
+        self._acting.require(QueueUse.WRITE, queue)
         self._session.transfer_many(self._all(flow_files), queue, checked_note(relationship, "a relationship"))
 
     def remove(self, flow_files: Subjects) -> None:
@@ -136,7 +138,8 @@ class EmbeddedSession(Session):
         self._session.adjust_counter(checked_name(name, "a counter's name"), checked_number(delta, "delta"))
 
     def require_room(self, queue: str) -> None:
-        self._acting.require(QueueUse.WRITE, checked_queue(queue))
+        queue = checked_queue(queue)
+        self._acting.require(QueueUse.WRITE, queue)
         self._session.require_room(queue)
 
     def unsettled(self) -> list[str]:
