@@ -109,6 +109,15 @@ def _within(desired: Any, found: Any) -> bool:
     return bool(desired == found) or (desired in ("", False, 0) and found is None)
 
 
+CONTENT: Final = "operator.ullage.dev/content"
+"""Finalizer of a ContentRepositoryNode: who deletes it by hand makes nobody forget that content lies on its node."""
+
+
+def is_held(found: Mapping[str, Any]) -> bool:
+    """Whether it has that finalizer."""
+    return CONTENT in (found["metadata"].get("finalizers") or ())
+
+
 PAUSED: Final = "ullage.dev/paused"
 """Annotation of a ContentRepository: "true" keeps the operator's hands off it."""
 

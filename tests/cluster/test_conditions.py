@@ -221,9 +221,10 @@ def _out_of_reach(looks: Looks) -> None:
     looks.until("far", "Reachable NoAgent", "Reconciling Rolling", "Ready NotServing", words=words)
 
     fleet.kubectl("delete", "node", "far-0", "--wait=false")
-    found = looks.until("far", "Reachable NodeGone", "Degraded NodeLost", words="far-0")
-    assert [each["node"] for each in found["status"]["outOfReach"]] == ["far-0", "far-2"]
-    assert found["status"]["nodes"] == 4
+    status = looks.until("far", "Reachable NodeGone", "Degraded NodeLost", words="far-0")["status"]
+    assert ([each["node"] for each in status["outOfReach"]], status["nodes"]) == (["far-0", "far-2"], 4)
+    fleet.kubectl("delete", "contentrepositorynode", object_name("far", "far-0"), *looks.here, "--wait=false")
+    looks.until("far", "Degraded ObjectDeleted", words="far-0")
     _told(looks, "far", "Warning", "ReachableFalse", "far-0")
 
     fleet.apply(repository(place, pool("bare"), "bare"))

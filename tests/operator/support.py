@@ -158,7 +158,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         "wanted": WANTED,
         "conditions": (READY,),
     }
-    release = fields.pop("release", "")
+    release, is_going = fields.pop("release", ""), fields.pop("is_going", False)
     if "report" in fields:
         status["ticket"] = fields.pop("report")
     return NodeObject(
@@ -167,6 +167,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         spec=NodeSpec(**spec),
         status=NodeStatus(**(status | fields)),
         release=release,
+        is_going=is_going,
         version="1",
     )
 

@@ -158,6 +158,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             "Degraded",
             "Something is wrong that does not go away by itself, though the rest serves.",
             (
+                Cell(_YES, "ObjectDeleted", "somebody deleted objects of nodes with content: they stay", News.WARNING),
                 Cell(_YES, "NodeLost", "nodes with content have left the cluster", News.WARNING),
                 Cell(
                     _YES, "NoCertificate", "cert-manager refused agents their certificates, in its words", News.WARNING

@@ -19,9 +19,9 @@ from ullage_operator.agents.claims import provisioned
 from ullage_operator.agents.rollout import Rollout
 from ullage_operator.errors import ApiError, ApiUnreachable, OperatorError
 from ullage_operator.objects import RepositoryObject
-from ullage_operator.observation import NodeObject, Observation
+from ullage_operator.observation import RELEASE, NodeObject, Observation
 from ullage_operator.repository.acceptance import PENDING, VALID
-from ullage_operator.repository.reach import Placement, holds, is_heard, says, serves, why_not
+from ullage_operator.repository.reach import Placement, holds, is_heard, is_kept, says, serves, why_not
 
 Event = tuple[str, str, str]
 """Type, reason and message."""
@@ -138,6 +138,9 @@ def _listed(status: RepositoryStatus) -> str:
 
 
 def _degraded(seen: Observation, placement: Placement) -> tuple[str, str]:
+    if kept := [node for node, found in seen.objects.items() if is_kept(found)]:
+        words = "They stay, because content lies there: delete the repository, or give it up by the annotation"
+        return "ObjectDeleted", f"Somebody deleted the objects of these nodes: {_named(kept)}. {words} {RELEASE}."
     if lost := [node for node in seen.objects if node not in placement.nodes]:
         return "NodeLost", f"These nodes are gone with their data: {_named(lost)}."
     if seen.refused_certificates:
