@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from ullage.contract import QueueUse
 from ullage.embedded.content import BLOCK_BYTES, pinned
 from ullage.embedded.deleted import Deleted
 from ullage.embedded.flowfiles import ROWS
+from ullage.embedded.outgoing import CONTENT_BYTES, OutgoingBatch
 from ullage.embedded.repository import EmbeddedRepository
-from ullage.embedded.tables import CONTENT_BYTES, packed
+from ullage.embedded.tables import packed
 from ullage.engine.engine import Engine
 from ullage.engine.handles import parse_handle
 from ullage.engine.model import ContentClaim
@@ -54,7 +53,7 @@ class Wanted(NamedTuple):
         return not self.is_doubtful and self.claim is not None and self.size == self.claim.length <= BLOCK_BYTES
 
 
-def content_batches(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[pa.RecordBatch]:
+def content_batches(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[OutgoingBatch]:
     """The contents in the order of the ticket. An item that cannot be read has its problem in its row.
 
     InvalidArgument, at once, for a ticket that contradicts itself.

@@ -2,20 +2,20 @@
 what the process remembers of runs and says of windows.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from itertools import accumulate, islice
+from itertools import islice
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from ullage.contract import NO_QUEUE, QueueUse
 from ullage.embedded.content import pinned
 from ullage.embedded.flowfiles import ROWS, KeptColumns, Piece, Room, Shares, batches_of
+from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
 from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid, unpack_attributes
@@ -25,11 +25,6 @@ from ullage.wire.problems import problem_of
 from ullage.wire.provenance import EventQuery
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.tickets import TableTicket
-
-CONTENT_BYTES: Final = 1 << 20
-"""Content of a batch, which is copied twice on its way into gRPC: so much that a core's own cache still has it for the
-second time, and so little that a slow reader, who holds three of them, costs little memory.
-"""
 
 Row = tuple[Any, ...]
 
@@ -50,16 +45,17 @@ class Moment:
         found.repository = repository
         return found
 
-    def batches(self, wanted: TableTicket) -> Iterator[pa.RecordBatch]:
+    def batches(self, wanted: TableTicket) -> Iterator[OutgoingBatch]:
         """A table, or what the ticket wants of it, in record batches."""
         columns = schema_of(wanted).names
         shares = Shares(self._snapshot, *wanted.part, is_kept=wanted.snapshot is not None)
         if wanted.name == "flowfiles":
             queues = {number: queue.name for number, queue in self._snapshot.queues.items()}
             if self._sees_all:
-                return batches_of(shares.pieces(), columns, queues, self.kept)
+                return map(OutgoingBatch, batches_of(shares.pieces(), columns, queues, self.kept))
             seals = partial(self.repository.seals.of, self.repository.acting)
-            return batches_of(map(self._visible, shares.pieces()), columns, queues, KeptColumns(Room(0)), seals)
+            seen = map(self._visible, shares.pieces())
+            return map(OutgoingBatch, batches_of(seen, columns, queues, KeptColumns(Room(0)), seals))
         reclamation = self.repository.reclamation
         rows: dict[str, Callable[[], Iterable[Row]]] = {
             "claims": partial(self._claims, shares),
@@ -200,7 +196,7 @@ class Moment:
             yield record.id, name, at, None, problem_of(error).slug
 
 
-def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterator[pa.RecordBatch]:
+def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterator[OutgoingBatch]:
     """What a stream has taken of a queue, as the table `flowfiles`, in the order in which it stands. InvalidArgument if
     that is not what the ticket wants.
     """
@@ -214,7 +210,7 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
     pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
     kept, seals = KeptColumns(Room(0)), partial(repository.seals.of, repository.acting)
-    return batches_of(pieces, columns, queues, kept, seals)
+    return map(OutgoingBatch, batches_of(pieces, columns, queues, kept, seals))
 
 
 def schema_of(wanted: TableTicket) -> pa.Schema:
@@ -230,34 +226,28 @@ def schema_of(wanted: TableTicket) -> pa.Schema:
     return pa.schema([schema.field(column) for column in columns])
 
 
-def packed(rows: Iterator[Row], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of rows, in record batches of a few MiB."""
+def packed(rows: Iterator[Row], schema: pa.Schema, columns: Sequence[str]) -> Iterator[OutgoingBatch]:
+    """These columns of rows, in batches of a few MiB."""
     wanted = [schema.names.index(column) for column in columns]
     chosen = pa.schema([schema.field(at) for at in wanted])
     content = schema.get_field_index("content")
-    while chunk := list(islice(rows, ROWS)) if content < 0 else _content_chunk(rows, content):
-        arrays = [_array([row[at] for row in chunk], schema.field(at).type) for at in wanted]
-        yield pa.record_batch(arrays, schema=chosen)
+    if content < 0:
+        while chunk := list(islice(rows, ROWS)):
+            yield OutgoingBatch(_batch(chunk, wanted, chosen))
+        return
+    for chunk in content_chunks(rows, content, ROWS):
+        contents = [row[content] for row in chunk]
+        batch = _batch(chunk, wanted, chosen, absent(contents, schema.field(content).type))
+        yield OutgoingBatch(batch, [each for each in contents if each] if content in wanted else ())
 
 
-def _array(values: Sequence[Any], type: pa.DataType) -> pa.Array:
-    """Arrow's own builder copies bytes again each time that it grows: a third of what a batch of contents costs."""
-    if type != pa.binary() or None in values:
-        return pa.array(values, type)
-    offsets = array("i", accumulate(map(len, values), initial=0))
-    return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
-
-
-def _content_chunk(rows: Iterator[Row], content: int) -> list[Row]:
-    """As many rows as make a batch of content."""
-    chunk: list[Row] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += len(row[content] or b"")
-        if size >= CONTENT_BYTES or len(chunk) >= ROWS:
-            break
-    return chunk
+def _batch(chunk: list[Row], wanted: list[int], schema: pa.Schema, contents: pa.Array | None = None) -> pa.RecordBatch:
+    """`contents` is the column of that name, which a table without one has not."""
+    arrays = [
+        contents if field.name == "content" else pa.array([row[at] for row in chunk], field.type)
+        for at, field in zip(wanted, schema, strict=True)
+    ]
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _add(total: list[int], claims: int, claimants: int, live_bytes: int, end: int) -> None:

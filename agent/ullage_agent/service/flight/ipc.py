@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ullage.embedded.outgoing import OutgoingBatch
 from ullage.errors import InvalidArgument, RequestTooLarge
 from ullage_agent.service.flight.messages import FlightData, pack_flight_data
 
@@ -224,7 +225,7 @@ class _Collected(io.RawIOBase):
         return found
 
 
-def packed_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+def packed_stream(schema: pa.Schema, batches: Iterable[OutgoingBatch]) -> Iterator[bytes]:
     """Messages of a stream: the schema, then a batch each, or several for one that is large."""
     start = schema.serialize()
     yield pack_flight_data(memoryview(start)[_PREFIX.size :])
@@ -233,20 +234,22 @@ def packed_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Itera
         left = start.size  # the writer begins with the schema, which has gone out already
         for batch in batches:
             for piece in _pieces(batch):
-                writer.write_batch(piece)
+                writer.write_batch(piece.batch)
                 parts = collected.taken()
                 while left:
                     left -= len(parts.pop(0))
-                yield _message(parts)
+                yield _message(piece.filled(parts))
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _pieces(whole: OutgoingBatch) -> Iterator[OutgoingBatch]:
+    """Itself, or parts of what is large, as a batch of contents never is."""
+    batch = whole.batch
     rows = max(1, batch.num_rows * SENT_BYTES_MAX // max(SENT_BYTES_MAX, batch.nbytes))
-    if rows >= batch.num_rows:
-        yield batch
+    if whole.contents or rows >= batch.num_rows:
+        yield whole
         return
     for at in range(0, batch.num_rows, rows):
-        yield batch.slice(at, rows)
+        yield OutgoingBatch(batch.slice(at, rows))
 
 
 def _message(parts: list[Any]) -> bytes:

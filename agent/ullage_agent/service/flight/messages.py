@@ -65,8 +65,8 @@ def parse_flight_data(raw: bytes) -> FlightData:
 
 
 def pack_flight_data(header: memoryview, body: Sequence[Any] = ()) -> bytes:
-    """A message of a stream; the parts of the body are copied once."""
-    size = sum(memoryview(part).nbytes for part in body)
+    """A message of a stream; the parts of the body, of one byte an item, are copied once."""
+    size = sum(map(len, body))
     packed: list[Any] = [*_field(HEADER, header)]
     if size:
         packed += (_key(BODY), _packed(size), *body)

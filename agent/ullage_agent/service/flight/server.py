@@ -20,6 +20,7 @@ from pyarrow import flight
 from ullage.contract import Right
 from ullage.embedded import bulk
 from ullage.embedded.items import content_batches
+from ullage.embedded.outgoing import OutgoingBatch
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import feed_batches, schema_of
 from ullage.errors import Forbidden, InvalidArgument, ServiceBusy, Unauthenticated
@@ -53,7 +54,7 @@ FIRST_BYTES_MAX: Final = MIB
 STREAMS: Final = frozenset({"DoPut", "DoGet"})
 """Methods that move data, and last as long as their client likes."""
 
-Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+Batches = tuple[pa.Schema, Iterator[OutgoingBatch]]
 
 
 class Lane:
@@ -277,9 +278,9 @@ def _parsed(kind: Any, raw: bytes) -> Any:
         raise InvalidArgument(f"no {kind.__name__} of Flight's: {error}") from error
 
 
-def _counted(batches: Iterator[pa.RecordBatch], note: Note) -> Iterator[pa.RecordBatch]:
+def _counted(batches: Iterator[OutgoingBatch], note: Note) -> Iterator[OutgoingBatch]:
     for batch in batches:
-        note.bytes += batch.nbytes
+        note.bytes += batch.batch.nbytes
         yield batch
 
 
