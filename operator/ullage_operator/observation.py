@@ -80,8 +80,17 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
     """That it was seen in, its resourceVersion."""
 
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
+    is_going: bool = False
+    """Whether somebody has deleted it: it is there as long as it has a finalizer, and gets no new one."""
+
     trouble: str = ""
     """Why its status cannot be read: then that is an empty one. Empty if it can."""
+
+    def metadata(self, namespace: str) -> dict[str, Any]:
+        """What a patch of this very object needs."""
+        place = {"namespace": namespace, "name": self.name, "finalizers": [*self.finalizers]}
+        return {**place, "uid": self.uid, "resourceVersion": self.version}
 
     @property
     def is_released(self) -> bool:
@@ -105,6 +114,8 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
             status=status,
             trouble=trouble,
             labels=metadata.get("labels") or {},
+            finalizers=tuple(metadata.get("finalizers") or ()),
+            is_going="deletionTimestamp" in metadata,
             release=(metadata.get("annotations") or {}).get(RELEASE, ""),
             version=metadata["resourceVersion"],
         )
@@ -221,6 +232,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[RepositoryObject, ...] = ()
     cluster_nodes: tuple[ClusterNode, ...] = ()
     objects: dict[str, NodeObject] = msgspec.field(default_factory=dict)
+    strays: tuple[Document, ...] = ()
+    """Copies of nodes' objects under other names, our finalizer included: they stand for no node."""
+
     agents: dict[str, AgentPod] = msgspec.field(default_factory=dict)
     runs: tuple[RunObject, ...] = ()
     blockers: Blockers = Blockers()

@@ -1,6 +1,7 @@
 """`python -m ullage_operator.uninstall Refuse|Delete SECONDS [NAMESPACE...]`: what the chart runs first of all.
 
-Only the operator takes its finalizer off: a ContentRepository that outlives it could never be deleted.
+Only the operator takes its finalizers off: a ContentRepository that outlives it could never be deleted, nor could the
+object of a node.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from ullage_operator.cluster.api import ApiClient, connection_of_this_process
+from ullage_operator.content import let_go_of_all
 
 POLL_SECONDS = 2.0
 
@@ -30,6 +32,8 @@ async def uninstall(api: ApiClient, namespaces: Sequence[str | None], *, delete:
         if time.monotonic() > end:
             return f"still there after {seconds:g} s, see their status: {names}"
         await asyncio.sleep(POLL_SECONDS)
+    for place in namespaces:  # of repositories that were taken away without the operator's doing
+        await let_go_of_all(api, place)
     return ""
 
 

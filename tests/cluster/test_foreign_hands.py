@@ -1,8 +1,11 @@
 """What people and agents write where the operator writes too, on a real API server: it is put right, or it is told."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -128,6 +131,86 @@ def test_an_object_under_another_name_hides_none(
 
     operator.until("it is ready", ready)
     operator.until("all have it", lambda: condition(fleet, place, "Applied") == "True")
+
+
+HELD: Final = "operator.ullage.dev/content"
+
+
+def _is_there(fleet: Fleet, place: str, name: str) -> bool:
+    found = fleet.get("contentrepositorynodes", "--namespace", place)["items"]
+    return name in {each["metadata"]["name"] for each in found}
+
+
+def test_the_object_of_a_node_that_left_stays_until_its_content_is_given_up(
+    fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]
+) -> None:
+    """Whoever deletes it is told at the object, and everybody at the repository, what to do; the way out works, and its
+    finalizer comes back when somebody takes it off. That of a node that is there and holds nothing is made anew.
+    """
+    here, name, empty = ("--namespace", place), object_name("flows", "gone-0"), object_name("flows", "gone-1")
+    fleet.add_nodes(2, "gone")
+    try:
+        operator.until("they have objects", lambda: {"gone-0", "gone-1"} <= set(objects(fleet, place)))
+        first = objects(fleet, place)["gone-1"]["metadata"]["uid"]
+        fleet.kubectl("delete", "contentrepositorynode", empty, *here, "--timeout=30s")
+        operator.until("it is another", lambda: objects(fleet, place)["gone-1"]["metadata"]["uid"] != first)
+        say_ready(fleet, place, "gone-0")
+        patch(fleet, place, f"contentrepositorynode {name}", {"metadata": {"finalizers": None}})
+        operator.until("it is held again", lambda: _finalizers(fleet, place, "gone-0") == [HELD])
+    finally:
+        fleet.kubectl("delete", "nodes", "gone-0", "gone-1")
+    operator.until("it is told", lambda: condition(fleet, place, "Reachable") == "False")
+    operator.until("what holds nothing is gone", lambda: not _is_there(fleet, place, empty))
+
+    fleet.kubectl("delete", "contentrepositorynode", name, *here, "--wait=false")
+
+    uid = objects(fleet, place)["gone-0"]["metadata"]["uid"]
+    operator.until("it is told", lambda: "ObjectDeleted" in _reasons(fleet, place))
+    told = ("events", *here, "--field-selector=reason=ContentKept")
+    operator.until(
+        "at the object too", lambda: [e["involvedObject"]["uid"] for e in fleet.get(*told)["items"]] == [uid]
+    )
+    assert objects(fleet, place)["gone-0"]["status"]["repositoryUuid"] == "u"
+    fleet.kubectl("annotate", "contentrepositorynode", name, f"ullage.dev/release={uid}", *here)
+    operator.until("it is gone", lambda: not _is_there(fleet, place, name))
+    operator.until("all is well", lambda: "ObjectDeleted" not in _reasons(fleet, place))
+
+
+def _finalizers(fleet: Fleet, place: str, node: str) -> list[str]:
+    found: list[str] = objects(fleet, place)[node]["metadata"].get("finalizers", [])
+    return found
+
+
+def _reasons(fleet: Fleet, place: str) -> set[str]:
+    found = fleet.get("contentrepository", "flows", "--namespace", place)["status"]["conditions"]
+    return {each["reason"] for each in found}
+
+
+def test_an_object_that_stands_for_no_node_of_a_repository_is_let_go(
+    fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]
+) -> None:
+    """A copy under another name, or for another repository, finalizer included; and all of them by who uninstalls the
+    operator, when somebody has taken the repository away by its finalizer while none ran: their namespace can end.
+    """
+    here, found = ("--namespace", place), objects(fleet, place)[NODES[0]]
+    for name, whose in (("zzz", "flows"), (object_name("nobody", NODES[0]), "nobody")):
+        copy = {"name": name, "namespace": place, "finalizers": found["metadata"]["finalizers"]}
+        spec = {**found["spec"], "repository": whose}
+        fleet.apply({"apiVersion": found["apiVersion"], "kind": found["kind"], "spec": spec, "metadata": copy})
+        fleet.kubectl("delete", "contentrepositorynode", name, *here, "--timeout=30s")
+
+    operator.end()
+    fleet.kubectl("delete", "contentrepository", "flows", *here, "--wait=false")
+    patch(fleet, place, "contentrepository flows", {"metadata": {"finalizers": None}})
+    fleet.wait_until("it is gone", lambda: fleet.get("contentrepositories", *here)["items"] == [])
+    fleet.kubectl("delete", "contentrepositorynodes", "--all", *here, "--wait=false")
+    assert set(objects(fleet, place)) == set(NODES)
+
+    command = [sys.executable, "-m", "ullage_operator.uninstall", "Refuse", "10", place]
+    subprocess.run(command, env={**os.environ, "KUBECONFIG": str(fleet.kubeconfig)}, check=True, timeout=60)
+
+    assert objects(fleet, place) == {}
+    operator.start()
 
 
 def test_what_lost_its_labels_goes_with_its_repository(

@@ -190,8 +190,8 @@ def test_a_namespace_that_is_deleted_takes_the_data_with_it_or_it_is_told_what_s
     fleet: Fleet, operator: Operator, ending: str, is_emptied: bool
 ) -> None:
     """Jobs run in the operator's namespace, on a node too that was not selected any more; where its standard forbids
-    them, and with policy Retain, an event there says what stays where. That the nodes' objects went first, while no
-    operator ran, changes nothing.
+    them, and with policy Retain, an event there says what stays where. That the nodes' objects went first, because
+    somebody forced them while no operator ran, changes nothing.
     """
     fleet.kubectl(
         "label", "namespace", NAMESPACE, f"{STANDARD}={'privileged' if is_emptied else 'restricted'}", "--overwrite"
@@ -210,7 +210,12 @@ def test_a_namespace_that_is_deleted_takes_the_data_with_it_or_it_is_told_what_s
 
     operator.end()
     fleet.kubectl("delete", "namespace", ending, "--wait=false")
-    fleet.wait_until("the nodes' objects are gone", lambda: objects(fleet, ending) == {})
+    fleet.wait_until("its end waits for the nodes' objects", lambda: _are_deleted(fleet, ending))
+    if not is_emptied:
+        for each in fleet.get("contentrepositorynodes", "--namespace", ending)["items"]:
+            what = ("contentrepositorynode", each["metadata"]["name"], "--namespace", ending)
+            fleet.kubectl("patch", *what, "--type=merge", '--patch={"metadata": {"finalizers": null}}')
+        assert objects(fleet, ending) == {}
     operator.start()
 
     operator.until("the namespace is gone", lambda: ending not in fleet.kubectl("get", "namespaces"))
@@ -226,6 +231,11 @@ def test_a_namespace_that_is_deleted_takes_the_data_with_it_or_it_is_told_what_s
         assert jobs == []
         assert f"{ending}/flows is gone, and what it held stays in {ROOTS[0]}/{ending}/flows, though" in told
         assert "violates PodSecurity" in told
+
+
+def _are_deleted(fleet: Fleet, place: str) -> bool:
+    found = fleet.get("contentrepositorynodes", "--namespace", place)["items"]
+    return len(found) == 6 and all("deletionTimestamp" in each["metadata"] for each in found)
 
 
 def _away(fleet: Fleet, place: str, name: str) -> list[str]:

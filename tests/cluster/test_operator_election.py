@@ -21,6 +21,7 @@ from tests.cluster.workloads import made
 from tests.operator.support import ticket
 from ullage.contract import API_VERSION
 from ullage_operator.cluster.api import ApiClient
+from ullage_operator.content import let_go
 from ullage_operator.election import LEASE_SECONDS, POLL_SECONDS
 from ullage_operator.install import NAMESPACE
 from ullage_operator.objects import RepositoryObject
@@ -203,6 +204,9 @@ async def _given_late(fleet: Fleet, place: str) -> None:
         assert taken_back.objects[NODES[0]].spec.ticket is None
 
         name = taken_back.objects[NODES[0]].name
+        found = await api.get("ContentRepositoryNode", place, name)
+        assert found is not None
+        await let_go(api, found)
         await api.delete("ContentRepositoryNode", place, name)
         assert await write(taken_back, is_given=True) is not None
         assert await api.get("ContentRepositoryNode", place, name) is None

@@ -134,6 +134,8 @@ def document(spec: dict[str, Any] | None = None, name: str = "flows") -> Content
 
 
 def repository(spec: dict[str, Any] | None = None, *, name: str = "flows", **fields: Any) -> RepositoryObject:
+    if fields.pop("is_paused", False):
+        fields["pause"] = "true"
     given: dict[str, Any] = {
         "uid": name,
         "generation": 1,
@@ -158,7 +160,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         "wanted": WANTED,
         "conditions": (READY,),
     }
-    release = fields.pop("release", "")
+    release, is_going = fields.pop("release", ""), fields.pop("is_going", False)
     if "report" in fields:
         status["ticket"] = fields.pop("report")
     return NodeObject(
@@ -167,6 +169,7 @@ def node(name: str, **fields: Any) -> NodeObject:
         spec=NodeSpec(**spec),
         status=NodeStatus(**(status | fields)),
         release=release,
+        is_going=is_going,
         version="1",
     )
 

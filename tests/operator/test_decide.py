@@ -68,6 +68,26 @@ def test_what_was_lost_is_given_up_by_the_uid_of_the_object_only() -> None:
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
+def test_a_deleted_object_stays_as_long_as_its_node_holds_content(is_paused: bool) -> None:
+    """Whether or not the node is there, and told; where nothing is held it goes, and one is made anew for a node that
+    is there, unless hands are kept off.
+    """
+    held = {name: node(name, is_going=True) for name in ("node-0", "node-1")}
+    empty = {name: node(name, is_going=True, repository_uuid="") for name in ("node-2", "node-3")}
+    there = tuple(ClusterNode(name=name, labels={}) for name in ("node-0", "node-2"))
+    seen = fleet(0, cluster_nodes=there, objects=held | empty, repository=repository(is_paused=is_paused))
+
+    decision = decided(seen)
+
+    assert [found.spec.node_name for found in decision.released] == ["node-2", "node-3"]
+    assert sorted(decision.nodes) == ([] if is_paused else ["node-0", "node-1", "node-2"])
+    assert condition(decision, "Degraded") == ("True", "ObjectDeleted")
+    assert "node-0, node-1." in next(c.message for c in decision.status.conditions if c.type == "Degraded")
+    given_up = seen.objects | {name: node(name, is_going=True, release=name) for name in held}
+    assert is_paused or len(decided(changed(seen, objects=given_up)).released) == 4
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
 def test_the_ticket_of_a_run_that_was_deleted_is_taken_back(is_paused: bool) -> None:
     """At once, also while the repository is left alone; a run of the same name that came later has no part in it."""
     asked = RunSpec(repository="flows")

@@ -142,19 +142,28 @@ class ApiClient:
         ApiError with 409 if its uid, or its resourceVersion where there is one, is another by now.
         """
         metadata = document["metadata"]
+        changes = [
+            {"op": "add", "path": "/metadata/labels", "value": metadata["labels"]},
+            {"op": "replace", "path": "/spec", "value": document["spec"]},
+        ]
+        if "finalizers" in metadata:
+            changes.append({"op": "add", "path": "/metadata/finalizers", "value": metadata["finalizers"]})
+        return await self._change(document["kind"], metadata, changes)
+
+    async def set_finalizers(self, kind: str, metadata: Object, finalizers: Sequence[str]) -> Object:
+        """Instead of those that an object has. ApiError with 409 if it is another by now than this metadata says."""
+        change = {"op": "add", "path": "/metadata/finalizers", "value": [*finalizers]}
+        return await self._change(kind, metadata, [change])
+
+    async def _change(self, kind: str, metadata: Object, changes: Sequence[Object]) -> Object:
         fences = [
             {"op": "replace", "path": f"/metadata/{name}", "value": metadata[name]}
             for name in FENCES
             if name in metadata
         ]
-        body = [
-            *fences,
-            {"op": "add", "path": "/metadata/labels", "value": metadata["labels"]},
-            {"op": "replace", "path": "/spec", "value": document["spec"]},
-        ]
-        path = path_of(document["kind"], metadata.get("namespace"), metadata["name"])
+        path = path_of(kind, metadata.get("namespace"), metadata["name"])
         content, query = "application/json-patch+json", {"fieldManager": MANAGER}
-        return await self._write("PATCH", document["kind"], path, body=body, content=content, query=query)
+        return await self._write("PATCH", kind, path, body=[*fences, *changes], content=content, query=query)
 
     async def delete(self, kind: str, namespace: str | None, name: str, uid: str = "") -> None:
         """Gone, or going; no error if it was gone before. `uid`: not one that came since under the same name."""

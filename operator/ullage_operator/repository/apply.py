@@ -17,10 +17,12 @@ from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.cluster.api import ApiClient
+from ullage_operator.content import let_go
 from ullage_operator.election import lease_reference
 from ullage_operator.errors import ApiError, OperatorError, is_changed, is_namespace_ending
 from ullage_operator.node.runs import FINAL, expired, orphaned
 from ullage_operator.objects import (
+    CONTENT,
     DESIRED,
     POD_MAKERS,
     Object,
@@ -36,6 +38,7 @@ from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.conditions import WORKING, Event, failed, news, with_facts
 from ullage_operator.repository.decide import Decision
 from ullage_operator.repository.observe import Key
+from ullage_operator.repository.reach import is_kept
 from ullage_operator.repository.removal import RemovalStep, told
 from ullage_operator.settings import OperatorSettings
 
@@ -203,9 +206,13 @@ class Applier:
         passed_over = list[str]()
         await self._all(self._write_node(each, passed_over) for each in taken)
         await self._all(self._write_node(each, passed_over) for each in given)
+        for stray in seen.strays:
+            await let_go(self._api, stray)
         for found in seen.objects.values():
             if found.release and not found.is_released:
                 await self._tell_unconfirmed(seen, found)
+            if is_kept(found):
+                await self._tell_kept(seen, found)
         return seen.now_millis + int(self._settings.settle_seconds * 1000) if passed_over else None
 
     async def _write_node(self, document: Object, passed_over: list[str]) -> None:
@@ -227,6 +234,7 @@ class Applier:
         claims whose volume is gone: the next ones get what volumes there are.
         """
         repository, node = seen.repository, found.spec.node_name
+        await let_go(self._api, {"metadata": found.metadata(repository.namespace)})
         await self._api.delete("ContentRepositoryNode", repository.namespace, found.name, found.uid)
         if not found.is_released:
             return
@@ -244,6 +252,17 @@ class Applier:
         about = {**seen.repository.reference, "namespace": seen.repository.namespace}
         words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
         await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
+
+    async def _tell_kept(self, seen: Observation, found: NodeObject) -> None:
+        """At the object itself, where whoever waits for its deletion looks."""
+        about = {"apiVersion": API_VERSION, "kind": "ContentRepositoryNode", "name": found.name, "uid": found.uid}
+        words = (
+            f"It stays, because content lies on node {found.spec.node_name}: delete the repository, or give up "
+            f"what the node holds by the value {found.uid} of {RELEASE}. An agent that serves says anew what it has."
+        )
+        await self._tell(
+            {**about, "namespace": seen.repository.namespace}, ("Warning", "ContentKept", words), seen.now_millis
+        )
 
     async def _replace_pods(self, seen: Observation, decision: Decision) -> None:
         """Once the controller has seen the template: before that it would make the same pods again."""
@@ -380,15 +399,22 @@ def _obsolete(seen: Observation, desired: Desired) -> list[tuple[str, str, str]]
 
 
 def _is_as(found: NodeObject | None, spec: NodeSpec, labels: Mapping[str, str]) -> bool:
-    return found is not None and found.spec == spec and labels.items() <= found.labels.items()
+    """Whether the object of a node needs no writing."""
+    if found is None or found.spec != spec or not labels.items() <= found.labels.items():
+        return False
+    return CONTENT in found.finalizers or found.is_going
 
 
 def _changed_nodes(seen: Observation, decision: Decision) -> tuple[list[Object], list[Object]]:
     """The node objects that shall be written: those that have no ticket then, and those that have one."""
     released = {each.name for each in decision.released}
+    # What others hold of those is in the way of the next.
+    staying = {each.spec.node_name for each in decision.released if set(each.finalizers) - {CONTENT}}
     kept = {node: each for node, each in seen.objects.items() if each.name not in released}
     changed = [
-        spec for node, spec in decision.nodes.items() if not _is_as(kept.get(node), spec, seen.repository.labels)
+        spec
+        for node, spec in decision.nodes.items()
+        if node not in staying and not _is_as(kept.get(node), spec, seen.repository.labels)
     ]
 
     def written(*, with_ticket: bool) -> list[Object]:

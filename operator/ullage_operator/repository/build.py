@@ -18,6 +18,7 @@ from ullage_operator.agents.pods import (
 )
 from ullage_operator.agents.rollout import stateful_sets
 from ullage_operator.objects import (
+    CONTENT,
     MANAGED,
     MANAGER,
     POD_MAKERS,
@@ -234,8 +235,12 @@ def node_object(repository: RepositoryObject, spec: NodeSpec, over: NodeObject |
     To take one back is never wrong, and must not wait until we have heard the agent's last heartbeat.
     """
     name = object_name(repository.name, spec.node_name)
-    metadata = {"name": name, "namespace": repository.namespace, "labels": repository.labels}
-    if over is not None:
+    metadata: Object = {"name": name, "namespace": repository.namespace, "labels": repository.labels}
+    if over is None:
+        metadata["finalizers"] = [CONTENT]
+    else:
+        if CONTENT not in over.finalizers and not over.is_going:  # then none may be added
+            metadata["finalizers"] = [*over.finalizers, CONTENT]
         metadata["uid"] = over.uid
         metadata["labels"] = {**over.labels, **repository.labels}
         if spec.ticket is not None or over.spec.ticket is None:

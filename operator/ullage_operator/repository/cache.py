@@ -240,6 +240,7 @@ class InformerCache:
         on_node.add(key)
         words = (
             *(found["spec"], metadata.get("annotations"), metadata["uid"], "deletionTimestamp" in metadata),
+            metadata.get("finalizers"),
             {name: value for name, value in status.items() if name not in NO_NEWS},
         )
         now = self._clock()

@@ -26,7 +26,7 @@ from ullage_operator.planning.decide import PlanningDecision, plan
 from ullage_operator.repository.acceptance import PENDING, VALID, acceptance_of
 from ullage_operator.repository.conditions import conditions
 from ullage_operator.repository.placement import places
-from ullage_operator.repository.reach import Placement, holds, is_ready, out_of_reach, serves
+from ullage_operator.repository.reach import Placement, holds, is_let_go, is_ready, out_of_reach, serves
 from ullage_operator.settings import OperatorSettings
 
 REFUSED_MILLIS: Final = 10_000
@@ -35,7 +35,8 @@ REFUSED_MILLIS: Final = 10_000
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What shall be. `nodes`: the specs of the node objects, by node; `released`: objects that shall go, and be made
-    anew where `nodes` has them too. Where hands are kept off, `nodes` has only those whose tickets are void.
+    anew where `nodes` has them too. Where hands are kept off, `nodes` has only those whose tickets are void, and
+    `released` only those of nodes that hold nothing, which somebody has deleted.
 
     `runs`: statuses that changed, by the run's name; `expired`: runs that shall go.
     """
@@ -74,6 +75,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             status=status,
             nodes=_revoked(after),
             runs=runs,
+            released=tuple(found for found in seen.objects.values() if found.is_going and not holds(found)),
             expired=expired(after.runs, seen.now_millis),
             next_millis=next_millis(after.runs, seen.now_millis),
             keeps_hands_off=True,
@@ -84,12 +86,11 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     after = _as_told(seen, runs)
     schedule = TicketScheduler(after, settings, ready).schedule(due)
     cordoned = {cluster_node.name for cluster_node in seen.cluster_nodes if cluster_node.is_cordoned}
-    nodes: dict[str, NodeSpec] = {}
-    released = []
+    nodes, released = dict[str, NodeSpec](), list[NodeObject]()
     for node in sorted({*hosts, *seen.objects}):
         found = seen.objects.get(node)
         is_lost = found is not None and found.is_released
-        if found is not None and (is_lost or (node not in placement.hosts and not holds(found))):
+        if found is not None and is_let_go(found) and (is_lost or found.is_going or node not in placement.hosts):
             released.append(found)
             if node not in placement.hosts:
                 continue

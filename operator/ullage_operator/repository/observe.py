@@ -13,7 +13,7 @@ import structlog
 from ullage.contract import object_name
 from ullage_operator.authority import CertificateAuthority
 from ullage_operator.node import blockers
-from ullage_operator.objects import Object, RepositoryObject, has_labels, is_owned
+from ullage_operator.objects import Object, RepositoryObject, has_labels, is_held, is_owned
 from ullage_operator.observation import (
     Blockers,
     ClusterNode,
@@ -98,7 +98,8 @@ class Observer:
         """What is known of a repository that is among what is followed."""
         repositories = self._repositories.of(followed.repositories.items())
         repository = repositories.pop(key)
-        objects = self._objects.setdefault(key, Readings(_node_object)).of(naming(key, followed.node_objects))
+        named = dict(naming(key, followed.node_objects))
+        objects = self._objects.setdefault(key, Readings(_node_object)).of(named.items())
         problems = [each for each in (answers.problem, *followed.problems) if each]
         blocking = blockers.by_node([*followed.blocking, *answers.pods])
         return Observation(
@@ -108,6 +109,7 @@ class Observer:
             # By name, so that what follows from them is always the same.
             cluster_nodes=tuple(self._nodes.of(sorted(followed.nodes.items())).values()),
             objects={each.spec.node_name: each for each in objects.values() if each is not None},
+            strays=tuple(each for each in named.values() if is_held(each) and not _is_named_well(each)),
             agents=agents_of(_own_pods(repository, followed.agents)),
             runs=tuple(RunObject.of(each) for _, each in naming(key, followed.runs)),
             blockers=Blockers(by_node=blocking, problem="; ".join(problems)),
@@ -136,8 +138,7 @@ def naming(key: Key, objects: Mapping[Key, Object]) -> Iterator[tuple[Key, Objec
 
 
 def _node_object(found: Object) -> NodeObject | None:
-    metadata, spec = found["metadata"], found["spec"]
-    if metadata["name"] != object_name(spec["repository"], spec["nodeName"]):
+    if not _is_named_well(found):
         return None  # somebody's: it would stand in the way of the one that the agent writes
     try:
         return NodeObject.of(found)
@@ -145,6 +146,11 @@ def _node_object(found: Object) -> NodeObject | None:
         name = found["metadata"]["name"]
         structlog.get_logger("observe").error("a node's object cannot be read", name=name, problem=str(error))
         return None
+
+
+def _is_named_well(found: Object) -> bool:
+    spec = found["spec"]
+    return bool(found["metadata"]["name"] == object_name(spec["repository"], spec["nodeName"]))
 
 
 def _own_pods(repository: RepositoryObject, agents: Mapping[Key, Object]) -> Iterator[Object]:

@@ -35,6 +35,16 @@ def holds(found: NodeObject) -> bool:
     return bool(found.status.repository_uuid or found.trouble)
 
 
+def is_let_go(found: NodeObject) -> bool:
+    """Whether nothing is forgotten when the object goes: what its node held was given up, or it holds nothing."""
+    return found.is_released or not holds(found)
+
+
+def is_kept(found: NodeObject) -> bool:
+    """Whether somebody has deleted the object of a node with content: it stays, and people are told what to do."""
+    return found.is_going and not is_let_go(found)
+
+
 def is_heard(seen: Observation, found: NodeObject) -> bool:
     """Whether the node's agent said anything lately. Not by a clock that is ahead: it would vouch for days."""
     heartbeat = found.status.heartbeat

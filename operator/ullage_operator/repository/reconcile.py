@@ -10,16 +10,17 @@ import structlog
 
 from ullage_operator import metrics
 from ullage_operator.cluster.api import ApiClient
+from ullage_operator.content import let_go
 from ullage_operator.errors import OperatorError
 from ullage_operator.node.runs import next_millis
 from ullage_operator.node.tickets import overdue
-from ullage_operator.objects import Object, RepositoryObject
+from ullage_operator.objects import Object, RepositoryObject, is_held
 from ullage_operator.observation import Observation
 from ullage_operator.repository.apply import Applier
 from ullage_operator.repository.build import Desired, addresses, desired
 from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.decide import Decision, decide
-from ullage_operator.repository.observe import Answers, Followed, Key, Observer
+from ullage_operator.repository.observe import Answers, Followed, Key, Observer, naming
 from ullage_operator.repository.removal import RemovalStep
 from ullage_operator.repository.trust import trusted
 from ullage_operator.settings import OperatorSettings
@@ -39,6 +40,7 @@ class Reconciler:
     def __init__(self, api: ApiClient, settings: OperatorSettings, clock: Callable[[], int] = now_millis) -> None:
         self._settings = settings
         self._clock = clock
+        self._api = api
         self.queue = WorkQueue()
         self.cache = InformerCache(api, settings, self._changed)
         self._observer = Observer()
@@ -156,6 +158,11 @@ class Reconciler:
         await self._applier.tell_stays(repository, step, self._clock())
 
     async def _orphans(self, key: Key) -> float | None:
+        held = [each for _, each in naming(key, self.cache.node_objects.objects) if is_held(each)]
+        # Asked, since of repositories that cannot be listed none is known.
+        if held and await self._api.get("ContentRepository", *key) is None:
+            for each in held:
+                await let_go(self._api, each)
         runs, now = self.cache.runs_of(*key), self._clock()
         await self._applier.tell_orphans(key[0], runs, now)
         return self._seconds_until(next_millis(runs, now))

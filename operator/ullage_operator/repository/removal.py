@@ -18,6 +18,7 @@ from ullage.contract import NodeSpec, record_of
 from ullage_operator import objects
 from ullage_operator.agents.claims import CLAIM
 from ullage_operator.cluster.api import ApiClient
+from ullage_operator.content import let_go
 from ullage_operator.errors import ApiError, is_changed
 from ullage_operator.objects import Object, RepositoryObject, has_labels, selector_of
 from ullage_operator.observation import ClusterNode
@@ -78,6 +79,7 @@ class RepositoryRemoval:
         outcome = await self._cleaned(nodes) if self._is_emptied else self._kept(nodes)
         if not outcome.waits:
             for each in await self._node_objects():
+                await let_go(self._api, each)
                 await self._api.delete(
                     "ContentRepositoryNode", namespace, each["metadata"]["name"], each["metadata"]["uid"]
                 )
@@ -104,6 +106,7 @@ class RepositoryRemoval:
                 continue
             document = build.node_object(repository, msgspec.structs.replace(spec, ticket=None))
             document["metadata"]["uid"] = each["metadata"]["uid"]
+            del document["metadata"]["finalizers"]  # those that it has stay
             try:
                 await self._api.replace(document)
             except ApiError as error:
