@@ -28,7 +28,7 @@ class ContentFile(io.BufferedReader):
 
     def __init__(self, size: int, fetch: Fetch, first: bytes = b"") -> None:
         self.size = size
-        self._windows = _Windows(size, fetch, first)
+        self._windows = _ReadAhead(size, fetch, first)
         super().__init__(self._windows, BUFFER_BYTES)
 
     def range(self, start: int, size: int) -> bytes:
@@ -48,7 +48,7 @@ class ContentFile(io.BufferedReader):
         return b"".join(parts)
 
 
-class _Windows(io.RawIOBase):
+class _ReadAhead(io.RawIOBase):
     """The content itself, a window at a time."""
 
     def __init__(self, size: int, fetch: Fetch, first: bytes) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, functions as F
 from ullage.contentfile import ContentFile
 from ullage_spark.content import opened
 from ullage_spark.errors import ContentUnreadable
-from ullage_spark.opener import Opening, pickled
+from ullage_spark.opener import ContentUse, pickled
 from ullage_spark.tables import NODE
 
 COLUMNS: Final = (NODE, "uuid", "queue", "entry_millis", "lineage_millis", "size", "attributes")
@@ -33,7 +33,7 @@ def exported(flowfiles: DataFrame, **options: Any) -> DataFrame:
     `flowfiles` at a snapshot. A content of any size, in `parts` rows, of which `part` counts from 0. One that cannot be
     read has a `problem` instead, and spoils nothing for the others: `failures` lists them.
     """
-    how = Opening(pickled(_in_parts), as_files=True, tells_problems=True)
+    how = ContentUse(pickled(_in_parts), as_files=True, tells_problems=True)
     return opened(flowfiles.filter("deleted_millis = 0"), how, SCHEMA, options)
 
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import discover
-from ullage_spark.opener import FOUND_BY, GROUP_BYTES, Opener, Opening, Use, pickled
+from ullage_spark.opener import FOUND_BY, GROUP_BYTES, ContentUse, Opener, Use, pickled
 from ullage_spark.settings import SourceOptions, as_options
 
 
@@ -30,10 +30,10 @@ def with_content(
     constant memory. One that is gone fails the task, or with `skips_missing` is None. `df` is best read at a snapshot,
     which holds what it shows. Options: those of the source that name the fleet and its credentials.
     """
-    return opened(df, Opening(pickled(use), skips_missing, group_bytes, as_files), schema, options)
+    return opened(df, ContentUse(pickled(use), skips_missing, group_bytes, as_files), schema, options)
 
 
-def opened(df: DataFrame, how: Opening, schema: StructType | str, options: Mapping[str, Any]) -> DataFrame:
+def opened(df: DataFrame, how: ContentUse, schema: StructType | str, options: Mapping[str, Any]) -> DataFrame:
     """The same, as it is to be done."""
     if missing := [column for column in FOUND_BY if column not in df.columns]:
         raise SparkSourceError(f"content is found by {', '.join(missing)}: select these columns too")

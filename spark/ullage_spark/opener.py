@@ -77,7 +77,7 @@ def pickled(use: Callable[..., Any]) -> bytes:
     return cloudpickle.dumps(use)  # type: ignore[no-untyped-call, no-any-return]
 
 
-class Opening(NamedTuple):
+class ContentUse(NamedTuple):
     """What is to be done with contents: `use` as `pickled` made it. See `with_content`. `tells_problems`: in the place
     of a content that cannot be read stands the slug of its problem, whichever it is.
     """
@@ -95,7 +95,7 @@ class Opener(Carried):
 
     settings: SourceOptions
     nodes: Mapping[str, FleetNode]
-    how: Opening
+    how: ContentUse
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `use` makes of each group of rows."""
@@ -201,7 +201,7 @@ class Opener(Carried):
         def asked(at: int, count: int) -> bytes | str:
             local = socket_of(self.settings, node)
             if local is not None:
-                with suppress(*LEFT_TO_FLIGHT):
+                with suppress(*LEFT_TO_FLIGHT):  # Flight gives it, or says what is wrong
                     (found,) = self._local(local, [(*address[:4], address[4] + at, count)])
                     if isinstance(found, bytes):
                         return found

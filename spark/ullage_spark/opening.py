@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import opened
-from ullage_spark.opener import Opener, Opening
+from ullage_spark.opener import ContentUse, Opener
 from ullage_spark.reader import TableReader, bounded, shaped
 from ullage_spark.tables import schema_of
 
@@ -24,7 +24,7 @@ from ullage_spark.tables import schema_of
 class OpeningReader(TableReader):
     """Of FlowFiles: a function says what becomes of rows and contents."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, how: Opening) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType, how: ContentUse) -> None:
         self._how = how
         super().__init__(options, schema)
 
@@ -40,7 +40,7 @@ class OpeningReader(TableReader):
             yield from bounded(shaped(made, target), self._settings.batch_bytes)
 
 
-def opening_source(how: Opening) -> type[DataSource]:
+def opening_source(how: ContentUse) -> type[DataSource]:
     """A source of a name of its own, for `spark.dataSource.register`."""
     name_of_it = f"ullage_{uuid4().hex}"
 

@@ -18,7 +18,7 @@ from ullage.contract import AuthMode, QueueRule
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
 from ullage_spark.fleet import discover, socket_of
-from ullage_spark.opener import ADDRESS, AHEAD_FILES, Opener, Opening, pickled
+from ullage_spark.opener import ADDRESS, AHEAD_FILES, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
 
 Key = TypeVar("Key")
@@ -103,7 +103,7 @@ def test_files_are_asked_for_ahead_in_few_transactions(spark: SparkSession, flee
     with snapshot(spark, endpoint=fleet.endpoint) as held:
         rows = held.table("flowfiles", where=f"size < {1 << 20}").toArrow().combine_chunks().to_batches()
         before = repository.log.durable
-        opener = Opener(settings, nodes, Opening(pickled(digests), group_bytes=1 << 20))
+        opener = Opener(settings, nodes, ContentUse(pickled(digests), group_bytes=1 << 20))
         found, spent = [], 0
         for batch in opener.run(iter(rows)):
             found.append(batch.column("digest").to_pylist())
