@@ -259,6 +259,9 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     """How many more could be taken."""
 
+    since_millis: int | None = None
+    """Of a `feed-take` of none: since when the first of those that wait does, as far as the node has them in memory."""
+
 
 class EventHoldRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Events that a reader wants still."""
