@@ -13,10 +13,11 @@ from pyspark.sql.types import StructType
 from ullage.wire.tickets import TableTicket
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
-from ullage_spark.errors import EventsLost, SparkSourceError
+from ullage_spark.errors import EventsLost
 from ullage_spark.fleet import Roll, called, missing_error, on_each
 from ullage_spark.reader import table_rows
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import FollowOptions
+from ullage_spark.tables import schema_asked
 
 T = TypeVar("T")
 
@@ -94,12 +95,10 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     """What streams of events and of FlowFiles have in common."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._settings = SourceOptions.of(options)
-        self._schema = schema
+        self._settings = FollowOptions.of(options)
+        self._schema = schema_asked(schema, self._settings.table)
         self._nodes: dict[str, FleetNode] = {}
         self._heart: Heartbeat | None = None
-        if self._settings.snapshot:
-            raise SparkSourceError("a stream goes on, and a snapshot does not: leave out option snapshot")
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's names
         return ReadMaxRows(self._settings.events_max)
