@@ -30,7 +30,7 @@ from ullage_spark import snapshot, with_content
 from ullage_spark.fingerprint import Fingerprint
 from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
-from ullage_spark.opener import ADDRESS, FOUND_BY, GROUP_BYTES, GROUP_ROWS, Opener, pickled
+from ullage_spark.opener import ADDRESS, FOUND_BY, GROUP_BYTES, GROUP_ROWS, ContentUse, Opener, pickled
 from ullage_spark.plan import reclamation_plan
 from ullage_spark.settings import SourceOptions, as_options
 from ullage_spark.writer import StagedAttempt
@@ -100,7 +100,7 @@ def in_task(fleet: Fleet, rows: pa.Table) -> None:
     """What a task does with the rows that Spark gives it, here and without Spark."""
     settings = SourceOptions.of(as_options({"endpoint": fleet.endpoint}))
     nodes = {node.name: node for node in discover(settings)}
-    opener = Opener(settings, nodes, pickled(count_bytes), skips_missing=False, group_bytes=GROUP_BYTES)
+    opener = Opener(settings, nodes, ContentUse(pickled(count_bytes)))
     for _ in opener.run(iter(rows.to_batches(max_chunksize=GROUP_ROWS))):
         continue
 

@@ -23,7 +23,6 @@ from ullage_operator.objects import Object, RepositoryObject
 from ullage_operator.persistence import HandledSpecs, UnfinishedProgress
 from ullage_operator.repository.reconcile import Reconciler
 from ullage_operator.repository.removal import RepositoryRemoval
-from ullage_operator.settings import OperatorSettings
 
 PREFIX: Final = "operator.ullage.dev"
 RETRY_SECONDS: Final = 5.0
@@ -48,9 +47,9 @@ class Backoffs:
 
 
 class Hearing:
-    """Whether kopf still hears of repositories: what our informer has of one must come to kopf as well. One of its
-    streams was seen to end, with nothing but `Unprocessed streams left` in the log: the process lived, renewed its
-    lease and made its passes, while nothing that was new got a finalizer and nothing that was deleted went.
+    """Whether kopf still hears of repositories: what our informer has of one must come to kopf as well. A stream of
+    kopf's that ends takes nothing with it, and nothing but `Unprocessed streams left` is logged: the process lives,
+    renews its lease and makes its passes, while nothing that is new gets a finalizer and nothing that was deleted goes.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,8 +80,8 @@ class Hearing:
 
 @kopf.on.login()
 async def login(memo: kopf.Memo, **given: Any) -> kopf.AiohttpSession | None:
-    """As kopf does by itself, but over a session that writes nothing while another process may be at work, and tries
-    again what conflicts.
+    """As kopf does by itself, but over a session that writes nothing while another process may be at work, tries again
+    what conflicts, and ends watches that are silent.
     """
     info = await asyncio.to_thread(kopf.login_via_client, **given)
     known: tuple[kopf.ConnectionInfo | None, kopf.AiohttpSession | None] = memo.get("login", (None, None))
@@ -97,6 +96,10 @@ async def login(memo: kopf.Memo, **given: Any) -> kopf.AiohttpSession | None:
             raise aiohttp.ClientConnectionError(str(error)) from error  # of those that kopf tries again
 
     async def again(_session: object, _context: object, answered: aiohttp.TraceRequestEndParams) -> None:
+        connection = answered.response.connection
+        if "watch" in answered.url.query and connection is not None and connection.protocol is not None:
+            connection.protocol.read_timeout = memo.settings.silence_seconds
+            connection.protocol.start_timeout()
         # Kopf drops what it was about to do when a patch conflicts, and comes back to it when the object changes. Its
         # patches name no version: a conflict is the API server's own, which lost a race for the object too often.
         if answered.response.status == HTTPStatus.CONFLICT:
@@ -120,10 +123,9 @@ async def login(memo: kopf.Memo, **given: Any) -> kopf.AiohttpSession | None:
 @kopf.on.startup()
 async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
     """Begin."""
-    own: OperatorSettings = memo.settings
     memo.handled, memo.hearing = HandledSpecs(), Hearing()
-    _configure(settings, own, memo.handled)
-    memo.reconciler = Reconciler(memo.api, own)
+    configure(settings, memo.handled)
+    memo.reconciler = Reconciler(memo.api, memo.settings)
     await memo.reconciler.start()
 
 
@@ -206,7 +208,7 @@ async def _told(memo: kopf.Memo, repository: RepositoryObject, **said: str) -> N
         structlog.get_logger("removal").warning("not told", repository=repository.name, problem=str(error))
 
 
-def _configure(settings: kopf.OperatorSettings, own: OperatorSettings, handled: HandledSpecs) -> None:
+def configure(settings: kopf.OperatorSettings, handled: HandledSpecs) -> None:
     """Kopf's defaults collide with those of other operators, and would wait too long."""
     settings.persistence.finalizer = f"{PREFIX}/finalizer"
     settings.persistence.progress_storage = UnfinishedProgress(prefix=PREFIX)
@@ -216,9 +218,12 @@ def _configure(settings: kopf.OperatorSettings, own: OperatorSettings, handled: 
     # After the last one kopf would drop what it was doing: a removal would stand until its next watch, minutes later.
     settings.networking.error_backoffs = Backoffs()
     settings.watching.chunk_size = PAGE
-    settings.watching.inactivity_timeout = own.silence_seconds
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
+    # Never, for the client's comes first: `login` ends watches that are silent. Kopf's own way is a timer that cancels
+    # its task while that is busy with an event as well, and then nobody hears anything of this kind any more: with a
+    # silence of 0.3 s, and events about as often, after half a minute.
+    settings.watching.inactivity_timeout = 2 * WATCH_SECONDS
     settings.posting.enabled = False  # apply.py tells events, and does not repeat itself
     settings.peering.standalone = True  # of several processes only the one that holds the lease comes here
     # `start` has listed our kinds before kopf looks for them: it need not read definitions, which would take a right.

@@ -198,7 +198,9 @@ class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
     created_millis: int
     document: ContentRepository | None
     problem: str = ""
-    is_paused: bool = False
+    pause: str | None = None
+    """What its annotation says; see PAUSED."""
+
     is_going: bool = False
     status: RepositoryStatus = RepositoryStatus()
 
@@ -219,10 +221,14 @@ class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
             created_millis=millis_of(metadata["creationTimestamp"]),
             document=document,
             problem=problem,
-            is_paused=(metadata.get("annotations") or {}).get(PAUSED) == "true",
+            pause=(metadata.get("annotations") or {}).get(PAUSED),
             is_going="deletionTimestamp" in metadata,
             status=record_of(RepositoryStatus, found.get("status") or {}),
         )
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pause == "true"
 
     @property
     def key(self) -> tuple[str, str]:

@@ -6,5 +6,6 @@ with snapshot(spark, endpoint="grpc+tls://node-1.example:8481") as moment:
 
 from ullage_spark.catalog import register as register
 from ullage_spark.content import with_content as with_content
-from ullage_spark.errors import SparkSourceError as SparkSourceError
+from ullage_spark.errors import ContentUnreadable as ContentUnreadable, SparkSourceError as SparkSourceError
 from ullage_spark.snapshots import FleetSnapshot as FleetSnapshot, snapshot as snapshot
+from ullage_spark.sources import contents_from as contents_from

@@ -15,3 +15,11 @@ class EventsLost(SparkSourceError):
 
 class WriteNotFinished(SparkSourceError):
     """A write is decided, and some node could not be told: repeat it under the same name, and it is finished."""
+
+
+class ContentUnreadable(SparkSourceError):
+    """One content is gone, damaged or forbidden; `problem` is the slug that its node gave as the reason."""
+
+    def __init__(self, message: str, problem: str = "") -> None:
+        super().__init__(message)
+        self.problem = problem

@@ -63,7 +63,8 @@ class QueueReader(FleetStreamReader):
         # Of another repository nothing is taken here: reading it says what has happened.
         changed = {name: beginning(self._nodes[name].repository) for name in began.keys() - same.keys()}
         self._read_through(start)
-        return {**start, **found, **changed}
+        self._planned = {**start, **found, **changed}
+        return dict(self._planned)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._ends_with_what_waits = True
@@ -91,12 +92,16 @@ class QueueReader(FleetStreamReader):
         stream, queue = self._settings.application, self._settings.queue
         return TableTicket(name="flowfiles", after=part.after, through=part.through, stream=stream, queue=queue)
 
-    def _missing(self, part: StreamPart, count: int) -> str:
+    def _gone(self, part: StreamPart, count: int) -> str:
         return (
             f"node {part.node.name}: {count} of {part.count} FlowFiles that stream {self._settings.application} took "
             f"of queue {self._settings.queue} do not wait for it any more: it was away for longer than its option hold "
             "says, and they went back to the queue"
         )
+
+    def _lag(self, node: FleetNode, after: int) -> tuple[int, int | None]:
+        found = self._take(node, after, 0)
+        return found.waiting, found.since_millis
 
     def _waiting(self, places: Mapping[str, NodeOffset]) -> dict[str, int]:
         """How many FlowFiles each node has for the stream; with a trigger that ends, of those there were at first."""

@@ -1,13 +1,13 @@
-"""What rows are written, in a few bytes: the same for the same rows, in whatever order, and however split up."""
+"""What is written, in a few bytes: the same for the same contents, in whatever order, and however split up."""
 
 import hashlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from ullage.wire.schemas import PUT_ATTRIBUTES, PUT_CONTENT
+from ullage.wire.schemas import PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES
 from ullage_spark.carried import Carried
 
 DIGEST_BYTES: Final = 16
@@ -15,7 +15,7 @@ MODULUS: Final = 1 << 8 * DIGEST_BYTES
 
 
 class Fingerprint(Carried):
-    """A sum of the rows' digests: sums of parts add up to that of the whole, and a row that comes twice counts twice.
+    """A sum of the contents' digests: sums of parts add up to that of the whole, and what comes twice counts twice.
 
     It tells mistakes apart, such as yesterday's rows under today's name, and is no proof against who looks for two sets
     of rows that have the same.
@@ -24,6 +24,7 @@ class Fingerprint(Carried):
     def __init__(self) -> None:
         self.count = 0
         self.sum = 0
+        self._open: Any = None  # of a content that goes on in the next row
 
     @property
     def text(self) -> str:
@@ -40,18 +41,26 @@ class Fingerprint(Carried):
         for batch in batches:
             self._see(batch)
             yield batch
+        self._open = None  # no content goes on beyond a partition
 
     def _see(self, batch: pa.RecordBatch) -> None:
         contents = batch.column(PUT_CONTENT)
         has_attributes = PUT_ATTRIBUTES in batch.schema.names
         attributes = batch.column(PUT_ATTRIBUTES).to_pylist() if has_attributes else [None] * batch.num_rows
-        total = 0
-        for content, pairs in zip(contents, attributes, strict=True):
+        for content, pairs, goes_on in zip(contents, attributes, continuing(batch), strict=True):
             # Their size stands before the attributes: no row's can be taken for the beginning of its content.
             said = msgspec.json.encode(sorted(pairs or ()))
-            digest = hashlib.blake2b(len(said).to_bytes(8, "big") + said, digest_size=DIGEST_BYTES)
+            digest = self._open or hashlib.blake2b(len(said).to_bytes(8, "big") + said, digest_size=DIGEST_BYTES)
             if content.is_valid:
                 digest.update(content.as_buffer())
-            total += int.from_bytes(digest.digest(), "big")
-        self.count += batch.num_rows
-        self.sum = (self.sum + total) % MODULUS
+            self._open = digest if goes_on else None
+            if not goes_on:
+                self.count += 1
+                self.sum = (self.sum + int.from_bytes(digest.digest(), "big")) % MODULUS
+
+
+def continuing(batch: pa.RecordBatch) -> list[bool]:
+    """Of each row whether the next one goes on with its content."""
+    if PUT_CONTINUES not in batch.schema.names:
+        return [False] * batch.num_rows
+    return [bool(each) for each in batch.column(PUT_CONTINUES).to_pylist()]

@@ -3,18 +3,19 @@ are read, and signs of life to the nodes.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NotRequired, TypedDict, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from ullage.client.retries import PASSING
 from ullage.wire.tickets import TableTicket
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import EventsLost
-from ullage_spark.fleet import Roll, called, missing_error, on_each
+from ullage_spark.fleet import MissingNode, Roll, called, missing_error, on_each, side_by_side
 from ullage_spark.reader import table_rows
 from ullage_spark.settings import FollowOptions
 from ullage_spark.tables import schema_asked
@@ -34,6 +35,16 @@ class NodeOffset(TypedDict):
 
 
 Offset = dict[str, NodeOffset]
+
+
+class NodeLag(TypedDict):
+    """What of a node the stream has not planned to read yet, and since when the first of it waits; or why nobody can
+    say.
+    """
+
+    backlog: NotRequired[int]
+    oldest_unread_millis: NotRequired[int | None]
+    missing: NotRequired[str]
 
 
 def beginning(repository: str) -> NodeOffset:
@@ -98,9 +109,26 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
         self._settings = FollowOptions.of(options)
         self._schema = schema_asked(schema, self._settings.table)
         self._nodes: dict[str, FleetNode] = {}
+        self._missing: Sequence[MissingNode] = ()
+        self._planned: Offset = {}
         self._heart: Heartbeat | None = None
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's names
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
+        """What `StreamingQueryProgress` shows as `latestOffset` of the source: the lag of each node. Nothing is planned
+        by it, so a node that does not answer is told of, and stops nobody.
+        """
+
+        def lag(name: str) -> tuple[str, NodeLag]:
+            try:
+                backlog, since = self._lag(self._nodes[name], self._planned[name]["sequence"])
+            except PASSING as error:
+                return name, NodeLag(missing=str(error))
+            return name, NodeLag(backlog=backlog, oldest_unread_millis=since)
+
+        lags = dict(side_by_side(lag, [name for name in self._planned if name in self._nodes]))
+        return {**lags, **{each.name: NodeLag(missing=each.reason) for each in self._missing}}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._settings.events_max)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -129,7 +157,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
             wanted = self._wanted(partition)
             count = yield from table_rows(self._settings, partition.node, self._schema, wanted)
             if count != partition.count:
-                self._lose(self._missing(partition, partition.count - count))
+                self._lose(self._gone(partition, partition.count - count))
 
     def stop(self) -> None:
         """Nodes hear nothing of this stream any more."""
@@ -143,7 +171,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def _discover(self) -> Roll:
         roll = called(self._settings)
-        self._nodes = {node.name: node for node in roll.nodes}
+        self._nodes, self._missing = {node.name: node for node in roll.nodes}, roll.missing
         return roll
 
     def _answers(self, names: Iterable[str], work: Callable[[FleetNode], T]) -> dict[str, T]:
@@ -172,7 +200,11 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     def _wanted(self, part: StreamPart) -> TableTicket:
         raise NotImplementedError
 
-    def _missing(self, part: StreamPart, count: int) -> str:
+    def _lag(self, node: FleetNode, after: int) -> tuple[int, int | None]:
+        """How much of a node waits after this place, and since when the first of it does."""
+        raise NotImplementedError
+
+    def _gone(self, part: StreamPart, count: int) -> str:
         """What is to be said of so many rows that are not there any more."""
         raise NotImplementedError
 

@@ -9,19 +9,20 @@ Only what the function makes of it goes through Spark: contents of a whole sourc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ullage.client.descriptors import Address
 from ullage.client.socket import SocketClient
-from ullage.errors import Forbidden, LeaseLost, LeaseRefused, NotReachable, UllageError
+from ullage.contentfile import FIRST_BYTES, ContentFile
+from ullage.errors import ContentCorrupt, ContentMissing, Forbidden, LeaseLost, LeaseRefused, NotReachable, UllageError
 from ullage.wire.frames import ClaimKey
 from ullage.wire.problems import problem_of
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
-from ullage_spark.errors import SparkSourceError
+from ullage_spark.errors import ContentUnreadable, SparkSourceError
 from ullage_spark.fleet import asked_again, flight_of, socket_of
 from ullage_spark.settings import MIB, SourceOptions
 from ullage_spark.tables import NODE
@@ -50,39 +51,60 @@ NO_CLAIM: Final = -1
 ATTEMPTS: Final = 4
 """A lease may end while a task reads; what was read under it is read again."""
 
+LEFT_TO_FLIGHT: Final = (LeaseRefused, ContentCorrupt, ContentMissing)
+"""What descriptors do not give: too many files at a time, or a content that is damaged. Over Flight each has an answer
+of its own.
+"""
+
 FORBIDDEN: Final = problem_of(Forbidden("")).slug
 
 Seals = Mapping[Address, bytes]
 """What the column `seal` has of contents, by where they lie."""
 
-Use = Callable[[pa.RecordBatch, list[bytes | None]], pa.RecordBatch]
+Ranges = Sequence[tuple[int, int]] | None
+"""Of each content where to begin, and how many bytes; None: all of it."""
+
+Use = Callable[[pa.RecordBatch, list[Any]], pa.RecordBatch | Iterator[pa.RecordBatch]]
+"""What a program makes of rows and of their contents, each as bytes or a `ContentFile`, None for one that is gone: one
+batch, or several.
+"""
 
 
-def pickled(use: Use) -> bytes:
+def pickled(use: Callable[..., Any]) -> bytes:
     """A function as it travels: one of a notebook has no module to be found in."""
     from pyspark import cloudpickle  # noqa: PLC0415 - tasks need it without this
 
     return cloudpickle.dumps(use)  # type: ignore[no-untyped-call, no-any-return]
 
 
+class ContentUse(NamedTuple):
+    """What is to be done with contents: `use` as `pickled` made it. See `with_content`. `tells_problems`: in the place
+    of a content that cannot be read stands the slug of its problem, whichever it is.
+    """
+
+    use: bytes
+    skips_missing: bool = False
+    group_bytes: int = GROUP_BYTES
+    as_files: bool = False
+    tells_problems: bool = False
+
+
 @dataclass
 class Opener(Carried):
-    """What runs in a task; `use` as `pickled` made it."""
+    """What runs in a task."""
 
     settings: SourceOptions
     nodes: Mapping[str, FleetNode]
-    use: bytes
-    skips_missing: bool
-    group_bytes: int
+    how: ContentUse
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `use` makes of each group of rows."""
         from pyspark import cloudpickle  # noqa: PLC0415
 
-        use = cloudpickle.loads(self.use)
+        use = cloudpickle.loads(self.how.use)
         # The C library keeps memory that is given back only up to the largest block that it has seen come and go: with
         # less, each group would be faulted in anew, which takes longer than reading it. Nothing touches this one.
-        bytes(self.group_bytes)
+        bytes(self.how.group_bytes)
         try:
             for batch in batches:
                 yield from self._used(use, batch)
@@ -109,7 +131,8 @@ class Opener(Carried):
                 while asked < at + count:
                     asked = next(ahead, rows.num_rows)
                 group = rows.slice(at, count)
-                yield use(group, self._contents(node, group))
+                made = use(group, self._files(node, group) if self.how.as_files else self._contents(node, group))
+                yield from (made,) if isinstance(made, pa.RecordBatch) else made
 
     def _ahead(self, node: FleetNode, rows: pa.RecordBatch) -> Iterator[int]:
         """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
@@ -126,14 +149,14 @@ class Opener(Carried):
     def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
         first, total = 0, 0
         for at, size in enumerate(_listed(rows.column("size"))):
-            if at > first and (total + size > self.group_bytes or at - first >= GROUP_ROWS):
+            if at > first and (total + size > self.how.group_bytes or at - first >= GROUP_ROWS):
                 yield first, at - first
                 first, total = at, 0
             total += size
         if first < rows.num_rows:
             yield first, rows.num_rows - first
 
-    def _contents(self, node: FleetNode, group: pa.RecordBatch) -> list[bytes | None]:
+    def _contents(self, node: FleetNode, group: pa.RecordBatch) -> list[bytes | str | None]:
         """Contents in order; of an empty one, which has no claim, no bytes.
 
         They are looked for in the order of their addresses: neighbours are read with one call.
@@ -143,23 +166,60 @@ class Opener(Carried):
         wanted, seals = _addresses(rows), _seals(rows)
         local = socket_of(self.settings, node)
         found = self._remote(node, wanted, seals) if local is None else self._nearest(local, node, wanted, seals)
-        contents: list[bytes | None] = [b""] * group.num_rows
+        contents: list[bytes | str | None] = [b""] * group.num_rows
         for at, content, address in zip(_listed(order), found, wanted, strict=False):
-            if type(content) is bytes:
-                contents[at] = content
-                continue
-            if content == FORBIDDEN:
-                raise SparkSourceError(
-                    f"node {node.name}, resource claim {address[0]}: this account may not read its content, or its "
-                    f"column {SEAL} is not of this row, or older than the agent's last start: read the rows again"
-                )
-            if not self.skips_missing:
-                raise SparkSourceError(
-                    f"node {node.name}, resource claim {address[0]}: its content is gone ({content!s}): "
-                    "read at a snapshot, or say skips_missing"
-                )
-            contents[at] = None
+            contents[at] = content if type(content) is bytes else self._instead(node, address, str(content))
         return contents
+
+    def _instead(self, node: FleetNode, address: Address, slug: str) -> str | None:
+        """What stands in the place of a content that cannot be read. ContentUnreadable if nothing may."""
+        if self.how.tells_problems:
+            return slug
+        where = f"node {node.name}, resource claim {address[0]}"
+        if slug == FORBIDDEN:
+            raise ContentUnreadable(
+                f"{where}: this account may not read its content, or its column {SEAL} is not of this row, or older "
+                "than the agent's last start: read the rows again",
+                slug,
+            )
+        if not self.how.skips_missing:
+            raise ContentUnreadable(
+                f"{where}: its content is gone ({slug}): read at a snapshot, or say skips_missing", slug
+            )
+        return None
+
+    def _files(self, node: FleetNode, group: pa.RecordBatch) -> list[ContentFile | str | None]:
+        """The contents as files: of a large one, which is alone in its group, a window at a time."""
+        if group.num_rows == 1 and group.column("size")[0].as_py() > self.how.group_bytes:
+            return [self._large(node, group)]
+        found = self._contents(node, group)
+        return [ContentFile(len(each), _nothing_more, each) if isinstance(each, bytes) else each for each in found]
+
+    def _large(self, node: FleetNode, row: pa.RecordBatch) -> ContentFile | str | None:
+        (address,), seals = _addresses(row), _seals(row)
+
+        def asked(at: int, count: int) -> bytes | str:
+            local = socket_of(self.settings, node)
+            if local is not None:
+                with suppress(*LEFT_TO_FLIGHT):  # Flight gives it, or says what is wrong
+                    (found,) = self._local(local, [(*address[:4], address[4] + at, count)])
+                    if isinstance(found, bytes):
+                        return found
+            return self._remote(node, [address], seals, [(at, count)])[0]
+
+        def fetch(at: int, count: int) -> bytes:
+            found = asked(at, count)
+            if isinstance(found, bytes):
+                return found
+            raise ContentUnreadable(
+                f"node {node.name}, resource claim {address[0]}: content cannot be read from byte {at} on ({found})",
+                found,
+            )
+
+        first = asked(0, FIRST_BYTES)
+        if isinstance(first, bytes):
+            return ContentFile(address[-1], fetch, first)
+        return self._instead(node, address, first)
 
     def _nearest(
         self, client: SocketClient, node: FleetNode, wanted: Sequence[Address], seals: Seals
@@ -169,7 +229,7 @@ class Opener(Carried):
         """
         try:
             contents = self._by_descriptors(client, wanted)
-        except LeaseRefused:
+        except LEFT_TO_FLIGHT:
             return self._remote(node, wanted, seals)
         left = [at for at, content in enumerate(contents) if isinstance(content, str)]
         if left:
@@ -210,26 +270,34 @@ class Opener(Carried):
             contents += [place.slug or next(found) for place in cut]
         return contents
 
-    def _remote(self, node: FleetNode, wanted: Sequence[Address], seals: Seals) -> list[bytes | str]:
-        return asked_again(self.settings, lambda: self._fetched(node, wanted, seals))
+    def _remote(
+        self, node: FleetNode, wanted: Sequence[Address], seals: Seals, ranges: Ranges = None
+    ) -> list[bytes | str]:
+        return asked_again(self.settings, lambda: self._fetched(node, wanted, seals, ranges))
 
-    def _fetched(self, node: FleetNode, wanted: Sequence[Address], seals: Seals) -> list[bytes | str]:
+    def _fetched(self, node: FleetNode, wanted: Sequence[Address], seals: Seals, ranges: Ranges) -> list[bytes | str]:
         pieces: list[list[bytes]] = [[] for _ in wanted]
         slugs: dict[int, str] = {}
         client = flight_of(self.settings, node)
         for first in range(0, len(wanted), GROUP_ROWS):
             asked = wanted[first : first + GROUP_ROWS]
             shown = [seals.get(address, b"") for address in asked] if seals else None
-            for item, content, slug in client.get_rows(claims=asked, seals=shown):
+            cut = None if ranges is None else ranges[first : first + GROUP_ROWS]
+            for item, content, slug in client.get_rows(claims=asked, seals=shown, ranges=cut):
                 if slug:
                     slugs[first + item] = slug
                 else:
                     pieces[first + item].append(content)
         contents = [each[0] if len(each) == 1 else b"".join(each) for each in pieces]
-        for at, (content, address) in enumerate(zip(contents, wanted, strict=True)):
-            if at not in slugs and len(content) != address[-1]:
-                raise NotReachable(f"{node.flight}: of a content of {address[-1]} bytes {len(content)} came")
+        sizes = [address[-1] for address in wanted] if ranges is None else [count for _, count in ranges]
+        for at, (content, size) in enumerate(zip(contents, sizes, strict=True)):
+            if at not in slugs and len(content) != size:
+                raise NotReachable(f"{node.flight}: of {size} bytes of a content {len(content)} came")
         return [slugs.get(at, content) for at, content in enumerate(contents)]
+
+
+def _nothing_more(start: int, count: int) -> bytes:
+    raise AssertionError(f"{count} bytes from {start} on were asked for, of a content that is all there")
 
 
 def _addresses(rows: pa.RecordBatch) -> list[Address]:

@@ -16,20 +16,16 @@ from pyspark.sql.types import StructType
 
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import opened
-from ullage_spark.opener import Opener
+from ullage_spark.opener import ContentUse, Opener
 from ullage_spark.reader import TableReader, bounded, shaped
 from ullage_spark.tables import schema_asked, schema_of
 
 
 class OpeningReader(TableReader):
-    """Of FlowFiles: `use`, as `pickled` made it, says what becomes of rows and contents."""
+    """Of FlowFiles: a function says what becomes of rows and contents."""
 
-    def __init__(
-        self, options: Mapping[str, str], schema: StructType, use: bytes, *, skips_missing: bool, group_bytes: int
-    ) -> None:
-        self._use = use
-        self._skips_missing = skips_missing
-        self._group_bytes = group_bytes
+    def __init__(self, options: Mapping[str, str], schema: StructType, how: ContentUse) -> None:
+        self._how = how
         super().__init__(options, schema)
 
     def _asked_for(self) -> StructType:
@@ -38,19 +34,13 @@ class OpeningReader(TableReader):
 
     def _made(self, node: FleetNode, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Neither rows nor contents pass the JVM."""
-        opener = Opener(
-            self._settings,
-            {node.name: node},
-            self._use,
-            skips_missing=self._skips_missing,
-            group_bytes=self._group_bytes,
-        )
+        opener = Opener(self._settings, {node.name: node}, self._how)
         target = to_arrow_schema(self._schema)
         for made in opener.run(rows):
             yield from bounded(shaped(made, target), self._settings.batch_bytes)
 
 
-def opening_source(use: bytes, *, skips_missing: bool, group_bytes: int) -> type[DataSource]:
+def opening_source(how: ContentUse) -> type[DataSource]:
     """A source of a name of its own, for `spark.dataSource.register`."""
     name_of_it = f"ullage_{uuid4().hex}"
 
@@ -66,6 +56,6 @@ def opening_source(use: bytes, *, skips_missing: bool, group_bytes: int) -> type
             return name_of_it
 
         def reader(self, schema: StructType) -> DataSourceReader:
-            return OpeningReader(self.options, schema, use, skips_missing=skips_missing, group_bytes=group_bytes)
+            return OpeningReader(self.options, schema, how)
 
     return OpeningSource

@@ -18,7 +18,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, on_each, side_by_side
 from ullage_spark.offsets import Heartbeat
-from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, Use, pickled
+from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, ContentUse, Use, pickled
 from ullage_spark.opening import opening_source
 from ullage_spark.settings import NodeSnapshot, ReadOptions, as_options
 from ullage_spark.tables import COMPLETENESS
@@ -65,6 +65,7 @@ class FleetSnapshot:
         columns: Sequence[str] = ("uuid", "queue"),
         skips_missing: bool = False,
         group_bytes: int = GROUP_BYTES,
+        as_files: bool = False,
         **options: Any,
     ) -> DataFrame:
         """`with_content` of FlowFiles as they are read: `use(rows, contents)` gets these columns, the node and where
@@ -72,7 +73,7 @@ class FleetSnapshot:
         Options as of `table`: where, parts.
         """
         chosen = dict.fromkeys((*columns, *FOUND_BY, SEAL))
-        source = opening_source(pickled(use), skips_missing=skips_missing, group_bytes=group_bytes)
+        source = opening_source(ContentUse(pickled(use), skips_missing, group_bytes, as_files))
         self._spark.dataSource.register(source)
         return self._reader(options | {"columns": list(chosen)}, source.name()).schema(schema).load()
 

@@ -59,12 +59,12 @@ class EventReader(FleetStreamReader):
         }
         taken = shares(waiting, rows_of(limit, waiting))
         # Of another repository nothing is taken here: reading it says what has happened.
-        found = {name: {**began[name], "sequence": began[name]["sequence"] + taken.get(name, 0)} for name in newest}
+        found: Offset = {
+            name: {**began[name], "sequence": began[name]["sequence"] + taken.get(name, 0)} for name in newest
+        }
         changed = {name: place for name, place in newest.items() if name not in waiting}
-        return {**start, **found, **changed}
-
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return dict(self._newest())
+        self._planned = {**start, **found, **changed}
+        return dict(self._planned)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._newest()
@@ -85,11 +85,17 @@ class EventReader(FleetStreamReader):
     def _wanted(self, part: StreamPart) -> TableTicket:
         return TableTicket(name="provenance", after=part.after, through=part.through)
 
-    def _missing(self, part: StreamPart, count: int) -> str:
+    def _gone(self, part: StreamPart, count: int) -> str:
         return (
             f"node {part.node.name}: {count} of the events after {part.after} through {part.through} are not there any "
             "more (spec.provenance says how long they are kept)"
         )
+
+    def _lag(self, node: FleetNode, after: int) -> tuple[int, int | None]:
+        waiting = max(0, ask(self._settings, node, ABOUT, Nothing()).last_sequence - after)
+        first = TableTicket(name="provenance", columns=["millis"], after=after, through=after + 1)
+        rows = flight_of(self._settings, node).table(first).read_all() if waiting else None
+        return waiting, rows.column("millis")[0].as_py() if rows is not None and rows.num_rows else None
 
     def _read_through(self, offset: Mapping[str, NodeOffset]) -> None:
         """What follows these places is held."""

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from ullage.errors import KeyReused, NotReachable, UllageError
-from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA
+from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES, PUT_SCHEMA
 from ullage.wire.tickets import (
     WRITE_ABORT,
     WRITE_BEGIN,
@@ -35,7 +35,7 @@ from ullage.wire.tickets import (
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
-from ullage_spark.fingerprint import Fingerprint
+from ullage_spark.fingerprint import Fingerprint, continuing
 from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, on_each, side_by_side
 from ullage_spark.settings import SinkOptions, StoreOptions, WriteOptions
 
@@ -184,7 +184,7 @@ class StagingWriter(Carried):
                 ("queue", decided.queue, wanted.queue),
                 ("ttl", decided.ttl_millis, wanted.ttl_millis),
                 ("a column of attributes", decided.has_attributes, wanted.has_attributes),
-                ("a number of rows", decided.rows, wanted.rows),
+                ("a number of contents", decided.rows, wanted.rows),
                 ("rows with the fingerprint", decided.digest, wanted.digest),
             )
             if there != here
@@ -257,12 +257,18 @@ class Packed:
     def __init__(self, rows: Iterator[pa.RecordBatch], bytes_max: int) -> None:
         self._rows = rows
         self._bytes_max = bytes_max
+        self._goes_on = False
         self.transactions = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """What the stream is made of."""
         for batch in self._rows:
             yield from self._packed(batch)
+        if self._goes_on:
+            raise SparkSourceError(
+                f"a partition ends in the middle of a content: its last row has {PUT_CONTINUES}, and no row follows. "
+                "All rows of a content stand in one partition, one after the other"
+            )
 
     def _packed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         contents = batch.column(PUT_CONTENT)
@@ -270,18 +276,21 @@ class Packed:
             raise SparkSourceError(f"column {PUT_CONTENT} holds nulls: an empty content is no null")
         has_attributes = PUT_ATTRIBUTES in batch.schema.names
         attributes = batch.column(PUT_ATTRIBUTES) if has_attributes else pa.nulls(batch.num_rows, ATTRIBUTES)
+        continues = continuing(batch)
         sizes = pc.binary_length(contents).to_pylist()
         first, total = 0, 0
         for at, size in enumerate([*sizes, None]):
-            is_over = size is None or total + size > self._bytes_max or at - first >= ROWS_MAX
+            in_pieces = size is not None and (size > PIECE_BYTES or self._goes_on or continues[at])
+            is_over = size is None or in_pieces or total + size > self._bytes_max or at - first >= ROWS_MAX
             if at > first and is_over:
                 self.transactions += 1
                 count = at - first
                 yield _batch(contents.slice(first, count), attributes.slice(first, count), continues=False)
                 first, total = at, 0
-            if size is not None and size > PIECE_BYTES:
-                self.transactions += 1
-                yield from _pieces(contents[at].as_buffer(), attributes.slice(at, 1))
+            if in_pieces:
+                self.transactions += not self._goes_on
+                self._goes_on = continues[at]
+                yield from _pieces(contents[at].as_buffer(), attributes.slice(at, 1), goes_on=self._goes_on)
                 first, total = at + 1, 0
             elif size is not None:
                 total += size
@@ -368,14 +377,16 @@ def _require_columns(schema: StructType) -> None:
     given = fields.get(PUT_ATTRIBUTES, TEXTS)
     if given != TEXTS:
         raise SparkSourceError(f"column {PUT_ATTRIBUTES} is a map of string to string, not {given}")
-    if unknown := fields.keys() - {PUT_CONTENT, PUT_ATTRIBUTES}:
+    if fields.get(PUT_CONTINUES, "boolean") != "boolean":
+        raise SparkSourceError(f"column {PUT_CONTINUES} is a boolean, not {fields[PUT_CONTINUES]}")
+    if unknown := fields.keys() - set(PUT_SCHEMA.names):
         raise SparkSourceError(f"columns {', '.join(sorted(unknown))} cannot be stored: put them into {PUT_ATTRIBUTES}")
 
 
-def _pieces(content: pa.Buffer, attributes: Any) -> Iterator[pa.RecordBatch]:
-    for start in range(0, content.size, PIECE_BYTES):
+def _pieces(content: pa.Buffer, attributes: Any, *, goes_on: bool) -> Iterator[pa.RecordBatch]:
+    for start in range(0, max(1, content.size), PIECE_BYTES):
         piece = pa.array([content.slice(start, min(PIECE_BYTES, content.size - start)).to_pybytes()], pa.binary())
-        yield _batch(piece, attributes, continues=start + PIECE_BYTES < content.size)
+        yield _batch(piece, attributes, continues=goes_on or start + PIECE_BYTES < content.size)
 
 
 def _batch(contents: Any, attributes: Any, *, continues: bool) -> pa.RecordBatch:

@@ -66,6 +66,13 @@ class FaultProxy:
         """At the same moment."""
 
         self._held: dict[str, str] = {}
+        self._silences = 0
+
+    def silence(self) -> None:
+        """Watches that are under way bring nothing any more, and do not end either, as where somebody in between has
+        forgotten the connection.
+        """
+        self._silences += 1
 
     def start(self) -> None:
         self._thread.start()
@@ -159,9 +166,11 @@ class FaultProxy:
                 return web.Response(status=answer.status, headers=kept, body=text)
             streamed = web.StreamResponse(status=answer.status, headers=kept)
             await streamed.prepare(request)
+            silences = self._silences
             with contextlib.suppress(ConnectionError, aiohttp.ClientError):  # either side may go
                 async for chunk in answer.content.iter_any():
-                    await streamed.write(chunk)
+                    if silences == self._silences:
+                        await streamed.write(chunk)
             return streamed
 
     def _note(self, request: web.Request, status: int, text: bytes) -> None:

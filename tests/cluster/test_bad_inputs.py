@@ -96,6 +96,8 @@ CASES: dict[str, Bad] = {
     "a path that leads upwards": Bad({"storage": {"hostPath": {"path": "/a/../b"}}}, REFUSED, "spec.storage.hostPath"),
     "paths that contain each other": Bad(directories("a", "a/b"), INVALID, r"spec.storage.containers\[1\].subPath"),
     "a path of the repository's own": Bad(directories("flowfile"), INVALID, r"spec.storage.containers\[0\].subPath"),
+    "a path of two lines": Bad(directories("a\nb"), INVALID, r"spec.storage.containers\[0\].subPath: .*U\+000A"),
+    "a path that reads backwards": Bad(directories("a\u202eb"), INVALID, r"containers\[0\].subPath: .*U\+202E"),
     "an absolute path": Bad(directories("/a"), REFUSED, r"spec.storage.containers\[0\]"),
     "nowhere for content": Bad(directories("a", evacuate=True), INVALID, "spec.storage.containers"),
     "events that lie in content": Bad(
@@ -120,6 +122,12 @@ CASES: dict[str, Bad] = {
     ),
     "a zone of no place": Bad(
         {"maintenance": {"timeZone": "Mars/Olympus"}}, "Accepted False InvalidWindow", "spec.maintenance.timeZone"
+    ),
+    "a zone of this machine": Bad(
+        {"maintenance": {"timeZone": "localtime"}}, "Accepted False InvalidWindow", "spec.maintenance.timeZone"
+    ),
+    "a zone with leap seconds": Bad(
+        {"maintenance": {"timeZone": "right/Europe/Berlin"}}, "Accepted False InvalidWindow", "maintenance.timeZone"
     ),
     "a window of a month": Bad(window(duration="720h"), REFUSED, r"spec.maintenance.windows\[0\]"),
     "a plan on no day": Bad(

@@ -12,79 +12,19 @@ import pytest
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.health import argo, kstatus
-from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, say_ready, spoiled_authority
+from tests.cluster.looks import Looks
+from tests.cluster.operator_process import ROOTS, Operator, objects, repository, say, spoiled_authority
 from tests.cluster.test_operator_volumes import lose, volume
 from tests.cluster.workloads import definition, executor, made, run
-from ullage.contract import TABLE, cell_of, object_name
+from ullage.contract import TABLE, object_name
 from ullage_agent.node.certificate import NodeCertificate
 from ullage_agent.node.objects import NodeObjectClient
 from ullage_agent.service.kubernetes import ApiServer
 
-WORKERS = ("worker-0", "worker-1", "worker-2")
 OLD = "2026-01-01T00:00:00Z"
 CLOSED = {"maintenance": {"windows": [{"name": "newyear", "schedule": "0 0 1 1 *", "duration": "1m"}]}}
 KINDS = ("ContentRepository", "ReclamationRun")
 """Of the operator. What agents say of nodes is in test_agent_conditions.py."""
-
-Cell = tuple[str, str, str]
-"""Kind, condition and reason."""
-
-
-class Looks:
-    """Looks at all objects of a namespace, and keeps which cells were seen; each look holds the rules of all."""
-
-    def __init__(self, fleet: Fleet, operator: Operator, place: str) -> None:
-        self.fleet, self.operator, self.place = fleet, operator, place
-        self.here = ("--namespace", place)
-        self.cells: set[Cell] = set()
-
-    def all(self) -> dict[str, Any]:
-        """By name."""
-        found = self.fleet.get("contentrepositories,reclamationruns", *self.here)["items"]
-        for each in found:
-            self._look(each)
-        return {each["metadata"]["name"]: each for each in found}
-
-    def _look(self, found: dict[str, Any]) -> None:
-        status, generation = found.get("status") or {}, found["metadata"]["generation"]
-        conditions = status.get("conditions") or ()
-        for condition in conditions:
-            cell = (found["kind"], condition["type"], condition["reason"])
-            assert condition["status"] == cell_of(*cell).status
-            assert condition["observedGeneration"] <= status["observedGeneration"] <= generation
-            if condition["type"] in ("Reconciling", "Stalled"):  # others stand while something is in the way
-                assert condition["observedGeneration"] == status["observedGeneration"]
-            self.cells.add(cell)
-        holding = {condition["type"] for condition in conditions if condition["status"] == "True"}
-        assert not {"Reconciling", "Stalled"} <= holding
-
-    def until(self, name: str, *cells: str, words: str = "") -> dict[str, Any]:
-        """An object says all of these at once, as `Type Reason`; the object. `words`: in one of their messages."""
-        last: dict[str, Any] = {}
-
-        def holds() -> bool:
-            last.clear()
-            last.update(self.all().get(name) or {})
-            said = (last.get("status") or {}).get("conditions") or ()
-            found = {f"{each['type']} {each['reason']}": each.get("message", "") for each in said}
-            return set(cells) <= found.keys() and words in " ".join(found[cell] for cell in cells)
-
-        try:
-            self.operator.until(f"{name} says {', '.join(cells)}", holds)
-        except ClusterError as error:
-            raise ClusterError(f"{error}\n{json.dumps(last.get('status'), indent=1)}") from error
-        return last
-
-    def agents(self, name: str, nodes: tuple[str, ...] = WORKERS) -> None:
-        """The repository's objects are there."""
-        self.operator.until(
-            f"{name} has its objects", lambda: set(nodes) <= objects(self.fleet, self.place, name).keys()
-        )
-
-    def speak(self, name: str, *nodes: str, **more: Any) -> None:
-        """The agents of these nodes, or of all workers, say how they are."""
-        for node in nodes or WORKERS:
-            say_ready(self.fleet, self.place, node, name, **more)
 
 
 @pytest.fixture
@@ -151,8 +91,16 @@ def _well(looks: Looks) -> None:
     fleet.apply(run(looks.place, "worker-0", "held", repository="well"))
     looks.until("held", "Ready HandsOff", "Reconciling HandsOff", "Stalled HandsOff")
     fleet.kubectl("delete", "reclamationrun", "held", *looks.here)
-    fleet.kubectl("annotate", "contentrepository", "well", "ullage.dev/paused-", *looks.here)
-    looks.until("well", "Paused NotPaused", "Reconciling Settled")
+    for change, said in (("=True", "NotUnderstood"), ("-", "NotPaused")):
+        fleet.kubectl("annotate", "--overwrite", "contentrepository", "well", f"ullage.dev/paused{change}", *looks.here)
+        looks.until("well", f"Paused {said}", "Reconciling Settled")
+
+    theirs = ("daemonset", "well-ullage", *looks.here)
+    beside = {"name": "theirs", "image": "agent:1"}
+    for container, said in ((beside, "ForeignFields"), (beside | {"$patch": "delete"}, "Well")):
+        made_so = {"spec": {"template": {"spec": {"containers": [container]}}}}
+        fleet.kubectl("patch", *theirs, f"--patch={json.dumps(made_so)}")
+        looks.until("well", f"Degraded {said}", words="" if said == "Well" else "containers[name=theirs]")
 
 
 def _troubled(looks: Looks) -> None:

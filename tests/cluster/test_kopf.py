@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.fault_proxy import FaultProxy
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import Operator, condition, objects, repository, say, say_ready
+from tests.cluster.operator_process import QUICK, Operator, condition, objects, repository, say, say_ready
 from tests.cluster.workloads import run
 
 
@@ -45,6 +46,33 @@ def restless(operator: Operator) -> Iterator[Operator]:
     yield operator
     operator.end()
     operator.start()
+
+
+@pytest.fixture
+def behind(fleet: Fleet, operator: Operator) -> Iterator[tuple[Operator, FaultProxy]]:
+    """It gives a watch up that is silent for two seconds, and is reached through what can make one so."""
+    operator.end()
+    proxy = FaultProxy(fleet, lambda: None)
+    proxy.start()
+    settings = QUICK | {"ULLAGE_OPERATOR_SILENCE_SECONDS": "2"}
+    one = Operator(fleet, settings, server=f"http://127.0.0.1:{proxy.port}")
+    one.start()
+    yield one, proxy
+    one.end()
+    proxy.stop()
+    operator.start()
+
+
+def test_a_watch_of_kopf_s_that_is_silent_is_begun_anew(
+    fleet: Fleet, behind: tuple[Operator, FaultProxy], place: str
+) -> None:
+    """What only kopf does, a removal, comes to its end."""
+    one, proxy = behind
+    one.runs(place)
+
+    proxy.silence()
+
+    fleet.kubectl("delete", "contentrepository", "flows", "--namespace", place, "--timeout=60s")
 
 
 def test_the_timer_mends_what_nobody_is_told(fleet: Fleet, restless: Operator, place: str) -> None:

@@ -97,6 +97,10 @@ def test_a_ticket_goes_to_who_wants_one_and_waits_for_spark(fleet: Fleet, operat
     fleet.kubectl("delete", "pod", "exec-1", "--namespace", place, "--wait=false", "--grace-period=0", "--force")
     operator.until("it has one again", lambda: "ticket" in objects(fleet, place)["worker-1"]["spec"])
 
+    opted_in = {"name": "reader", "namespace": place, "labels": {"ullage.dev/blocks-reclamation": "True"}}
+    fleet.apply({**executor(place, "worker-1"), "metadata": opted_in})
+    operator.until("who opted in is waited for", lambda: "ticket" not in objects(fleet, place)["worker-1"]["spec"])
+
 
 def test_a_run_reports_what_the_agents_did(fleet: Fleet, operator: Operator, place: str) -> None:
     """A dry run on one node: a ticket in its name; the agent's report becomes the run's, and the ticket goes."""

@@ -134,6 +134,8 @@ def document(spec: dict[str, Any] | None = None, name: str = "flows") -> Content
 
 
 def repository(spec: dict[str, Any] | None = None, *, name: str = "flows", **fields: Any) -> RepositoryObject:
+    if fields.pop("is_paused", False):
+        fields["pause"] = "true"
     given: dict[str, Any] = {
         "uid": name,
         "generation": 1,

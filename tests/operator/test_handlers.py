@@ -1,7 +1,10 @@
 """Kopf's side of the operator, without kopf."""
 
-from ullage_operator.handlers import DEAF_SECONDS, Hearing
+import kopf
+
+from ullage_operator.handlers import DEAF_SECONDS, Hearing, configure
 from ullage_operator.objects import Object
+from ullage_operator.persistence import HandledSpecs
 
 
 def repository(uid: str, version: int) -> Object:
@@ -37,3 +40,15 @@ def test_one_that_was_never_heard_of_counts_from_when_it_was_seen() -> None:
     assert hearing.problem([repository("new", 1)]) == ""
     now = DEAF_SECONDS + 1
     assert "data/new" in hearing.problem([repository("new", 1)])
+
+
+def test_no_timer_of_kopf_s_ends_a_watch() -> None:
+    """It cancels whatever its task does at that moment, the handling of an event as well, and nobody hears any more."""
+    settings = kopf.OperatorSettings()
+
+    configure(settings, HandledSpecs())
+
+    watching = settings.watching
+    assert watching.client_timeout is not None
+    assert watching.inactivity_timeout is not None
+    assert watching.inactivity_timeout > watching.client_timeout

@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.fleet import Fleet, fleet_at
 from tests.support import drain
+from ullage.contentfile import ContentFile
 from ullage.contract import AuthMode, QueueRule
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
 from ullage_spark.fleet import discover, socket_of
-from ullage_spark.opener import ADDRESS, AHEAD_FILES, Opener, pickled
+from ullage_spark.opener import ADDRESS, AHEAD_FILES, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
 
 Key = TypeVar("Key")
@@ -30,6 +31,11 @@ def digests(rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatc
     found = [None if content is None else hashlib.sha256(content).hexdigest() for content in contents]
     columns = [rows.column("node"), rows.column("uuid"), pa.array(found, pa.string())]
     return pa.RecordBatch.from_arrays(columns, names=["node", "uuid", "digest"])
+
+
+def file_digests(rows: pa.RecordBatch, files: list[ContentFile]) -> pa.RecordBatch:
+    """The same of files."""
+    return digests(rows, [file.read() for file in files])
 
 
 def collected(df: DataFrame) -> dict[tuple[str, str], str | None]:
@@ -97,7 +103,7 @@ def test_files_are_asked_for_ahead_in_few_transactions(spark: SparkSession, flee
     with snapshot(spark, endpoint=fleet.endpoint) as held:
         rows = held.table("flowfiles", where=f"size < {1 << 20}").toArrow().combine_chunks().to_batches()
         before = repository.log.durable
-        opener = Opener(settings, nodes, pickled(digests), skips_missing=False, group_bytes=1 << 20)
+        opener = Opener(settings, nodes, ContentUse(pickled(digests), group_bytes=1 << 20))
         found, spent = [], 0
         for batch in opener.run(iter(rows)):
             found.append(batch.column("digest").to_pylist())
@@ -222,7 +228,7 @@ def test_a_tenant_reads_the_contents_of_its_own_queues_only(spark: SparkSession,
             found = collected(with_content(rows, digests, SCHEMA, **options))
             for agent in fleet.agents.values():
                 drain(agent.repository, "in", 5)
-            at_source = collected(held.with_content(digests, SCHEMA))
+            at_source = collected(held.with_content(file_digests, SCHEMA, as_files=True, group_bytes=1 << 20))
             bare = rows.drop("seal")
             with pytest.raises(PySparkException, match="column seal"):
                 with_content(bare, digests, SCHEMA, **options).collect()

@@ -146,12 +146,16 @@ class FlightClient(Closable):
         return [b"".join(pieces) for pieces in found]
 
     def get_rows(
-        self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = (), seals: Sequence[bytes] | None = None
+        self,
+        handles: Sequence[str] = (),
+        claims: Sequence[ClaimAddress] = (),
+        seals: Sequence[bytes] | None = None,
+        ranges: Sequence[tuple[int, int]] | None = None,
     ) -> Iterator[tuple[int, bytes, str | None]]:
         """Pieces of contents, each with its item's number, in order; of one that cannot be read the problem's slug."""
         count = len(handles or claims)
         last, end = 0, 0
-        for batch in self.get_batches(handles, claims, seals):
+        for batch in self.get_batches(handles, claims, seals, ranges):
             columns = (batch.column(name).to_pylist() for name in GET_SCHEMA.names)
             for item, offset, piece, problem in zip(*columns, strict=True):
                 expected = end if item == last else 0
@@ -161,15 +165,21 @@ class FlightClient(Closable):
                 yield item, piece, problem
 
     def get_batches(
-        self, handles: Sequence[str] = (), claims: Sequence[ClaimAddress] = (), seals: Sequence[bytes] | None = None
+        self,
+        handles: Sequence[str] = (),
+        claims: Sequence[ClaimAddress] = (),
+        seals: Sequence[bytes] | None = None,
+        ranges: Sequence[tuple[int, int]] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The same as record batches: nothing is copied. `claims` instead of handles: resource claim, offset, length
-        and CRC-32C of a base claim, start and size in it; `seals` is what the rows have that told of them.
+        and CRC-32C of a base claim, start and size in it; `seals` is what the rows have that told of them. `ranges`:
+        where in each content to begin, and how many bytes of it.
         """
+        cut = None if ranges is None else list(ranges)
         if handles:
-            wanted = ContentTicket(handles=list(handles))
+            wanted = ContentTicket(handles=list(handles), ranges=cut)
         else:
-            wanted = ContentTicket(claims=list(claims), seals=None if seals is None else list(seals))
+            wanted = ContentTicket(claims=list(claims), seals=None if seals is None else list(seals), ranges=cut)
         with self._telling():
             reader = self._get(wanted, GET_SCHEMA)
         for batch in self._batches(reader):

@@ -164,6 +164,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                     _YES, "NoCertificate", "cert-manager refused agents their certificates, in its words", News.WARNING
                 ),
                 Cell(_YES, "AgentTrouble", "agents are in trouble, in their words", News.WARNING),
+                Cell(_YES, "ForeignFields", "others have added fields to objects of the operator's", News.WARNING),
                 Cell(_NO, "Well", "nothing is known to be wrong", News.NORMAL),
                 Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
             ),
@@ -212,7 +213,8 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             "The operator keeps its hands off.",
             (
                 Cell(_YES, "Annotation", 'the object is annotated `ullage.dev/paused: "true"`', News.NORMAL),
-                Cell(_NO, "NotPaused", "it is not", News.NORMAL),
+                Cell(_NO, "NotPaused", 'it is not, or with "false"', News.NORMAL),
+                Cell(_UNKNOWN, "NotUnderstood", "the annotation has another value, which pauses nothing", News.WARNING),
             ),
         ),
     ),

@@ -15,6 +15,8 @@ repeats comes the first time only; schedules whose minute or hour begins with `*
 clocks change by half an hour (Lord Howe Island alone), cronsim lets the latter miss openings on the day of the change.
 """
 
+import contextlib
+import re
 import zoneinfo
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -348,11 +350,15 @@ def _end_of_run(status: WindowStatus, millis: int) -> int | None:
     return millis + HORIZON_MILLIS if status.overrun == Overrun.STOP else None
 
 
+_NO_ZONES: Final = re.compile(r"localtime$|posixrules$|Factory$|posix/|right/")
+"""Files beside those of zones, which say another time on each machine, none at all, or one with leap seconds."""
+
+
 def _zone(name: str) -> tuple[zoneinfo.ZoneInfo | None, str | None]:
-    try:
-        return zoneinfo.ZoneInfo(name), None
-    except (KeyError, ValueError, OSError):  # not there; not a name; a directory of names
-        return None, f"spec.maintenance.timeZone: {name!r} is no IANA time zone, such as UTC or Europe/Berlin"
+    with contextlib.suppress(KeyError, ValueError, OSError):  # not there; not a name; a directory of names
+        if not _NO_ZONES.match(name):
+            return zoneinfo.ZoneInfo(name), None
+    return None, f"spec.maintenance.timeZone: {name!r} is no IANA time zone, such as UTC or Europe/Berlin"
 
 
 def _schedule_problem(window: Window, field: str) -> str | None:

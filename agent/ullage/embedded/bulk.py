@@ -154,7 +154,7 @@ def _feed(
         count = feeds.give_back(stream, queue, asked.after, reader, ends=not is_own and acting.may(Right.REVOKE))
         return FeedStatus(through=asked.after, count=count, waiting=0)
     taken = feeds.take(stream, queue, asked.after, asked.count, asked.lasts_millis, reader)
-    return FeedStatus(through=taken.through, count=taken.taken, waiting=taken.waiting)
+    return FeedStatus(through=taken.through, count=taken.taken, waiting=taken.waiting, since_millis=taken.since_millis)
 
 
 def _write(

@@ -27,7 +27,7 @@ from ullage.errors import (
 from ullage.interface.checks import own_id
 from ullage.wire.problems import problem_of
 from ullage.wire.schemas import GET_SCHEMA
-from ullage.wire.tickets import ClaimAddress, ContentTicket
+from ullage.wire.tickets import ContentTicket
 
 GONE: Final = problem_of(ClaimGone("")).slug
 FORBIDDEN: Final = problem_of(Forbidden("")).slug
@@ -60,8 +60,9 @@ def content_batches(repository: EmbeddedRepository, ticket: ContentTicket) -> It
     """
     if (ticket.claims is None) == (ticket.handles is None):
         raise InvalidArgument("a ticket for contents has handles, or claims")
-    if ticket.ranges is not None and len(ticket.ranges) != len(ticket.handles or ()):
-        raise InvalidArgument(f"{len(ticket.handles or ())} handles came with {len(ticket.ranges)} ranges")
+    count = len(ticket.handles or ticket.claims or ())
+    if ticket.ranges is not None and len(ticket.ranges) != count:
+        raise InvalidArgument(f"{count} handles or claims came with {len(ticket.ranges)} ranges")
     if ticket.seals is not None and len(ticket.seals) != len(ticket.claims or ()):
         raise InvalidArgument(f"{len(ticket.claims or ())} claims came with {len(ticket.seals)} seals")
     if ticket.claims is None:
@@ -74,7 +75,7 @@ def content_batches(repository: EmbeddedRepository, ticket: ContentTicket) -> It
 
 
 def _wanted(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[Wanted]:
-    yield from _wanted_claims(repository, ticket.claims or (), ticket.seals)
+    yield from _wanted_claims(repository, ticket)
     for item, handle in enumerate(ticket.handles or ()):
         try:
             record = repository.engine.handles.record(parse_handle(own_id(handle, repository.node)))
@@ -87,22 +88,22 @@ def _wanted(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[W
             yield Wanted(item, record.claim, record.start + start, size)
 
 
-def _wanted_claims(
-    repository: EmbeddedRepository, addresses: Sequence[ClaimAddress], seals: Sequence[bytes] | None
-) -> Iterator[Wanted]:
+def _wanted_claims(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[Wanted]:
     ledger, acting = repository.engine.ledger, repository.acting
     deleted, reads_all = Deleted(repository.engine, acting), acting.queues.allows_everywhere(QueueUse.READ)
-    for item, address in enumerate(addresses):
+    seals = ticket.seals
+    for item, address in enumerate(ticket.claims or ()):
         claim, start, size = ContentClaim(*address[:4]), *address[4:]
+        at, count = (0, size) if ticket.ranges is None else ticket.ranges[item]
         if not reads_all and (seals is None or not repository.seals.allow(acting, ledger, seals[item], address)):
             yield Wanted(item, problem=FORBIDDEN)
-        elif start + size > claim.length:
+        elif start + size > claim.length or at + count > size:
             yield Wanted(item, problem="range-not-satisfiable")
         elif deleted.hides(claim):
             yield Wanted(item, problem=GONE)
         else:
             entry = ledger.entry(claim.resource)
-            yield Wanted(item, claim, start, size, is_doubtful=entry is None or not entry.uses(claim))
+            yield Wanted(item, claim, start + at, count, is_doubtful=entry is None or not entry.uses(claim))
 
 
 def _groups(items: Iterator[Wanted]) -> Iterator[list[Wanted]]:

@@ -37,11 +37,15 @@ LASTS_MILLIS: Final = 24 * 3_600_000
 
 
 class FeedBatch(NamedTuple):
-    """`taken` FlowFiles stand after the place that was asked, up to `through`; `waiting` more could be taken."""
+    """`taken` FlowFiles stand after the place that was asked, up to `through`; `waiting` more could be taken. Of a
+    question that takes none, `since_millis` is since when the first of those that wait does, as far as they are in
+    memory; None for none.
+    """
 
     through: int
     taken: int
     waiting: int
+    since_millis: int | None = None
 
 
 class StandingFeed(NamedTuple):
@@ -112,7 +116,8 @@ class Feeds:
                 standing = self._places(name, after)
             chosen = standing[:count]
             waiting = len(standing) - len(chosen) + self._count(queue)
-        return FeedBatch(chosen[-1] if chosen else after, len(chosen), waiting)
+            since = self._since_millis(standing, queue) if waiting and not count else None
+        return FeedBatch(chosen[-1] if chosen else after, len(chosen), waiting, since)
 
     def records(self, stream: str, queue: str, after: int, through: int) -> list[FlowFileRecord]:
         """The FlowFiles at these places, the first excluded and the last included, in order."""
@@ -248,6 +253,11 @@ class Feeds:
 
     def _places(self, name: str, after: int) -> list[int]:
         return [record.queued for record in self._standing(name) if record.queued > after]
+
+    def _since_millis(self, standing: list[int], queue: str) -> int | None:
+        known = self._queues.known(queue)
+        places = [*standing[:1], *(record.queued for record in (known.records() if known is not None else ()))]
+        return min(places) // 1000 if places else None
 
     def _standing(self, name: str) -> list[FlowFileRecord]:
         """All that stand in a feed, in order, those in swap files included: a smaller swapThreshold makes some."""

@@ -63,7 +63,7 @@ class ContentTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Of each claim what the column `seal` of its row holds: for who may not read every queue."""
 
     ranges: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)] | None = None
-    """Start and size of each handle; None: all of it."""
+    """Where in each content to begin, and how many bytes of it; None: all of it."""
 
 
 class TableTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="table", tag_field="kind"):
@@ -258,6 +258,9 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     waiting: int
     """How many more could be taken."""
+
+    since_millis: int | None = None
+    """Of a `feed-take` of none: since when the first of those that wait does, as far as the node has them in memory."""
 
 
 class EventHoldRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

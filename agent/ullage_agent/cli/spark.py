@@ -174,10 +174,20 @@ def rollup(fleet: dict[str, str], output: str, seconds: int) -> None:
 @on_fleet
 def export(fleet: dict[str, str], output: str, where: str) -> None:
     """Write FlowFiles with their contents to any filesystem of Hadoop, all of one moment."""
+    archive = importlib.import_module("ullage_spark.archive")
     with _snapshot(fleet) as held:
-        job = importlib.import_module("ullage_spark.archive").exported
-        job(held.table("flowfiles", where=where), **fleet).write.parquet(output)
+        found = archive.exported(held.table("flowfiles", where=where), **fleet)
+        found.write.parquet(output)
+        failed = archive.failures(found.sparkSession.read.parquet(output))
+        count, named = failed.count(), failed.take(ROWS_SHOWN)
     tell(f"exported to {output}")
+    for each in named:
+        place = f"{each.uuid}@{each.node}, queue {each.queue or '-'}"
+        say(f"not exported: {place}, {each.size} bytes: {each.problem}")
+    if count > len(named):
+        say(f"and {count - len(named)} more: in {output} they are the rows that have a problem")
+    if count:
+        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
 
 @spark.command(name="import")

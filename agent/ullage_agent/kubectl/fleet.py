@@ -36,7 +36,7 @@ def fleet_document(repository: Object, nodes: Iterable[Object], runs: Iterable[O
         "totals": {
             key: sum(each[key] for each in mine) for key in ("liveBytes", "deadBytes", "archivedBytes", "freeBytes")
         },
-        "now": [_in_words(each) for each in _conditions(status) if each["type"] in CALM and each["status"] == "True"],
+        "now": [_in_words(each) for each in _conditions(status) if each["type"] in CALM and each["status"] != "False"],
         "trouble": troubles(status),
         "nodes": mine,
         "runs": told,

@@ -10,8 +10,9 @@ from typing import Any, Final
 SPARK: Final = "spark-role in (driver,executor,connect-server)"
 """Selector of the pods that are followed. Masters and workers of stand-alone clusters read nothing themselves."""
 
-OPTED_IN: Final = "ullage.dev/blocks-reclamation=true"
-"""Selector: a pod that wants the same, whatever it is."""
+_BLOCKS: Final = "ullage.dev/blocks-reclamation"
+OPTED_IN: Final = f"{_BLOCKS},{_BLOCKS}!=false"
+"""Selector: a pod that wants the same, whatever it is. Who writes True or yes means it too."""
 
 IGNORED: Final = "ullage.dev/ignored"
 """Label with "true" on driver and executors of an application that nobody waits for."""

@@ -5,9 +5,11 @@ runs, and which directory it has, is never the author's choice alone: images and
 operator's settings allow, and one repository's directory never overlaps another's.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from ullage.contract import POLICIES, Calendar, TlsMode
 from ullage_operator.agents import pods
@@ -20,6 +22,9 @@ from ullage_operator.settings import VERSION, OperatorSettings
 
 MEMORY: Final = "memory"
 """A repository that every agent has beside its default."""
+
+TOLD_MAX: Final = 128
+"""Characters of a value that are told again."""
 
 VALID: Final = "Valid"
 """The reason of who is accepted."""
@@ -39,6 +44,8 @@ def _problems(seen: Observation, settings: OperatorSettings) -> Iterator[tuple[s
         newer = f": this operator ({VERSION}) is older than the definitions: remove the field, or run a newer operator"
         yield "Invalid", repository.problem + (newer if repository.problem.endswith("unknown field") else "")
         return
+    for problem in unseen("spec", msgspec.to_builtins(repository.spec, enc_hook=str)):
+        yield "Invalid", problem
     if problem := path_problem(repository, settings):
         yield "PathNotAllowed", problem
     if problem := image_problem(repository, settings):
@@ -53,6 +60,22 @@ def _problems(seen: Observation, settings: OperatorSettings) -> Iterator[tuple[s
     if repository.spec.planning.schedule and (problem := timetable(repository.spec).problem):
         yield "InvalidSchedule", problem
     yield from _plugin_problems(seen, settings)
+
+
+def unseen(path: str, value: Any) -> Iterator[str]:
+    """Where characters stand that nobody sees, such as an end of line or U+202E: what is asked for would read as
+    something else in every answer, and a path with them is hardly typed again.
+    """
+    if isinstance(value, str) and not value.isprintable():
+        code = next(ord(each) for each in value if not each.isprintable())
+        yield f"{path}: has the character U+{code:04X}, which nobody sees: remove it from {ascii(value)[:TOLD_MAX]}"
+    elif isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from unseen(path, key)
+            yield from unseen(f"{path}.{key}", below)
+    elif isinstance(value, list | tuple):
+        for index, below in enumerate(value):
+            yield from unseen(f"{path}[{index}]", below)
 
 
 def _plugin_problems(seen: Observation, settings: OperatorSettings) -> Iterator[tuple[str, str]]:

@@ -18,9 +18,10 @@ from ullage.contract import (
 from ullage_operator.agents.claims import provisioned
 from ullage_operator.agents.rollout import Rollout
 from ullage_operator.errors import ApiError, ApiUnreachable, OperatorError
-from ullage_operator.objects import RepositoryObject
+from ullage_operator.objects import PAUSED, RepositoryObject
 from ullage_operator.observation import RELEASE, NodeObject, Observation
 from ullage_operator.repository.acceptance import PENDING, VALID
+from ullage_operator.repository.foreign import added, in_words
 from ullage_operator.repository.reach import Placement, holds, is_heard, is_kept, says, serves, why_not
 
 Event = tuple[str, str, str]
@@ -37,6 +38,9 @@ TROUBLES: Final = ("Degraded", "ClockImplausible")
 """Conditions of a node that stand for its repository too, in the agent's words."""
 
 KIND: Final = "ContentRepository"
+
+SAID_MAX: Final = 64
+"""Characters of an annotation that are told again."""
 
 
 def conditions(
@@ -56,12 +60,18 @@ def conditions(
         "DiskPressure": _said(seen, "DiskPressure", "AboveBackpressure", "RoomLeft", "Writers wait, or fail, on"),
         "Provisioned": provisioned(seen, sorted(placement.hosts)),
         "MaintenanceDeferred": _deferred(seen, status),
-        "Paused": ("Annotation" if repository.is_paused else "NotPaused", ""),
+        "Paused": _paused(repository.pause),
     }
     is_held = repository.is_paused or facts["Stalled"][0] != "Working"
     facts["Reconciling"] = ("HandsOff", "") if is_held else _reconciling(seen, acceptance, placement, rolls)
     told = ((type, *said) for type, said in facts.items())
     return conditions_of(KIND, told, repository.status.conditions, repository.generation, time_of(seen.now_millis))
+
+
+def _paused(said: str | None) -> tuple[str, str]:
+    if said in (None, "true", "false"):
+        return "Annotation" if said == "true" else "NotPaused", ""
+    return "NotUnderstood", f'The annotation {PAUSED} is {ascii(said)[:SAID_MAX]}, and not "true": nothing is paused.'
 
 
 def _ready(
@@ -148,6 +158,8 @@ def _degraded(seen: Observation, placement: Placement) -> tuple[str, str]:
     troubled = {node: words for node, found in seen.objects.items() if (words := _troubles(found))}
     if troubled:
         return "AgentTrouble", f"Agents are in trouble: {_explained(troubled)}."
+    if fields := added(seen.owned, seen.repository.namespace, seen.repository.uid):
+        return "ForeignFields", f"Others have added what nobody asked for, and it stays: {in_words(fields)}."
     return _unless_silent(seen, "Well")
 
 

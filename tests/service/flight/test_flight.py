@@ -168,6 +168,9 @@ def test_contents_of_queues_are_read_by_their_claims(peer: Peer) -> None:
     found = peer.client.do_get(flight.Ticket(ticket)).read_all().to_pylist()
 
     assert [row["content"] or row["problem"] for row in found] == [b"ne", b"wo", "claim-gone", "range-not-satisfiable"]
+    cut = {"kind": "get", "claims": [claims[0]] * 3, "ranges": [[1, 1], [0, 2], [1, 2]]}
+    found = peer.client.do_get(flight.Ticket(json.dumps(cut).encode())).read_all().to_pylist()
+    assert [row["content"] or row["problem"] for row in found] == [b"e", b"ne", "range-not-satisfiable"]
 
 
 def test_what_was_given_back_says_how(workshop: Workshop) -> None:
