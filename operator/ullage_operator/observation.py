@@ -1,5 +1,6 @@
 """What is known of one repository at one moment, as plain records: all that decide.py may look at."""
 
+import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -321,6 +322,16 @@ def _is_ready(found: Document) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
+def _is_reachable(address: str) -> bool:
+    """Whether an EndpointSlice may hold it. One pod with another address would keep all from being written."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    is_mapped = isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None
+    return not (is_mapped or found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified)
+
+
 def agents_of(pods: Iterable[Document]) -> dict[str, AgentPod]:
     """By node; where a pod follows another, the ready one."""
     found: dict[str, AgentPod] = {}
@@ -328,15 +339,18 @@ def agents_of(pods: Iterable[Document]) -> dict[str, AgentPod]:
         node = (pod.get("spec") or {}).get("nodeName")
         if not node or "deletionTimestamp" in pod["metadata"]:
             continue
-        is_ready = _is_ready(pod)
+        status, is_ready = pod.get("status") or {}, _is_ready(pod)
+        address, trouble = status.get("podIP", ""), status.get("trouble", "")
+        if address and not _is_reachable(address):
+            address, is_ready, trouble = "", False, f"no other machine reaches its pod by the address {address}"
         if node not in found or is_ready:
             found[node] = AgentPod(
                 node=node,
-                address=(pod.get("status") or {}).get("podIP", ""),
+                address=address,
                 is_ready=is_ready,
                 name=pod["metadata"]["name"],
                 uid=pod["metadata"].get("uid", ""),
                 template=(pod["metadata"].get("annotations") or {}).get(TEMPLATE, ""),
-                trouble=(pod.get("status") or {}).get("trouble", ""),
+                trouble=trouble,
             )
     return found

@@ -111,6 +111,23 @@ def test_words_of_an_agent_harm_its_own_node_alone(
         assert condition(fleet, place, "Stalled") == "False"
 
 
+def test_a_pod_with_an_address_of_its_machine_alone_harms_its_own_node_alone(
+    fleet: Fleet, operator: Operator, place: str, ready: Callable[[], bool]
+) -> None:
+    """The API server takes no list of addresses with such a one in it: the others are written."""
+    here = ("--namespace", place)
+    pods = {each["spec"]["nodeName"]: each["metadata"]["name"] for each in fleet.get("pods", *here)["items"]}
+    say(fleet, place, "pod", pods[NODES[0]], {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]})
+
+    def served() -> set[str]:
+        slices = fleet.get("endpointslices", *here, "--selector=kubernetes.io/service-name=flows-nodes")["items"]
+        return {each["nodeName"] for found in slices for each in found.get("endpoints") or ()}
+
+    operator.until("it is told", lambda: "by the address 127.0.0.1" in _message(fleet, place))
+    operator.until("the others are served", lambda: served() == set(NODES[1:]))
+    assert condition(fleet, place, "Stalled") == "False"
+
+
 def _message(fleet: Fleet, place: str) -> str:
     found = fleet.get("contentrepository", "flows", "--namespace", place)["status"]["conditions"]
     return " ".join(each.get("message", "") for each in found if each["type"] in ("Ready", "Reachable"))

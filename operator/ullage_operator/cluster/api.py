@@ -65,7 +65,8 @@ class ApiClient:
         settings = settings or OperatorSettings()
         self.may_write = may_write
         self._silence_seconds = settings.silence_seconds
-        self._at_once = asyncio.Semaphore(settings.writes_at_once)
+        # Of all: one reconciliation whose every write waits for a webhook must leave room for those of others.
+        self._at_once = asyncio.Semaphore(settings.writes_at_once * settings.workers)
         connection.connection_pool_maxsize = 0  # no bound: each watch has one for as long as it lasts
         self._client = aio.client.ApiClient(connection)
 

@@ -43,7 +43,10 @@ NO_NEWS: Final = frozenset(
 )
 """Of an agent's status as the API server has it: what its every heartbeat changes."""
 
-POD_NAME: Final = re.compile(r'pods? "[^"]*"')
+POD_NAME: Final = re.compile(r'pods? "[^"]*"', re.IGNORECASE)
+COMBINED: Final = "(combined from similar events): "
+"""What the recorder of events puts before words that it has seen too often."""
+
 OURS: Final = f"{MANAGED}={MANAGER}"
 OWNED: Final = (
     *("ConfigMap", "ServiceAccount", "Service", *POD_MAKERS),
@@ -287,7 +290,8 @@ def refusal(told: Iterable[Object]) -> str:
     )
     refused = latest.get("reason") == "FailedCreate"
     # Each try has a pod's name of its own, which is no news.
-    return POD_NAME.sub("pods", str(latest.get("message", "")))[:TROUBLE_MAX] if refused else ""
+    words = str(latest.get("message", "")).removeprefix(COMBINED)
+    return POD_NAME.sub("pods", words)[:TROUBLE_MAX] if refused else ""
 
 
 def _lacks_pods(found: Object) -> bool:

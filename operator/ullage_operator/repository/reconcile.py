@@ -41,7 +41,7 @@ class Reconciler:
         self._settings = settings
         self._clock = clock
         self._api = api
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(settings.workers)
         self.cache = InformerCache(api, settings, self._changed)
         self._observer = Observer()
         self._applier = Applier(api, self.cache, settings)
@@ -189,9 +189,14 @@ def decided(
 
 
 class WorkQueue:
-    """What is due when: each key once, never two workers on one key, the earliest first. Times are the event loop's."""
+    """What is due when: each key once, never two workers on one key, the earliest first. Times are the event loop's.
 
-    def __init__(self) -> None:
+    At most half of the workers are busy with keys that have failed: those whose every write waits for somebody, as for
+    a webhook that does not answer, would hold up all others.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._failing_max = max(1, workers // 2)
         self._due: dict[Key, float] = {}
         self._busy: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -211,6 +216,8 @@ class WorkQueue:
             # Between here and the wait nothing is awaited: no change falls in between, and each wakes all who wait.
             self._changed.clear()
             free = {key: due for key, due in self._due.items() if key not in self._busy}
+            if sum(key in self._failures for key in self._busy) >= self._failing_max:
+                free = {key: due for key, due in free.items() if key not in self._failures}
             key = min(free, key=free.__getitem__, default=None)
             if key is not None and free[key] <= loop.time():
                 del self._due[key]
