@@ -111,7 +111,7 @@ def converse(asking: list[Asking]) -> None:
                 try:
                     if key.data.heard():
                         key.data.ask()
-                except OSError:
+                except OSError:  # the node has given it up
                     selector.unregister(key.fileobj)
 
 
@@ -133,7 +133,7 @@ def ask(client: FlightClient, _: int) -> None:
     while True:
         try:
             client.act(tickets.ABOUT, tickets.ABOUT.request())
-        except UllageError:
+        except UllageError:  # as above
             continue
 
 

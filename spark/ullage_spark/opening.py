@@ -18,7 +18,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import opened
 from ullage_spark.opener import ContentUse, Opener
 from ullage_spark.reader import TableReader, bounded, shaped
-from ullage_spark.tables import schema_of
+from ullage_spark.tables import schema_asked, schema_of
 
 
 class OpeningReader(TableReader):
@@ -30,7 +30,7 @@ class OpeningReader(TableReader):
 
     def _asked_for(self) -> StructType:
         # What the function makes has columns of its own.
-        return schema_of(self._settings)
+        return schema_asked(schema_of(self._settings), self._settings.table)
 
     def _made(self, node: FleetNode, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Neither rows nor contents pass the JVM."""

@@ -24,9 +24,9 @@ from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import Roll, asked_again, called, flight_of, roll_call
 from ullage_spark.predicates import Where
-from ullage_spark.settings import NodeSnapshot, SourceOptions
+from ullage_spark.settings import NodeSnapshot, ReadOptions, TableOptions
 from ullage_spark.slots import SlotPart, begin_scan
-from ullage_spark.tables import COLUMNS, COMPLETENESS, NODE, PARTED, columns_of
+from ullage_spark.tables import COLUMNS, COMPLETENESS, NODE, PARTED, columns_of, schema_asked
 
 PARTS: Final = 4
 """Tasks a node, where a snapshot lets several read it: an agent's own work is one thread a stream."""
@@ -50,12 +50,11 @@ class TableReader(Carried, DataSourceReader):
     """See the module's text. It takes no pushed filters: see `predicates.py`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._settings = SourceOptions.of(options)
-        self._schema = schema
+        self._settings = ReadOptions.of(options)
         settings = self._settings
+        self._schema = schema
         self._rows = self._asked_for()
-        where = Where(settings.where)
-        if unknown := sorted({*self._rows.names, *where.columns} - set(columns_of(settings.table))):
+        if unknown := sorted(Where(settings.where).columns - set(columns_of(settings.table))):
             raise SparkSourceError(f"table {settings.table} has no column {', '.join(unknown)}")
 
     def partitions(self) -> list[InputPartition]:
@@ -85,6 +84,7 @@ class TableReader(Carried, DataSourceReader):
 
     def _asked_for(self) -> StructType:
         """The table's columns that are read."""
+        self._schema = schema_asked(self._schema, self._settings.table)
         return self._schema
 
     def _made(self, _node: FleetNode, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,7 +126,7 @@ def completeness(found: Roll) -> pa.RecordBatch:
 
 
 def table_rows(
-    settings: SourceOptions, node: FleetNode, schema: StructType, wanted: TableTicket
+    settings: TableOptions, node: FleetNode, schema: StructType, wanted: TableTicket
 ) -> Generator[pa.RecordBatch, None, int]:
     """Rows of a node's table that the option `where` lets through, in this schema; returns how many came in all."""
     where = Where(settings.where)

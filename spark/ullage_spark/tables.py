@@ -1,13 +1,19 @@
-"""The tables and their columns as Spark sees them: those of `ullage.wire.schemas`, and the node that each row is of."""
+"""The tables and their columns as Spark sees them: those of `ullage.wire.schemas`, and the node that each row is of.
 
-from typing import Final
+A table that `CREATE TABLE ... USING ullage` makes keeps its options with its first column, as metadata: Spark asks for
+the schema with the options, keeps it in its catalog, and hands readers and writers the schema without the options.
+"""
 
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, BooleanType, DataType, LongType, MapType, StringType, StructField, StructType
 
-from ullage.wire.schemas import SCHEMAS
+from ullage.wire.schemas import MEANING, PUT_ATTRIBUTES, PUT_CONTENT, SCHEMAS
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import SourceOptions, TableOptions, of_any_use, of_use
 
 NODE: Final = "node"
 
@@ -16,6 +22,29 @@ PARTED: Final = frozenset({"claims", "resource_claims", "flowfiles", "content"})
 
 COMPLETENESS: Final = "completeness"
 """The table that no node has: a row for each node, whether it is read, or why not and what that leaves out."""
+
+PUT: Final = "put"
+"""The table that is only written: what goes into it becomes FlowFiles or handles."""
+
+COMMENT: Final = "comment"
+"""Of a column, as Spark's DESCRIBE shows it."""
+
+OPTIONS: Final = "ullage.options"
+"""In the metadata of a catalog's table, at its first column: the options with which it was made, as JSON."""
+
+FLEET: Final = frozenset({"endpoint", "nodes"})
+"""Options that say which fleet."""
+
+OPTION: Final = "option."
+"""Before each of them when CREATE TABLE asks for the schema, beside table properties of anybody's."""
+
+CREATES: Final = "provider"
+"""What Spark adds then, and never when it reads or writes."""
+
+OPENLY_KEPT: Final = (
+    "option token: a catalog keeps the options of its tables, and is no place for a token; option tokenFile names the "
+    "file that has it"
+)
 
 COLUMNS: Final[dict[str, dict[str, DataType]]] = {
     **{
@@ -28,6 +57,23 @@ COLUMNS: Final[dict[str, dict[str, DataType]]] = {
         "reason": StringType(),
         "missing_bytes": LongType(),
     },
+    PUT: {PUT_CONTENT: BinaryType(), PUT_ATTRIBUTES: MapType(StringType(), StringType())},
+}
+
+MEANINGS: Final[dict[str, dict[str, str]]] = {
+    **{
+        table: {
+            NODE: "the node that the row is of",
+            **{field.name: field.metadata[MEANING].decode() for field in schema if MEANING in (field.metadata or {})},
+        }
+        for table, schema in SCHEMAS.items()
+    },
+    COMPLETENESS: {
+        NODE: "each node of the fleet",
+        "reason": "why it is not read",
+        "missing_bytes": "content that the result goes without; null: nobody knows",
+    },
+    PUT: {PUT_CONTENT: "not null; an empty one has no bytes", PUT_ATTRIBUTES: "of the new FlowFile or handle"},
 }
 
 
@@ -38,7 +84,7 @@ def columns_of(table: str) -> list[str]:
     return [*COLUMNS[table]]
 
 
-def schema_of(settings: SourceOptions) -> StructType:
+def schema_of(settings: TableOptions) -> StructType:
     """The schema of the columns that are asked for. `content` moves every byte, so it has to be asked for by name."""
     known = columns_of(settings.table)
     chosen = list(settings.columns) or known
@@ -49,4 +95,59 @@ def schema_of(settings: SourceOptions) -> StructType:
             "table content moves every byte to Spark: option payload=true says that it is meant; with_content opens "
             "content where it is needed"
         )
-    return StructType([StructField(name, COLUMNS[settings.table][name]) for name in chosen])
+    meanings = MEANINGS[settings.table]
+    return StructType(
+        [
+            StructField(
+                name, COLUMNS[settings.table][name], metadata={COMMENT: meanings[name]} if name in meanings else {}
+            )
+            for name in chosen
+        ]
+    )
+
+
+def schema_asked(schema: StructType, table: str) -> StructType:
+    """What Spark asks to be read, which its user or its catalog may have said; without comments and options.
+
+    SparkSourceError for columns that the table has not, or of another type: nothing is cast here.
+    """
+    if table == PUT:
+        raise SparkSourceError(f"table {PUT} is only written, by INSERT INTO: flowfiles and content show what there is")
+    known = columns_of(table)
+    if unknown := [field.name for field in schema if field.name not in known]:
+        raise SparkSourceError(f"table {table} has no column {', '.join(unknown)}: {', '.join(known)}")
+    for field in schema:
+        is_of, wanted = COLUMNS[table][field.name].simpleString(), field.dataType.simpleString()
+        if is_of != wanted:
+            raise SparkSourceError(
+                f"column {field.name} of table {table} is {is_of}, not {wanted}: name no columns, or CAST in a view"
+            )
+    return StructType([StructField(field.name, field.dataType, field.nullable) for field in schema])
+
+
+def declared(options: Mapping[str, str]) -> StructType:
+    """The schema that Spark asks for before it says what for; with the options in it if a catalog will keep it."""
+    if CREATES not in {name.lower() for name in options}:
+        return schema_of(of_any_use(options))
+    given = {name.lower().removeprefix(OPTION): v for name, v in options.items() if name.lower().startswith(OPTION)}
+    found = schema_of(of_any_use(given))
+    if "token" in given:
+        raise SparkSourceError(OPENLY_KEPT)
+    first, *others = found.fields
+    kept = {**first.metadata, OPTIONS: msgspec.json.encode(given, order="deterministic").decode()}
+    return StructType([StructField(first.name, first.dataType, metadata=kept), *others])
+
+
+def options_of(options: Mapping[str, str], schema: StructType, kind: type[SourceOptions]) -> dict[str, Any]:
+    """Those of a read or a write, and those that its table was made with, as far as they are of this use.
+
+    Columns take metadata along, into files too: what names a fleet itself gets none of another table's options.
+    """
+    kept = next((field.metadata[OPTIONS] for field in schema if OPTIONS in (field.metadata or {})), None)
+    if kept is None or FLEET & {name.lower() for name in options}:
+        return dict(options)
+    try:
+        made_with = msgspec.json.decode(kept, type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise SparkSourceError(f"the options in the table's schema are none: {error}") from error
+    return {**of_use(made_with, kind), **{name.lower(): value for name, value in options.items()}}

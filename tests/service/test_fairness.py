@@ -19,7 +19,7 @@ from ullage.client.socket import SocketClient
 from ullage.contract import AuthMode, TlsMode
 from ullage.wire import operations
 from ullage_agent.service.access import ANONYMOUS, Principal
-from ullage_agent.service.fairness import RECENT_SECONDS, SHARED_SECONDS, FairTurns, Piece
+from ullage_agent.service.fairness import RECENT_SECONDS, SHARED_SECONDS, FairTurns, Stint
 from ullage_agent.service.http.starts import Starts
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import line_of, new_token
@@ -38,14 +38,14 @@ class Story:
         self.shared: list[bool] = []
         self.turns = FairTurns(Limits(turns_each=1, turn_seconds=2.0), self.clock, self.shared.append)
 
-    def want(self, queue: tuple[str, bool], count: int = 1) -> list[Piece]:
+    def want(self, queue: tuple[str, bool], count: int = 1) -> list[Stint]:
         """So many pieces of work of one queue."""
-        pieces = [Piece(queue) for _ in range(count)]
+        pieces = [Stint(queue) for _ in range(count)]
         for piece in pieces:
             self.turns.want(piece)
         return pieces
 
-    def end(self, *pieces: Piece) -> None:
+    def end(self, *pieces: Stint) -> None:
         for piece in pieces:
             self.turns.give_back(piece)
 
@@ -53,7 +53,7 @@ class Story:
         self.clock.millis += int(seconds * 1000)
 
 
-def at_work(pieces: list[Piece]) -> list[bool]:
+def at_work(pieces: list[Stint]) -> list[bool]:
     """Of each whether it has its turn."""
     return [piece.since is not None for piece in pieces]
 

@@ -31,7 +31,7 @@ def selected(spark: SparkSession, options: str, columns: str = "") -> None:
     spark.sql("SELECT * FROM attack").collect()
 
 
-@pytest.mark.parametrize("option", ["use", "groupBytes", "function"])
+@pytest.mark.parametrize("option", ["use", "groupBytes", "function", "pickled"])
 def test_no_option_runs_code(spark: SparkSession, fleet: Fleet, option: str, tmp_path: Path) -> None:
     """A view with the undocumented option `use` ran a command as the executor's user. It is refused by its name."""
     trace = tmp_path / "trace"

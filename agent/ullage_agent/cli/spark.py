@@ -148,6 +148,15 @@ def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_j
 
 
 @spark.command()
+@option("--repository", metavar="NAME", default="", help="Its name, if --endpoint does not say it.")
+@on_fleet
+def tables(fleet: dict[str, str], repository: str) -> None:
+    """Print the SQL that makes the tables of the fleet known to a catalog, as ullage_NAME.TABLE."""
+    for statement in importlib.import_module("ullage_spark.catalog").statements(repository, **fleet):
+        click.echo(f"{statement};")
+
+
+@spark.command()
 @click.argument("output", metavar="PATH", help="Parquet, a folder a day.")
 @option("--seconds", type=click.IntRange(min=1), default=3_600, help="Length of a stretch of time.")
 @on_fleet

@@ -41,7 +41,7 @@ Queue = tuple[str, bool]
 """Whose work, and whether it creates: what creates may wait for room on the disk, which only other work can make."""
 
 
-class Piece:
+class Stint:
     """A piece of work that has its turn, or waits for it. Whoever works the list off changes it, and nobody else."""
 
     __slots__ = ("queue", "since", "wake")
@@ -62,7 +62,7 @@ class Turn:
     def __init__(self, turns: "FairTurns", queue: Queue | None) -> None:
         self._turns = turns
         self._queue = queue
-        self._piece: Piece | None = None
+        self._piece: Stint | None = None
 
     def take(self) -> None:
         """Return when it is this one's turn."""
@@ -96,11 +96,11 @@ class Turn:
         if piece is not None:
             self._turns.give_back(piece)
 
-    def _wanted(self) -> Piece | None:
+    def _wanted(self) -> Stint | None:
         """What is to be waited for, if anything."""
         if self._piece is not None or self._queue is None:
             return None
-        piece = self._piece = Piece(self._queue)
+        piece = self._piece = Stint(self._queue)
         self._turns.want(piece)
         return piece if piece.since is None else None
 
@@ -119,10 +119,10 @@ class FairTurns:
 
         self._events: deque[Callable[[float], None]] = deque()
         self._busy = threading.Lock()
-        self._at_work: dict[Queue, dict[Piece, None]] = {}
+        self._at_work: dict[Queue, dict[Stint, None]] = {}
         """The one that has had its turn for longest first."""
 
-        self._waiting: dict[Queue, dict[Piece, None]] = {}
+        self._waiting: dict[Queue, dict[Stint, None]] = {}
         self._seen: OrderedDict[str, float] = OrderedDict()
         """When somebody last had a turn, or wanted one: the latest last."""
 
@@ -130,15 +130,15 @@ class FairTurns:
         """One that this principal takes; the anonymous, who may be anybody, are not limited."""
         return Turn(self, (principal.name, creates) if principal.holder else None)
 
-    def want(self, piece: Piece) -> None:
+    def want(self, piece: Stint) -> None:
         """Its turn comes when `since` is there."""
         self._happened(partial(self._wanted, piece))
 
-    def tell(self, piece: Piece, wake: Wake) -> None:
+    def tell(self, piece: Stint, wake: Wake) -> None:
         """Call this, in any thread, when its turn comes, or has come already."""
         self._happened(partial(self._told, piece, wake))
 
-    def give_back(self, piece: Piece) -> None:
+    def give_back(self, piece: Stint) -> None:
         """It is not at work any more, and waits for nothing."""
         self._happened(partial(self._given_back, piece))
 
@@ -155,20 +155,20 @@ class FairTurns:
             finally:
                 self._busy.release()
 
-    def _wanted(self, piece: Piece, now: float) -> None:
+    def _wanted(self, piece: Stint, now: float) -> None:
         self._see(piece.queue[0], now)
         if not self._waiting.get(piece.queue) and self._may(piece.queue, now):
             self._give(piece, now)
         else:
             self._waiting.setdefault(piece.queue, {})[piece] = None
 
-    def _told(self, piece: Piece, wake: Wake, now: float) -> None:
+    def _told(self, piece: Stint, wake: Wake, now: float) -> None:
         if piece.since is None:
             piece.wake = wake
         else:
             wake()
 
-    def _given_back(self, piece: Piece, now: float) -> None:
+    def _given_back(self, piece: Stint, now: float) -> None:
         if piece.since is None:
             _forget(self._waiting, piece)
             return
@@ -204,7 +204,7 @@ class FairTurns:
         latest = next((other for other in reversed(self._seen) if other != owner), None)
         return latest is not None and now - self._seen[latest] < RECENT_SECONDS
 
-    def _is_counted(self, piece: Piece, now: float) -> bool:
+    def _is_counted(self, piece: Stint, now: float) -> bool:
         """Whether what is at work still has its turn."""
         return piece.since is not None and now - piece.since < self._turn_seconds
 
@@ -219,14 +219,14 @@ class FairTurns:
             self._is_shared = not self._is_shared
             self._on_shared(self._is_shared)
 
-    def _give(self, piece: Piece, now: float) -> None:
+    def _give(self, piece: Stint, now: float) -> None:
         piece.since = now
         self._at_work.setdefault(piece.queue, {})[piece] = None
         if piece.wake is not None:
             piece.wake()
 
 
-def _forget(where: dict[Queue, dict[Piece, None]], piece: Piece) -> None:
+def _forget(where: dict[Queue, dict[Stint, None]], piece: Stint) -> None:
     found = where[piece.queue]
     del found[piece]
     if not found:
