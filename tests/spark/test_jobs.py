@@ -1,8 +1,11 @@
 """The jobs, each held against a computation over one node's own records."""
 
 import json
+import os
 import random
+import shutil
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -324,6 +327,38 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
     assert (nothing.exit_code, other.exit_code) == (2, 2)
     runs = json.loads(done.stdout[done.stdout.index("[\n") :])  # the agents of this process log before it
     assert [(each["node"], each["run"]["problem"]) for each in runs] == [("a", None), ("b", None)]
+
+
+def test_the_command_line_works_where_no_environment_is_active(fleet: Fleet, tmp_path: Path) -> None:
+    """Spark took the `python3` of PATH, which had none of the package. What goes wrong is a line."""
+    fleet.fill(6, 5)
+    away = "grpc://127.0.0.1:1"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
+    environment |= {"PATH": "/usr/bin:/bin", "JAVA_HOME": java_home(), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("ullage")), "spark", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    exported = run("export", "out", "-e", fleet.endpoint, "--where", "queue = 'in'")
+    wrong = run("export", "out2", "-e", fleet.endpoint, "--where", "quee = 'in'")
+    missing = run("tables", "-e", away)
+
+    assert exported.returncode == 0, exported.stderr[-3000:]
+    assert len(list((tmp_path / "out").glob("*.parquet"))) > 0
+    assert (wrong.returncode, wrong.stderr.splitlines()[-1]) == (2, "ullage: table flowfiles has no column quee")
+    assert "Traceback" not in wrong.stderr
+    assert (missing.returncode, missing.stderr.splitlines()) == (
+        2,
+        ["ullage: name the repository: the fleet's tables become ullage_<repository>.<table>"],
+    )
+
+
+def java_home() -> str:
+    """Of the Java in this PATH, which need not be the system's."""
+    found = os.environ.get("JAVA_HOME") or str(Path(shutil.which("java") or "java").resolve().parents[1])
+    assert Path(found, "bin", "java").exists()
+    return found
 
 
 def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ spark-submit it takes the session that there is, alone it makes a local one.
 import functools
 import importlib
 import os
+import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +30,12 @@ from ullage_agent.cli.options import (
     with_options,
 )
 from ullage_agent.cli.output import print_json, print_rows, say, size, tell
+
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit runs the program."""
+
+SAID = re.compile(r"^ullage_spark\.errors\.(\w+): (.+)$", re.MULTILINE)
+"""An error of ours at the end of a worker's stack."""
 
 ROWS_SHOWN = 40
 """Rows that people see; --json has all, --output keeps them."""
@@ -211,13 +219,40 @@ def _session() -> Iterator[Any]:
     """Spark's session: that of spark-submit if there is one, which is left as it is, else a local one."""
     sql = importlib.import_module("pyspark.sql")
     importlib.import_module("ullage_spark")  # what of the extra is missing is told before a session is made
-    before = sql.SparkSession.getActiveSession()
-    session = before or sql.SparkSession.builder.appName("ullage").getOrCreate()
+    if SUBMITTED not in os.environ:  # else Spark knows which Python its executors have
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the `python3` of PATH may be one without this package
+    with _in_a_paragraph():
+        before = sql.SparkSession.getActiveSession()
+        session = before or sql.SparkSession.builder.appName("ullage").getOrCreate()
+        try:
+            yield session
+        finally:
+            if before is None:
+                session.stop()
+
+
+@contextmanager
+def _in_a_paragraph() -> Iterator[None]:
+    """What Ullage's source says of options and nodes, without the stacks of the Python workers and of the JVM in which
+    it travels; any other error keeps them.
+    """
+    ours = importlib.import_module("ullage_spark.errors")
+    sparks = importlib.import_module("pyspark.errors").PySparkException
     try:
-        yield session
-    finally:
-        if before is None:
-            session.stop()
+        yield
+    except ours.SparkSourceError as error:
+        kind, text = type(error).__name__, str(error)
+        cause: Exception = error
+    except sparks as error:
+        said = SAID.findall(str(error))
+        if not said:
+            raise
+        (kind, text), cause = said[-1], error
+    else:
+        return
+    say(f"ullage: {text}")
+    is_away = kind == ours.NodesMissing.__name__
+    raise click.exceptions.Exit(ExitCode.UNREACHABLE if is_away else ExitCode.USAGE) from cause
 
 
 def _answer(found: Any, output: str, *, as_json: bool) -> None:
