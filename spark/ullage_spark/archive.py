@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, functions as F
 from ullage_spark.content import with_content
 from ullage_spark.tables import NODE
 
-COLUMNS: Final = (NODE, "uuid", "queue", "entry_millis", "lineage_millis", "size", "attributes")
+COLUMNS: Final = (NODE, "uuid", "queue", "entry_time", "lineage_time", "size", "attributes")
 SCHEMA: Final = (
-    "node string, uuid string, queue string, entry_millis bigint, lineage_millis bigint, size bigint, "
+    "node string, uuid string, queue string, entry_time timestamp, lineage_time timestamp, size bigint, "
     "attributes map<string,string>, content binary"
 )
 RESTORED_FROM: Final = "ullage.restored.from"
@@ -22,7 +22,7 @@ def exported(flowfiles: DataFrame, **options: Any) -> DataFrame:
 
     `flowfiles` at a snapshot. A content is one cell, so it is smaller than 2 GB.
     """
-    return with_content(flowfiles.filter("deleted_millis = 0"), _with_cells, SCHEMA, **options)
+    return with_content(flowfiles.filter("deleted_time is null"), _with_cells, SCHEMA, **options)
 
 
 def restorable(exported: DataFrame) -> DataFrame:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,12 @@ def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> Non
     assert len(verdicts) == 2 * len(MaintenanceOperation)
     calendar = Calendar(fleet.agents["b"].server.host.spec.maintenance)
     opens = calendar.status(MaintenanceOperation.REWRITE, int(time.time() * 1000)).opens_millis
-    assert verdicts["b", "rewrite"].opens_millis == opens
+    assert opens is not None
+    assert verdicts["b", "rewrite"].opens_time.timestamp() * 1000 == opens
     assert {(row.node, row.may_start) for row in rows} == {("a", True), ("b", False)}
-    assert all(row.opens_millis == opens and "window night" in row.why for row in rows if row.node == "b")
+    assert all(
+        row.opens_time.timestamp() * 1000 == opens and "window night" in row.why for row in rows if row.node == "b"
+    )
     assert {row.action for row in rows if row.node == "b"} >= {"delete", "rewrite"}
     assert runs["a"].run is not None
     assert runs["a"].run.freed_bytes > 0
@@ -184,18 +188,18 @@ def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> Non
 
 def test_a_plan_goes_by_the_policy_that_was_chosen(spark: SparkSession, fleet: Fleet) -> None:
     """StatsBased leaves full files alone, takes the old ones first, and so does the run that follows."""
-    base = {"node": "a", "container": "c1", "sealed": True, "intent": None, "archived_millis": 0, "generation": 1}
+    base = {"node": "a", "container": "c1", "sealed": True, "intent": None, "archived_time": None, "generation": 1}
     hour = 3_600_000
     files = [(1, 500_000, 1), (2, 500_000, 90), (3, 950_000, 50), (4, 100_000, 2), (5, 0, 1)]
     table = spark.createDataFrame(
         [
             {**base, "resource_claim": id, "file": id, "live_bytes": live, "live_end": MB, "length": MB}
-            | {"punched_bytes": 0, "created_millis": 100 * hour - age * hour}
+            | {"punched_bytes": 0, "created_time": datetime.fromtimestamp((100 - age) * 3_600, UTC)}
             for id, live, age in files
         ],
-        "node string, container string, sealed boolean, intent string, archived_millis bigint, generation bigint, "
+        "node string, container string, sealed boolean, intent string, archived_time timestamp, generation bigint, "
         "resource_claim bigint, file bigint, live_bytes bigint, live_end bigint, length bigint, punched_bytes bigint, "
-        "created_millis bigint",
+        "created_time timestamp",
     )
 
     def order(policy: str) -> list[int]:

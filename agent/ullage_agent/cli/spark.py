@@ -37,6 +37,7 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"
 SAID = re.compile(r"^ullage_spark\.errors\.(\w+): (.+)$", re.MULTILINE)
 """An error of ours at the end of a worker's stack."""
 
+ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 ROWS_SHOWN = 40
 """Rows that people see; --json has all, --output keeps them."""
 
@@ -149,7 +150,7 @@ def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_j
     with _snapshot(fleet, holds=False) as held:
         job = importlib.import_module("ullage_spark.lineage").lineage
         found = job(held.table("provenance"), flow_file, depth=depth)
-        columns = ["millis", "node", "type", "uuid", "parents", "children", "component", "queue", "size", "details"]
+        columns = ["time", "node", "type", "uuid", "parents", "children", "component", "queue", "size", "details"]
         _answer(found.events.select(*columns), output, as_json=as_json)
     if not found.is_whole:
         say("there is more of it: ask with a larger --depth, or from another of its FlowFiles")
@@ -257,12 +258,19 @@ def _in_a_paragraph() -> Iterator[None]:
 
 def _answer(found: Any, output: str, *, as_json: bool) -> None:
     """To a filesystem, to a program, or to people."""
+    functions = importlib.import_module("pyspark.sql.functions")
     if output:
         found.write.parquet(output)
         tell(f"written to {output}")
         return
     if as_json:
-        print_json([row.asDict(recursive=True) for row in found.toLocalIterator()])
+        # As strings, in UTC: what Spark gives Python of a time is in the session's zone, and does not say so.
+        times = {
+            name: functions.date_format(functions.to_utc_timestamp(name, functions.current_timezone()), ISO)
+            for name, kind in found.dtypes
+            if kind == "timestamp"
+        }
+        print_json([row.asDict(recursive=True) for row in found.withColumns(times).toLocalIterator()])
         return
     rows = found.take(ROWS_SHOWN + 1)
     kinds = dict(found.dtypes)
