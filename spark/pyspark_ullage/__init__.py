@@ -34,30 +34,37 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """Of the table and the columns that the options name."""
-        from ullage_spark.settings import SourceOptions  # noqa: PLC0415
-        from ullage_spark.tables import schema_of  # noqa: PLC0415
+        from ullage_spark.tables import declared  # noqa: PLC0415
 
-        return schema_of(SourceOptions.of(self.options))
+        return declared(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from ullage_spark.reader import TableReader  # noqa: PLC0415
+        from ullage_spark.settings import ReadOptions  # noqa: PLC0415
+        from ullage_spark.tables import options_of  # noqa: PLC0415
 
-        return TableReader(self.options, schema)
+        return TableReader(options_of(self.options, schema, ReadOptions), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from ullage_spark.feed import QueueReader  # noqa: PLC0415
-        from ullage_spark.settings import SourceOptions  # noqa: PLC0415
+        from ullage_spark.settings import FollowOptions  # noqa: PLC0415
         from ullage_spark.stream import EventReader  # noqa: PLC0415
+        from ullage_spark.tables import options_of  # noqa: PLC0415
 
-        is_of_events = SourceOptions.of(self.options).table == "provenance"
-        return (EventReader if is_of_events else QueueReader)(self.options, schema)
+        options = options_of(self.options, schema, FollowOptions)
+        is_of_events = FollowOptions.of(options).table == "provenance"
+        return (EventReader if is_of_events else QueueReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from ullage_spark.settings import WriteOptions  # noqa: PLC0415
+        from ullage_spark.tables import options_of  # noqa: PLC0415
         from ullage_spark.writer import ContentBatchWriter  # noqa: PLC0415
 
-        return ContentBatchWriter(self.options, schema, overwrite=overwrite)
+        return ContentBatchWriter(options_of(self.options, schema, WriteOptions), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from ullage_spark.settings import SinkOptions  # noqa: PLC0415
+        from ullage_spark.tables import options_of  # noqa: PLC0415
         from ullage_spark.writer import ContentStreamWriter  # noqa: PLC0415
 
-        return ContentStreamWriter(self.options, schema)
+        return ContentStreamWriter(options_of(self.options, schema, SinkOptions), schema)

@@ -14,10 +14,11 @@ from ullage.client.retries import PASSING
 from ullage.wire.tickets import TableTicket
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
-from ullage_spark.errors import EventsLost, SparkSourceError
+from ullage_spark.errors import EventsLost
 from ullage_spark.fleet import MissingNode, Roll, called, missing_error, on_each, side_by_side
 from ullage_spark.reader import table_rows
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import FollowOptions
+from ullage_spark.tables import schema_asked
 
 T = TypeVar("T")
 
@@ -105,14 +106,12 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     """What streams of events and of FlowFiles have in common."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._settings = SourceOptions.of(options)
-        self._schema = schema
+        self._settings = FollowOptions.of(options)
+        self._schema = schema_asked(schema, self._settings.table)
         self._nodes: dict[str, FleetNode] = {}
         self._missing: Sequence[MissingNode] = ()
         self._planned: Offset = {}
         self._heart: Heartbeat | None = None
-        if self._settings.snapshot:
-            raise SparkSourceError("a stream goes on, and a snapshot does not: leave out option snapshot")
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         """What `StreamingQueryProgress` shows as `latestOffset` of the source: the lag of each node. Nothing is planned

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from ullage.errors import NotReachable, UllageError
@@ -24,9 +23,19 @@ from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import Roll, asked_again, called, flight_of, roll_call
 from ullage_spark.predicates import Where
-from ullage_spark.settings import NodeSnapshot, SourceOptions
+from ullage_spark.settings import NodeSnapshot, ReadOptions, TableOptions
 from ullage_spark.slots import SlotPart, begin_scan
-from ullage_spark.tables import COLUMNS, COMPLETENESS, NODE, PARTED, columns_of
+from ullage_spark.tables import (
+    COLUMNS,
+    COMPLETENESS,
+    NODE,
+    ON_THE_WIRE,
+    PARTED,
+    arrow_schema,
+    as_timestamps,
+    columns_of,
+    schema_asked,
+)
 
 PARTS: Final = 4
 """Tasks a node, where a snapshot lets several read it: an agent's own work is one thread a stream."""
@@ -50,12 +59,11 @@ class TableReader(Carried, DataSourceReader):
     """See the module's text. It takes no pushed filters: see `predicates.py`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._settings = SourceOptions.of(options)
-        self._schema = schema
+        self._settings = ReadOptions.of(options)
         settings = self._settings
+        self._schema = schema
         self._rows = self._asked_for()
-        where = Where(settings.where)
-        if unknown := sorted({*self._rows.names, *where.columns} - set(columns_of(settings.table))):
+        if unknown := sorted(Where(settings.where).columns - set(columns_of(settings.table))):
             raise SparkSourceError(f"table {settings.table} has no column {', '.join(unknown)}")
 
     def partitions(self) -> list[InputPartition]:
@@ -78,13 +86,14 @@ class TableReader(Carried, DataSourceReader):
         return self._made(part.node, self._batches(part))
 
     def _completeness(self) -> Iterator[pa.RecordBatch]:
-        target = to_arrow_schema(self._schema)
+        target = arrow_schema(self._schema)
         found = completeness(roll_call(self._settings))
         for chosen in Where(self._settings.where).chosen(found):
             yield from bounded(shaped(chosen, target), self._settings.batch_bytes)
 
     def _asked_for(self) -> StructType:
         """The table's columns that are read."""
+        self._schema = schema_asked(self._schema, self._settings.table)
         return self._schema
 
     def _made(self, _node: FleetNode, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,7 +127,7 @@ def completeness(found: Roll) -> pa.RecordBatch:
     rows: list[tuple[str, bool, str | None, int | None]] = []
     rows += [(each.name, False, each.reason, each.live_bytes) for each in found.missing]
     rows += [(node.name, True, None, 0) for node in found.nodes]
-    schema = to_arrow_schema(StructType([StructField(*each) for each in COLUMNS[COMPLETENESS].items()]))
+    schema = arrow_schema(StructType([StructField(*each) for each in COLUMNS[COMPLETENESS].items()]))
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.RecordBatch.from_arrays(
         [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -126,18 +135,19 @@ def completeness(found: Roll) -> pa.RecordBatch:
 
 
 def table_rows(
-    settings: SourceOptions, node: FleetNode, schema: StructType, wanted: TableTicket
+    settings: TableOptions, node: FleetNode, schema: StructType, wanted: TableTicket
 ) -> Generator[pa.RecordBatch, None, int]:
     """Rows of a node's table that the option `where` lets through, in this schema; returns how many came in all."""
     where = Where(settings.where)
-    target = to_arrow_schema(schema)
+    target = arrow_schema(schema)
     known = columns_of(wanted.name)
     columns = [name for name in known if name in {*target.names, *where.columns} - {NODE}] or known[1:2]
-    ticket = msgspec.structs.replace(wanted, columns=columns)
+    fields = ON_THE_WIRE[wanted.name]
+    ticket = msgspec.structs.replace(wanted, columns=[fields[name].name for name in columns])
     count = 0
     for batch in asked_again(settings, lambda: flight_of(settings, node).table(ticket)):
         count += batch.num_rows
-        named = batch.append_column(NODE, repeated(node.name, batch.num_rows))
+        named = as_timestamps(batch, wanted.name).append_column(NODE, repeated(node.name, batch.num_rows))
         for chosen in where.chosen(named):
             yield from bounded(shaped(chosen, target), settings.batch_bytes)
     return count

@@ -1,10 +1,12 @@
-"""The options of the source and the sink, read once: every name, its default and what is refused."""
+"""The options of each use of the source, read once: every name, its default and what is refused."""
 
+import difflib
 import json
 import os
 import posixpath
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,8 +42,9 @@ SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "paths"})
 
 
 def _option_name(name: str) -> str:
-    """Spark has them in small letters, whatever is written."""
-    return name.replace("_", "")
+    """As docs/spark.md spells it; Spark has them in small letters, whatever is written."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,46 +56,34 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_name):
-    """One read's or write's options. Sizes in bytes, times in milliseconds."""
+    """What names a fleet; each use of it adds its own. Sizes in bytes, times in milliseconds."""
+
+    USE: ClassVar[str] = "a fleet"
 
     endpoint: str = ""
     nodes: str = ""
     missing_nodes: MissingNodes = "fail"
-    missing_wait_millis: Annotated[int, Meta(ge=0, le=86_400_000)] = field(default=600_000, name="missingwait")
-    table: str = "flowfiles"
-    columns: tuple[str, ...] = ()
-    where: str = ""
-    snapshot: str = ""
-    parts: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    payload: bool = False
-    batch_bytes: Annotated[int, Meta(ge=1, le=64 * MIB)] = 4 * MIB
-    locality_wait_millis: Annotated[int, Meta(ge=0, le=3_600_000)] = field(default=3_000, name="localitywait")
+    missing_wait_millis: Annotated[int, Meta(ge=0, le=86_400_000)] = field(default=600_000, name="missingWait")
     token: str = ""
     token_file: str = ""
     ca_file: str = ""
     socket: str = ""
-    queue: str = ""
-    ttl_millis: Annotated[int, Meta(ge=0, le=1 << 60)] = field(default=0, name="ttl")
-    write: str = ""
-    application: str = ""
-    stage_bytes: Annotated[int, Meta(ge=1, le=32 * MIB)] = 8 * MIB
-    lasts_millis: Annotated[int, Meta(ge=1_000, le=86_400_000)] = field(default=3_600_000, name="lasts")
-    starting_position: str = "earliest"
-    events_max: Annotated[int, Meta(ge=1, le=1 << 60)] = field(default=1_000_000, name="maxevents")
-    fails_on_data_loss: bool = field(default=True, name="failondataloss")
-    hold_millis: Annotated[int, Meta(ge=0, le=7 * 86_400_000)] = field(default=86_400_000, name="hold")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """SparkSourceError for an option that there is not, or that cannot be."""
         given = {name.lower(): str(value) for name, value in options.items() if name.lower() not in SPARKS_OWN}
-        kinds = {each.encode_name: each.type for each in msgspec.inspect.type_info(cls).fields}  # type: ignore[attr-defined]
-        if unknown := given.keys() - kinds:
-            raise SparkSourceError(f"unknown option {', '.join(sorted(unknown))}: see docs/spark.md")
-        found = msgspec.convert({name: _parsed(name, text, kinds[name]) for name, text in given.items()}, cls)
-        if not found.endpoint and not found.nodes:
-            raise SparkSourceError("name the fleet: option endpoint (grpc://host:8481,..., or kubernetes:ns/name)")
-        return found
+        known = _fields(cls)
+        if unknown := sorted(given.keys() - known.keys()):
+            raise SparkSourceError(_unknown(unknown[0], [cls], cls.USE))
+        found = {known[name].encode_name: _parsed(known[name], text) for name, text in given.items()}
+        made = msgspec.convert(found, cls)
+        if not made.endpoint and not made.nodes:
+            raise SparkSourceError(
+                "name the fleet: option endpoint (grpc://host:8481,..., or kubernetes:ns/name). A table of SQL keeps "
+                "its options only if CREATE TABLE names no columns and no SELECT"
+            )
+        return made
 
     def bearer(self, url: str) -> str | None:
         """The token for an endpoint as it is now: a projected one is renewed every hour, so each use reads it again.
@@ -116,12 +107,114 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
 
     def snapshots(self) -> dict[str, NodeSnapshot]:
         """The parts of the snapshot, by their nodes' names; empty without one."""
+        return {}
+
+
+class TableOptions(SourceOptions, frozen=True, kw_only=True, rename=_option_name):
+    """Of a table's rows, once or as a stream."""
+
+    USE: ClassVar[str] = "a table"
+
+    table: str = "flowfiles"
+    columns: tuple[str, ...] = ()
+    where: str = ""
+    payload: bool = False
+    batch_bytes: Annotated[int, Meta(ge=1, le=64 * MIB)] = 4 * MIB
+
+
+class ReadOptions(TableOptions, frozen=True, kw_only=True, rename=_option_name):
+    """Of `spark.read`."""
+
+    USE: ClassVar[str] = "a read"
+
+    snapshot: str = ""
+    parts: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    locality_wait_millis: Annotated[int, Meta(ge=0, le=3_600_000)] = field(default=3_000, name="localityWait")
+
+    def snapshots(self) -> dict[str, NodeSnapshot]:
         if not self.snapshot:
             return {}
         try:
             return msgspec.json.decode(self.snapshot, type=dict[str, NodeSnapshot])
         except (msgspec.DecodeError, UnicodeError) as error:
             raise SparkSourceError("option snapshot is the id of a snapshot(...): see docs/spark.md") from error
+
+
+class FollowOptions(TableOptions, frozen=True, kw_only=True, rename=_option_name):
+    """Of `spark.readStream`."""
+
+    USE: ClassVar[str] = "a stream that reads"
+
+    queue: str = ""
+    application: str = ""
+    starting_position: Literal["earliest", "latest"] = "earliest"
+    events_max: Annotated[int, Meta(ge=1, le=1 << 60)] = field(default=1_000_000, name="maxEvents")
+    fails_on_data_loss: bool = field(default=True, name="failOnDataLoss")
+    hold_millis: Annotated[int, Meta(ge=0, le=7 * 86_400_000)] = field(default=86_400_000, name="hold")
+
+
+class StoreOptions(SourceOptions, frozen=True, kw_only=True, rename=_option_name):
+    """Of what is written, once or as a stream."""
+
+    queue: str = ""
+    ttl_millis: Annotated[int, Meta(ge=0, le=1 << 60)] = field(default=0, name="ttl")
+    stage_bytes: Annotated[int, Meta(ge=1, le=32 * MIB)] = 8 * MIB
+    lasts_millis: Annotated[int, Meta(ge=1_000, le=86_400_000)] = field(default=3_600_000, name="lasts")
+
+
+class WriteOptions(StoreOptions, frozen=True, kw_only=True, rename=_option_name):
+    """Of `df.write`."""
+
+    USE: ClassVar[str] = "a write"
+
+    write: str = ""
+
+
+class SinkOptions(StoreOptions, frozen=True, kw_only=True, rename=_option_name):
+    """Of `df.writeStream`."""
+
+    USE: ClassVar[str] = "a stream that writes"
+
+    application: str = ""
+
+
+USES: Final[tuple[type[SourceOptions], ...]] = (ReadOptions, WriteOptions, FollowOptions, SinkOptions)
+"""Each use of the source has a class of its own: what one of them needs must not slip into another."""
+
+
+def of_any_use(options: Mapping[str, Any]) -> ReadOptions:
+    """What a table looks like, as long as nobody says what it is for: options of every use may stand there, and are
+    checked as theirs.
+    """
+    known = {name for kind in USES for name in _fields(kind)} | SPARKS_OWN
+    if unknown := sorted(name.lower() for name in options if name.lower() not in known):
+        raise SparkSourceError(_unknown(unknown[0], USES, "a table"))
+    for kind in USES:
+        kind.of(of_use(options, kind))
+    return ReadOptions.of(of_use(options, ReadOptions))
+
+
+def of_use(options: Mapping[str, Any], kind: type[SourceOptions]) -> dict[str, Any]:
+    """Those that this use has."""
+    return {name: value for name, value in options.items() if name.lower() in _fields(kind)}
+
+
+@cache
+def _fields(kind: type[SourceOptions]) -> dict[str, msgspec.inspect.Field]:
+    """By their names in small letters."""
+    return {each.encode_name.lower(): each for each in msgspec.inspect.type_info(kind).fields}  # type: ignore[attr-defined]
+
+
+def _unknown(name: str, kinds: Sequence[type[SourceOptions]], use: str) -> str:
+    """What is to be said of an option that this use has not: whose it is, or which one is meant."""
+    others = [each for each in USES if name in _fields(each)]
+    if others:
+        spelled = _fields(others[0])[name].encode_name
+        return f"option {spelled} is of {' or of '.join(each.USE for each in others)}, and this is {use}"
+    known = {low: each.encode_name for kind in kinds for low, each in _fields(kind).items()}
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {known[near[0]]}? " if near else ""
+    return f"unknown option {name}: {meant}{use.capitalize()} takes {', '.join(sorted(known.values(), key=str.lower))}"
 
 
 def _credential(option: str, path: str) -> str:
@@ -140,8 +233,9 @@ def _is_proved(url: str) -> bool:
     return found.scheme in ("grpc+tls", "https") or is_loopback(found.hostname or "")
 
 
-def _parsed(name: str, text: str, kind: msgspec.inspect.Type) -> object:
+def _parsed(option: msgspec.inspect.Field, text: str) -> object:
     """An option's text as its field takes it."""
+    name, kind = option.encode_name, option.type
     if isinstance(kind, msgspec.inspect.IntType):
         try:
             value = int(text)
@@ -152,7 +246,7 @@ def _parsed(name: str, text: str, kind: msgspec.inspect.Type) -> object:
         return value
     if isinstance(kind, msgspec.inspect.BoolType):
         if text.lower() not in TRUE | FALSE:
-            raise SparkSourceError(f"option {name} is true or false, not {text.lower()!r}")
+            raise SparkSourceError(f"option {name} is true or false, not {text!r}")
         return text.lower() in TRUE
     if isinstance(kind, msgspec.inspect.LiteralType):
         if text.lower() not in kind.values:

@@ -22,7 +22,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import HERE, ask
-from ullage_spark.settings import NodeSnapshot, SourceOptions
+from ullage_spark.settings import NodeSnapshot, ReadOptions, SourceOptions
 
 SPARE: Final = 2
 """Slots a node beyond its shares: a fast node's task waits in one while a slow node still begins its own."""
@@ -58,7 +58,7 @@ class SlotPart(Carried, InputPartition):
 
 
 def begin_scan(
-    settings: SourceOptions, nodes: Sequence[FleetNode], snapshots: Mapping[str, NodeSnapshot], shares: int
+    settings: ReadOptions, nodes: Sequence[FleetNode], snapshots: Mapping[str, NodeSnapshot], shares: int
 ) -> list[InputPartition]:
     """Slots over so many shares of each node. Which node keeps the list is drawn."""
     scan = uuid.uuid4()

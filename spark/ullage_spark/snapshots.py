@@ -20,7 +20,7 @@ from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_
 from ullage_spark.offsets import Heartbeat
 from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, ContentUse, Use, pickled
 from ullage_spark.opening import opening_source
-from ullage_spark.settings import NodeSnapshot, SourceOptions, as_options
+from ullage_spark.settings import NodeSnapshot, ReadOptions, as_options
 from ullage_spark.tables import COMPLETENESS
 
 TTL_SECONDS: Final = 300.0
@@ -93,7 +93,7 @@ def snapshot(
     unless the option `missingNodes` says to go on without them: they are its `missing` then.
     """
     given = as_options(options)
-    settings = SourceOptions.of(given)
+    settings = ReadOptions.of(given)
     taken: dict[FleetNode, NodeSnapshot] = {}
     ttl_millis = int(ttl_seconds * 1000)
     roll = called(settings)

@@ -17,14 +17,11 @@ from pyspark.sql.types import StructType
 from ullage.errors import UllageError
 from ullage.wire.tickets import ABOUT, HOLD_EVENTS, EventHoldRequest, NodeIdentity, Nothing, TableTicket
 from ullage_spark.addresses import FleetNode
-from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, ask, flight_of, missing_error, side_by_side
 from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, beginning, rows_of, shares
 
 PART_EVENTS: Final = 100_000
 """Events of one task: seconds of an agent's time."""
-
-EARLIEST, LATEST = "earliest", "latest"
 
 
 class EventReader(FleetStreamReader):
@@ -35,11 +32,9 @@ class EventReader(FleetStreamReader):
         self._target: Offset | None = None
         self._holder = str(uuid.uuid4())
         self._held: dict[str, int] = {}
-        if self._settings.starting_position not in (EARLIEST, LATEST):
-            raise SparkSourceError(f"option startingPosition is {EARLIEST} or {LATEST}")
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        is_latest = self._settings.starting_position == LATEST
+        is_latest = self._settings.starting_position == "latest"
         if is_latest and (missing := (roll := self._discover()).missing):
             why = "where a stream begins there with startingPosition=latest nobody could say later"
             raise missing_error(missing, len(roll.nodes) + len(missing), why)

@@ -1,13 +1,31 @@
-"""The tables and their columns as Spark sees them: those of `ullage.wire.schemas`, and the node that each row is of."""
+"""The tables and their columns as Spark sees them: those of `ullage.wire.schemas`, and the node that each row is of.
 
-from typing import Final
+A table that `CREATE TABLE ... USING ullage` makes keeps its options with its first column, as metadata: Spark asks for
+the schema with the options, keeps it in its catalog, and hands readers and writers the schema without the options.
+"""
 
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
+from collections.abc import Mapping
+from typing import Any, Final
 
-from ullage.wire.schemas import SCHEMAS
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ullage.wire.schemas import MEANING, PUT_ATTRIBUTES, PUT_CONTENT, SCHEMAS, is_time, name_for_sql
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import SourceOptions, TableOptions, of_any_use, of_use
 
 NODE: Final = "node"
 
@@ -17,9 +35,44 @@ PARTED: Final = frozenset({"claims", "resource_claims", "flowfiles", "content"})
 COMPLETENESS: Final = "completeness"
 """The table that no node has: a row for each node, whether it is read, or why not and what that leaves out."""
 
+PUT: Final = "put"
+"""The table that is only written: what goes into it becomes FlowFiles or handles."""
+
+COMMENT: Final = "comment"
+"""Of a column, as Spark's DESCRIBE shows it."""
+
+OPTIONS: Final = "ullage.options"
+"""In the metadata of a catalog's table, at its first column: the options with which it was made, as JSON."""
+
+FLEET: Final = frozenset({"endpoint", "nodes"})
+"""Options that say which fleet."""
+
+OPTION: Final = "option."
+"""Before each of them when CREATE TABLE asks for the schema, beside table properties of anybody's."""
+
+CREATES: Final = "provider"
+"""What Spark adds then, and never when it reads or writes."""
+
+OPENLY_KEPT: Final = (
+    "option token: a catalog keeps the options of its tables, and is no place for a token; option tokenFile names the "
+    "file that has it"
+)
+
+LATEST_MILLIS: Final = 253_402_300_799_999
+"""The end of the year 9999: what Python and SQL have no time behind."""
+
+
+def _kind_of(field: pa.Field) -> DataType:
+    return TimestampType() if is_time(field) else from_arrow_type(field.type)
+
+
+def _says_more(field: pa.Field) -> bool:
+    return MEANING in (field.metadata or {})
+
+
 COLUMNS: Final[dict[str, dict[str, DataType]]] = {
     **{
-        table: {NODE: StringType(), **{field.name: from_arrow_type(field.type) for field in schema}}
+        table: {NODE: StringType(), **{name_for_sql(field): _kind_of(field) for field in schema}}
         for table, schema in SCHEMAS.items()
     },
     COMPLETENESS: {
@@ -28,7 +81,51 @@ COLUMNS: Final[dict[str, dict[str, DataType]]] = {
         "reason": StringType(),
         "missing_bytes": LongType(),
     },
+    PUT: {PUT_CONTENT: BinaryType(), PUT_ATTRIBUTES: MapType(StringType(), StringType())},
 }
+
+MEANINGS: Final[dict[str, dict[str, str]]] = {
+    **{
+        table: {
+            NODE: "the node that the row is of",
+            **{name_for_sql(field): field.metadata[MEANING].decode() for field in schema if _says_more(field)},
+        }
+        for table, schema in SCHEMAS.items()
+    },
+    COMPLETENESS: {
+        NODE: "each node of the fleet",
+        "reason": "why it is not read",
+        "missing_bytes": "content that the result goes without; null: nobody knows",
+    },
+    PUT: {PUT_CONTENT: "not null; an empty one has no bytes", PUT_ATTRIBUTES: "of the new FlowFile or handle"},
+}
+
+
+ON_THE_WIRE: Final = {table: {name_for_sql(field): field for field in schema} for table, schema in SCHEMAS.items()}
+"""Fields of what nodes send, by what Spark calls them."""
+
+
+def as_timestamps(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
+    """A node's rows under Spark's names: milliseconds become timestamps, and 0, which says that there is no such time,
+    null.
+    """
+    names = {field.name: name for name, field in ON_THE_WIRE[table].items()}
+    columns = [
+        _times(column) if is_time(ON_THE_WIRE[table][names[name]]) else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[names[name] for name in batch.schema.names])
+
+
+def _times(millis: pa.Array) -> pa.Array:
+    known = pc.min_element_wise(millis, pa.scalar(LATEST_MILLIS, pa.int64()), skip_nulls=False)
+    known = pc.if_else(pc.equal(known, pa.scalar(0, pa.int64())), pa.scalar(None, pa.int64()), known)
+    return known.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark expects it of a source."""
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def columns_of(table: str) -> list[str]:
@@ -38,7 +135,7 @@ def columns_of(table: str) -> list[str]:
     return [*COLUMNS[table]]
 
 
-def schema_of(settings: SourceOptions) -> StructType:
+def schema_of(settings: TableOptions) -> StructType:
     """The schema of the columns that are asked for. `content` moves every byte, so it has to be asked for by name."""
     known = columns_of(settings.table)
     chosen = list(settings.columns) or known
@@ -49,4 +146,59 @@ def schema_of(settings: SourceOptions) -> StructType:
             "table content moves every byte to Spark: option payload=true says that it is meant; with_content opens "
             "content where it is needed"
         )
-    return StructType([StructField(name, COLUMNS[settings.table][name]) for name in chosen])
+    meanings = MEANINGS[settings.table]
+    return StructType(
+        [
+            StructField(
+                name, COLUMNS[settings.table][name], metadata={COMMENT: meanings[name]} if name in meanings else {}
+            )
+            for name in chosen
+        ]
+    )
+
+
+def schema_asked(schema: StructType, table: str) -> StructType:
+    """What Spark asks to be read, which its user or its catalog may have said; without comments and options.
+
+    SparkSourceError for columns that the table has not, or of another type: nothing is cast here.
+    """
+    if table == PUT:
+        raise SparkSourceError(f"table {PUT} is only written, by INSERT INTO: flowfiles and content show what there is")
+    known = columns_of(table)
+    if unknown := [field.name for field in schema if field.name not in known]:
+        raise SparkSourceError(f"table {table} has no column {', '.join(unknown)}: {', '.join(known)}")
+    for field in schema:
+        is_of, wanted = COLUMNS[table][field.name].simpleString(), field.dataType.simpleString()
+        if is_of != wanted:
+            raise SparkSourceError(
+                f"column {field.name} of table {table} is {is_of}, not {wanted}: name no columns, or CAST in a view"
+            )
+    return StructType([StructField(field.name, field.dataType, field.nullable) for field in schema])
+
+
+def declared(options: Mapping[str, str]) -> StructType:
+    """The schema that Spark asks for before it says what for; with the options in it if a catalog will keep it."""
+    if CREATES not in {name.lower() for name in options}:
+        return schema_of(of_any_use(options))
+    given = {name.lower().removeprefix(OPTION): v for name, v in options.items() if name.lower().startswith(OPTION)}
+    found = schema_of(of_any_use(given))
+    if "token" in given:
+        raise SparkSourceError(OPENLY_KEPT)
+    first, *others = found.fields
+    kept = {**first.metadata, OPTIONS: msgspec.json.encode(given, order="deterministic").decode()}
+    return StructType([StructField(first.name, first.dataType, metadata=kept), *others])
+
+
+def options_of(options: Mapping[str, str], schema: StructType, kind: type[SourceOptions]) -> dict[str, Any]:
+    """Those of a read or a write, and those that its table was made with, as far as they are of this use.
+
+    Columns take metadata along, into files too: what names a fleet itself gets none of another table's options.
+    """
+    kept = next((field.metadata[OPTIONS] for field in schema if OPTIONS in (field.metadata or {})), None)
+    if kept is None or FLEET & {name.lower() for name in options}:
+        return dict(options)
+    try:
+        made_with = msgspec.json.decode(kept, type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise SparkSourceError(f"the options in the table's schema are none: {error}") from error
+    return {**of_use(made_with, kind), **{name.lower(): value for name, value in options.items()}}

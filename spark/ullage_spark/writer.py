@@ -37,7 +37,7 @@ from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
 from ullage_spark.fingerprint import Fingerprint, continuing
 from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, on_each, side_by_side
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import SinkOptions, StoreOptions, WriteOptions
 
 NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
 """Of write ids that are made of names: the same name gives the same write on every node, and in every run."""
@@ -85,15 +85,17 @@ DECIDERS_MAX: Final = 3
 class StagingWriter(Carried):
     """What both sinks do, in tasks and on the driver."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, settings: StoreOptions, schema: StructType, *, name: str = "", application: str = "") -> None:
         _require_columns(schema)
-        self._settings = SourceOptions.of(options)
+        self._settings = settings
+        self._name = name
+        self._application = application
         self._has_attributes = PUT_ATTRIBUTES in schema.names
         roll = called(self._settings)
         self._nodes = roll.nodes
         if not self._nodes:
             raise SparkSourceError("there is no node to write to")
-        name = self._settings.write or self._settings.application
+        name = name or application
         if roll.missing and name:
             # It may be there that an earlier run has decided, and been carried out: rows would be written twice.
             raise missing_error(roll.missing, len(self._nodes) + len(roll.missing), f"the write has a name, {name}")
@@ -106,7 +108,7 @@ class StagingWriter(Carried):
             return StagedAttempt(node.name, "", 0, Fingerprint())  # an earlier run of the same batch did it
         attempt = str(uuid.uuid4())
         fingerprint = Fingerprint()
-        seen = fingerprint.seeing(rows) if self._settings.write else rows
+        seen = fingerprint.seeing(rows) if self._name else rows
         counted = Packed(seen, self._settings.stage_bytes)
         flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
         return StagedAttempt(node.name, attempt, counted.transactions, fingerprint)
@@ -129,7 +131,7 @@ class StagingWriter(Carried):
             return ask(settings, node, WRITE_BEGIN, request).state
         except KeyReused as refusal:
             found = ask(settings, node, WRITE_FIND, StagedWriteRequest(write=write)).state
-            if settings.application and found == "committed":
+            if self._application and found == "committed":
                 return found  # a batch from before the stream was told of another queue
             raise SparkSourceError(
                 f"node {node.name}: a write of this name began for another queue or ttl, and is {found}: {OTHER_NAME}"
@@ -175,7 +177,7 @@ class StagingWriter(Carried):
 
     def _require_same(self, decided: WriteDecision, wanted: WriteDecision) -> None:
         """SparkSourceError if the write with this name was carried out with something else."""
-        name = self._settings.write
+        name = self._name
         differences = [
             f"{what} {there!r} instead of {here!r}"
             for what, there, here in (
@@ -303,8 +305,9 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
                 "contents are never overwritten: what stands in a queue may be in a consumer's hands, and is its "
                 "consumers' to remove. Write with mode('append'), to another queue if the old contents are to stay out"
             )
-        super().__init__(options, schema)
-        name = self._settings.write
+        settings = WriteOptions.of(options)
+        name = settings.write
+        super().__init__(settings, schema, name=name)
         self._write = str(uuid.uuid5(NAMESPACE, name) if name else uuid.uuid4())
         self._decided = self._finish(self._write, self._nodes) if name else None
         if self._decided is not None:  # before the rows are worked out
@@ -341,9 +344,10 @@ class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
     """`df.writeStream.format("ullage")`: each batch once, by the application's name and the batch's number."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        if not SourceOptions.of(options).application:
+        settings = SinkOptions.of(options)
+        if not settings.application:
             raise SparkSourceError("option application names the stream: with its checkpoint it makes batches unique")
-        super().__init__(options, schema)
+        super().__init__(settings, schema, application=settings.application)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -359,14 +363,17 @@ class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
         self._abort(self._write_of(batchId))
 
     def _write_of(self, batch: int) -> str:
-        return str(uuid.uuid5(NAMESPACE, f"{self._settings.application}\0{batch}"))
+        return str(uuid.uuid5(NAMESPACE, f"{self._application}\0{batch}"))
 
 
 def _require_columns(schema: StructType) -> None:
     """SparkSourceError for columns that cannot be stored: none is left out in silence."""
     fields = {field.name: field.dataType.simpleString() for field in schema}
     if fields.get(PUT_CONTENT) != "binary":
-        raise SparkSourceError(f"a write has a column {PUT_CONTENT} of binary, and may have {PUT_ATTRIBUTES}")
+        raise SparkSourceError(
+            f"a write has a column {PUT_CONTENT} of binary, and may have {PUT_ATTRIBUTES}; a table for INSERT INTO is "
+            "made with option table 'put'"
+        )
     given = fields.get(PUT_ATTRIBUTES, TEXTS)
     if given != TEXTS:
         raise SparkSourceError(f"column {PUT_ATTRIBUTES} is a map of string to string, not {given}")

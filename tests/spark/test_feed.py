@@ -200,5 +200,5 @@ def test_a_checkpoint_of_something_else_is_not_taken_for_this(
 @pytest.mark.parametrize("options", [{"queue": ""}, {"application": ""}, {"snapshot": "{}"}, {"table": "claims"}])
 def test_what_cannot_be_consumed_says_why(fleet: Fleet, options: dict[str, str]) -> None:
     """Before the query starts."""
-    with pytest.raises(Exception, match=r"options queue and application|leave out option snapshot"):
+    with pytest.raises(Exception, match=r"options queue and application|option snapshot is of a read"):
         reader(fleet, **options)

@@ -12,7 +12,7 @@ from tests.spark.test_traps import pickle_of
 from ullage_spark import snapshot
 from ullage_spark.fleet import HERE
 from ullage_spark.reader import TablePart, TableReader
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import ReadOptions
 from ullage_spark.slots import SlotPart
 from ullage_spark.tables import schema_of
 
@@ -64,7 +64,7 @@ def test_most_reads_are_local_with_one_executor_a_node(tmp_path: Path) -> None:
 
 def reader_of(fleet: Fleet, held: str, **options: str) -> TableReader:
     given = {"endpoint": fleet.endpoint, "snapshot": held, "parts": "3", **options}
-    return TableReader(given, schema_of(SourceOptions.of(given)))
+    return TableReader(given, schema_of(ReadOptions.of(given)))
 
 
 def rows_of(reader: TableReader, part: object) -> list[tuple[str, str]]:

@@ -111,7 +111,7 @@ def test_what_is_gone_is_told(fleet: Fleet) -> None:
     [
         ({"table": "flowfiles"}, "queue and application"),
         ({"startingPosition": "middle"}, "earliest or latest"),
-        ({"snapshot": "{}"}, "a snapshot does not"),
+        ({"snapshot": "{}"}, "option snapshot is of a read, and this is a stream"),
     ],
 )
 def test_what_cannot_be_followed_says_why(fleet: Fleet, options: dict[str, str], message: str) -> None:

@@ -35,7 +35,7 @@ from ullage.uuids import format_uuid
 from ullage.wire import tickets
 from ullage.wire.problems import PROBLEMS
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.settings import SourceOptions
+from ullage_spark.settings import USES
 
 FORESEEN = {problem.slug for problem in PROBLEMS if problem.status < 500}
 PUT, PUT_STREAM, DATA, END, STORED = 5, 6, 7, 8, 132
@@ -296,10 +296,10 @@ def test_wild_options_of_spark_are_refused_in_its_words(seed: int) -> None:
     """Every option of source and sink, before any node is asked."""
     values = random.Random(seed).sample(WILD, len(WILD) if MINUTES else 15)
     failures = []
-    for field in msgspec.structs.fields(SourceOptions):
+    for use, field in [(kind, field) for kind in USES for field in msgspec.structs.fields(kind)]:
         for value in values:
             try:
-                SourceOptions.of({"endpoint": "grpc://a:1", field.encode_name: value}).snapshots()
+                use.of({"endpoint": "grpc://a:1", field.encode_name: value}).snapshots()
             except SparkSourceError:
                 continue  # refused in its words
             except Exception as error:  # noqa: BLE001 - which it is, is what the test asks
