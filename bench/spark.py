@@ -169,7 +169,7 @@ def tables(spark: SparkSession, directory: Path, count: int) -> str:
             with repository.session() as session:
                 session.ingest("in", [b"x" * 100] * 10_000, {"kind": "bench"})
                 session.commit()
-        columns = "node,uuid,queue,size,resource_claim,claim_offset,entry_millis,swapped"
+        columns = "node,uuid,queue,size,resource_claim,claim_offset,entry_time,swapped"
 
         def read_once() -> None:
             with snapshot(spark, endpoint=fleet.endpoint, holds=False) as fresh:
@@ -211,12 +211,12 @@ def plans(spark: SparkSession, sizes: list[int]) -> Iterator[str]:
         resources = spark.range(count).selectExpr(
             "concat('node-', id % 16) as node",
             "'c1' as container",
-            "0L as created_millis",
+            "timestamp_millis(0L) as created_time",
             "id as resource_claim",
             "id as file",
             "true as sealed",
             "cast(null as string) as intent",
-            "0L as archived_millis",
+            "cast(null as timestamp) as archived_time",
             "1L as generation",
             "1048576L as length",
             "0L as punched_bytes",

@@ -16,7 +16,7 @@ from ullage.wire.documents import field_texts
 from ullage.wire.frames import FrameKind
 from ullage.wire.needs import needs
 from ullage.wire.problems import PROBLEMS
-from ullage.wire.schemas import ATTRIBUTES, DESCRIPTIONS, MEANING, SCHEMAS
+from ullage.wire.schemas import ATTRIBUTES, DESCRIPTIONS, MEANING, SCHEMAS, is_time, name_for_sql
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGES: Final = ("api.md", "flight.md", "protocol.md", "security.md", "spark.md")
@@ -44,7 +44,7 @@ def texts() -> dict[Path, str]:
         "roles": _roles(),
         "needs": _needs(),
         "columns": _columns(_meaning, DESCRIPTIONS),
-        "spark": _columns(lambda field: SPARK[field.type], {}),
+        "spark": _columns(lambda field: " timestamp" if is_time(field) else SPARK[field.type], {}, name_for_sql),
     }
     pages = {DOCS / name: (DOCS / name).read_text(encoding="utf-8") for name in PAGES}
 
@@ -105,12 +105,16 @@ def _kinds() -> str:
     return "| kind | name | from | body |\n|---|---|---|---|\n" + "".join(rows)
 
 
-def _columns(say: Callable[[pa.Field], str], descriptions: Mapping[str, str]) -> str:
+def _columns(
+    say: Callable[[pa.Field], str],
+    descriptions: Mapping[str, str],
+    name_of: Callable[[pa.Field], str] = lambda field: field.name,
+) -> str:
     """Every table, with something about each column."""
     rows = []
     for table, schema in SCHEMAS.items():
         about = f"{descriptions[table]}: " if table in descriptions else ""
-        rows.append(f"| `{table}` | {about}{', '.join(f'`{field.name}`{say(field)}' for field in schema)} |\n")
+        rows.append(f"| `{table}` | {about}{', '.join(f'`{name_of(field)}`{say(field)}' for field in schema)} |\n")
     return "| table | columns |\n|---|---|\n" + "".join(rows)
 
 

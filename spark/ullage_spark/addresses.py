@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,6 +21,10 @@ ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 API: Final = "https://kubernetes.default.svc"
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Of objects of Kubernetes."""
+
+SCHEMES: Final = frozenset({"grpc", "grpc+tcp", "grpc+tls"})
+FLIGHT_PORT: Final = 8481
+"""The default of spec.service.flightPort."""
 
 HTTP_PORT: Final = 8480
 """The default of spec.service.httpPort."""
@@ -46,12 +51,32 @@ def addresses(settings: SourceOptions) -> Iterable[FleetNode]:
     """The fleet that the options name, as it was said or as Kubernetes lists it."""
     if settings.nodes:
         try:
-            return msgspec.json.decode(settings.nodes, type=list[FleetNode])
+            given = msgspec.json.decode(settings.nodes, type=list[FleetNode])
         except msgspec.DecodeError as error:
             raise SparkSourceError(f"option nodes is a JSON list of name, flight and more: {error}") from error
+        for each in given:
+            _checked("nodes", each.flight)
+        return given
     if settings.endpoint.startswith(KUBERNETES):
         return of_kubernetes(settings.endpoint.removeprefix(KUBERNETES))
-    return [FleetNode(name="", flight=each.strip()) for each in settings.endpoint.split(",") if each.strip()]
+    listed = [each.strip() for each in settings.endpoint.split(",") if each.strip()]
+    return [FleetNode(name="", flight=_checked("endpoint", each)) for each in listed]
+
+
+def _checked(option: str, url: str) -> str:
+    """SparkSourceError for what is no address of Arrow Flight: Arrow would say which character it did not expect."""
+    found = urlsplit(url if "://" in url else f"//{url}")
+    try:
+        is_whole = found.hostname is not None and found.port is not None
+    except ValueError:
+        is_whole = False
+    if found.scheme not in SCHEMES or not is_whole:
+        where = found.netloc if is_whole else f"{found.hostname or 'HOST'}:{FLIGHT_PORT}"
+        raise SparkSourceError(
+            f"option {option}: {url} is no address of a node: grpc+tls://{where} is one, or grpc://{where} without "
+            "TLS, or kubernetes:NAMESPACE/NAME"
+        )
+    return url
 
 
 def of_kubernetes(name: str) -> list[FleetNode]:

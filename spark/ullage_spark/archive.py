@@ -12,9 +12,9 @@ from ullage_spark.errors import ContentUnreadable
 from ullage_spark.opener import ContentUse, pickled
 from ullage_spark.tables import NODE
 
-COLUMNS: Final = (NODE, "uuid", "queue", "entry_millis", "lineage_millis", "size", "attributes")
+COLUMNS: Final = (NODE, "uuid", "queue", "entry_time", "lineage_time", "size", "attributes")
 SCHEMA: Final = (
-    "node string, uuid string, queue string, entry_millis bigint, lineage_millis bigint, size bigint, "
+    "node string, uuid string, queue string, entry_time timestamp, lineage_time timestamp, size bigint, "
     "attributes map<string,string>, part int, parts int, content binary, problem string"
 )
 RESTORED_FROM: Final = "ullage.restored.from"
@@ -34,7 +34,7 @@ def exported(flowfiles: DataFrame, **options: Any) -> DataFrame:
     read has a `problem` instead, and spoils nothing for the others: `failures` lists them.
     """
     how = ContentUse(pickled(_in_parts), as_files=True, tells_problems=True)
-    return opened(flowfiles.filter("deleted_millis = 0"), how, SCHEMA, options)
+    return opened(flowfiles.filter("deleted_time is null"), how, SCHEMA, options)
 
 
 def failures(exported: DataFrame) -> DataFrame:

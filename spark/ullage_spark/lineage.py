@@ -34,7 +34,7 @@ def lineage(
         edges.unpersist()
     found = frozenset({flow_file} | up | down)
     named = F.broadcast(_frame(events, found, "uuid"))
-    return FleetLineage(events.join(named, "uuid").orderBy("millis", NODE, "sequence"), found, up_whole and down_whole)
+    return FleetLineage(events.join(named, "uuid").orderBy("time", NODE, "sequence"), found, up_whole and down_whole)
 
 
 def _edges(events: DataFrame) -> DataFrame:

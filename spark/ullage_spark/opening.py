@@ -11,14 +11,13 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import opened
 from ullage_spark.opener import ContentUse, Opener
 from ullage_spark.reader import TableReader, bounded, shaped
-from ullage_spark.tables import schema_asked, schema_of
+from ullage_spark.tables import arrow_schema, schema_asked, schema_of
 
 
 class OpeningReader(TableReader):
@@ -35,7 +34,7 @@ class OpeningReader(TableReader):
     def _made(self, node: FleetNode, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Neither rows nor contents pass the JVM."""
         opener = Opener(self._settings, {node.name: node}, self._how)
-        target = to_arrow_schema(self._schema)
+        target = arrow_schema(self._schema)
         for made in opener.run(rows):
             yield from bounded(shaped(made, target), self._settings.batch_bytes)
 

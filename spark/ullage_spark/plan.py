@@ -55,7 +55,7 @@ def reclamation_plan(
     now_millis: int | None = None,
 ) -> DataFrame:
     """`node`, `container`, `resource_claim`, `generation`, `action`, `frees_bytes`, `copies_bytes`, `place`, `policy`;
-    with the table `windows` also `may_start`, `closes_millis`, `opens_millis` and `why`: when the action may run.
+    with the table `windows` also `may_start`, `closes_time`, `opens_time` and `why`: when the action may run.
 
     On each disk first what costs nothing (delete, truncate), then what to rewrite, as far as the budget goes. One
     shuffle, sized by resource claims; nothing is collected. SparkSourceError for a policy that only agents know.
@@ -75,7 +75,7 @@ def reclamation_plan(
         costed.withColumn("copied", F.sum("copies_bytes").over(best))
         .withColumn("place", F.row_number().over(best))
         .filter((F.col("copied") <= budget.copied_bytes) & (F.col("place") <= budget.resource_claims))
-        .drop("copied", "lives", "length", "punched_bytes", "created_millis")
+        .drop("copied", "lives", "length", "punched_bytes", "created_time")
         .withColumn("policy", F.lit(policy))
     )
     return made if windows is None else _with_windows(made, windows)
@@ -91,7 +91,7 @@ def _candidates(resource_claims: DataFrame, dead_bytes_min: int) -> DataFrame:
         F.sum(F.when(F.col("resource_claim") == F.col("file"), 0).otherwise(1)).alias("moved_in"),
     )
     return (
-        resource_claims.filter("resource_claim = file and sealed and intent is null and archived_millis = 0")
+        resource_claims.filter("resource_claim = file and sealed and intent is null and archived_time is null")
         .join(inside, [NODE, "resource_claim"])
         .withColumn("dead", F.col("length") - F.col("punched_bytes") - F.col("lives"))
         .filter(F.col("dead") >= dead_bytes_min)
@@ -111,7 +111,7 @@ def _costed(candidates: DataFrame, dead_bytes_min: int) -> DataFrame:
         action.alias("action"),
         F.when(action == "truncate", tail).otherwise(F.col("dead")).alias("frees_bytes"),
         F.when(action == "rewrite", F.col("lives")).otherwise(F.lit(0)).alias("copies_bytes"),
-        *("lives", "length", "punched_bytes", "created_millis"),
+        *("lives", "length", "punched_bytes", "created_time"),
     )
 
 
@@ -119,7 +119,7 @@ def _cost(policy: str, now_millis: int) -> Column:
     """The less the better: bytes copied for each one freed; by StatsBased (policies.py) also weighed by age."""
     if policy == COMPACT_ALL:
         return F.col("copies_bytes") / F.col("frees_bytes")
-    age = F.greatest(F.lit(1), F.lit(now_millis) - F.col("created_millis"))
+    age = F.greatest(F.lit(1), F.lit(now_millis) - F.unix_millis("created_time"))
     copied = F.greatest(F.lit(BLOCK_BYTES), F.col("copies_bytes"))
     return 2 * copied / (F.col("frees_bytes") * age.cast("double"))
 
@@ -130,13 +130,13 @@ def _with_windows(made: DataFrame, windows: DataFrame) -> DataFrame:
         NODE,
         F.lower("operation").alias("action"),
         F.col("may_start").alias("said"),
-        "closes_millis",
-        "opens_millis",
+        "closes_time",
+        "opens_time",
         F.col("reason").alias("why"),
     )
     joined = made.join(F.broadcast(said), [NODE, "action"], "left")
     return joined.select(
-        *made.columns, F.coalesce("said", F.lit(False)).alias("may_start"), "closes_millis", "opens_millis", "why"
+        *made.columns, F.coalesce("said", F.lit(False)).alias("may_start"), "closes_time", "opens_time", "why"
     )
 
 

@@ -2,7 +2,7 @@
 
 Conditions on columns, joined by AND, in SQL's notation:
 
-    queue = 'in' AND size >= 1000 AND node IN ('a', 'b') AND deleted_millis = 0 AND queue IS NOT NULL
+    queue = 'in' AND size >= 1000 AND node IN ('a', 'b') AND entry_time >= TIMESTAMP '2026-11-25 08:00:00'
 
 They are an option and no push-down, because PySpark 4.1 to 4.3 gives wrong results for sources that take filters: the
 filters of one action stay for the next (tests/spark/test_traps.py).
@@ -12,6 +12,7 @@ import operator
 import os
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +23,8 @@ from ullage_spark.errors import SparkSourceError
 # What came over Flight lies wherever the message has it: pyarrow would complain of each batch that is filtered.
 os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
 
-LITERAL: Final = r"'(?:[^']|'')*'|-?\d+|TRUE\b|FALSE\b"
+LITERAL: Final = r"'(?:[^']|'')*'|-?\d+|TRUE\b|FALSE\b|TIMESTAMP\s*'[^']*'"
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LITERALS: Final = re.compile(LITERAL, re.IGNORECASE)
 CONDITION: Final = re.compile(
     rf"""
@@ -61,7 +63,7 @@ class Where:
                 raise SparkSourceError(
                     f"option where: {text!r}: nothing I know at {rest!r}: a condition is COLUMN = VALUE (or != < <= > "
                     ">=), COLUMN IN (VALUE, ...) or COLUMN IS [NOT] NULL, the next one follows AND, and a value is "
-                    "'text', a number, TRUE or FALSE"
+                    "'text', a number, TRUE, FALSE or TIMESTAMP '...'"
                 )
             self.columns.add(found["column"])
             condition = _condition(found)
@@ -85,7 +87,21 @@ def _condition(found: re.Match[str]) -> Any:
     return COMPARISONS[found["sign"]](field, pc.scalar(_value(found["value"])))
 
 
-def _value(literal: str) -> str | int | bool:
+def _moment(text: str) -> pa.Scalar:
+    """Without an offset it is in UTC. Through Arrow: Python's datetime would have it import pandas."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise SparkSourceError(
+            f"option where: {text!r} is no time: TIMESTAMP '2026-11-25 08:00:00' is one, in UTC or with an offset"
+        ) from error
+    whole = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return pa.scalar((whole - EPOCH) // timedelta(microseconds=1), pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
+def _value(literal: str) -> Any:
+    if literal.upper().startswith("TIMESTAMP"):
+        return _moment(literal.partition("'")[2][:-1])
     if literal.startswith("'"):
         return literal[1:-1].replace("''", "'")
     return literal.upper() == "TRUE" if literal[0].isalpha() else int(literal)

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from ullage.errors import NotReachable, UllageError
@@ -26,7 +25,17 @@ from ullage_spark.fleet import Roll, asked_again, called, flight_of, roll_call
 from ullage_spark.predicates import Where
 from ullage_spark.settings import NodeSnapshot, ReadOptions, TableOptions
 from ullage_spark.slots import SlotPart, begin_scan
-from ullage_spark.tables import COLUMNS, COMPLETENESS, NODE, PARTED, columns_of, schema_asked
+from ullage_spark.tables import (
+    COLUMNS,
+    COMPLETENESS,
+    NODE,
+    ON_THE_WIRE,
+    PARTED,
+    arrow_schema,
+    as_timestamps,
+    columns_of,
+    schema_asked,
+)
 
 PARTS: Final = 4
 """Tasks a node, where a snapshot lets several read it: an agent's own work is one thread a stream."""
@@ -77,7 +86,7 @@ class TableReader(Carried, DataSourceReader):
         return self._made(part.node, self._batches(part))
 
     def _completeness(self) -> Iterator[pa.RecordBatch]:
-        target = to_arrow_schema(self._schema)
+        target = arrow_schema(self._schema)
         found = completeness(roll_call(self._settings))
         for chosen in Where(self._settings.where).chosen(found):
             yield from bounded(shaped(chosen, target), self._settings.batch_bytes)
@@ -118,7 +127,7 @@ def completeness(found: Roll) -> pa.RecordBatch:
     rows: list[tuple[str, bool, str | None, int | None]] = []
     rows += [(each.name, False, each.reason, each.live_bytes) for each in found.missing]
     rows += [(node.name, True, None, 0) for node in found.nodes]
-    schema = to_arrow_schema(StructType([StructField(*each) for each in COLUMNS[COMPLETENESS].items()]))
+    schema = arrow_schema(StructType([StructField(*each) for each in COLUMNS[COMPLETENESS].items()]))
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.RecordBatch.from_arrays(
         [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -130,14 +139,15 @@ def table_rows(
 ) -> Generator[pa.RecordBatch, None, int]:
     """Rows of a node's table that the option `where` lets through, in this schema; returns how many came in all."""
     where = Where(settings.where)
-    target = to_arrow_schema(schema)
+    target = arrow_schema(schema)
     known = columns_of(wanted.name)
     columns = [name for name in known if name in {*target.names, *where.columns} - {NODE}] or known[1:2]
-    ticket = msgspec.structs.replace(wanted, columns=columns)
+    fields = ON_THE_WIRE[wanted.name]
+    ticket = msgspec.structs.replace(wanted, columns=[fields[name].name for name in columns])
     count = 0
     for batch in asked_again(settings, lambda: flight_of(settings, node).table(ticket)):
         count += batch.num_rows
-        named = batch.append_column(NODE, repeated(node.name, batch.num_rows))
+        named = as_timestamps(batch, wanted.name).append_column(NODE, repeated(node.name, batch.num_rows))
         for chosen in where.chosen(named):
             yield from bounded(shaped(chosen, target), settings.batch_bytes)
     return count

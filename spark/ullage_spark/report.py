@@ -31,7 +31,7 @@ def fragmentation(resource_claims: DataFrame, flowfiles: DataFrame, now_millis: 
         "claim_offset",
         "claim_length",
         F.coalesce("queue", F.lit(HANDLES)).alias("queue"),
-        _bucket(F.lit(now_millis) - F.col("entry_millis"), AGES, OLDEST).alias("age"),
+        _bucket(F.lit(now_millis) - F.unix_millis("entry_time"), AGES, OLDEST).alias("age"),
         _bucket(F.col("size"), SIZES, LARGEST).alias("size"),
     )
     births = resource_claims.select(NODE, "resource_claim", "file")
@@ -45,7 +45,7 @@ def fragmentation(resource_claims: DataFrame, flowfiles: DataFrame, now_millis: 
     )
     dead = F.round(F.col("length") - F.col("punched_bytes") - F.coalesce("file_live", F.lit(0.0))).cast("bigint")
     parts = (
-        resource_claims.filter("resource_claim = file and archived_millis = 0")
+        resource_claims.filter("resource_claim = file and archived_time is null")
         .select(NODE, "file", "container", "length", "punched_bytes")
         .join(placed, [NODE, "file"], "left")
         .withColumn("dead_bytes", F.greatest(F.lit(0), dead))

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, functions as F
 
 from ullage_spark.tables import NODE
 
-KEYS: Final = (NODE, "begins_millis", "type", "component_type", "component", "queue")
+KEYS: Final = (NODE, "begins_time", "type", "component_type", "component", "queue")
 
 
 def rollup(events: DataFrame, seconds: int = 3_600) -> DataFrame:
@@ -17,16 +17,16 @@ def rollup(events: DataFrame, seconds: int = 3_600) -> DataFrame:
     figure is of, and that the next roll-up begins where this one ends.
     """
     span = seconds * 1000
-    begins = (F.floor(F.col("millis") / span) * span).alias("begins_millis")
-    rows = events.select(begins, *[column for column in events.columns if column != "begins_millis"])
+    begins = (F.timestamp_millis(F.floor(F.unix_millis("time") / span) * span)).alias("begins_time")
+    rows = events.select(begins, *[column for column in events.columns if column != "begins_time"])
     return (
         rows.groupBy(*KEYS)
         .agg(
             F.count("*").alias("events"),
             F.sum("size").alias("bytes"),
-            F.avg((F.col("millis") - F.col("lineage_millis")) / 1000).alias("lineage_seconds"),
+            F.avg((F.unix_millis("time") - F.unix_millis("lineage_time")) / 1000).alias("lineage_seconds"),
             F.min("sequence").alias("first_sequence"),
             F.max("sequence").alias("last_sequence"),
         )
-        .withColumn("day", F.date_format(F.timestamp_millis("begins_millis"), "yyyy-MM-dd"))
+        .withColumn("day", F.date_format("begins_time", "yyyy-MM-dd"))
     )

@@ -8,10 +8,22 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import BinaryType, BooleanType, DataType, LongType, MapType, StringType, StructField, StructType
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from ullage.wire.schemas import MEANING, PUT_ATTRIBUTES, PUT_CONTENT, SCHEMAS
+from ullage.wire.schemas import MEANING, PUT_ATTRIBUTES, PUT_CONTENT, SCHEMAS, is_time, name_for_sql
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.settings import SourceOptions, TableOptions, of_any_use, of_use
 
@@ -46,9 +58,21 @@ OPENLY_KEPT: Final = (
     "file that has it"
 )
 
+LATEST_MILLIS: Final = 253_402_300_799_999
+"""The end of the year 9999: what Python and SQL have no time behind."""
+
+
+def _kind_of(field: pa.Field) -> DataType:
+    return TimestampType() if is_time(field) else from_arrow_type(field.type)
+
+
+def _says_more(field: pa.Field) -> bool:
+    return MEANING in (field.metadata or {})
+
+
 COLUMNS: Final[dict[str, dict[str, DataType]]] = {
     **{
-        table: {NODE: StringType(), **{field.name: from_arrow_type(field.type) for field in schema}}
+        table: {NODE: StringType(), **{name_for_sql(field): _kind_of(field) for field in schema}}
         for table, schema in SCHEMAS.items()
     },
     COMPLETENESS: {
@@ -64,7 +88,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
     **{
         table: {
             NODE: "the node that the row is of",
-            **{field.name: field.metadata[MEANING].decode() for field in schema if MEANING in (field.metadata or {})},
+            **{name_for_sql(field): field.metadata[MEANING].decode() for field in schema if _says_more(field)},
         }
         for table, schema in SCHEMAS.items()
     },
@@ -75,6 +99,33 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
     },
     PUT: {PUT_CONTENT: "not null; an empty one has no bytes", PUT_ATTRIBUTES: "of the new FlowFile or handle"},
 }
+
+
+ON_THE_WIRE: Final = {table: {name_for_sql(field): field for field in schema} for table, schema in SCHEMAS.items()}
+"""Fields of what nodes send, by what Spark calls them."""
+
+
+def as_timestamps(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
+    """A node's rows under Spark's names: milliseconds become timestamps, and 0, which says that there is no such time,
+    null.
+    """
+    names = {field.name: name for name, field in ON_THE_WIRE[table].items()}
+    columns = [
+        _times(column) if is_time(ON_THE_WIRE[table][names[name]]) else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[names[name] for name in batch.schema.names])
+
+
+def _times(millis: pa.Array) -> pa.Array:
+    known = pc.min_element_wise(millis, pa.scalar(LATEST_MILLIS, pa.int64()), skip_nulls=False)
+    known = pc.if_else(pc.equal(known, pa.scalar(0, pa.int64())), pa.scalar(None, pa.int64()), known)
+    return known.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark expects it of a source."""
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def columns_of(table: str) -> list[str]:

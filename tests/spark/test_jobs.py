@@ -1,10 +1,14 @@
 """The jobs, each held against a computation over one node's own records."""
 
 import json
+import os
 import random
+import shutil
 import subprocess
+import sys
 import time
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +173,12 @@ def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> Non
     assert len(verdicts) == 2 * len(MaintenanceOperation)
     calendar = Calendar(fleet.agents["b"].server.host.spec.maintenance)
     opens = calendar.status(MaintenanceOperation.REWRITE, int(time.time() * 1000)).opens_millis
-    assert verdicts["b", "rewrite"].opens_millis == opens
+    assert opens is not None
+    assert verdicts["b", "rewrite"].opens_time.timestamp() * 1000 == opens
     assert {(row.node, row.may_start) for row in rows} == {("a", True), ("b", False)}
-    assert all(row.opens_millis == opens and "window night" in row.why for row in rows if row.node == "b")
+    assert all(
+        row.opens_time.timestamp() * 1000 == opens and "window night" in row.why for row in rows if row.node == "b"
+    )
     assert {row.action for row in rows if row.node == "b"} >= {"delete", "rewrite"}
     assert runs["a"].run is not None
     assert runs["a"].run.freed_bytes > 0
@@ -181,18 +188,18 @@ def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> Non
 
 def test_a_plan_goes_by_the_policy_that_was_chosen(spark: SparkSession, fleet: Fleet) -> None:
     """StatsBased leaves full files alone, takes the old ones first, and so does the run that follows."""
-    base = {"node": "a", "container": "c1", "sealed": True, "intent": None, "archived_millis": 0, "generation": 1}
+    base = {"node": "a", "container": "c1", "sealed": True, "intent": None, "archived_time": None, "generation": 1}
     hour = 3_600_000
     files = [(1, 500_000, 1), (2, 500_000, 90), (3, 950_000, 50), (4, 100_000, 2), (5, 0, 1)]
     table = spark.createDataFrame(
         [
             {**base, "resource_claim": id, "file": id, "live_bytes": live, "live_end": MB, "length": MB}
-            | {"punched_bytes": 0, "created_millis": 100 * hour - age * hour}
+            | {"punched_bytes": 0, "created_time": datetime.fromtimestamp((100 - age) * 3_600, UTC)}
             for id, live, age in files
         ],
-        "node string, container string, sealed boolean, intent string, archived_millis bigint, generation bigint, "
+        "node string, container string, sealed boolean, intent string, archived_time timestamp, generation bigint, "
         "resource_claim bigint, file bigint, live_bytes bigint, live_end bigint, length bigint, punched_bytes bigint, "
-        "created_millis bigint",
+        "created_time timestamp",
     )
 
     def order(policy: str) -> list[int]:
@@ -324,6 +331,38 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
     assert (nothing.exit_code, other.exit_code) == (2, 2)
     runs = json.loads(done.stdout[done.stdout.index("[\n") :])  # the agents of this process log before it
     assert [(each["node"], each["run"]["problem"]) for each in runs] == [("a", None), ("b", None)]
+
+
+def test_the_command_line_works_where_no_environment_is_active(fleet: Fleet, tmp_path: Path) -> None:
+    """Spark took the `python3` of PATH, which had none of the package. What goes wrong is a line."""
+    fleet.fill(6, 5)
+    away = "grpc://127.0.0.1:1"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
+    environment |= {"PATH": "/usr/bin:/bin", "JAVA_HOME": java_home(), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("ullage")), "spark", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    exported = run("export", "out", "-e", fleet.endpoint, "--where", "queue = 'in'")
+    wrong = run("export", "out2", "-e", fleet.endpoint, "--where", "quee = 'in'")
+    missing = run("tables", "-e", away)
+
+    assert exported.returncode == 0, exported.stderr[-3000:]
+    assert len(list((tmp_path / "out").glob("*.parquet"))) > 0
+    assert (wrong.returncode, wrong.stderr.splitlines()[-1]) == (2, "ullage: table flowfiles has no column quee")
+    assert "Traceback" not in wrong.stderr
+    assert (missing.returncode, missing.stderr.splitlines()) == (
+        2,
+        ["ullage: name the repository: the fleet's tables become ullage_<repository>.<table>"],
+    )
+
+
+def java_home() -> str:
+    """Of the Java in this PATH, which need not be the system's."""
+    found = os.environ.get("JAVA_HOME") or str(Path(shutil.which("java") or "java").resolve().parents[1])
+    assert Path(found, "bin", "java").exists()
+    return found
 
 
 def test_spark_submit_takes_the_image_s_program(fleet: Fleet, tmp_path: Path) -> None:

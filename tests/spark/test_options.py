@@ -1,5 +1,6 @@
 """What the options of the sources reach, asked in SQL: whoever may write it need not be allowed to run Python."""
 
+import json
 import os
 from base64 import b64encode
 from pathlib import Path
@@ -10,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark.fleet import Fleet
-from ullage_spark.addresses import of_kubernetes
+from ullage_spark.addresses import addresses, of_kubernetes
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.settings import CREDENTIALS, SourceOptions
 
@@ -84,3 +85,22 @@ def test_the_name_of_a_repository_is_no_path_of_the_api_server(name: str) -> Non
     """It was asked with the pod's own account."""
     with pytest.raises(SparkSourceError, match="kubernetes:namespace/name"):
         of_kubernetes(name)
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("node-1.example:8481", "node-1.example:8481 is one"),
+        ("node-1.example", "node-1.example:8481 is one"),
+        ("https://node-1.example:8480", "node-1.example:8480 is one"),
+        ("grpc://node-1.example", "node-1.example:8481 is one"),
+        ("grpc://node-1.example:port", "node-1.example:8481 is one"),
+        ("grpc://", "HOST:8481 is one"),
+        ("[::1]:8481", r"grpc\+tls://\[::1\]:8481 is one"),
+    ],
+)
+def test_an_address_of_no_node_is_refused_with_the_one_that_is_meant(url: str, meant: str) -> None:
+    """Arrow said which character it did not expect."""
+    for option, value in (("endpoint", url), ("nodes", json.dumps([{"name": "a", "flight": url}]))):
+        with pytest.raises(SparkSourceError, match=f"option {option}: .* is no address of a node: .*{meant}"):
+            addresses(SourceOptions.of({option: value}))

@@ -4,11 +4,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession, functions as F
 
 from tests.spark.fleet import Fleet
 from ullage.contract import MaintenanceOperation
@@ -79,6 +80,28 @@ def test_columns_and_conditions_are_applied_where_the_rows_are(spark: SparkSessi
     assert handles.count() == everything.filter("queue is null").count() == 20
 
 
+def test_times_are_timestamps(spark: SparkSession, fleet: Fleet) -> None:
+    """They were numbers of milliseconds, of which 0 said that there is none; conditions compare them as times."""
+    fleet.fill(7, 5)
+    repository = fleet.repository("a")
+    brief = repository.handles.put_many([b"brief"], ttl_millis=3_600_000)[0]
+    millis = {record.id: record.entry_millis for record in fleet.records().values()}
+    middle = sorted(millis.values())[len(millis) // 2]
+    spelled = datetime.fromtimestamp(middle / 1000, UTC).isoformat()
+
+    def read(where: str) -> dict[str, Row]:
+        options = {"endpoint": fleet.endpoint, "where": where}
+        df = spark.read.format("ullage").options(**options).load()
+        return {row.uuid: row for row in df.withColumn("millis", F.unix_millis("entry_time")).collect()}
+
+    everything = read("")
+    assert {uuid: row.millis for uuid, row in everything.items()} == millis
+    assert {uuid for uuid, row in everything.items() if row.expires_time is not None} == {brief}
+    assert all(row.deleted_time is None for row in everything.values())
+    assert read(f"entry_time >= TIMESTAMP '{spelled}'").keys() == {id for id, at in millis.items() if at >= middle}
+    assert read(f"entry_time IN (TIMESTAMP '{spelled}')").keys() == {id for id, at in millis.items() if at == middle}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -87,6 +110,7 @@ def test_columns_and_conditions_are_applied_where_the_rows_are(spark: SparkSessi
         ({"table": "content"}, "payload=true"),
         ({"where": "x = 1"}, "has no column x"),
         ({"where": "size >"}, "nothing I know at 'size >'"),
+        ({"where": "entry_time > TIMESTAMP 'noon'"}, "'noon' is no time: TIMESTAMP '2026"),
         ({"where": "size ; 1"}, "nothing I know"),
         ({"where": "queue IS NULLAND size = 1"}, "nothing I know"),
         ({"where": "size = 1 OR size = 2"}, "the next one follows AND"),

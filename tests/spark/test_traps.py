@@ -17,7 +17,7 @@ from tests.spark.fleet import Fleet
 from ullage_spark import snapshot
 from ullage_spark.predicates import Where
 from ullage_spark.reader import TableReader, bounded
-from ullage_spark.tables import COLUMNS
+from ullage_spark.tables import COLUMNS, as_timestamps
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,6 +93,16 @@ def test_conditions_see_nulls_as_sql_does() -> None:
     assert rows("q IS NULL AND n = -2") == [-2]
     assert rows("n IN (1, -2)") == [1, -2]
     assert rows("") == [1, -2, None]
+
+
+def test_a_time_beyond_all_calendars_is_the_last_one() -> None:
+    """Nothing of a node's may make a read fail: the end of the year 9999 is the latest that Python can say."""
+    millis = pa.array([0, None, 1, 1 << 62, -1], pa.int64())
+    batch = as_timestamps(pa.record_batch([millis], names=["expires_millis"]), "flowfiles")
+
+    assert batch.schema.names == ["expires_time"]
+    found = batch.column(0).cast(pa.int64()).to_pylist()
+    assert found == [None, None, 1_000, 253_402_300_799_999_000, -1_000]
 
 
 def test_reads_end_their_snapshot_in_any_case(spark: SparkSession, fleet: Fleet) -> None:

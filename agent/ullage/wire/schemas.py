@@ -8,14 +8,19 @@ import pyarrow as pa
 
 ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
 UUIDS: Final = pa.list_(pa.string())
-MILLIS: Final = pa.int64()
 
+TIME: Final = b"time"
+"""The key under which a column's metadata says that its milliseconds are a moment since 1970, and no span."""
+
+MILLIS: Final = pa.field("", pa.int64(), metadata={TIME: b"milliseconds"})
 
 MEANING: Final = b"description"
 """The key under which a column's metadata says what it means, where its name does not."""
 
 
-def _means(kind: pa.DataType, meaning: str) -> pa.Field:
+def _means(kind: pa.DataType | pa.Field, meaning: str) -> pa.Field:
+    if isinstance(kind, pa.Field):
+        return kind.with_metadata({**(kind.metadata or {}), MEANING: meaning.encode()})
     return pa.field("", kind, metadata={MEANING: meaning})
 
 
@@ -68,7 +73,7 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
         entry_millis=MILLIS,
         lineage_millis=MILLIS,
         expires_millis=MILLIS,
-        deleted_millis=_means(MILLIS, "above 0: a tombstone"),
+        deleted_millis=_means(MILLIS, "when it became a tombstone"),
         swapped=pa.bool_(),
         parents=UUIDS,
         attributes=ATTRIBUTES,
@@ -158,6 +163,17 @@ DESCRIPTIONS: Final = {
     "windows": "what the windows allow now for each operation, and when they open and close",
     "content": "content of FlowFiles and handles but no tombstones, a row for each piece of up to a MiB",
 }
+
+
+def is_time(field: pa.Field) -> bool:
+    """Whether a column is a moment."""
+    return TIME in (field.metadata or {})
+
+
+def name_for_sql(field: pa.Field) -> str:
+    """The column's name where times are SQL's timestamps: `entry_millis` is `entry_time`."""
+    return field.name.removesuffix("millis") + "time" if is_time(field) else str(field.name)
+
 
 PUT_CONTENT: Final = "content"
 PUT_ATTRIBUTES: Final = "attributes"

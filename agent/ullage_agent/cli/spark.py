@@ -7,6 +7,8 @@ spark-submit it takes the session that there is, alone it makes a local one.
 import functools
 import importlib
 import os
+import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,13 @@ from ullage_agent.cli.options import (
 )
 from ullage_agent.cli.output import print_json, print_rows, say, size, tell
 
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit runs the program."""
+
+SAID = re.compile(r"^ullage_spark\.errors\.(\w+): (.+)$", re.MULTILINE)
+"""An error of ours at the end of a worker's stack."""
+
+ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 ROWS_SHOWN = 40
 """Rows that people see; --json has all, --output keeps them."""
 
@@ -141,7 +150,7 @@ def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_j
     with _snapshot(fleet, holds=False) as held:
         job = importlib.import_module("ullage_spark.lineage").lineage
         found = job(held.table("provenance"), flow_file, depth=depth)
-        columns = ["millis", "node", "type", "uuid", "parents", "children", "component", "queue", "size", "details"]
+        columns = ["time", "node", "type", "uuid", "parents", "children", "component", "queue", "size", "details"]
         _answer(found.events.select(*columns), output, as_json=as_json)
     if not found.is_whole:
         say("there is more of it: ask with a larger --depth, or from another of its FlowFiles")
@@ -221,23 +230,57 @@ def _session() -> Iterator[Any]:
     """Spark's session: that of spark-submit if there is one, which is left as it is, else a local one."""
     sql = importlib.import_module("pyspark.sql")
     importlib.import_module("ullage_spark")  # what of the extra is missing is told before a session is made
-    before = sql.SparkSession.getActiveSession()
-    session = before or sql.SparkSession.builder.appName("ullage").getOrCreate()
+    if SUBMITTED not in os.environ:  # else Spark knows which Python its executors have
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the `python3` of PATH may be one without this package
+    with _in_a_paragraph():
+        before = sql.SparkSession.getActiveSession()
+        session = before or sql.SparkSession.builder.appName("ullage").getOrCreate()
+        try:
+            yield session
+        finally:
+            if before is None:
+                session.stop()
+
+
+@contextmanager
+def _in_a_paragraph() -> Iterator[None]:
+    """What Ullage's source says of options and nodes, without the stacks of the Python workers and of the JVM in which
+    it travels; any other error keeps them.
+    """
+    ours = importlib.import_module("ullage_spark.errors")
+    sparks = importlib.import_module("pyspark.errors").PySparkException
     try:
-        yield session
-    finally:
-        if before is None:
-            session.stop()
+        yield
+    except ours.SparkSourceError as error:
+        kind, text = type(error).__name__, str(error)
+        cause: Exception = error
+    except sparks as error:
+        said = SAID.findall(str(error))
+        if not said:
+            raise
+        (kind, text), cause = said[-1], error
+    else:
+        return
+    say(f"ullage: {text}")
+    is_away = kind == ours.NodesMissing.__name__
+    raise click.exceptions.Exit(ExitCode.UNREACHABLE if is_away else ExitCode.USAGE) from cause
 
 
 def _answer(found: Any, output: str, *, as_json: bool) -> None:
     """To a filesystem, to a program, or to people."""
+    functions = importlib.import_module("pyspark.sql.functions")
     if output:
         found.write.parquet(output)
         tell(f"written to {output}")
         return
     if as_json:
-        print_json([row.asDict(recursive=True) for row in found.toLocalIterator()])
+        # As strings, in UTC: what Spark gives Python of a time is in the session's zone, and does not say so.
+        times = {
+            name: functions.date_format(functions.to_utc_timestamp(name, functions.current_timezone()), ISO)
+            for name, kind in found.dtypes
+            if kind == "timestamp"
+        }
+        print_json([row.asDict(recursive=True) for row in found.withColumns(times).toLocalIterator()])
         return
     rows = found.take(ROWS_SHOWN + 1)
     kinds = dict(found.dtypes)
