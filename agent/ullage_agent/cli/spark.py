@@ -234,7 +234,10 @@ def _session() -> Iterator[Any]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the `python3` of PATH may be one without this package
     with _in_a_paragraph():
         before = sql.SparkSession.getActiveSession()
-        session = before or sql.SparkSession.builder.appName("ullage").getOrCreate()
+        builder = sql.SparkSession.builder.appName("ullage")
+        if SUBMITTED not in os.environ and "SPARK_REMOTE" not in os.environ:
+            builder = builder.config("spark.log.level", "OFF")  # what fails is told by the command, and once
+        session = before or builder.getOrCreate()
         try:
             yield session
         finally:
