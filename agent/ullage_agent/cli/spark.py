@@ -161,7 +161,9 @@ def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_j
 @on_fleet
 def tables(fleet: dict[str, str], repository: str) -> None:
     """Print the SQL that makes the tables of the fleet known to a catalog, as ullage_NAME.TABLE."""
-    for statement in importlib.import_module("ullage_spark.catalog").statements(repository, **fleet):
+    with _in_a_paragraph():
+        made = importlib.import_module("ullage_spark.catalog").statements(repository, **fleet)
+    for statement in made:
         click.echo(f"{statement};")
 
 
