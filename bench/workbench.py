@@ -43,6 +43,9 @@ class Sizes:
     streamed_bytes: int = 10 << 30
     slow_readers: int = 1_000
     hostile_batches: int = 4
+    fair_rounds: int = 5
+    fair_calls: int = 1_000
+    fair_part: int = 1
 
 
 FULL = Sizes(9, 20, 1_024, 1 << 30, 5, 2_000, 2_000, 64, (100_000, 1_000_000), 1_000_000, 300_000, 3, 2_000, 1_000_000)
@@ -52,6 +55,8 @@ QUICK = replace(
     queries=200,
     streamed_bytes=1 << 30,
     slow_readers=200,
+    fair_rounds=3,
+    fair_calls=200,
 )
 TINY = replace(
     Sizes(3, 2, 4, 4 << 20, 3, 20, 32, 2, (200, 2_000), 2_000, 500, 1, 20, 2_000),
@@ -60,6 +65,9 @@ TINY = replace(
     streamed_bytes=4 << 20,
     slow_readers=5,
     hostile_batches=1,
+    fair_rounds=1,
+    fair_calls=5,
+    fair_part=12,
 )
 
 

@@ -131,8 +131,8 @@ class Opener(Carried):
                 while asked < at + count:
                     asked = next(ahead, rows.num_rows)
                 group = rows.slice(at, count)
-                made = use(group, self._files(node, group) if self.how.as_files else self._contents(node, group))
-                yield from (made,) if isinstance(made, pa.RecordBatch) else made
+                contents = self._files(node, group) if self.how.as_files else self._contents(node, group)
+                yield from _batches_of(use(group, contents))
 
     def _ahead(self, node: FleetNode, rows: pa.RecordBatch) -> Iterator[int]:
         """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
@@ -294,6 +294,17 @@ class Opener(Carried):
             if at not in slugs and len(content) != size:
                 raise NotReachable(f"{node.flight}: of {size} bytes of a content {len(content)} came")
         return [slugs.get(at, content) for at, content in enumerate(contents)]
+
+
+def _batches_of(made: Any) -> Iterator[pa.RecordBatch]:
+    """What a program's function has returned, as far as it is what one may return."""
+    for each in made if isinstance(made, Iterator) else (made,):
+        if not isinstance(each, pa.RecordBatch):
+            raise SparkSourceError(
+                f"the function that got contents returned {type(each).__name__}: it returns a pyarrow.RecordBatch, or "
+                "is a generator that yields some"
+            )
+        yield each
 
 
 def _nothing_more(start: int, count: int) -> bytes:

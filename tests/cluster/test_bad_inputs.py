@@ -138,6 +138,10 @@ CASES: dict[str, Bad] = {
     ),
     # The rest
     "none at a time": Bad({"updateStrategy": {"maxUnavailable": "0%"}}, INVALID, "spec.updateStrategy.maxUnavailable"),
+    "more at a time than can be counted": Bad(
+        {"updateStrategy": {"maxUnavailable": 10**18}}, INVALID, "spec.updateStrategy.maxUnavailable"
+    ),
+    "a plug-in with a name of a page": Bad({"content": {"repository": "x" * 4096}}, REFUSED, "spec.content.repository"),
     "more than all at a time": Bad(
         {"maintenance": {"maxConcurrentNodes": "200%"}}, REFUSED, "spec.maintenance.maxConcurrentNodes"
     ),

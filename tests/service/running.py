@@ -21,6 +21,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
 from ullage_agent.service.access import Anonymous, Authenticator
 from ullage_agent.service.budget import ByteBudget
+from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.listening import Listening, Terms, TlsFiles
 from ullage_agent.service.server import Server
@@ -63,7 +64,8 @@ def terms_of(
     def fail(what: str, error: Exception) -> None:
         failures.append((what, error))
 
-    return Terms(repository, authenticator or Anonymous(), limits, here, fail, ByteBudget(limits))
+    turns = FairTurns(limits, repository.clock)
+    return Terms(repository, authenticator or Anonymous(), limits, here, fail, ByteBudget(limits), turns)
 
 
 class Running:

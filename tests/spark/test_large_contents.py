@@ -100,6 +100,13 @@ def looked_at(rows: pa.RecordBatch, files: list[ContentFile]) -> Iterator[pa.Rec
         yield pa.RecordBatch.from_arrays([pa.array([each], kind) for each, kind in zip(row, types, strict=True)], names)
 
 
+def test_a_function_that_returns_something_else_is_told(spark: SparkSession, fleet: Fleet) -> None:
+    """A forgotten return is what people do most."""
+    fleet.fill(3, 2)
+    with snapshot(spark, endpoint=fleet.endpoint) as held, pytest.raises(PySparkException, match="returned NoneType"):
+        held.with_content(lambda rows, contents: None, "uuid string").collect()
+
+
 @pytest.mark.parametrize("path", ["descriptors", "flight"])
 def test_contents_come_as_files(spark: SparkSession, fleet: Fleet, path: str) -> None:
     """Of all sizes: those beyond a group are read as they are asked for; FlowFiles that are slices of a content too."""

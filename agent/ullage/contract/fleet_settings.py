@@ -82,6 +82,9 @@ class Toleration(Settings, frozen=True, kw_only=True):
     """How many seconds a taint with effect NoExecute is tolerated. Null is for ever, since data does not move."""
 
 
+NODES_MAX: Final = 2**31 - 1
+"""What a DaemonSet can count to: of more the API server says that it failed, as if another try might do better."""
+
 RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 """What every node has. Others have a name with the domain of whoever makes them known."""
 
@@ -174,7 +177,7 @@ class UpdateStrategy(Settings, frozen=True, kw_only=True):
     """RollingUpdate restarts so many nodes' agents at a time. OnDelete leaves a pod as it is until somebody deletes
     it."""
 
-    max_unavailable: Annotated[int, Meta(ge=1)] | Share = 1
+    max_unavailable: Annotated[int, Meta(ge=1, le=NODES_MAX)] | Share = 1
     """How many nodes' agents, or which percentage of them, may be away at once during a rolling update."""
 
 

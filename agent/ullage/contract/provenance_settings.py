@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ullage.contract.settings import Settings
+from ullage.contract.settings import PluginName, Settings
 from ullage.contract.units import Duration, Quantity
 
 
@@ -34,7 +34,7 @@ class ProvenanceSettings(Settings, frozen=True, kw_only=True):
     enabled: bool = True
     """Whether events are recorded at all (NiFi: the choice of provenance repository)."""
 
-    repository: str = ""
+    repository: PluginName = ""
     """The implementation of the provenance repository: empty for event files, memory for one whose events are gone
     when the process ends, or an entry point of the group `ullage.provenance_repositories`. A repository keeps the one
     that it was made with (NiFi: nifi.provenance.repository.implementation)."""

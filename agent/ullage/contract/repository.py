@@ -45,6 +45,7 @@ from ullage.contract.settings import (
     DNS_NAME,
     REPOSITORY_NAME,
     REPOSITORY_NAME_MAX,
+    PluginName,
     Settings,
 )
 from ullage.contract.space_settings import (
@@ -168,7 +169,7 @@ class QueueDefaults(Settings, frozen=True, kw_only=True):
 class ContentSettings(Settings, frozen=True, kw_only=True):
     """What keeps the bytes of content."""
 
-    repository: str = ""
+    repository: PluginName = ""
     """The implementation of the content repository: empty for files in the containers, memory for one whose content is
     gone when the process ends, or an entry point of the group `ullage.content_repositories`. A repository keeps the one
     that it was made with (NiFi: nifi.content.repository.implementation)."""
@@ -177,7 +178,7 @@ class ContentSettings(Settings, frozen=True, kw_only=True):
 class FlowFileSettings(Settings, frozen=True, kw_only=True):
     """The write-ahead log, its checkpoints, and the queues."""
 
-    repository: str = ""
+    repository: PluginName = ""
     """The implementation of the FlowFile repository: empty for a write-ahead log, memory for one whose FlowFiles are
     gone when the process ends, or an entry point of the group `ullage.flowfile_repositories`. A repository keeps the
     one that it was made with. What is gone with the process must be gone with its content and events: content and

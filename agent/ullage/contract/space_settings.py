@@ -97,7 +97,7 @@ class CompactionSettings(Settings, frozen=True, kw_only=True):
     enabled: bool = True
     """Whether anything is punched and rewritten at all, on its own or by hand (Ambry: triggers that are not empty)."""
 
-    policy: Annotated[str, Meta(min_length=1)] = "StatsBased"
+    policy: Annotated[str, Meta(min_length=1, max_length=253)] = "StatsBased"
     """Which files are rewritten, and in what order: StatsBased (most bytes freed for each byte copied, old files
     first), CompactAll, or an entry point of the group `ullage.policies` (Ambry: store.compaction.policy.factory)."""
 

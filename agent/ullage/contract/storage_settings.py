@@ -29,7 +29,7 @@ class LocalPersistentVolume(Settings, frozen=True, kw_only=True):
 class HostPath(Settings, frozen=True, kw_only=True):
     """A directory of the node."""
 
-    path: str = "/var/lib/ullage"
+    path: Annotated[str, Meta(max_length=4096)] = "/var/lib/ullage"
     """The absolute path of the repository's root. The default is where Linux keeps the state of programs. In a cluster
     it must be one of the directories that the operator allows. Immutable."""
 

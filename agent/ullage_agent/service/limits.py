@@ -170,6 +170,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     flight_controls_each: int = 12
     """The same of the other calls, for the same reason."""
 
+    turns_each: int = 1
+    """Pieces of work of one principal at a time, of those that create and of the others, while somebody else is there.
+    Whoever is alone has as many as there are threads. With two, a call over Flight beside a client that had all that
+    one may have took twice as long.
+    """
+
+    turn_seconds: float = 2.0
+    """How long a piece of work counts: one that takes longer waits for something (room on a disk, a run), or works on
+    so much that those behind it should not wait for its end.
+    """
+
     snapshots: int = 16
     """Snapshots that are kept: each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each
     FlowFile; columns beside them.

@@ -22,6 +22,7 @@ from ullage_agent.service.access import Anonymous, Authenticator, Principal, act
 from ullage_agent.service.audit import Audit, Unaudited
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.errors import CannotListen
+from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.kubernetes import ApiServer, KubernetesReview
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile, stamp_of
@@ -110,6 +111,7 @@ class Terms(NamedTuple):
     listening: Listening
     on_failure: Callable[[str, Exception], None]
     budget: ByteBudget
+    turns: FairTurns
     audit: Audit = Unaudited()
 
     def acting_for(self, principal: Principal) -> EmbeddedRepository:

@@ -27,6 +27,7 @@ from ullage_agent.service.access import Authenticator
 from ullage_agent.service.audit import Audit, AuditLog, Unaudited, audit_log_of
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.errors import CannotListen, ReloadRefused
+from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.flight.listener import FlightListener
 from ullage_agent.service.host import Host, PermissionOf, windows_alone
 from ullage_agent.service.http.accepting import serve
@@ -35,6 +36,7 @@ from ullage_agent.service.http.health import Health
 from ullage_agent.service.http.protocol import configured
 from ullage_agent.service.http.scrape import Scrape
 from ullage_agent.service.http.served import Served
+from ullage_agent.service.interpreter import share_interpreter
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.listening import Certificate, Listening, Terms, authenticator_of, listening_of
 from ullage_agent.service.log import Sparing, logger
@@ -66,6 +68,7 @@ class Bulk:
         limits: Limits,
         listening: Listening,
         budget: ByteBudget,
+        turns: FairTurns,
         audit: Audit,
     ) -> None:
         self._flight: FlightListener | None = None
@@ -75,7 +78,7 @@ class Bulk:
         self.addresses: dict[str, str] = {}
         """Where each is reached: a URL, and a path."""
 
-        terms = Terms(repository, authenticator, limits, listening, self._failed, budget, audit)
+        terms = Terms(repository, authenticator, limits, listening, self._failed, budget, turns, audit)
         with ExitStack() as stack:
             if listening.flight_port is not None:
                 self._flight = FlightListener(terms)
@@ -137,6 +140,7 @@ class Server:
             on_failure=self._maintenance_failed,
             permission=permission,
         )
+        self.turns = FairTurns(self.limits, self.host.clock, share_interpreter)
         self._failures = Sparing(self.host.clock)
         self._meter = Meter(self.host, self.metrics, self.node)
         self.urls: dict[str, str] = {}
@@ -181,8 +185,8 @@ class Server:
         self, listening: Listening, authenticator: Authenticator, sockets: dict[str, socket.socket], audit: Audit
     ) -> None:
 
-        served = Served(self.host, authenticator, self.limits, self.metrics, self.budget, audit)
-        terms = (served.repository, authenticator, self.limits, listening, self.budget, audit)
+        served = Served(self.host, authenticator, self.limits, self.metrics, self.budget, self.turns, audit)
+        terms = (served.repository, authenticator, self.limits, listening, self.budget, self.turns, audit)
         self.bulk = await asyncio.to_thread(Bulk, *terms)
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
@@ -254,6 +258,7 @@ class Server:
             reload.clear()
             await asyncio.to_thread(self._reload)
             await asyncio.to_thread(served.sessions.expire)
+            self.turns.look()
 
     def reload_certificate(self) -> str:
         """Take over a changed certificate; what is wrong with it, told once for each change."""

@@ -19,6 +19,7 @@ from ullage.clock import Clock
 from ullage.errors import InvalidArgument, RequestTooLarge, TransferStalled
 from ullage.wire.problems import problem_of
 from ullage_agent.service.access import ANONYMOUS, Principal
+from ullage_agent.service.fairness import Turn
 
 DETAIL_CHARACTERS_MAX: Final = 500
 """An error travels twice in gRPC's headers, of 8 KiB in all, where a character takes up to 12 bytes. A message that
@@ -77,6 +78,8 @@ class FlightCall:
         self._stalled = ""
         self._is_over = False
         self.principal: Principal = ANONYMOUS
+        self.turn: Turn | None = None
+        """What work on the call has, and waits for its client have not."""
 
     def limit_waits(self, clock: Clock, first_seconds: float, pause_seconds: float) -> None:
         """How long the client may take until its first message, and then for each, sent or taken."""
@@ -115,9 +118,16 @@ class FlightCall:
         finally:
             self._patience = self._pause
 
+    def work(self) -> None:
+        """Return when it is this call's turn, which it has until it waits for its client or has ended."""
+        if self.turn is not None:
+            self.turn.take()
+
     @contextmanager
     def _waiting(self, *, is_sending: bool) -> Iterator[None]:
         """A stretch in which it is the client's turn. TransferStalled once it was too long, however it ended."""
+        if self.turn is not None:
+            self.turn.rest()
         with self._lock:
             seconds = self._pause if is_sending else self._patience
             self._wait = Wait(self._clock.monotonic() + seconds, seconds, is_sending)

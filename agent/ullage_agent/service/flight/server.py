@@ -121,7 +121,7 @@ class FlightServer:
             call.principal = self._admitted(call)
             note = Note(self._terms.audit, call, name)
             lane = self._streams if name in STREAMS else self._controls
-            with note.left(), lane.counted(call.principal), self._stalls.watched(call):
+            with note.left(), lane.counted(call.principal), self._stalls.watched(call), self._turns(name, call):
                 self._methods[name](call, note)
         except CallEnded:
             return
@@ -131,6 +131,14 @@ class FlightServer:
             call.end(error)
             return
         call.end()
+
+    @contextmanager
+    def _turns(self, name: str, call: FlightCall) -> Iterator[None]:
+        call.turn = self._terms.turns.of(call.principal, creates=name == "DoPut")
+        try:
+            yield
+        finally:
+            call.turn.rest()
 
     def close(self) -> None:
         """Release what clients held."""
@@ -193,6 +201,7 @@ class FlightServer:
                 continue
             upload.bytes += len(message.body)
             with self._terms.budget.take(call.principal, reader.cost(message)):
+                call.work()
                 yield reader.read(message)
             del message  # it would be kept until the next one has come
 
@@ -200,6 +209,7 @@ class FlightServer:
         schema, batches = self._asked_for(call, note)
         for message in packed_stream(schema, _counted(batches, note)):
             call.send(message)
+            call.work()
 
     def _action(self, call: FlightCall, note: Note) -> None:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
@@ -243,6 +253,7 @@ class FlightServer:
         """The message of a method that has no other, with room for what it becomes."""
         raw = call.message(self._terms.limits.small_body_bytes)
         with self._terms.budget.take(call.principal, DECODED_TIMES * len(raw)):
+            call.work()
             yield _parsed(kind, raw)
 
     def _admitted(self, call: FlightCall) -> Principal:

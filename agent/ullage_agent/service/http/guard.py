@@ -20,6 +20,7 @@ from ullage_agent.service.access import Anonymous
 from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http.answers import headers_of
 from ullage_agent.service.http.served import Served
+from ullage_agent.service.http.starts import Starts
 from ullage_agent.service.log import logger
 
 ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
@@ -34,6 +35,9 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LINGER_BYTES: Final = 64 << 20
 LINGER_SECONDS: Final = 2.0
 """How much of an unwanted body is taken in, and for how long, before its connection is closed."""
+
+KNOWN_MAX: Final = 10_000
+"""Tokens of which it is remembered whose they are."""
 
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -52,6 +56,9 @@ class Guard:
         self.under_way = 0
         self._of_peer: Counter[str] = Counter()
         self._log = logger("audit")
+        self._starts = Starts()
+        self._known: dict[int, str] = {}
+        """Whose headers of authorization are, by their hash: for the next request, before its token is looked at."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -60,16 +67,26 @@ class Guard:
         # As it was sent: what a name holds (a slash, dots) is no part of the path. `admit` decodes the names.
         scope["path"] = scope["raw_path"].decode("ascii")
         exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds)
+        token = hash(next((value for name, value in scope["headers"] if name == b"authorization"), b""))
         try:
+            if scope["path"] not in ALWAYS_ANSWERED:
+                await self._starts.begin(self._known.get(token) or client_of((scope.get("client") or ("",))[0]))
             await self._answer(scope, exchange)
         finally:
             state = scope.get("state", {})
+            if "principal" in state and state["principal"].holder:
+                self._know(token, state["principal"].name)
             if state.get("is_counted"):
                 self._served.quota.give_back(state["principal"])
             if "room" in state:
                 state["room"].release()
             self._measure(scope, exchange)
             self._note(scope, exchange)
+
+    def _know(self, token: int, name: str) -> None:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[token] = name
 
     async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
         peer = client_of((scope.get("client") or ("",))[0])

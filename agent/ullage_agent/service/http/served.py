@@ -7,6 +7,7 @@ threads of their own, so that removing and reading go on while writers wait.
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import unquote
 
@@ -19,9 +20,10 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.runs import RequestedRun
 from ullage.errors import Forbidden, Unauthenticated
 from ullage.wire.operation import OctetStream
-from ullage_agent.service.access import Actors, Authenticator, Principal, authorize_all, bearer
+from ullage_agent.service.access import ANONYMOUS, Actors, Authenticator, Principal, authorize_all, bearer
 from ullage_agent.service.audit import Audit
 from ullage_agent.service.budget import ByteBudget
+from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.host import Host
 from ullage_agent.service.limits import DECODED_TIMES, Limits
 from ullage_agent.service.log import logger
@@ -38,6 +40,9 @@ AnyRequest = Request[Any, Any, Any]
 More = Callable[[ASGIConnection[Any, Any, Any, Any]], Sequence[Right]]
 """Which rights a request needs beside those of its operation, by what it asks for."""
 
+ASKING: ContextVar[Principal] = ContextVar("asking", default=ANONYMOUS)
+"""Whose request a task of the event loop is about, once that is known."""
+
 OPEN: Final = {"is_open": True}
 """For resources that ask for no token."""
 
@@ -52,6 +57,7 @@ class Served:
         limits: Limits,
         metrics: Metrics,
         budget: ByteBudget,
+        turns: FairTurns,
         audit: Audit,
     ) -> None:
         self.host = host
@@ -59,6 +65,7 @@ class Served:
         self.authenticator = authenticator
         self.limits = limits
         self.budget = budget
+        self.turns = turns
         self.audit = logger("audit")
         self.trail = audit
         self._log = logger("reclamation")
@@ -80,12 +87,20 @@ class Served:
         return self._actors.of(principal)
 
     async def create(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call what may wait for room."""
-        return await asyncio.get_running_loop().run_in_executor(self._creating, lambda: function(*args, **kwargs))
+        """Call what may wait for room, in turn."""
+        return await self._in_turn(self._creating, lambda: function(*args, **kwargs), creates=True)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call what blocks for anything else."""
-        return await asyncio.get_running_loop().run_in_executor(self._calling, lambda: function(*args, **kwargs))
+        """Call what blocks for anything else, in turn."""
+        return await self._in_turn(self._calling, lambda: function(*args, **kwargs), creates=False)
+
+    async def _in_turn(self, threads: ThreadPoolExecutor, work: Callable[[], T], *, creates: bool) -> T:
+        turn = self.turns.of(ASKING.get(), creates=creates)
+        await turn.take_soon()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(threads, work)
+        finally:
+            turn.rest()
 
     def close(self) -> None:
         """Let calls under way end. Then no session and no run is left."""
@@ -142,6 +157,7 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     except (Unauthenticated, Forbidden) as error:
         served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
         raise
+    ASKING.set(principal)
     served.quota.take(principal)
     state["is_counted"] = True  # the Guard gives it back when the answer is out
     if operation.body not in (None, OctetStream):

@@ -36,6 +36,8 @@ Attributes = dict[str, str] | list[dict[str, str]]
 WINDOW_BLOCKS: Final = 4
 """Of 256 KiB, that are read and verified at a time for a READ."""
 
+CREATING: Final = (FrameKind.PUT, FrameKind.PUT_STREAM)
+
 _attributes: Final = msgspec.json.Decoder(Attributes)
 
 
@@ -60,6 +62,7 @@ class Connection:
         self._principal = Principal("")
         self._revoked: Exception | None = None
         self._given_up: int | None = None
+        self._turn = terms.turns.of(self._principal, creates=False)
         self._answers: dict[FrameKind, Callable[[Header, bytes], None]] = {
             FrameKind.RESOLVE_HANDLES: self._resolve_handles,
             FrameKind.RESOLVE_CLAIMS: self._resolve_claims,
@@ -161,6 +164,8 @@ class Connection:
             try:
                 self._require(header)
                 self._noted = []
+                self._turn = self._terms.turns.of(self._principal, creates=header.kind in CREATING)
+                self._turn.take()
                 answer(header, body)
                 self._note(header.kind, len(body))
             except (BadFrame, EOFError, OSError):
@@ -171,6 +176,13 @@ class Connection:
             except Exception as error:  # noqa: BLE001 - the client gets it
                 self._note(header.kind, 0, error)
                 self._refuse(header.request, error)
+            finally:
+                self._turn.rest()
+
+    def _send(self, kind: FrameKind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
+        """The client may be slow to take it: others work meanwhile."""
+        self._turn.rest()
+        self._channel.send(kind, request, *parts, descriptors=descriptors)
 
     def _note(self, kind: FrameKind, size: int, error: Exception | None = None) -> None:
         """A line of the audit log. What is read is read by the client: its bytes are not known here."""
@@ -205,8 +217,8 @@ class Connection:
             passed = files[at : at + frames.FILES_MAX]
             with self.lent.opened(passed) as descriptors:
                 body = frames.pack_files([(file.index, file.generation) for file in passed])
-                self._channel.send(FrameKind.FILES, header.request, body, descriptors=descriptors)
-        self._channel.send(FrameKind.RESOLVED, header.request, *map(frames.pack_place, places))
+                self._send(FrameKind.FILES, header.request, body, descriptors=descriptors)
+        self._send(FrameKind.RESOLVED, header.request, *map(frames.pack_place, places))
 
     def _read(self, header: Header, body: bytes) -> None:
         """Bytes instead of a descriptor, of one piece: whoever wants more asks again."""
@@ -217,11 +229,11 @@ class Connection:
         size = min(size, content.size - start, frames.PIECE_BYTES_MAX)
         with content.open(start, size, WINDOW_BLOCKS) as stream:
             data = stream.read()
-        self._channel.send(FrameKind.CONTENT, header.request, frames.TOTAL.pack(content.size), data)
+        self._send(FrameKind.CONTENT, header.request, frames.TOTAL.pack(content.size), data)
 
     def _give_back(self, header: Header, body: bytes) -> None:
         self.lent.give_back(frames.parse_numbers(body))
-        self._channel.send(FrameKind.GIVEN_BACK, header.request)
+        self._send(FrameKind.GIVEN_BACK, header.request)
 
     def _put(self, header: Header, body: bytes) -> None:
         head, at = frames.parse_put(body, has_content=True)
@@ -233,7 +245,7 @@ class Connection:
             at += length
         attributes, terms = _terms(head)
         ids = self._noted = self._handles.store(contents, attributes, **terms)
-        self._channel.send(FrameKind.STORED, header.request, *map(parse_uuid, ids))
+        self._send(FrameKind.STORED, header.request, *map(parse_uuid, ids))
 
     def _put_stream(self, header: Header, body: bytes) -> None:
         """The content comes in DATA frames up to END; after a refusal what is left of it is skipped."""
@@ -243,7 +255,7 @@ class Connection:
             raise InvalidArgument("one content has one mapping of attributes")
         handle = self._handles.put(self._data(header.request), attributes, **terms)
         self._noted = [handle.partition("@")[0]]
-        self._channel.send(FrameKind.STORED, header.request, parse_uuid(self._noted[0]))
+        self._send(FrameKind.STORED, header.request, parse_uuid(self._noted[0]))
 
     def _data(self, request: int) -> Iterator[bytes]:
         limit = int(self._repository.spec.service.max_request_bytes)
@@ -256,9 +268,11 @@ class Connection:
         self._given_up = None
 
     def _next_data(self, request: int) -> bytes | None:
+        self._turn.rest()
         received = self._channel.receive(FRAME_BYTES_MAX, waits=False)
         if received is None:
             raise EOFError("the client went away in the middle of a content")
+        self._turn.take()
         header, data = received
         if header.request != request or header.kind not in (FrameKind.DATA, FrameKind.END):
             raise BadFrame(f"a {header.kind.name} in the middle of a content")
@@ -288,7 +302,7 @@ class Connection:
         elif not is_expected(error):
             self._on_failure("a request of the Unix socket failed", error)
         try:
-            self._channel.send(FrameKind.PROBLEM, request, frames.pack_problem(error))
+            self._send(FrameKind.PROBLEM, request, frames.pack_problem(error))
         except OSError:
             return  # the next receive finds the client gone
 

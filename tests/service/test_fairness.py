@@ -1,0 +1,367 @@
+"""Turns: one principal can't use up what another needs, on any transport, and alone it has everything."""
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.service.running import Running, document_at, until
+from tests.support import ManualClock
+from ullage.client.flight import FlightClient
+from ullage.client.http import HttpClient
+from ullage.client.socket import SocketClient
+from ullage.contract import AuthMode, TlsMode
+from ullage.wire import operations
+from ullage_agent.service.access import ANONYMOUS, Principal
+from ullage_agent.service.fairness import RECENT_SECONDS, SHARED_SECONDS, FairTurns, Stint
+from ullage_agent.service.http.starts import Starts
+from ullage_agent.service.limits import Limits
+from ullage_agent.service.tokens import line_of, new_token
+
+GREEDY: Final = ("greedy", False)
+GOOD: Final = ("good", False)
+MANY: Final = 8
+"""Puts of the greedy one at a time."""
+
+
+class Story:
+    """Turns under a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.shared: list[bool] = []
+        self.turns = FairTurns(Limits(turns_each=1, turn_seconds=2.0), self.clock, self.shared.append)
+
+    def want(self, queue: tuple[str, bool], count: int = 1) -> list[Stint]:
+        """So many pieces of work of one queue."""
+        pieces = [Stint(queue) for _ in range(count)]
+        for piece in pieces:
+            self.turns.want(piece)
+        return pieces
+
+    def end(self, *pieces: Stint) -> None:
+        for piece in pieces:
+            self.turns.give_back(piece)
+
+    def passes(self, seconds: float) -> None:
+        self.clock.millis += int(seconds * 1000)
+
+
+def at_work(pieces: list[Stint]) -> list[bool]:
+    """Of each whether it has its turn."""
+    return [piece.since is not None for piece in pieces]
+
+
+def test_alone_all_are_at_work() -> None:
+    """Whoever is alone is not held up, and commits of theirs share their syncs."""
+    story = Story()
+
+    assert at_work(story.want(GREEDY, 50)) == [True] * 50
+
+
+def test_beside_another_each_has_one_and_the_first_to_come_is_next() -> None:
+    """The other one never waits for the many of the first, and those go on one after the other."""
+    story = Story()
+    (good,) = story.want(GOOD)
+    greedy = story.want(GREEDY, 3)
+
+    assert at_work([good, *greedy]) == [True, True, False, False]
+    story.end(greedy[0])
+    assert at_work(greedy[1:]) == [True, False]
+    story.end(good)
+    assert at_work(story.want(GOOD)) == [True]
+
+
+def test_what_is_at_work_already_ends_before_others_begin() -> None:
+    """Somebody who comes takes no turn away: of the many that are at work none follows until one is left."""
+    story = Story()
+    greedy = story.want(GREEDY, 3)
+    story.want(GOOD)
+    (later,) = story.want(GREEDY)
+
+    story.end(*greedy[:2])
+    assert later.since is None
+    story.end(greedy[2])
+
+    assert later.since is not None
+
+
+def test_what_waits_for_room_does_not_stop_what_makes_room() -> None:
+    """Work that creates has turns of its own: deletions of the same principal pass by writers on a full disk."""
+    story = Story()
+    story.want(GOOD)
+    writers, others = story.want(("greedy", True), 3), story.want(GREEDY, 2)
+
+    assert at_work([*writers, *others]) == [True, False, False, True, False]
+
+
+def test_whoever_is_alone_again_has_everything() -> None:
+    """Somebody who has asked nothing for a moment is not there: all that waits begins."""
+    story = Story()
+    (good,) = story.want(GOOD)
+    greedy, creating = story.want(GREEDY, 4), story.want(("greedy", True), 3)
+    story.end(good)
+
+    story.passes(2 * RECENT_SECONDS)
+    story.end(greedy[0])
+
+    assert at_work(greedy[1:]) == [True] * 3
+    assert at_work(creating) == [True] * 3
+
+
+def test_the_process_is_shared_from_the_second_one_on() -> None:
+    """And for a while after they were there together: whoever comes again finds threads that change often."""
+    story = Story()
+    story.end(*story.want(GREEDY, 3))
+    assert story.shared == []
+
+    story.end(*story.want(GOOD))
+    story.passes(SHARED_SECONDS / 2)
+    story.end(*story.want(GREEDY))
+    assert story.shared == [True]
+    story.passes(SHARED_SECONDS)
+    story.end(*story.want(GREEDY))
+
+    assert story.shared == [True, False]
+
+
+def test_a_turn_has_an_end() -> None:
+    """Work that takes for ever, because it waits for something, keeps nobody of its principal waiting as long."""
+    story = Story()
+    story.want(GOOD)
+    greedy = story.want(GREEDY, 3)
+
+    story.passes(2.0)
+    story.want(GOOD)
+    story.turns.look()
+
+    assert at_work(greedy) == [True, True, False]
+
+
+def test_whoever_gives_up_leaves_its_place() -> None:
+    """A request whose client goes away while it waits is not waited for."""
+    story = Story()
+    story.want(GOOD)
+    principal = Principal("greedy")
+    first, second, third = (story.turns.of(principal, creates=False) for _ in range(3))
+
+    async def tell() -> None:
+        await first.take_soon()
+        waiting = asyncio.create_task(second.take_soon())
+        follower = asyncio.create_task(third.take_soon())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        first.rest()
+        await follower
+
+    asyncio.run(tell())
+    third.rest()
+
+    assert not story.turns._waiting
+    assert list(story.turns._at_work) == [GOOD]
+
+
+def test_the_anonymous_wait_for_nobody() -> None:
+    """They may be anybody: of them nobody knows who takes what from whom."""
+    story = Story()
+    story.want(GOOD)
+    turns = [story.turns.of(ANONYMOUS, creates=False) for _ in range(3)]
+
+    for turn in turns:
+        turn.take()
+
+    assert list(story.turns._at_work) == [GOOD]
+
+
+def test_threads_of_one_are_never_two_at_work_beside_another() -> None:
+    """However they meet, each gets its turn, and nothing is left of them."""
+    story = Story()
+    story.want(GOOD)
+    principal, count, most = Principal("greedy"), 0, 0
+
+    def work(_: int) -> None:
+        nonlocal count, most
+        for _ in range(200):
+            turn = story.turns.of(principal, creates=False)
+            turn.take()
+            count += 1
+            most = max(most, count)
+            count -= 1
+            turn.rest()
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(work, range(16)))
+
+    assert most == 1
+    assert not story.turns._waiting
+    assert list(story.turns._at_work) == [GOOD]
+
+
+def test_of_each_one_request_is_begun_at_a_time() -> None:
+    """Of hundreds that came before somebody else's one is begun before it, and none is left."""
+    starts, begun = Starts(), list[str]()
+
+    async def begin(whose: str) -> None:
+        await starts.begin(whose)
+        begun.append(whose)
+
+    async def tell() -> None:
+        greedy = [asyncio.create_task(begin("greedy")) for _ in range(300)]
+        good = asyncio.create_task(begin("good"))
+        greedy[7].cancel()
+        await asyncio.gather(good, *greedy, return_exceptions=True)
+        await asyncio.sleep(0)
+        await begin("later")
+
+    asyncio.run(tell())
+
+    assert begun == ["greedy", "good", *["greedy"] * 298, "later"]
+
+
+class Gate:
+    """Commits of requests end when they are let."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waiting: list[threading.Event] = []
+        self.is_open = False
+
+    def commit(self, _: float) -> None:
+        """What the engine calls at the end of each."""
+        if not threading.current_thread().name.startswith(("ullage-create", "flight", "ullage-socket")):
+            return
+        with self._lock:
+            if self.is_open:
+                return
+            passed = threading.Event()
+            self.waiting.append(passed)
+        passed.wait()
+
+    def let(self, place: int) -> None:
+        """End the one at a place: 0 came first."""
+        with self._lock:
+            passed = self.waiting.pop(place)
+        passed.set()
+
+    def open(self) -> None:
+        """From now on nobody waits."""
+        with self._lock:
+            self.is_open = True
+            for passed in self.waiting:
+                passed.set()
+
+
+class Shared:
+    """A node with two principals, whose commits stand at a gate."""
+
+    def __init__(self, running: Running, tokens: dict[str, str]) -> None:
+        self.running = running
+        self.gate = Gate()
+        self._tokens = tokens
+        self._threads = ThreadPoolExecutor(MANY + 2)
+
+    @property
+    def waiting(self) -> int:
+        """How much waits for its turn."""
+        return sum(map(len, self.running.server.turns._waiting.values()))
+
+    def put(self, who: str, via: str) -> None:
+        """One content, over a connection of its own."""
+        urls, token = self.running.server.urls, self._tokens[who]
+        if via == "HTTP":
+            with closing(HttpClient(urls["http"], token)) as http:
+                http.ask(operations.PUT_HANDLE, operations.PUT_HANDLE.path, b"x")
+        elif via == "Flight":
+            with FlightClient(urls["flight"], token) as flight:
+                list(flight.put_many([[b"x"]]))
+        else:
+            with self.local(who) as local:
+                local.put_many([b"x"])
+
+    def local(self, who: str) -> SocketClient:
+        return SocketClient(self.running.server.urls["socket"], self._tokens[who], 5.0)
+
+    def begin(self, work: Callable[..., None], *arguments: str) -> "Future[None]":
+        return self._threads.submit(work, *arguments)
+
+    def end(self) -> None:
+        self.gate.open()
+        self._threads.shutdown()
+
+
+@contextmanager
+def shared(tmp_path: Path) -> Iterator[Shared]:
+    """See the class."""
+    tokens = {name: new_token() for name in ("good", "greedy")}
+    file = tmp_path / "tokens"
+    file.write_text("".join(line_of(name, ("*",), None, digest) for name, (_, digest) in tokens.items()))
+    document = document_at(
+        tmp_path / "r",
+        service={"flight_port": 0, "socket_path": f"{tempfile.mkdtemp(prefix='u-')}/s"},
+        tls={"mode": TlsMode.NONE},
+        auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(file)},
+    )
+    with Running(document, Limits(turn_seconds=600.0)) as running:
+        found = Shared(running, {name: secret for name, (secret, _) in tokens.items()})
+        found.put("good", "HTTP")  # the first one reserves numbers of files, which is a transaction of its own
+        running.repository.committer.listeners.append(found.gate.commit)
+        try:
+            yield found
+        finally:
+            found.end()
+
+
+@pytest.mark.parametrize("via", ["HTTP", "Flight", "socket"])
+def test_a_put_waits_for_few_of_anothers_many(tmp_path: Path, via: str) -> None:
+    """Beside eight of somebody else a second put waits for the first and for as many turns: not for all eight."""
+    with shared(tmp_path) as both:
+        gate = both.gate
+        first = both.begin(both.put, "good", via)
+        until(lambda: len(gate.waiting) == 1, "the first put")
+        greedy = [both.begin(both.put, "greedy", via) for _ in range(MANY)]
+        until(lambda: len(gate.waiting) == 2 and both.waiting == MANY - 1, "one of the greedy one's to be at work")
+        second = both.begin(both.put, "good", via)
+        until(lambda: both.waiting == MANY, "the second put to wait for its turn")
+
+        let = 0
+        while not second.done():
+            until(lambda: second.done() or len(gate.waiting) == 2, "both to be at work")
+            if not second.done():
+                gate.let(0)
+                let += 1
+
+        assert first.done()
+        assert let <= 4
+        assert sum(each.done() for each in greedy) <= 2
+        gate.open()
+        for each in (second, *greedy):
+            each.result()
+
+
+def test_a_stream_has_no_turn_while_its_client_takes_its_time(tmp_path: Path) -> None:
+    """In the middle of a content, beside somebody else who is at work, other puts of the same principal go on."""
+    with shared(tmp_path) as both:
+        other = both.begin(both.put, "greedy", "HTTP")
+        until(lambda: len(both.gate.waiting) == 1, "somebody else to be at work")
+
+        def pieces() -> Iterator[bytes]:
+            yield b"begin"
+            for via in ("HTTP", "Flight", "socket"):
+                put = both.begin(both.put, "good", via)
+                until(lambda: len(both.gate.waiting) == 2, f"a put over {via} to be at work")
+                both.gate.let(-1)
+                put.result(30)
+            both.gate.open()
+            yield b"end"
+
+        with both.local("good") as local:
+            assert local.put_stream(pieces())
+        other.result()
