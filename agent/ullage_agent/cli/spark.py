@@ -161,7 +161,9 @@ def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_j
 @on_fleet
 def tables(fleet: dict[str, str], repository: str) -> None:
     """Print the SQL that makes the tables of the fleet known to a catalog, as ullage_NAME.TABLE."""
-    for statement in importlib.import_module("ullage_spark.catalog").statements(repository, **fleet):
+    with _in_a_paragraph():
+        made = importlib.import_module("ullage_spark.catalog").statements(repository, **fleet)
+    for statement in made:
         click.echo(f"{statement};")
 
 
@@ -234,7 +236,10 @@ def _session() -> Iterator[Any]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the `python3` of PATH may be one without this package
     with _in_a_paragraph():
         before = sql.SparkSession.getActiveSession()
-        session = before or sql.SparkSession.builder.appName("ullage").getOrCreate()
+        builder = sql.SparkSession.builder.appName("ullage")
+        if SUBMITTED not in os.environ and "SPARK_REMOTE" not in os.environ:
+            builder = builder.config("spark.log.level", "OFF")  # what fails is told by the command, and once
+        session = before or builder.getOrCreate()
         try:
             yield session
         finally:
