@@ -31,7 +31,7 @@ PROGRAM = """
 import hashlib, json, sys
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from ullage_spark import snapshot, with_content
+from ullage_spark import register, snapshot, with_content
 
 kind, endpoint = sys.argv[1:]
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
@@ -64,6 +64,11 @@ def packages(batches):
 places = spark.range(1).mapInArrow(packages, "path string").collect()
 written = spark.createDataFrame([(bytearray([n]) * n,) for n in range(50)], "content binary").repartition(4)
 written.write.format("ullage").mode("append").options(endpoint=endpoint, queue="written").save()
+tables = register(spark, "fleet", endpoint=endpoint)
+rows = "SELECT content, map('from', 'sql') FROM VALUES (X'01') t(content)"
+spark.sql(f"INSERT INTO {tables}.put WITH (queue 'sql') {rows}")
+counted = spark.sql(f"SELECT queue, count(*) AS n FROM {tables}.flowfiles WITH (columns 'queue') GROUP BY queue")
+assert ("sql", 1) in [(row.queue, row.n) for row in counted.collect()]
 print(json.dumps({"found": found, "kind": type(spark).__module__, "places": [place.path for place in places]}))
 spark.stop()
 """
@@ -115,4 +120,5 @@ def test_another_kind_of_session_reads_and_writes_the_same(fleet: Fleet, tmp_pat
     wanted = {uuid: hashlib.sha256(content).hexdigest() for (_, uuid), content in queued.items()}
     assert told["found"] == wanted
     assert fleet.drained("written") == sorted(bytes([n]) * n for n in range(50))
+    assert fleet.drained("sql") == [b"\1"]
     assert fleet.hidden() == 0
