@@ -55,7 +55,8 @@ def addresses(settings: SourceOptions) -> Iterable[FleetNode]:
         except msgspec.DecodeError as error:
             raise SparkSourceError(f"option nodes is a JSON list of name, flight and more: {error}") from error
         for each in given:
-            _checked("nodes", each.flight)
+            if each.flight or not each.trouble:  # one without an agent has no address, and is missed by name
+                _checked("nodes", each.flight)
         return given
     if settings.endpoint.startswith(KUBERNETES):
         return of_kubernetes(settings.endpoint.removeprefix(KUBERNETES))
