@@ -216,7 +216,7 @@ class Opener(Carried):
                 found,
             )
 
-        first = asked(0, FIRST_BYTES)
+        first = asked(0, min(FIRST_BYTES, address[-1]))
         if isinstance(first, bytes):
             return ContentFile(address[-1], fetch, first)
         return self._instead(node, address, first)
