@@ -15,8 +15,8 @@ for an hour, for those who began with the manifest before.
 import fcntl
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, Any, Final, Protocol
 
 import msgspec
@@ -24,9 +24,6 @@ import pyarrow as pa
 
 from ullage.clock import Clock
 from ullage_spark.errors import SparkSourceError
-
-ICEBERG: Final = "iceberg:"
-"""Before the catalog and the namespace of a history in Iceberg."""
 
 MANIFEST: Final = "manifest.json"
 LOCK: Final = "lock"
@@ -180,26 +177,18 @@ def _sync(path: str) -> None:
 
 
 @contextmanager
-def written(where: str, schemas: Mapping[str, pa.Schema], clock: Clock) -> Iterator[dict[str, HistoryTable]]:
-    """The tables of a history, by name, for its one writer; made if there are none.
-
-    `where` is a folder, or `iceberg:CATALOG/NAMESPACE` with a catalog as pyiceberg's settings name it. SparkSourceError
-    if another process writes to the folder.
+def folder_tables(where: str, names: Iterable[str], clock: Clock) -> Iterator[dict[str, HistoryTable]]:
+    """Those of a folder, by name, for its one writer; made if there are none. SparkSourceError if another process
+    writes to it.
     """
-    if where.startswith(ICEBERG):
-        from ullage_spark.iceberg import iceberg_tables  # noqa: PLC0415 - an extra of its own
-
-        yield dict(iceberg_tables(where.removeprefix(ICEBERG), schemas))
-        return
-    with ExitStack() as stack:
-        os.makedirs(where, exist_ok=True)
-        lock = stack.enter_context(open(os.path.join(where, LOCK), "wb"))
+    os.makedirs(where, exist_ok=True)
+    with open(os.path.join(where, LOCK), "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SparkSourceError(f"another process writes to the history {where}") from None
         found: dict[str, HistoryTable] = {}
-        for name in schemas:
+        for name in names:
             folder = os.path.join(where, name)
             os.makedirs(folder, exist_ok=True)
             table = found[name] = FolderTable(folder, clock)

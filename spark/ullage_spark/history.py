@@ -37,13 +37,16 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.dayfiles import DAY, DayFiles, compacted
 from ullage_spark.errors import EventsLost, SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, missing_error, side_by_side
-from ullage_spark.histories import HistoryFile, HistoryTable, State
+from ullage_spark.histories import HistoryFile, HistoryTable, State, folder_tables
 from ullage_spark.offsets import NodeOffset, shares
 from ullage_spark.reader import table_rows
 from ullage_spark.rollup import ROLLUP
 from ullage_spark.settings import FollowOptions
 from ullage_spark.space import FIGURES, figures
 from ullage_spark.tables import arrow_schema, schema_of
+
+ICEBERG: Final = "iceberg:"
+"""Before the catalog and the namespace of a history in Iceberg."""
 
 READ_AT_ONCE: Final = 8
 """Nodes that are read at a time: each takes some MiB."""
@@ -72,6 +75,22 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
 
 TIMES: Final = {"events": "time", "space": "time", "runs": "ended_time"}
 """What is fed, and what the day is of."""
+
+
+@contextmanager
+def written(where: str, clock: Clock) -> Iterator[dict[str, HistoryTable]]:
+    """The tables of a history, by name, for its one writer; made if there are none.
+
+    `where` is a folder, or `iceberg:CATALOG/NAMESPACE` with a catalog as pyiceberg's settings name it. SparkSourceError
+    if another process writes to the folder.
+    """
+    if where.startswith(ICEBERG):
+        from ullage_spark.iceberg import iceberg_tables  # noqa: PLC0415 - an extra of its own
+
+        yield dict(iceberg_tables(where.removeprefix(ICEBERG), SCHEMAS))
+        return
+    with folder_tables(where, SCHEMAS, clock) as tables:
+        yield tables
 
 
 class HistoryRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,8 @@ import pyarrow.dataset
 from pyiceberg.catalog import load_catalog
 
 from ullage.clock import Clock
-from ullage_spark.histories import ICEBERG, addresses_of_files
+from ullage_spark.histories import addresses_of_files
+from ullage_spark.history import ICEBERG
 
 
 class Tomorrow(Clock):

@@ -18,8 +18,7 @@ from typing import Any
 import sqlalchemy
 
 from tests.spark.histories import Tomorrow, rows
-from ullage_spark.histories import written
-from ullage_spark.history import SCHEMAS, fed
+from ullage_spark.history import fed, written
 from ullage_spark.rollup import rolled_up
 
 STEPS = frozenset({"open", "os.rename", "os.remove", "os.mkdir"})
@@ -57,7 +56,7 @@ class Steps:
 def run(endpoint: str, where: str) -> None:
     """Both jobs, with commits of few events; all days are over, so that files are merged in each run."""
     clock = Tomorrow()
-    with written(where, SCHEMAS, clock) as tables:
+    with written(where, clock) as tables:
         fed(tables, {"endpoint": endpoint, "maxEvents": "12"}, clock)
         rolled_up(tables)
 

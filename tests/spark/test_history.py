@@ -21,8 +21,8 @@ from ullage.wire.space import RunRequest
 from ullage_agent.cli.app import app
 from ullage_spark.dayfiles import GROUP_BYTES, DayFiles, compacted, rows_of as file_rows
 from ullage_spark.errors import EventsLost, NodesMissing, SparkSourceError
-from ullage_spark.histories import ICEBERG, KEPT_MILLIS, written
-from ullage_spark.history import SCHEMAS, HistoryRun, fed
+from ullage_spark.histories import KEPT_MILLIS
+from ullage_spark.history import ICEBERG, SCHEMAS, HistoryRun, fed, written
 from ullage_spark.rollup import rolled_up
 
 ROOT = Path(__file__).parents[2]
@@ -47,12 +47,12 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def feed(where: str, clock: Clock | None = None, **options: Any) -> HistoryRun:
-    with written(where, SCHEMAS, clock or Clock()) as tables:
+    with written(where, clock or Clock()) as tables:
         return fed(tables, options, clock or Clock())
 
 
 def roll_up(where: str, seconds: int = 3_600) -> list[str]:
-    with written(where, SCHEMAS, Clock()) as tables:
+    with written(where, Clock()) as tables:
         return rolled_up(tables, seconds)
 
 
@@ -167,7 +167,7 @@ def test_events_that_are_gone_stop_their_node_until_somebody_lets_them_go(fleet:
     feed(where, endpoint=fleet.endpoint)
     before = rows(where)["events"]
     fleet.fill(4, 5)
-    with written(where, SCHEMAS, Clock()) as tables:
+    with written(where, Clock()) as tables:
         table = tables["events"]
         another = {**table.state, "a": {**table.state["a"], "repository": "another"}}
         table.commit(another, [])
@@ -194,7 +194,7 @@ def some_rows(days: int, count: int, payload: int = 10) -> pa.RecordBatch:
 
 def test_days_that_are_over_become_one_file(where: str) -> None:
     """Small files of a day are merged when it is over, or when they are many; no row changes."""
-    with written(where, SCHEMAS, Clock()) as tables:
+    with written(where, Clock()) as tables:
         table, schema = tables["events"], SCHEMAS["events"]
         for _ in range(3):
             files = DayFiles(table, schema)
@@ -217,7 +217,7 @@ def test_days_that_are_over_become_one_file(where: str) -> None:
 def test_what_was_merged_stays_for_whoever_began_before(tmp_path: Path) -> None:
     """For an hour; what nobody committed goes at once."""
     where, clock = str(tmp_path), ManualClock()
-    with written(where, SCHEMAS, clock) as tables:
+    with written(where, clock) as tables:
         table = tables["events"]
         for _ in range(2):
             files = DayFiles(table, SCHEMAS["events"])
@@ -229,7 +229,7 @@ def test_what_was_merged_stays_for_whoever_began_before(tmp_path: Path) -> None:
     kept = ""
     for seconds, are_there in ((KEPT_MILLIS / 1000 - 1, True), (2, False)):
         clock.advance(seconds)
-        with written(where, SCHEMAS, clock) as tables:
+        with written(where, clock) as tables:
             (file,) = tables["events"].files()
             kept = tables["events"].address(file)
             assert {path.exists() for path in before} == {are_there}
@@ -239,7 +239,7 @@ def test_what_was_merged_stays_for_whoever_began_before(tmp_path: Path) -> None:
 def test_files_are_written_in_bounded_memory(tmp_path: Path) -> None:
     """Ten times as many rows take no more of it, when they are written and when they are merged."""
     used: list[int] = []
-    with written(str(tmp_path), SCHEMAS, Clock()) as tables:
+    with written(str(tmp_path), Clock()) as tables:
         table = tables["events"]
         for count in (4, 40):
             most = 0
@@ -260,7 +260,7 @@ def test_a_history_has_one_writer(fleet: Fleet, where: str) -> None:
     fleet.fill(3, 1)
 
     def feed_twice() -> None:
-        with written(where, SCHEMAS, Clock()) as tables, written(where, SCHEMAS, Clock()) as others:
+        with written(where, Clock()) as tables, written(where, Clock()) as others:
             fed(others, {"endpoint": fleet.endpoint}, Clock())
             fed(tables, {"endpoint": fleet.endpoint}, Clock())
 

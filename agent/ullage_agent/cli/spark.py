@@ -202,7 +202,7 @@ def _history(where: str) -> Iterator[tuple[Any, Any, Any]]:
     clock = importlib.import_module("ullage.clock").Clock()
     with _in_a_paragraph():
         job = importlib.import_module("ullage_spark.history")
-        with importlib.import_module("ullage_spark.histories").written(where, job.SCHEMAS, clock) as tables:
+        with job.written(where, clock) as tables:
             yield job, tables, clock
 
 
