@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.failures import CODES
 from ullage_agent.cli.options import (
     SIZE,
     Function,
@@ -34,8 +35,8 @@ from ullage_agent.cli.output import print_json, print_rows, say, size, tell
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit runs the program."""
 
-SAID = re.compile(r"^ullage_spark\.errors\.(\w+): (.+)$", re.MULTILINE)
-"""An error of ours at the end of a worker's stack."""
+SAID = re.compile(r"^ullage(?:_spark)?\.errors\.(\w+): (.+)$", re.MULTILINE)
+"""An error of ours, or a node's refusal, at the end of a worker's stack."""
 
 ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 ROWS_SHOWN = 40
@@ -294,8 +295,8 @@ def _in_a_paragraph() -> Iterator[None]:
     else:
         return
     say(f"ullage: {text}")
-    is_away = kind == ours.NodesMissing.__name__
-    raise click.exceptions.Exit(ExitCode.UNREACHABLE if is_away else ExitCode.USAGE) from cause
+    codes = {each.__name__: code for each, code in CODES.items()} | {ours.NodesMissing.__name__: ExitCode.UNREACHABLE}
+    raise click.exceptions.Exit(codes.get(kind, ExitCode.USAGE)) from cause
 
 
 def _answer(found: Any, output: str, *, as_json: bool) -> None:
