@@ -233,7 +233,9 @@ class _Feeding:
 
         def hold(node: FleetNode) -> None:
             lasts_millis = self._settings.hold_millis
-            wanted = EventHoldRequest(holder=holder, after=places[node.name]["sequence"], lasts_millis=lasts_millis)
+            wanted = EventHoldRequest(
+                holder=f"history-{holder}", after=places[node.name]["sequence"], lasts_millis=lasts_millis
+            )
             ask(self._settings, node, HOLD_EVENTS, wanted)
 
         if self._settings.hold_millis:
