@@ -1,6 +1,7 @@
 """Where the nodes of a fleet are: as the options say, or as Kubernetes lists them."""
 
 import json
+import os
 import re
 import ssl
 import urllib.error
@@ -71,10 +72,12 @@ def _checked(option: str, url: str) -> str:
         is_whole = found.hostname is not None and found.port is not None
     except ValueError:
         is_whole = False
-    if found.scheme not in SCHEMES or not is_whole:
-        where = found.netloc if is_whole else f"{found.hostname or 'HOST'}:{FLIGHT_PORT}"
+    rest = (found.username, found.password, found.path, found.query, found.fragment)
+    if found.scheme not in SCHEMES or not is_whole or any(rest):
+        where = found.netloc.rpartition("@")[2] if is_whole else f"{found.hostname or 'HOST'}:{FLIGHT_PORT}"
+        shown = "what stands there" if "@" in url else url  # a password may stand before it
         raise SparkSourceError(
-            f"option {option}: {url} is no address of a node: grpc+tls://{where} is one, or grpc://{where} without "
+            f"option {option}: {shown} is no address of a node: grpc+tls://{where} is one, or grpc://{where} without "
             "TLS, or kubernetes:NAMESPACE/NAME"
         )
     return url
@@ -91,6 +94,18 @@ def of_kubernetes(name: str) -> list[FleetNode]:
         # It becomes a part of a URL that is asked with the pod's own account: `../../secrets` would be one, too.
         if not NAME.fullmatch(each):
             raise SparkSourceError(f"option endpoint: kubernetes:namespace/name, not {name!r}")
+    try:
+        return _of_kubernetes(namespace, repository)
+    except (OSError, ValueError) as error:
+        if not os.path.exists(ACCOUNT):
+            raise SparkSourceError(
+                f"option endpoint: kubernetes:{name} is asked of Kubernetes inside a pod, with the pod's account, and "
+                f"there is no {ACCOUNT} here; elsewhere name the nodes: grpc+tls://HOST:{FLIGHT_PORT},..."
+            ) from error
+        raise SparkSourceError(f"option endpoint: kubernetes:{name}: Kubernetes does not list it: {error}") from error
+
+
+def _of_kubernetes(namespace: str, repository: str) -> list[FleetNode]:
     if not namespace:
         with open(f"{ACCOUNT}/namespace", encoding="utf-8") as file:
             namespace = file.read().strip()

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import discover
-from ullage_spark.opener import FOUND_BY, GROUP_BYTES, ContentUse, Opener, Use, pickled
+from ullage_spark.opener import FOUND_BY, GROUP_BYTES, ContentUse, Opener, Use, use_of
 from ullage_spark.settings import SourceOptions, as_options
 
 
@@ -30,7 +30,8 @@ def with_content(
     constant memory. One that is gone fails the task, or with `skips_missing` is None. `df` is best read at a snapshot,
     which holds what it shows. Options: those of the source that name the fleet and its credentials.
     """
-    return opened(df, ContentUse(pickled(use), skips_missing, group_bytes, as_files), schema, options)
+    how = use_of(use, skips_missing=skips_missing, group_bytes=group_bytes, as_files=as_files)
+    return opened(df, how, schema, options)
 
 
 def opened(df: DataFrame, how: ContentUse, schema: StructType | str, options: Mapping[str, Any]) -> DataFrame:

@@ -5,8 +5,9 @@ Clients are kept for the life of a Python worker. A token that was renewed makes
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from ullage.client.flight import FlightClient
 from ullage.client.proof import Identity, identity_of
 from ullage.client.retries import PASSING, Retries
 from ullage.client.socket import SocketClient
+from ullage.errors import UllageError
 from ullage.wire.tickets import ABOUT, FlightAction, NodeIdentity, Nothing, SocketIdentity
 from ullage_spark.addresses import FleetNode, addresses
 from ullage_spark.errors import NodesMissing, SparkSourceError
@@ -96,8 +98,12 @@ def roll_call(settings: SourceOptions) -> Roll:
     missing. SparkSourceError for one that is not who it should be.
     """
     until = time.monotonic() + waits_seconds(settings)
-    while (found := _asked_once(settings)).missing and time.monotonic() < until:
+    while (not (found := _asked_once(settings)).nodes or found.missing) and time.monotonic() < until:
         time.sleep(AGAIN_SECONDS)
+    if not found.nodes and not found.missing:
+        # An empty answer would look like one: a repository's name that is mistyped lists nothing either.
+        where = settings.endpoint or f"nodes {settings.nodes}"
+        raise SparkSourceError(f"there is no node in the fleet that the options name ({where}): is its name right?")
     return found
 
 
@@ -162,10 +168,10 @@ def on_each(
     return missing
 
 
-def side_by_side(work: Callable[[Q], A], things: Iterable[Q]) -> list[A]:
+def side_by_side(work: Callable[[Q], A], things: Iterable[Q], at_once: int = ASKED_MAX) -> list[A]:
     """What becomes of each, in order; all are begun, and what one raises is raised once all have ended."""
     listed = list(things)
-    with ThreadPoolExecutor(min(ASKED_MAX, max(1, len(listed)))) as pool:
+    with ThreadPoolExecutor(min(at_once, max(1, len(listed)))) as pool:
         return list(pool.map(work, listed))
 
 
@@ -182,7 +188,20 @@ def _flight(_process: int, url: str, token: str | None, ca_file: str | None) -> 
 
 def ask(settings: SourceOptions, node: FleetNode, action: FlightAction[Q, A], request: Q) -> A:
     """What a node answers over Arrow Flight; asked again while it restarts."""
-    return asked_again(settings, lambda: flight_of(settings, node).act(action, request))
+    with naming(node):
+        return asked_again(settings, lambda: flight_of(settings, node).act(action, request))
+
+
+@contextmanager
+def naming(node: FleetNode) -> Iterator[None]:
+    """What a node refuses says which one refused it; who does not answer is named by its address already."""
+    try:
+        yield
+    except PASSING:
+        raise
+    except UllageError as refusal:
+        refusal.args = (f"node {node.name or node.flight}: {refusal}", *refusal.args[1:])
+        raise
 
 
 def asked_again(settings: SourceOptions, work: Callable[[], T]) -> T:
@@ -230,7 +249,8 @@ def _introduced(settings: SourceOptions, node: FleetNode) -> FleetNode | Missing
         return flight_of(settings, node).act(ABOUT, Nothing(), timeout_seconds=seconds)
 
     try:
-        said = _retries(MISSING_SECONDS).run(about)
+        with naming(node):
+            said = _retries(MISSING_SECONDS).run(about)
     except PASSING as error:
         return msgspec.structs.replace(missing, reason=node.trouble or str(error))
     if node.name and node.name != said.node:

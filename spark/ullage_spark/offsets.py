@@ -16,7 +16,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import EventsLost
 from ullage_spark.fleet import MissingNode, Roll, called, missing_error, on_each, side_by_side
-from ullage_spark.reader import table_rows
+from ullage_spark.reader import checked_where, table_rows
 from ullage_spark.settings import FollowOptions
 from ullage_spark.tables import schema_asked
 
@@ -108,6 +108,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._settings = FollowOptions.of(options)
         self._schema = schema_asked(schema, self._settings.table)
+        checked_where(self._settings)
         self._nodes: dict[str, FleetNode] = {}
         self._missing: Sequence[MissingNode] = ()
         self._planned: Offset = {}

@@ -41,6 +41,9 @@ GROUP_BYTES: Final = 8 * MIB
 so few that the processor's cache still has some of it.
 """
 
+GROUP_BYTES_MAX: Final = 1 << 30
+"""Half of what a batch of Arrow's may hold."""
+
 GROUP_ROWS: Final = 10_000
 AHEAD_FILES: Final = 64
 """Files that a task asks its node for at a time, ahead of reading: the node leases them in one transaction, whose sync
@@ -51,9 +54,9 @@ NO_CLAIM: Final = -1
 ATTEMPTS: Final = 4
 """A lease may end while a task reads; what was read under it is read again."""
 
-LEFT_TO_FLIGHT: Final = (LeaseRefused, ContentCorrupt, ContentMissing)
-"""What descriptors do not give: too many files at a time, or a content that is damaged. Over Flight each has an answer
-of its own.
+LEFT_TO_FLIGHT: Final = (LeaseLost, LeaseRefused, ContentCorrupt, ContentMissing, NotReachable)
+"""What descriptors do not give: too many files at a time, a content that is damaged, or anything of an agent that
+restarts. Over Flight each has an answer of its own, and a restart is waited for.
 """
 
 FORBIDDEN: Final = problem_of(Forbidden("")).slug
@@ -75,6 +78,15 @@ def pickled(use: Callable[..., Any]) -> bytes:
     from pyspark import cloudpickle  # noqa: PLC0415 - tasks need it without this
 
     return cloudpickle.dumps(use)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def use_of(use: Use, *, skips_missing: bool, group_bytes: Any, as_files: bool) -> "ContentUse":
+    """What a program says that is to be done; SparkSourceError for what a task could not do."""
+    if not callable(use):
+        raise SparkSourceError(f"{use!r} is no function of rows and contents")
+    if not isinstance(group_bytes, int) or not 0 <= group_bytes <= GROUP_BYTES_MAX:
+        raise SparkSourceError(f"group_bytes is a number from 0 to {GROUP_BYTES_MAX}, not {group_bytes!r}")
+    return ContentUse(pickled(use), skips_missing, group_bytes, as_files)
 
 
 class ContentUse(NamedTuple):

@@ -54,6 +54,7 @@ class Where:
 
     def __init__(self, text: str) -> None:
         """SparkSourceError says where it is wrong."""
+        self._text = text
         self.columns: set[str] = set()
         self._expression: Any = None
         at = 0
@@ -66,9 +67,22 @@ class Where:
                     "'text', a number, TRUE, FALSE or TIMESTAMP '...'"
                 )
             self.columns.add(found["column"])
-            condition = _condition(found)
+            try:
+                condition = _condition(found)
+            except (pa.ArrowException, OverflowError, TypeError) as error:
+                raise SparkSourceError(f"option where: {found[0].strip()}: {error}") from error
             self._expression = condition if self._expression is None else self._expression & condition
             at = found.end()
+
+    def check(self, schema: pa.Schema) -> None:
+        """SparkSourceError if it compares what cannot be compared: before a job begins, and not in each task."""
+        try:
+            if self._expression is not None:
+                schema.empty_table().filter(self._expression)
+        except pa.ArrowException as error:
+            raise SparkSourceError(
+                f"option where: {self._text!r} compares a column with a value of another kind: {error}"
+            ) from error
 
     def chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows that hold them."""

@@ -63,8 +63,7 @@ class TableReader(Carried, DataSourceReader):
         settings = self._settings
         self._schema = schema
         self._rows = self._asked_for()
-        if unknown := sorted(Where(settings.where).columns - set(columns_of(settings.table))):
-            raise SparkSourceError(f"table {settings.table} has no column {', '.join(unknown)}")
+        checked_where(settings)
 
     def partitions(self) -> list[InputPartition]:
         settings = self._settings
@@ -116,6 +115,14 @@ class TableReader(Carried, DataSourceReader):
             raise
         except UllageError as refusal:
             raise SparkSourceError(f"node {part.node.name}, table {name}: {refusal}") from refusal
+
+
+def checked_where(settings: TableOptions) -> None:
+    """SparkSourceError for conditions that the table's columns cannot hold."""
+    where, known = Where(settings.where), columns_of(settings.table)
+    if unknown := sorted(where.columns - set(known)):
+        raise SparkSourceError(f"option where: table {settings.table} has no column {', '.join(unknown)}")
+    where.check(arrow_schema(StructType([StructField(*each) for each in COLUMNS[settings.table].items()])))
 
 
 def _id_of(snapshots: Mapping[str, NodeSnapshot], node: str) -> str | None:

@@ -1,9 +1,11 @@
 """The options of each use of the source, read once: every name, its default and what is refused."""
 
 import difflib
+import itertools
 import json
 import os
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -30,6 +32,10 @@ FOLDER: Final = posixpath.dirname(TOKEN_FILE)
 AUTHORITY_FILE: Final = f"{FOLDER}/ca.crt"
 """The same: then no endpoint gets the token but one with this authority's certificate."""
 
+
+NUMBER: Final = re.compile(r"[0-9]{1,20}")
+SHOWN_MAX: Final = 100
+"""Characters of a value that an error quotes."""
 
 TRUE: Final = frozenset({"true", "1", "yes"})
 FALSE: Final = frozenset({"false", "0", "no"})
@@ -73,6 +79,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
     def of(cls, options: Mapping[str, Any]) -> Self:
         """SparkSourceError for an option that there is not, or that cannot be."""
         given = {name.lower(): str(value) for name, value in options.items() if name.lower() not in SPARKS_OWN}
+        if len(given) < len(options.keys() - SPARKS_OWN):
+            _refuse_twice(options)
         known = _fields(cls)
         if unknown := sorted(given.keys() - known.keys()):
             raise SparkSourceError(_unknown(unknown[0], [cls], cls.USE))
@@ -91,14 +99,17 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename=_option_na
         SparkSourceError where it is the executor's and the endpoint could be anybody's.
         """
         if self.token:
-            return self.token
+            return _bearer("option token", self.token)
         path = _credential("tokenFile", self.token_file) or (TOKEN_FILE if os.path.exists(TOKEN_FILE) else "")
         if not path:
             return None
         if not _is_proved(url):
             raise SparkSourceError(f"{url} is no endpoint with TLS: it is sent no token out of a file")
-        with open(path, encoding="utf-8") as file:
-            return file.read().strip()
+        try:
+            with open(path, encoding="utf-8") as file:
+                return _bearer(path, file.read().strip())
+        except (OSError, UnicodeError) as error:
+            raise SparkSourceError(f"the token cannot be read: {error}") from error
 
     def authority(self) -> str | None:
         """The file with the certificate authority to trust; None: the system's."""
@@ -227,6 +238,13 @@ def _credential(option: str, path: str) -> str:
     return path
 
 
+def _bearer(source: str, token: str) -> str:
+    """The token; SparkSourceError, which does not show it, for what gRPC would refuse as metadata."""
+    if not token.isascii() or not token.isprintable():
+        raise SparkSourceError(f"{source} holds characters that no token has")
+    return token
+
+
 def _is_proved(url: str) -> bool:
     """Whether somebody's certificate says who answers, or only this machine does."""
     found = urlsplit(url)
@@ -237,22 +255,29 @@ def _parsed(option: msgspec.inspect.Field, text: str) -> object:
     """An option's text as its field takes it."""
     name, kind = option.encode_name, option.type
     if isinstance(kind, msgspec.inspect.IntType):
-        try:
-            value = int(text)
-        except ValueError:
-            value = -1
+        value = int(text) if NUMBER.fullmatch(text.strip()) else -1
         if not (kind.ge or 0) <= value <= (kind.le or 0):
-            raise SparkSourceError(f"option {name} is a number from {kind.ge} to {kind.le}, not {text!r}")
+            raise SparkSourceError(f"option {name} is a number from {kind.ge} to {kind.le}, not {_shown(text)}")
         return value
     if isinstance(kind, msgspec.inspect.BoolType):
         if text.lower() not in TRUE | FALSE:
-            raise SparkSourceError(f"option {name} is true or false, not {text!r}")
+            raise SparkSourceError(f"option {name} is true or false, not {_shown(text)}")
         return text.lower() in TRUE
     if isinstance(kind, msgspec.inspect.LiteralType):
         if text.lower() not in kind.values:
-            raise SparkSourceError(f"option {name} is {' or '.join(map(str, kind.values))}, not {text!r}")
+            raise SparkSourceError(f"option {name} is {' or '.join(map(str, kind.values))}, not {_shown(text)}")
         return text.lower()
     return [each.strip() for each in text.split(",") if each.strip()] if name == "columns" else text
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}...")
+
+
+def _refuse_twice(options: Mapping[str, Any]) -> None:
+    names = sorted(name.lower() for name in options)
+    if twice := [name for name, following in itertools.pairwise(names) if name == following]:
+        raise SparkSourceError(f"option {twice[0]} is given twice: small and capital letters are alike")
 
 
 def as_options(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -49,7 +49,7 @@ class SlotPart(Carried, InputPartition):
             except NotReachable:
                 raise
             except UllageError as refusal:
-                raise SparkSourceError(f"node {self._keeper.name}: {refusal}") from refusal
+                raise SparkSourceError(str(refusal)) from refusal
             if found.state == SlotState.NONE:
                 return None
             if found.state == SlotState.READ:

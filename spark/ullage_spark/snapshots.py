@@ -18,13 +18,15 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, on_each, side_by_side
 from ullage_spark.offsets import Heartbeat
-from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, ContentUse, Use, pickled
+from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, Use, use_of
 from ullage_spark.opening import opening_source
 from ullage_spark.settings import NodeSnapshot, ReadOptions, as_options
 from ullage_spark.tables import COMPLETENESS
 
 TTL_SECONDS: Final = 300.0
 """How long nodes keep a snapshot of a driver that has died."""
+
+TTL_SECONDS_MIN, TTL_SECONDS_MAX = 1.0, 3_600.0
 
 
 class FleetSnapshot:
@@ -73,13 +75,16 @@ class FleetSnapshot:
         Options as of `table`: where, parts.
         """
         chosen = dict.fromkeys((*columns, *FOUND_BY, SEAL))
-        source = opening_source(ContentUse(pickled(use), skips_missing, group_bytes, as_files))
+        how = use_of(use, skips_missing=skips_missing, group_bytes=group_bytes, as_files=as_files)
+        source = opening_source(how)
         self._spark.dataSource.register(source)
         return self._reader(options | {"columns": list(chosen)}, source.name()).schema(schema).load()
 
     def _reader(self, options: dict[str, Any], source: str = "ullage") -> DataFrameReader:
-        reader = self._spark.read.format(source)
-        return reader.options(**self._options, **as_options(options), snapshot=self.id)
+        given = {name.lower(): value for name, value in as_options(options).items()}
+        if taken := sorted(given.keys() & {"snapshot", "endpoint", "nodes"}):
+            raise SparkSourceError(f"option {taken[0]}: it is the snapshot that says what is read; take another one")
+        return self._spark.read.format(source).options(**self._options).options(**given).option("snapshot", self.id)
 
 
 @contextmanager
@@ -92,6 +97,10 @@ def snapshot(
     dropped its part meanwhile: what was read afterwards failed, and was not wrong. NodesMissing if nodes do not answer,
     unless the option `missingNodes` says to go on without them: they are its `missing` then.
     """
+    if not TTL_SECONDS_MIN <= ttl_seconds <= TTL_SECONDS_MAX:
+        raise SparkSourceError(
+            f"ttl_seconds is from {TTL_SECONDS_MIN:g} to {TTL_SECONDS_MAX:g}, not {ttl_seconds!r}: heartbeats renew it"
+        )
     given = as_options(options)
     settings = ReadOptions.of(given)
     taken: dict[FleetNode, NodeSnapshot] = {}

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from ullage.streams import AnyContent, pieces_of
+from ullage.streams import PIECE_BYTES, AnyContent, pieces_of
 from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES
 from ullage_spark.opener import pickled
 
@@ -15,6 +15,9 @@ TARGET: Final = pa.schema([(PUT_CONTENT, pa.binary()), (PUT_ATTRIBUTES, ATTRIBUT
 
 BATCH_BYTES: Final = 4 << 20
 """What a task holds of contents before it hands them on, beside one piece of up to a MiB."""
+
+BATCH_ROWS: Final = 10_000
+"""The same in rows: of empty contents any number would fit."""
 
 Open = Callable[[Mapping[str, Any]], AnyContent]
 """The content of a row: bytes, a file opened with `rb`, which is closed at its end, or pieces."""
@@ -39,11 +42,11 @@ def _batches(made: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     rows: list[Piece] = []
     size = 0
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
             for piece in _pieces(open(row), row.get(PUT_ATTRIBUTES)):
                 rows.append(piece)
                 size += len(piece[0])
-                if size >= BATCH_BYTES:
+                if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
                     yield _batch(rows)
                     rows, size = [], 0
     if rows:
@@ -51,18 +54,28 @@ def _batches(made: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def _pieces(content: AnyContent, attributes: Any) -> Iterator[Piece]:
-    """A row for each piece; of an empty content one as well."""
+    """A row for each MiB, whatever pieces it comes in, such as lines or gigabytes; of an empty content one as well."""
     try:
-        before = b""
-        for number, piece in enumerate(pieces_of(content)):
-            if number:
-                yield before, attributes, True
-            before = piece
-        yield before, attributes, False
+        held: list[bytes] = []
+        size = 0
+        for part in _parts(content):
+            if held and size + len(part) > PIECE_BYTES:
+                yield b"".join(held), attributes, True
+                held, size = [], 0
+            held.append(part)
+            size += len(part)
+        yield b"".join(held), attributes, False
     finally:
         close = getattr(content, "close", None)
         if close is not None:
             close()
+
+
+def _parts(content: AnyContent) -> Iterator[bytes]:
+    """Its pieces, of which none is larger than a row."""
+    for piece in pieces_of(content):
+        for at in range(0, len(piece), PIECE_BYTES):
+            yield piece[at : at + PIECE_BYTES]
 
 
 def _batch(rows: list[Piece]) -> pa.RecordBatch:

@@ -141,6 +141,8 @@ def schema_of(settings: TableOptions) -> StructType:
     chosen = list(settings.columns) or known
     if unknown := [column for column in chosen if column not in known]:
         raise SparkSourceError(f"table {settings.table} has no column {', '.join(unknown)}: {', '.join(known)}")
+    if len(set(chosen)) < len(chosen):
+        raise SparkSourceError(f"option columns: {', '.join(chosen)}: each column is named once")
     if settings.table == "content" and not settings.payload:
         raise SparkSourceError(
             "table content moves every byte to Spark: option payload=true says that it is meant; with_content opens "
@@ -186,7 +188,10 @@ def declared(options: Mapping[str, str]) -> StructType:
         raise SparkSourceError(OPENLY_KEPT)
     first, *others = found.fields
     kept = {**first.metadata, OPTIONS: msgspec.json.encode(given, order="deterministic").decode()}
-    return StructType([StructField(first.name, first.dataType, metadata=kept), *others])
+    # Spark hands a writer the query's columns, and makes them the table's, with the options, only where their names or
+    # types differ. So the name of this one differs from what anybody writes; Spark itself sees no capital letters.
+    name = first.name.capitalize() if given.get("table") == PUT else first.name
+    return StructType([StructField(name, first.dataType, metadata=kept), *others])
 
 
 def options_of(options: Mapping[str, str], schema: StructType, kind: type[SourceOptions]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
 from ullage_spark.fingerprint import Fingerprint, continuing
-from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, on_each, side_by_side
+from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, naming, on_each, side_by_side
 from ullage_spark.settings import SinkOptions, StoreOptions, WriteOptions
 
 NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
@@ -90,7 +90,7 @@ class StagingWriter(Carried):
         self._settings = settings
         self._name = name
         self._application = application
-        self._has_attributes = PUT_ATTRIBUTES in schema.names
+        self._has_attributes = PUT_ATTRIBUTES in map(str.lower, schema.names)
         roll = called(self._settings)
         self._nodes = roll.nodes
         if not self._nodes:
@@ -108,9 +108,11 @@ class StagingWriter(Carried):
             return StagedAttempt(node.name, "", 0, Fingerprint())  # an earlier run of the same batch did it
         attempt = str(uuid.uuid4())
         fingerprint = Fingerprint()
+        rows = named(rows)
         seen = fingerprint.seeing(rows) if self._name else rows
         counted = Packed(seen, self._settings.stage_bytes)
-        flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
+        with naming(node):
+            flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
         return StagedAttempt(node.name, attempt, counted.transactions, fingerprint)
 
     def _node_for(self, partition: int, retry: int) -> FleetNode:
@@ -325,7 +327,7 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
         if self._decided is None:
             return self._stage(self._write, iterator, begins=False)
         rows = Fingerprint()
-        for _ in rows.seeing(iterator):
+        for _ in rows.seeing(named(iterator)):
             pass
         return StagedAttempt("", "", 0, rows)
 
@@ -366,9 +368,16 @@ class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
         return str(uuid.uuid5(NAMESPACE, f"{self._application}\0{batch}"))
 
 
+def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same with the columns' names as they are here: small and capital letters are alike in SQL."""
+    return (batch.rename_columns([name.lower() for name in batch.schema.names]) for batch in batches)
+
+
 def _require_columns(schema: StructType) -> None:
     """SparkSourceError for columns that cannot be stored: none is left out in silence."""
-    fields = {field.name: field.dataType.simpleString() for field in schema}
+    fields = {field.name.lower(): field.dataType.simpleString() for field in schema}
+    if len(fields) < len(schema.fields):
+        raise SparkSourceError(f"columns {', '.join(schema.names)}: small and capital letters are alike")
     if fields.get(PUT_CONTENT) != "binary":
         raise SparkSourceError(
             f"a write has a column {PUT_CONTENT} of binary, and may have {PUT_ATTRIBUTES}; a table for INSERT INTO is "

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import random
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,22 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+import ullage
+from tests.service.running import process
+from tests.service.test_kill import free_port
 from tests.spark.fleet import Fleet
 from tests.support import flip
 from ullage.contentfile import FIRST_BYTES, WINDOW_BYTES, ContentFile
+from ullage.wire.schemas import ATTRIBUTES
+from ullage.wire.tickets import TableTicket
 from ullage_spark import contents_from, snapshot
 from ullage_spark.archive import PART_BYTES, RESTORED_FROM, exported, failures, restorable
+from ullage_spark.errors import SparkSourceError
 from ullage_spark.fingerprint import Fingerprint
+from ullage_spark.fleet import discover, flight_of, socket_of
+from ullage_spark.opener import ContentUse, Opener, pickled, use_of
+from ullage_spark.settings import SourceOptions
+from ullage_spark.sources import BATCH_ROWS, _batches
 from ullage_spark.writer import Packed
 
 MB = 1 << 20
@@ -105,6 +116,36 @@ def test_a_function_that_returns_something_else_is_told(spark: SparkSession, fle
     fleet.fill(3, 2)
     with snapshot(spark, endpoint=fleet.endpoint) as held, pytest.raises(PySparkException, match="returned NoneType"):
         held.with_content(lambda rows, contents: None, "uuid string").collect()
+
+
+@pytest.mark.parametrize("group_bytes", [-1, 1 << 40, "8m", None])
+def test_a_group_is_of_a_size_that_a_task_can_hold(group_bytes: Any) -> None:
+    """Told to whoever asks, and not by each task."""
+    with pytest.raises(SparkSourceError, match="group_bytes is a number from 0 to"):
+        use_of(looked_at, skips_missing=False, group_bytes=group_bytes, as_files=False)
+
+
+def test_an_agent_that_restarts_is_waited_for_amid_a_file(tmp_path: Path) -> None:
+    """On its own machine too, where the connection of its socket is gone with it: Flight waits, and goes on."""
+    content = random.Random(5).randbytes(6 * MB)
+    service = {"flight_port": free_port(), "socket_path": str(tmp_path / "agent.sock")}
+    with process(tmp_path, service=service) as agent:
+        agent.start()
+        with ullage.connect(agent.url) as remote:
+            remote.handles.put(content)
+        settings = SourceOptions.of({"endpoint": f"grpc://127.0.0.1:{service['flight_port']}"})
+        (node,) = discover(settings)
+        rows = flight_of(settings, node).table(TableTicket(name="flowfiles")).read_all().combine_chunks().to_batches()
+        opener = Opener(settings, {node.name: node}, ContentUse(b"", as_files=True))
+        assert socket_of(settings, node) is not None
+        file = opener._large(node, rows[0])
+        assert isinstance(file, ContentFile)
+        assert file.read(MB) == content[:MB]
+        agent.kill()
+        again = threading.Thread(target=agent.start)
+        again.start()
+        assert file.read() == content[MB:]
+        again.join()
 
 
 @pytest.mark.parametrize("path", ["descriptors", "flight"])
@@ -204,6 +245,31 @@ def test_files_and_iterators_are_written_in_pieces(spark: SparkSession, fleet: F
     }
     assert numbers == {str(at): content for at, content in enumerate(contents)} | {"made": b"madeup"}
     assert len(fleet.records()) == len(sizes) + 1
+
+
+def test_pieces_of_any_size_become_rows_of_a_mib() -> None:
+    """Lines, gigabytes at once, and contents without a byte: neither a message a line, nor a task's memory."""
+    cases: dict[str, Any] = {
+        "lines": [b"a line\n"] * 400_000,
+        "at once": bytes(5 * MB + 3),
+        "empty pieces": [b""] * 50_000,
+        "none": [],
+    }
+    df = pa.record_batch({"name": list(cases), "attributes": pa.array([[("k", n)] for n in cases], ATTRIBUTES)})
+    found: dict[str, list[int]] = {name: [] for name in cases}
+    opened_ = pickled(lambda row: cases[row["attributes"]["k"]])
+    for batch in _batches(opened_, iter([df])):
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            found[row["attributes"]["k"]].append(len(row["content"]))
+    assert {name: (len(sizes), sum(sizes), max(sizes) <= MB) for name, sizes in found.items()} == {
+        "lines": (3, 2_800_000, True),
+        "at once": (6, 5 * MB + 3, True),
+        "empty pieces": (1, 0, True),
+        "none": (1, 0, True),
+    }
+    empty = pa.record_batch({"name": ["none"] * 30_000, "attributes": pa.nulls(30_000, ATTRIBUTES)})
+    none = pickled(lambda _: b"")
+    assert [batch.num_rows for batch in _batches(none, iter([empty]))] == [BATCH_ROWS] * 3
 
 
 def test_a_content_ends_in_its_partition(spark: SparkSession, fleet: Fleet) -> None:

@@ -10,9 +10,13 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.fleet import Fleet
+from pyspark_ullage import DefaultSource
+from tests.spark.fleet import Fleet, fleet_at
+from ullage.errors import NotFound
+from ullage.wire.tickets import RENEW, SnapshotRenewal
 from ullage_spark.addresses import addresses, of_kubernetes
 from ullage_spark.errors import SparkSourceError
+from ullage_spark.fleet import ask, discover
 from ullage_spark.settings import CREDENTIALS, SourceOptions
 
 
@@ -104,3 +108,41 @@ def test_an_address_of_no_node_is_refused_with_the_one_that_is_meant(url: str, m
     for option, value in (("endpoint", url), ("nodes", json.dumps([{"name": "a", "flight": url}]))):
         with pytest.raises(SparkSourceError, match=f"option {option}: .* is no address of a node: .*{meant}"):
             addresses(SourceOptions.of({option: value}))
+
+
+FLEET = {"endpoint": "grpc://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"where": "size = 'abc'"}, "compares a column with a value of another kind"),
+        ({"where": "queue IN (1, 'a')"}, r"option where: queue IN \(1, 'a'\)"),
+        ({"where": f"size = {'9' * 30}"}, "option where: size = 9"),
+        ({"where": "swapped = 1"}, "of another kind"),
+        ({"columns": "uuid,uuid"}, "each column is named once"),
+        ({"parts": "9" * 5_000}, "from 0 to 100000, not '9{100}...'$"),
+        ({"parts": "1_0"}, "not '1_0'"),
+        ({"Endpoint": "grpc://b:1"}, "option endpoint is given twice"),
+        ({"endpoint": "grpc://u:secret@127.0.0.1:1"}, "^(?!.*secret).*grpc://127.0.0.1:1 without"),
+        ({"endpoint": "grpc://127.0.0.1:1/path"}, "no address of a node"),
+        ({"endpoint": "kubernetes:data/flows"}, "inside a pod"),
+        ({"token": "secret\n"}, "^option token holds characters that no token has$"),
+        ({"endpoint": " , "}, "no node in the fleet that the options name"),
+        ({"endpoint": "", "nodes": "[]"}, "no node in the fleet"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_a_job_begins(options: dict[str, str], reason: str) -> None:
+    """In a sentence of ours, without a secret; an empty fleet, which a mistyped name is too, gives no empty answer."""
+    source = DefaultSource({**FLEET, **options})
+    with pytest.raises(SparkSourceError, match=reason):
+        source.reader(source.schema()).partitions()
+
+
+def test_a_node_that_refuses_is_named(tmp_path: Path) -> None:
+    """And the refusal keeps its kind."""
+    with fleet_at(tmp_path, "a") as fleet:
+        settings = SourceOptions.of({"endpoint": fleet.endpoint})
+        (node,) = discover(settings)
+        with pytest.raises(NotFound, match=r"^node a: there is no snapshot x"):
+            ask(settings, node, RENEW, SnapshotRenewal(id="x", ttl_millis=1_000))

@@ -29,7 +29,7 @@ def sql(spark: SparkSession) -> Iterator[SparkSession]:
     spark.sql(f"DROP DATABASE IF EXISTS {DATABASE} CASCADE")
     for name in ("things", "strange", "copied"):
         spark.sql(f"DROP TABLE IF EXISTS {name}")
-    for name in ("large", "wrong"):
+    for name in ("large", "wrong", "incoming"):
         spark.sql(f"DROP VIEW IF EXISTS {name}")
 
 
@@ -58,6 +58,12 @@ def test_what_is_inserted_is_written_once(sql: SparkSession, fleet: Fleet) -> No
     sql.sql("INSERT INTO things VALUES (X'61', map('k', 'v')), (X'62', map())")
     sql.sql("INSERT INTO things (content) SELECT encode(cast(id AS STRING), 'utf-8') FROM range(2)")
     sql.sql("INSERT INTO things WITH (queue 'other') VALUES (X'63', NULL)")
+    rows = sql.createDataFrame([(bytearray(b"d"), {"k": "w"})], "content binary, attributes map<string,string>")
+    rows.createOrReplaceTempView("incoming")
+    # Columns of the very names and types that the table has: Spark hands them to the writer without the options.
+    sql.sql("INSERT INTO things WITH (queue 'same') SELECT content, attributes FROM incoming")
+    rows.writeTo("things").option("queue", "same").append()
+    assert fleet.drained("same") == [b"d", b"d"]
 
     attributes = [record.attribute_map() for record in fleet.records().values()]
     assert [each["k"] for each in attributes if "k" in each] == ["v"]

@@ -182,5 +182,3 @@ def test_an_empty_fleet_has_tables(spark: SparkSession, fleet: Fleet) -> None:
         read = spark.read.format("ullage").options(**options).load()
         assert read.columns == [*columns]
         assert table == PUT or read.count() == said.get(table, 0), table
-    none = spark.read.format("ullage").options(nodes="[]").load()
-    assert none.collect() == []

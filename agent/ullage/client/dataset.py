@@ -22,6 +22,9 @@ T = TypeVar("T")
 AHEAD: Final = 256
 """Contents that are asked for at a time by who takes all of them in order."""
 
+AHEAD_BYTES: Final = 64 << 20
+"""The same in bytes, as far as those before it tell how large the next ones are."""
+
 
 class ContentDataset(Closable, Generic[T]):
     """Contents of handles, in the order in which they are given: `len`, `[number]`, `[from:to]`, and iteration.
@@ -59,12 +62,16 @@ class ContentDataset(Closable, Generic[T]):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[T]:
         """Several at once, as PyTorch's loader asks for the items of a batch: one question to the node."""
-        found = self._connected().read_all([self._uuid(number) for number in numbers])
-        return [self._decode(content) for content in found]
+        return [self._decode(content) for content in self._contents(numbers)]
 
     def __iter__(self) -> Iterator[T]:
-        for begin in range(0, len(self), AHEAD):
-            yield from self[begin : begin + AHEAD]
+        begin, count = 0, 1
+        while begin < len(self):
+            found = self._contents(range(begin, min(begin + count, len(self))))
+            begin += len(found)
+            count = max(1, min(2 * count, AHEAD, AHEAD_BYTES // max(1, *map(len, found))))
+            while found:  # each is forgotten as it is handed out
+                yield self._decode(found.pop(0))
 
     def close(self) -> None:
         """Give back what is held; the next item connects anew."""
@@ -75,6 +82,9 @@ class ContentDataset(Closable, Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None, "_process": 0}
 
+    def _contents(self, numbers: Sequence[int]) -> list[bytes]:
+        return self._connected().read_all([self._uuid(number) for number in numbers])
+
     def _uuid(self, number: int) -> bytes:
         place = number + len(self) if number < 0 else number
         if not 0 <= place < len(self):
@@ -83,7 +93,10 @@ class ContentDataset(Closable, Generic[T]):
 
     def _connected(self) -> SocketClient:
         # A child of a fork shares its parent's connection: two that ask over one would take each other's answers.
-        if self._client is None or self._process != os.getpid():
+        if self._client is not None and self._process != os.getpid():
+            self._client.leave_to_parent()
+            self._client = None
+        if self._client is None:
             self._client = SocketClient(self._path, self._token, identity=self._identity)
             self._process = os.getpid()
         return self._client

@@ -94,6 +94,17 @@ class SocketClient(Closable):
             if stream is not None:
                 stream.close()
 
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close its copies, so that what the parent's agent deletes is gone, and say nothing
+        over the connection, which is the parent's. The lock may be held by a thread that did not come along.
+        """
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
     @property
     def descriptors(self) -> int:
         """How many are open."""

@@ -5,7 +5,8 @@ import multiprocessing.connection
 import os
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,38 @@ def test_it_is_sent_without_its_connection(dataset: ContentDataset[bytes]) -> No
     assert dataset[1] == contents()[1]
     with pickle.loads(pickle.dumps(dataset)) as copy:
         assert copy[2] == contents()[2]
+
+
+def test_a_child_of_a_fork_keeps_no_file_of_its_parents_open(dataset: ContentDataset[bytes]) -> None:
+    """What the agent deletes would stay on the disk for as long as a worker lives."""
+    wanted = contents()
+    assert list(dataset) == wanted
+    assert dataset._client is not None
+    held = {os.readlink(f"/proc/self/fd/{each}") for each in dataset._client._descriptors.values()}
+    assert held
+    receive, send = multiprocessing.get_context("fork").Pipe(duplex=False)
+    if (child := os.fork()) == 0:
+        dataset._connected()
+        opened = [os.readlink(f"/proc/self/fd/{each}") for each in dataset._client._descriptors.values()]
+        links = [place for place in Path("/proc/self/fd").iterdir() if place.is_symlink()]
+        send.send((opened, [str(place.readlink()) for place in links if str(place.readlink()) in held]))
+        os._exit(0)
+    assert receive.recv() == ([], [])
+    os.waitpid(child, 0)
+    assert list(dataset) == wanted
+
+
+def test_who_takes_all_holds_few_large_ones_at_a_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many are asked for follows from how large the last ones were."""
+    monkeypatch.setattr("ullage.client.dataset.AHEAD_BYTES", 1_000_000)
+    handles = node.repository.handles.put_many([bytes([at]) * 300_000 for at in range(20)])
+    held: list[int] = []
+
+    class Counted(ContentDataset[bytes]):
+        def _contents(self, numbers: Sequence[int]) -> list[bytes]:
+            held.append(len(numbers))
+            return super()._contents(numbers)
+
+    with Counted(node.path, handles) as made:
+        assert [each[0] for each in made] == list(range(20))
+    assert held == [1, 2, *[3] * 5, 2]
